@@ -1,0 +1,59 @@
+"""The names of `_torch` where torch is not installed."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+__all__ = [
+    "IterableDataset",
+    "Module",
+    "Tensor",
+    "array_of",
+    "arrays_of",
+    "default_collate",
+    "default_convert",
+    "draw_base_seed",
+    "gives_whole_batches",
+    "is_dataset",
+    "is_extended",
+    "make_batch_sampler",
+    "make_sampler",
+    "tensor_of",
+]
+
+
+class Tensor:
+    """A type that no object has."""
+
+
+class Module:
+    """A type that no object has."""
+
+
+class IterableDataset:
+    """A type that no object has."""
+
+
+def is_dataset(value: object) -> bool:  # noqa: ARG001  # same signature as with torch
+    """Return False: torch's Dataset does not exist."""
+    return False
+
+
+def gives_whole_batches(dataset: object) -> bool:
+    """Whether ``dataset`` has a ``__getitems__``; torch's wrappers do not exist."""
+    return bool(getattr(dataset, "__getitems__", None))
+
+
+def is_extended() -> bool:
+    """Return False: there is no map of torch's to extend."""
+    return False
+
+
+def _missing(*args: Any, **kwargs: Any) -> NoReturn:
+    msg = "torch is not installed"
+    raise ModuleNotFoundError(msg, name="torch")
+
+
+array_of = arrays_of = tensor_of = _missing
+default_collate = default_convert = _missing
+draw_base_seed = make_batch_sampler = make_sampler = _missing

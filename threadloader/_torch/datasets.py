@@ -1,0 +1,33 @@
+"""What torch's own dataset classes promise: which are wrappers, and what lies inside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn import Module
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, StackDataset, Subset
+
+__all__ = ["IterableDataset", "Module", "gives_whole_batches", "is_dataset"]
+
+
+def is_dataset(value: object) -> bool:
+    """Whether ``value`` is an instance of torch's Dataset."""
+    return isinstance(value, Dataset)
+
+
+def gives_whole_batches(dataset: Any) -> bool:
+    """Whether calling ``dataset.__getitems__`` is more than a loop over ``__getitem__``.
+
+    `Subset` and `StackDataset` always have the method; it is worth a whole batch in one ticket
+    only where a dataset inside them has one of its own.
+    """
+    kind = type(dataset)
+    if kind is Subset:
+        return gives_whole_batches(dataset.dataset)
+    if kind is StackDataset:
+        parts = dataset.datasets
+        inner = parts.values() if isinstance(parts, dict) else parts
+        return any(map(gives_whole_batches, inner))
+    if kind is ConcatDataset and not hasattr(ConcatDataset, "__getitems__"):
+        return False
+    return bool(getattr(dataset, "__getitems__", None))

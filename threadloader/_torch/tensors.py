@@ -1,0 +1,34 @@
+"""CPU tensors as NumPy arrays over the same memory, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Tensor", "array_of", "arrays_of", "tensor_of"]
+
+tensor_of = torch.from_numpy
+
+
+def array_of(tensor: Tensor) -> NDArray[Any] | None:
+    """Return the tensor's memory as an array; None where NumPy has no such thing."""
+    try:
+        return tensor.numpy()
+    except (TypeError, RuntimeError):  # bfloat16, sparse, another device, requires grad ...
+        return None
+
+
+def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
+    """Return each tensor's memory as an array; no tensor is made.
+
+    Raises:
+        TypeError: NumPy lacks the dtype, layout or device of one.
+        RuntimeError: One requires grad, or has a pending conjugation or negation.
+    """
+    return list(map(Tensor.numpy, tensors))

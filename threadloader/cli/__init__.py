@@ -1,0 +1,67 @@
+"""The ``threadloader`` command: its subcommands, and how each of them ends.
+
+A subcommand is a module with ``add_to(commands)``, which adds its parser and sets ``run`` as
+the function to call.  These modules are cheap to import: what a command needs (Pillow, rich,
+the loader) is imported when it runs, so ``--help`` works wherever NumPy does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from threadloader.cli import demo
+from threadloader.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["main"]
+
+COMMANDS = (demo,)
+INTERRUPTED = 128 + 2  # exit code: what a shell reports for a process that SIGINT ended
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv: Arguments without the program's name; by default those of this process.
+
+    Returns:
+        The exit code: 0 done, 1 failed, 2 wrong request, 130 interrupted.
+
+    Raises:
+        SystemExit: From argparse, after ``--help``, ``--version`` or wrong arguments.
+    """
+    arguments = _parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = arguments.run
+    try:
+        return run(arguments)
+    except CommandError as error:
+        print(f"threadloader {arguments.command}: error: {error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        print(f"threadloader {arguments.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="threadloader",
+        description="A data loader for PyTorch and NumPy whose workers are threads.",
+    )
+    parser.add_argument("--version", action="version", version=f"threadloader {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_to(commands)
+    return parser
+
+
+def _version() -> str:
+    try:
+        return version("threadloader")
+    except PackageNotFoundError:
+        return "(not installed: run from its source)"

@@ -1,0 +1,153 @@
+"""The loaders that the demo times: a bare loop, torch's DataLoader, ThreadLoader."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import warnings
+from contextlib import contextmanager
+from itertools import islice
+from multiprocessing import Value
+from multiprocessing.util import Finalize
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from threadloader.loader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from threadloader.cli.race import TimedSampler
+
+__all__ = ["BareLoop", "Processes", "Threads"]
+
+
+class BareLoop:
+    """Load each sample in the calling thread and stack a batch of them with NumPy."""
+
+    name = "bare loop"
+    turn = 1
+    foreign = False
+
+    def batches(self, dataset: Any, sampler: TimedSampler) -> Generator[object, None, None]:
+        """Load batches one after the other."""
+        indices = iter(sampler)
+        while batch := list(islice(indices, sampler.batch_size)):
+            images, labels = zip(*[dataset[index] for index in batch], strict=True)
+            yield np.stack(images), np.array(labels)
+
+    def child_seconds(self) -> float:
+        """Return 0: there are no child processes."""
+        return 0.0
+
+
+class Threads:
+    """Load with `ThreadLoader`.
+
+    Args:
+        threads: Worker threads; 0 loads in the calling thread.
+    """
+
+    turn = 1  # all threads work on one batch
+    foreign = False
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.name = f"ThreadLoader, {_count(threads, 'thread')}"
+
+    def batches(self, dataset: Any, sampler: TimedSampler) -> Generator[object, None, None]:
+        """Make a loader, iterate over it, close it."""
+        with ThreadLoader(
+            dataset, batch_size=sampler.batch_size, sampler=sampler, threads=self.threads
+        ) as loader:
+            yield from loader
+
+    def child_seconds(self) -> float:
+        """Return 0: there are no child processes."""
+        return 0.0
+
+
+class Processes:
+    """Load with ``torch.utils.data.DataLoader``, its other arguments left at their defaults.
+
+    Args:
+        workers: Worker processes; 0 loads in the calling thread.
+
+    """
+
+    foreign = True
+
+    def __init__(self, workers: int) -> None:
+        from torch.utils.data import DataLoader
+
+        self._loader = DataLoader
+        self._cpu = _ChildClock()
+        self.workers = workers
+        self.turn = max(1, workers)
+        self.name = f"torch DataLoader, {_count(workers, 'worker')}"
+
+    def batches(self, dataset: Any, sampler: TimedSampler) -> Generator[object, None, None]:
+        """Make a loader, iterate over it; its workers end with the iterator."""
+        loader: Any = self._loader(
+            dataset,
+            batch_size=sampler.batch_size,
+            sampler=sampler,
+            num_workers=self.workers,
+            worker_init_fn=self._cpu,
+        )
+        with _interrupts_held():
+            iterator = iter(loader)
+        yield from iterator
+
+    def child_seconds(self) -> float:
+        """Return the CPU time of the workers that have ended, in seconds."""
+        return self._cpu.seconds()
+
+
+class _ChildClock:
+    """Add up the CPU time of worker processes: each tells its own as it exits.
+
+    Not ``RUSAGE_CHILDREN``: Windows lacks it, and workers of a fork server (the default on
+    Linux from Python 3.14) are the server's children.
+    """
+
+    def __init__(self) -> None:
+        self._total = Value("d", 0.0)
+
+    def __call__(self, worker_id: int) -> None:
+        """Start the clock of the worker process that calls; torch's ``worker_init_fn``."""
+        del worker_id
+        warnings.simplefilter("ignore")  # as in the process that measures: see `demo`
+        Finalize(None, self._stop, args=(time.process_time(),), exitpriority=0)
+
+    def _stop(self, start: float) -> None:
+        with self._total:
+            self._total.value += time.process_time() - start
+
+    def seconds(self) -> float:
+        """Return the sum so far, in seconds."""
+        with self._total:
+            return float(self._total.value)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start processes that never see Ctrl-C.
+
+    A terminal sends it to them too, and one that is just starting would print a traceback.
+    The signal mask is inherited, through ``exec`` as well; this process gets its Ctrl-C when
+    the mask is lifted, and then ends them.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"

@@ -1,0 +1,245 @@
+"""``threadloader demo``: a folder of images through ThreadLoader, beside the usual ways.
+
+The images are read once before anything is timed.  That finds the broken ones, and it puts
+the files into the system's cache for every loader, not for all but the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import time
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from threadloader.cli.errors import CommandError, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from threadloader.cli.folder import ImageFiles
+    from threadloader.cli.race import Contender, Result, Round
+    from threadloader.cli.screen import Screen
+
+__all__ = ["add_to"]
+
+NOISY = 0.15  # range of a loader's rates, as a share of their median, that is worth a remark
+DESCRIPTION = """\
+Load a folder of images (below it too) with ThreadLoader, and for comparison with a bare loop
+and, where torch is installed, with torch's DataLoader with as many processes. Images are
+decoded, resized to a square and collated into batches. Without a folder, photo-like JPEGs are
+made in the system's temporary folder and kept there for the next time.
+"""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the program's."""
+    parser = commands.add_parser(
+        "demo", help="load images and compare with a bare loop and torch", description=DESCRIPTION
+    )
+    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="images to load")
+    parser.add_argument(
+        "--threads",
+        type=_whole(0),
+        metavar="N",
+        help="worker threads, and torch's processes (default: the cores this process may use)",
+    )
+    for name, default, unit in (
+        ("--batch-size", 64, "samples in a batch"),
+        ("--size", 224, "side of the resized images, in pixels"),
+    ):
+        parser.add_argument(
+            name, type=_whole(1), default=default, metavar="N", help=f"{unit} (default: {default})"
+        )
+    parser.add_argument(
+        "--seconds",
+        type=_positive,
+        default=5.0,
+        metavar="S",
+        help="time for each loader (default: 5)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command.
+
+    Raises:
+        CommandError: A requirement, the folder or one of its images is missing or unusable.
+    """
+    needed = {"Pillow": "PIL", "rich": "rich"}
+    missing = [name for name, module in needed.items() if find_spec(module) is None]
+    if missing:
+        raise CommandError(
+            f"{' and '.join(missing)} not installed; "
+            'get what the demo needs with: pip install "threadloader[demo]"'
+        )
+    from threadloader.cli.screen import Screen
+
+    screen = Screen()
+    # Decoders warn about odd but readable images, torch about its number of workers, Python
+    # about forks beside threads: lines that would tear the bars, and no news here.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        paths, source = _images(arguments.folder, screen)
+        contenders = _contenders(arguments.threads)
+        screen.facts(_machine())  # after the imports: they decide whether the GIL is on
+        dataset = _readable(paths, arguments, screen)
+        screen.facts([("Images", _described(dataset, len(paths), source))])
+        results, remarks = _race(contenders, dataset, arguments, screen)
+    screen.table(results)
+    for remark in remarks:
+        screen.note(remark)
+    return 0
+
+
+def _contenders(threads: int | None) -> list[Contender]:
+    from threadloader import _torch
+    from threadloader.cli.contenders import BareLoop, Processes, Threads
+    from threadloader.cores import default_threads
+
+    workers = default_threads() if threads is None else threads
+    torch = [Processes(workers)] if _torch.AVAILABLE else []
+    return [BareLoop(), *torch, Threads(workers)]
+
+
+def _machine() -> list[tuple[str, str]]:
+    import PIL
+    from PIL import features
+
+    from threadloader.cli.machine import python_build
+    from threadloader.cores import usable_cores
+
+    turbo = features.version("libjpeg_turbo")
+    jpeg = f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version('jpg')}"
+    cores, there = usable_cores(), os.cpu_count() or 1
+    return [
+        ("Python", python_build()),
+        ("Cores", f"{cores} for this process, of {there} in this machine"),
+        ("Decoder", f"Pillow {PIL.__version__} with {jpeg}"),
+    ]
+
+
+def _images(folder: Path | None, screen: Screen) -> tuple[list[Path], str]:
+    """Return the paths of the images, and where they come from in words."""
+    if folder is not None:
+        from threadloader.cli.folder import find_images
+
+        return find_images(folder), f"in {printable(folder)}"
+    from threadloader.cli import photos
+
+    home = photos.photo_folder()
+    paths = []
+    with screen.bars() as bars:
+        bars.add("making photos", total=photos.PHOTOS)
+        for path in photos.make_photos(home, photos.PHOTOS):
+            paths.append(path)
+            bars.move("making photos", len(paths), f"{len(paths)} of {photos.PHOTOS}")
+    return paths, f"made to be like photos, kept in {printable(home)}"
+
+
+def _readable(paths: Sequence[Path], arguments: argparse.Namespace, screen: Screen) -> ImageFiles:
+    """Read each image once, in random order, for as long as a loader will be timed.
+
+    Returns:
+        The dataset of those that were read: all, unless the folder is large.
+    """
+    from threadloader.cli.folder import ImageFiles
+
+    mixed = random.Random(0).sample(paths, len(paths))  # noqa: S311  # no secret
+    dataset = ImageFiles(mixed, arguments.size)
+    read = 0
+    end = time.perf_counter() + arguments.seconds
+    with screen.bars() as bars:
+        bars.add("reading once", total=len(mixed))
+        while read < len(mixed) and (read < arguments.batch_size or time.perf_counter() < end):
+            dataset[read]
+            read += 1
+            bars.move("reading once", read, f"{read:,} of {len(mixed):,}")
+    return ImageFiles(mixed[:read], arguments.size)
+
+
+def _described(dataset: ImageFiles, found: int, source: str) -> str:
+    number = f"{len(dataset):,}"
+    if len(dataset) < found:
+        number += f" of {found:,}, drawn at random"
+    mean = sum(path.stat().st_size for path in dataset.paths) / len(dataset) / 1e3
+    return f"{number}, {mean:.0f} KB each on average, {source}"
+
+
+def _race(
+    contenders: Sequence[Contender],
+    dataset: ImageFiles,
+    arguments: argparse.Namespace,
+    screen: Screen,
+) -> tuple[list[Result], list[str]]:
+    """Time the loaders; return their results, and what has to be said about them."""
+    from threadloader.cli.race import ROUNDS, race, summarise
+
+    rounds: dict[Contender, list[Round]] = {contender: [] for contender in contenders}
+    share = arguments.seconds / ROUNDS
+    remarks = []
+    with screen.bars() as bars:
+
+        def on_batch(contender: Contender, spent: float, rate: float) -> None:
+            done = len(rounds[contender]) * share + spent
+            bars.move(contender.name, done, f"{rate:,.0f}/s")
+
+        for contender in contenders:
+            bars.add(contender.name, total=arguments.seconds)
+        for contender, outcome in race(
+            contenders, dataset, arguments.batch_size, arguments.seconds, on_batch
+        ):
+            if isinstance(outcome, Exception):
+                remarks.append(f"{contender.name} failed and is left out: {_line(outcome)}")
+                del rounds[contender]
+            else:
+                rounds[contender].append(outcome)
+                on_batch(contender, 0.0, outcome.rate)
+    results = [summarise(contender, entries) for contender, entries in rounds.items()]
+    return results, [*remarks, *_remarks(results)]
+
+
+def _remarks(results: Sequence[Result]) -> list[str]:
+    from threadloader import _torch
+    from threadloader.cli.machine import gil_is_enabled
+
+    remarks = []
+    if not _torch.AVAILABLE:
+        remarks.append("torch is not installed: its DataLoader is not compared.")
+    if gil_is_enabled():
+        remarks.append(
+            "The GIL is on: decoding runs in parallel, since Pillow lets go of the GIL; "
+            "transforms in pure Python would not."
+        )
+    noisy = [f"{result.name} ({result.spread:.0%})" for result in results if result.spread > NOISY]
+    if noisy:
+        remarks.append(f"Rates differed between rounds, the machine is busy: {', '.join(noisy)}.")
+    return remarks
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
+        return int(text)
+
+    return number
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return number

@@ -1,0 +1,31 @@
+"""How a command fails: one line for the user and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from threadloader.errors import ThreadLoaderError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["CommandError", "printable"]
+
+
+class CommandError(ThreadLoaderError):
+    """A command cannot do what it was asked.
+
+    Args:
+        message: One line, for the user.
+        code: Exit code: 1 where something failed, 2 where the request itself is wrong.
+    """
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def printable(path: str | Path) -> str:
+    """Show a path on one line and in any encoding: names may hold newlines or stray bytes."""
+    text = str(path)
+    return text if text.isprintable() else ascii(text)

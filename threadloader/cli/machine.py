@@ -1,0 +1,35 @@
+"""What this process runs on: the Python build, its GIL and the cores it may use."""
+
+from __future__ import annotations
+
+import platform
+import sys
+import sysconfig
+
+__all__ = ["gil_is_enabled", "is_free_threaded", "python_build"]
+
+
+def is_free_threaded() -> bool:
+    """Whether this Python can run without a GIL; `gil_is_enabled` says whether it does."""
+    return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+
+def gil_is_enabled() -> bool:
+    """Whether threads take turns at Python code.
+
+    Ask after the last import: on a free-threaded build an extension module that does not
+    declare support switches the GIL on for the whole process.
+    """
+    if sys.version_info >= (3, 13):
+        return sys._is_gil_enabled()  # the documented way to ask
+    return True
+
+
+def python_build() -> str:
+    """Name the build and the state of its GIL, for people."""
+    name = f"{platform.python_implementation()} {platform.python_version()}"
+    if not is_free_threaded():
+        return f"{name}, GIL on"
+    if gil_is_enabled():
+        return f"{name} free-threaded, but GIL on (by PYTHON_GIL, -X gil or an extension)"
+    return f"{name} free-threaded, GIL off"

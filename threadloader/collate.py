@@ -1,0 +1,304 @@
+"""Samples → batch: rows written straight into a slot, or a list and the collate function.
+
+The direct path takes samples of one exact layout (see `layout`).  It is left batch by batch,
+never sample by sample: what does not fit is put aside, and when the batch is complete the rows
+that were written are read back, so that `default_collate` sees every sample and decides, with
+its own results and its own errors.  The layout is then learned again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from threadloader import _torch
+from threadloader.layout import Field, Layout, infer
+from threadloader.numpy_collate import numpy_collate, numpy_convert
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from threadloader.ring import Ring, Slot
+
+__all__ = ["Collation", "Failed", "Filling", "Output"]
+
+Output = Literal["torch", "numpy"]
+
+_NOTHING: Any = object()
+MAX_SKIPPED = 64  # batches that go to the collate function unseen, between tries of the direct path
+
+
+# An error of the collate function, and the row that is to blame, where that is known.
+Failed = tuple[BaseException, int | None]
+
+
+class Filling(Protocol):
+    """A batch on its way: rows arrive in any order, then it is finished, then taken.
+
+    Threads:
+        write: shared, each row once.
+        finish: the worker that wrote the last row, after all others.
+        take: consumer, once, after `finish`.
+    """
+
+    def write(self, start: int, stop: int, samples: Any) -> None:
+        """Add rows ``start`` to ``stop``.
+
+        Args:
+            start: First row.
+            stop: Row after the last.
+            samples: A list with one sample a row; only where it is the whole batch any object,
+                as ``__getitems__`` returned it.
+        """
+
+    def finish(self) -> Failed | None:
+        """Collate what is not collated yet; errors are returned, free of frames of ours."""
+
+    def take(self) -> Any:
+        """Return the batch."""
+
+
+class Collation:
+    """How one loader makes batches, and the layout that it has learned.
+
+    Args:
+        collate_fn: The user's function; None for the default.
+        output: Whether batches consist of tensors or of arrays.
+        batched: Whether samples are collated at all, or delivered one by one.
+        rows: Samples in a full batch, by which slots are sized; None if batches differ.
+        ring: Where slots come from.
+
+    Threads:
+        open: planner.
+        learn, fell_back: worker.  Each attribute is replaced whole, atomically on both builds; a
+            race between two workers loses one observation of many.
+        layout: any.
+    """
+
+    def __init__(
+        self,
+        collate_fn: Callable[[Any], Any] | None,
+        *,
+        output: Output,
+        batched: bool,
+        rows: int | None,
+        ring: Ring,
+    ) -> None:
+        self._batched = batched
+        self._rows = rows
+        self.ring = ring
+        if output == "torch":
+            self.function, self.convert = _torch.default_collate, _torch.tensor_of
+            single = _torch.default_convert
+        else:
+            self.function, self.convert = numpy_collate, _unchanged
+            single = numpy_convert
+        self._direct = batched and collate_fn in (None, self.function)
+        if not self._direct:
+            self.function = collate_fn or single
+        self._extensible = output == "torch"
+        self.layout: Layout | None = None
+        self._fallbacks = 0  # batches in a row that did not fit any one layout
+        self._skip = 0  # batches still to go without a try
+
+    @property
+    def slot_nbytes(self) -> int:
+        """Bytes of a full batch's slot; 0 while unknown, or where no slots are used."""
+        layout = self.layout
+        return layout.nbytes(self._rows or 1) if layout is not None else 0
+
+    def open(self, rows: int) -> Filling:
+        """Start a batch of ``rows`` samples."""
+        if not self._batched:
+            return _SampleFilling(self.function)
+        if not self._direct or (self._extensible and _torch.is_extended()):
+            return _ListFilling(self.function, default=self._direct)
+        if self._skip:
+            self._skip -= 1
+            return _ListFilling(self.function, default=True)
+        return _SlotFilling(self, rows, max(rows, self._rows or 0))
+
+    def learn(self, layout: Layout) -> None:
+        """Lay out the batches that are opened from now on like this."""
+        self.layout = layout
+
+    def fitted(self) -> None:
+        """Note that a batch went the direct path."""
+        self._fallbacks = 0
+
+    def fell_back(self, samples: Any) -> None:
+        """Learn from a batch that did not fit its layout."""
+        layout = infer(samples[0]) if isinstance(samples, list) and samples else None
+        if layout is not None and all(infer(sample) == layout for sample in samples):
+            self.layout, self._fallbacks = layout, 0
+            return
+        # Ragged by nature, or not for the direct path at all: try ever more rarely.
+        self._fallbacks += 1
+        self._skip = min(MAX_SKIPPED, 2**self._fallbacks)
+
+
+class _SlotFilling:
+    """A batch that goes the direct path as far as its samples fit.
+
+    It is its slot's holder: the slot is not reused while this object lives.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_aside",
+        "_collation",
+        "_deciding",
+        "_fields",
+        "_layout",
+        "_result",
+        "_rows",
+        "_slot",
+        "_slot_rows",
+        "_whole",
+    )
+
+    def __init__(self, collation: Collation, rows: int, slot_rows: int) -> None:
+        self._collation = collation
+        self._rows = rows
+        self._slot_rows = slot_rows
+        self._aside: dict[int, list[Any]] = {}  # first row -> samples that are not written
+        self._whole: Any = _NOTHING  # the batch as one object of no known structure
+        self._layout: Layout | None = None
+        self._fields: list[Field] = []
+        self._slot: Slot | None = None
+        self._result: Any = None
+        self._deciding = Lock()  # taken by whoever decides the layout, and never released
+        if collation.layout is not None:
+            self._lay_out(collation.layout)
+
+    def write(self, start: int, stop: int, samples: Any) -> None:
+        if type(samples) is not list or len(samples) != stop - start or not samples:
+            self._whole = samples
+            return
+        if self._layout is None and self._deciding.acquire(blocking=False):
+            layout = infer(samples[0])
+            if layout is not None:
+                self._lay_out(layout)
+                self._collation.learn(layout)
+        if self._layout is None or not self._layout.write(samples, self._fields, start):
+            # Nobody waits for a layout: what comes before it is written by `finish`.  Setting
+            # a key is atomic on both builds, and each ticket has a first row of its own.
+            self._aside[start] = samples
+
+    def finish(self) -> Failed | None:
+        if self._whole is _NOTHING and self._write_aside():
+            self._collation.fitted()
+            return None
+        samples = self._gather() if self._whole is _NOTHING else self._whole
+        if self._slot is not None:
+            self._collation.ring.free(self._slot)
+            self._slot = None
+        self._collation.fell_back(samples)
+        self._result, failed = _call(self._collation.function, samples, default=True)
+        self._whole = _NOTHING
+        return failed
+
+    def take(self) -> Any:
+        slot = self._slot
+        if slot is None or self._layout is None:
+            return self._result
+        root: NDArray[Any] = self._collation.ring.lease(slot)
+        self._slot = None
+        return self._layout.batch(root, self._fields, self._rows, self._collation.convert)
+
+    def _lay_out(self, layout: Layout) -> None:
+        slot = self._collation.ring.take(layout.nbytes(self._slot_rows), self)
+        self._slot = slot
+        self._fields = layout.fields(slot.memory, self._rows)
+        self._layout = layout  # last: other workers write as soon as they see it
+
+    def _write_aside(self) -> bool:
+        layout = self._layout
+        if layout is None:
+            return False
+        for start, samples in list(self._aside.items()):
+            if not layout.write(samples, self._fields, start):
+                return False
+            del self._aside[start]
+        return True
+
+    def _gather(self) -> list[Any]:
+        """Return all samples; those that were written are read back from their rows."""
+        samples: list[Any] = []
+        while len(samples) < self._rows:
+            row = len(samples)
+            if row in self._aside:
+                samples += self._aside.pop(row)
+            elif self._layout is not None:
+                samples.append(self._layout.read(self._fields, row))
+        return samples
+
+
+class _ListFilling:
+    """A batch that is collated from a list of its samples."""
+
+    __slots__ = ("_default", "_function", "_parts", "_result")
+
+    def __init__(self, function: Callable[[Any], Any], *, default: bool) -> None:
+        self._function = function
+        self._default = default
+        self._parts: dict[int, Any] = {}  # first row -> samples; see _SlotFilling.write
+        self._result: Any = None
+
+    def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
+        self._parts[start] = samples
+
+    def finish(self) -> Failed | None:
+        parts = [self._parts[start] for start in sorted(self._parts)]
+        # One part is passed on as it is: __getitems__ may return any object.
+        samples = parts[0] if len(parts) == 1 else [sample for part in parts for sample in part]
+        self._parts.clear()
+        self._result, failed = _call(self._function, samples, default=self._default)
+        return failed
+
+    def take(self) -> Any:
+        return self._result
+
+
+class _SampleFilling:
+    """A single sample, converted but not collated (``batch_size=None``)."""
+
+    __slots__ = ("_function", "_result", "_sample")
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._sample: Any = None
+        self._result: Any = None
+
+    def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
+        self._sample = samples[0]
+
+    def finish(self) -> Failed | None:
+        self._result, failed = _call(self._function, self._sample, default=False)
+        self._sample = None
+        return failed
+
+    def take(self) -> Any:
+        return self._result
+
+
+def _call(
+    function: Callable[[Any], Any], samples: Any, *, default: bool
+) -> tuple[Any, Failed | None]:
+    """Call a collate function; what it raises is returned, with the odd row if it is ours."""
+    try:
+        return function(samples), None
+    except BaseException as error:  # noqa: BLE001  # handed to the consumer
+        return None, (error, _odd_row(samples) if default else None)
+
+
+def _odd_row(samples: Any) -> int | None:
+    """Return the first row whose layout differs from row 0's, if there is one to name."""
+    layouts = map(infer, samples) if isinstance(samples, list) and samples else iter(())
+    first = next(layouts, None)
+    return next((row for row, layout in enumerate(layouts, start=1) if layout != first), None)
+
+
+def _unchanged(array: Any) -> Any:
+    return array

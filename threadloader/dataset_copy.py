@@ -1,0 +1,183 @@
+"""One copy of the dataset object for each worker, sharing the data.
+
+User code written for worker processes keeps state on ``self``: a file opened on first use, the
+parameters that a transform drew for this sample.  In threads that state would be shared.  So
+each worker gets its own *objects* over the same *data*: the dataset and the datasets inside it
+are copied shallowly, the transforms on them deeply; arrays, tensors, lists of paths and
+whatever else they refer to stays one.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+from threadloader import _torch
+
+__all__ = ["DatasetCopy", "copy_dataset"]
+
+DatasetCopy = Literal["auto", "shared", "deep"] | Callable[[Any], Any]
+
+LARGE = 1000  # entries from which on a container on a transform counts as data: a vocabulary
+
+_CONTAINERS = (list, tuple, dict, set)
+# Data; objects with no state of their own; and generators, which lock themselves: a copy in
+# each worker would draw the same numbers as all the others.
+_SHARED = (
+    *(np.ndarray, np.generic, _torch.Tensor, str, bytes, int, float, complex, range),
+    *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
+    *(random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator),
+)
+
+
+def copy_dataset(dataset: Any, how: DatasetCopy) -> Any:
+    """Return the dataset that one worker uses.
+
+    Args:
+        dataset: The user's dataset.
+        how: ``"auto"`` copies dataset objects and transforms and shares the data; what refuses
+            to be copied is shared.  ``"shared"`` is the object itself.  ``"deep"`` is
+            ``copy.deepcopy``, data included.  A callable is called with the dataset.
+
+    Raises:
+        Exception: What ``copy.deepcopy`` or the callable raises.
+    """
+    if callable(how):
+        return how(dataset)
+    if how == "shared":
+        return dataset
+    if how == "deep":
+        return copy.deepcopy(dataset)
+    if isinstance(dataset, (*_CONTAINERS, *_SHARED)):
+        return dataset
+    return _Copier().copy_object(dataset, deep=False)
+
+
+class _Copier:
+    """Copies one graph of objects; what is reached twice is copied once."""
+
+    def __init__(self) -> None:
+        # id -> (original, copy); keeping the original keeps its id from being used again.
+        self._done: dict[int, tuple[Any, Any]] = {}
+
+    def copy(self, value: Any, *, deep: bool) -> Any:
+        """Return the copy of ``value``, or ``value`` itself where it is shared.
+
+        Args:
+            value: What an attribute holds.
+            deep: Whether it belongs to a transform, all of which is copied, or to a dataset, of
+                which only the datasets and transforms are.
+        """
+        if id(value) in self._done:
+            return self._done[id(value)][1]
+        kind = type(value)
+        if kind in _CONTAINERS:
+            return self._container(value, deep=deep)
+        if kind is types.MethodType:
+            # A method kept on self is bound to the original; its copy, to the copy.
+            owner = self.copy(value.__self__, deep=deep)
+            return types.MethodType(value.__func__, owner)
+        if kind is functools.partial:
+            keywords = self.copy(value.keywords, deep=True)
+            args = self.copy(value.args, deep=True)
+            return functools.partial(self.copy(value.func, deep=True), *args, **keywords)
+        if isinstance(value, _SHARED):
+            return value
+        if _is_dataset(value):
+            return self.copy_object(value, deep=False)
+        if deep or callable(value):
+            return self.copy_object(value, deep=True)
+        return value
+
+    def copy_object(self, value: Any, *, deep: bool) -> Any:
+        """Copy one object and what is to be copied of its attributes."""
+        twin = value if _closes_handle(value) else _shallow(value)
+        self._done[id(value)] = (value, twin)
+        if twin is value:
+            return value
+        for name, part in _attributes(twin):
+            copied = self.copy(part, deep=deep)
+            if copied is not part:
+                # Frozen dataclasses refuse setattr(); modules keep submodules in `_modules`.
+                object.__setattr__(twin, name, copied)
+        return twin
+
+    def _container(self, value: Any, *, deep: bool) -> Any:
+        entries = list(value.values()) if type(value) is dict else list(value)[: LARGE + 1]
+        if deep and len(entries) > LARGE:
+            return value
+        # On a dataset only lists of datasets and of transforms; all() stops at the first path.
+        if not deep and not (entries and all(map(_is_part, entries))):
+            return value
+        if type(value) is dict:
+            twin: Any = {}
+            self._done[id(value)] = (value, twin)  # first, for a container that contains itself
+            twin.update((key, self.copy(entry, deep=deep)) for key, entry in value.items())
+            return twin
+        twin = type(value)(self.copy(entry, deep=deep) for entry in value)
+        self._done[id(value)] = (value, twin)
+        return twin
+
+
+def _shallow(value: Any) -> Any:
+    """Return a shallow copy, or ``value`` itself if its class refuses or returns another type."""
+    try:
+        twin = copy.copy(value)
+    except Exception:  # noqa: BLE001  # whatever a class raises to refuse
+        return value
+    return twin if type(twin) is type(value) else value
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes kept on the instance, in ``__dict__`` and in slots."""
+    yield from list(getattr(value, "__dict__", {}).items())
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                yield name, getattr(value, name)
+
+
+def _is_part(value: object) -> bool:
+    return _is_dataset(value) or (callable(value) and not isinstance(value, _SHARED))
+
+
+def _is_dataset(value: object) -> bool:
+    """Whether ``value`` is a dataset: torch's, or of a class that is indexed and sized.
+
+    Only classes written in Python count, and none that extends a container or says how to copy
+    itself (a data frame would copy its data).
+    """
+    if _torch.is_dataset(value):
+        return True
+    kind = type(value)
+    if isinstance(value, _CONTAINERS) or hasattr(kind, "__copy__"):
+        return False
+    return all(
+        isinstance(getattr(kind, name, None), types.FunctionType)
+        for name in ("__getitem__", "__len__")
+    )
+
+
+def _closes_handle(value: object) -> bool:
+    """Whether ``value`` closes something open when it dies, which its copy would close too."""
+    if not hasattr(type(value), "__del__"):
+        return False
+    return any(_is_handle(part) for _, part in _attributes(value))
+
+
+def _is_handle(value: object) -> bool:
+    """Whether ``value`` is a file, connection or the like: those refuse to be copied."""
+    if value is None or isinstance(value, (*_CONTAINERS, *_SHARED)):
+        return False
+    try:
+        copy.copy(value)
+    except Exception:  # noqa: BLE001  # each library raises an error of its own
+        return True
+    return False

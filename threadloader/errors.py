@@ -1,0 +1,25 @@
+"""Every exception that the package raises of its own, in one tree.
+
+ThreadLoaderError
+├── ClosedError   (RuntimeError)   the iterator or loader was closed
+└── SampleError   (RuntimeError)   a sample raised StopIteration, which would end the epoch unseen
+
+An error of the user's dataset, sampler or collate function is never wrapped: it arrives as
+the object that was raised, with a note that names worker, batch and index.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ClosedError", "SampleError", "ThreadLoaderError"]
+
+
+class ThreadLoaderError(Exception):
+    """Base of every error that threadloader raises of its own."""
+
+
+class ClosedError(ThreadLoaderError, RuntimeError):
+    """The iterator was closed; call ``iter(loader)`` for a new one."""
+
+
+class SampleError(ThreadLoaderError, RuntimeError):
+    """Loading a sample raised StopIteration; that error is ``__cause__``."""

@@ -1,0 +1,79 @@
+"""Index → sample: what a worker does with the dataset.
+
+One fetcher belongs to one worker and one epoch, and holds that worker's copy of the dataset.
+The user's code runs here, in frames that see no slot: an exception keeps its frames, and
+frames keep what their variables refer to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from threadloader import _torch
+from threadloader.ticket import Ticket
+
+__all__ = ["Fetched", "Fetcher", "fetches_whole_batches"]
+
+# The samples; and the error that ended them early, if one did.
+Fetched = tuple[Any, BaseException | None]
+
+
+def fetches_whole_batches(dataset: Any) -> bool:
+    """Whether ``dataset.__getitems__`` is to be called, with all indices of a batch at once."""
+    return _torch.gives_whole_batches(dataset)
+
+
+class Fetcher:
+    """Fetches samples of one dataset.
+
+    Args:
+        dataset: This worker's own copy.
+        whole: Whether to call ``__getitems__`` with a whole batch.
+
+    Threads:
+        fetch: one thread, the worker that owns it.
+    """
+
+    __slots__ = ("_dataset", "_whole")
+
+    def __init__(self, dataset: Any, *, whole: bool) -> None:
+        self._dataset = dataset
+        self._whole = whole
+
+    def fetch(self, ticket: Ticket, cancelled: Callable[[], bool]) -> Fetched:
+        """Fetch the samples of a ticket.
+
+        Args:
+            ticket: Which rows.
+            cancelled: Asked before each sample; once it says so, no further one is fetched.
+
+        Returns:
+            A list of samples, in the order of the rows, or whatever ``__getitems__`` returned.
+            With an error, the list has the samples before the one that failed.
+        """
+        if self._whole:
+            return self._fetch_whole(ticket.batch.drawn)
+        indices = ticket.batch.indices
+        if ticket.stop - ticket.start != len(indices):
+            indices = indices[ticket.start : ticket.stop]
+        return self._fetch_each(indices, cancelled)
+
+    def _fetch_each(self, indices: Sequence[Any], cancelled: Callable[[], bool]) -> Fetched:
+        dataset = self._dataset
+        samples: list[Any] = []
+        add = samples.append
+        try:
+            for index in indices:
+                if cancelled():
+                    break
+                add(dataset[index])
+        except BaseException as error:  # noqa: BLE001  # handed to the consumer
+            return samples, error
+        return samples, None
+
+    def _fetch_whole(self, indices: Any) -> Fetched:
+        try:
+            return self._dataset.__getitems__(indices), None
+        except BaseException as error:  # noqa: BLE001  # handed to the consumer
+            return [], error

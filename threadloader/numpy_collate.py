@@ -1,0 +1,115 @@
+"""``default_collate`` for NumPy batches: torch's structure and errors, arrays for tensors.
+
+Used where torch is missing or NumPy output is asked for, and there only for what the direct
+path does not take: `layout` writes everything else straight into memory.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from typing import Any
+
+import numpy as np
+
+from threadloader import _torch
+
+__all__ = ["numpy_collate", "numpy_convert"]
+
+# The message of torch's default_collate, so that a search for either finds the same answers.
+_UNSUPPORTED = (
+    "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {}"
+)
+
+
+def numpy_collate(batch: Sequence[Any]) -> Any:
+    """Collate samples into a batch as ``default_collate`` does, with arrays for tensors.
+
+    Args:
+        batch: Samples, at least 1.
+
+    Returns:
+        For arrays, tensors and numbers an array ``(len(batch), *shape)``; for str and bytes the
+        batch itself; for containers the same container of collated parts (tuples become lists).
+
+    Raises:
+        TypeError: A sample has a part of another type, or an array of objects or strings.
+        RuntimeError: Arrays differ in shape, or sequences in length.
+
+    Source: the cases and their order are those of ``torch.utils.data.default_collate``.
+    """
+    first = batch[0]
+    if isinstance(first, _torch.Tensor):
+        return _stack([part.detach().numpy() for part in batch])  # type: ignore[attr-defined]
+    if isinstance(first, np.ndarray):
+        if first.dtype.kind in "SUO":
+            raise TypeError(_UNSUPPORTED.format(first.dtype))
+        return _stack(batch)
+    if isinstance(first, (np.bool_, np.number)):
+        return np.array(batch)
+    if isinstance(first, (bool, float, int)):
+        return np.array(batch, dtype=np.float64 if isinstance(first, float) else None)
+    if isinstance(first, (str, bytes)):
+        return batch
+    if isinstance(first, Mapping):
+        return _collate_mapping(first, batch)
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*map(numpy_collate, zip(*batch, strict=False)))
+    if isinstance(first, Sequence):
+        return _collate_sequence(first, batch)
+    raise TypeError(_UNSUPPORTED.format(type(first)))
+
+
+def numpy_convert(sample: Any) -> Any:
+    """Return a single sample with its tensors as arrays, all else unchanged."""
+    if isinstance(sample, _torch.Tensor):
+        return sample.detach().numpy()  # type: ignore[attr-defined]
+    kind = type(sample)
+    if kind is dict:
+        return {key: numpy_convert(part) for key, part in sample.items()}
+    if kind is list or kind is tuple:
+        return kind(map(numpy_convert, sample))
+    if isinstance(sample, tuple) and hasattr(kind, "_fields"):
+        return kind(*map(numpy_convert, sample))
+    return sample
+
+
+def _stack(arrays: Sequence[Any]) -> Any:
+    for row, array in enumerate(arrays):
+        if array.shape != arrays[0].shape:
+            msg = (
+                "stack expects each array to be equal size, but got "
+                f"{list(arrays[0].shape)} at entry 0 and {list(array.shape)} at entry {row}"
+            )
+            raise RuntimeError(msg)
+    return np.stack(arrays)
+
+
+def _collate_mapping(first: Mapping[Any, Any], batch: Sequence[Any]) -> Any:
+    parts = {key: numpy_collate([sample[key] for sample in batch]) for key in first}
+    try:
+        if isinstance(first, MutableMapping):
+            twin = copy.copy(first)
+            twin.update(parts)
+            return twin
+        return type(first)(parts)  # type: ignore[call-arg]
+    except TypeError:  # the type can be neither copied nor made of a dict
+        return parts
+
+
+def _collate_sequence(first: Sequence[Any], batch: Sequence[Any]) -> Any:
+    if any(len(sample) != len(first) for sample in batch):
+        msg = "each element in list of batch should be of equal size"
+        raise RuntimeError(msg)
+    parts = [numpy_collate(column) for column in zip(*batch, strict=True)]
+    if isinstance(first, tuple):
+        return parts
+    try:
+        if isinstance(first, MutableSequence):
+            twin = copy.copy(first)
+            for position, part in enumerate(parts):
+                twin[position] = part
+            return twin
+        return type(first)(parts)  # type: ignore[call-arg]
+    except TypeError:  # the type can be neither copied nor made of a list
+        return parts

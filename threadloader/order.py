@@ -1,0 +1,198 @@
+"""Which samples, in which order: sampler → batches → tickets.
+
+A *ticket* is some rows of one batch, the unit that a worker takes.  Batches are drawn from the
+sampler by the consumer's thread alone; tickets are cut when a worker asks for one, so that their
+size can follow what the samples before them took.  No threads and no data here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import numpy as np
+
+from threadloader.ticket import PlannedBatch, Ticket
+
+__all__ = [
+    "BatchSampler",
+    "Pace",
+    "Planner",
+    "RandomSampler",
+    "SequentialSampler",
+    "TicketCutter",
+]
+
+TICKET_SECONDS = 1e-3  # work in a ticket: about 100 times what handing one over costs (bench: rows)
+
+
+class Planner:
+    """Draws the batches of one epoch from the sampler.
+
+    Args:
+        sampler: Yields a batch's indices, or one index if not ``batched``.
+        batched: Whether a batch has many samples; else it is one sample, not collated.
+
+    Threads:
+        draw: planner only.
+    """
+
+    def __init__(self, sampler: Iterable[Any], *, batched: bool) -> None:
+        self._sampler = iter(sampler)
+        self._batched = batched
+        self._drawn = 0  # batches
+
+    def draw(self) -> PlannedBatch | None:
+        """Return the next batch, or None after the last.
+
+        Raises:
+            Exception: What the sampler raises.
+        """
+        try:
+            drawn = next(self._sampler)
+        except StopIteration:
+            return None
+        if not self._batched:
+            indices: Any = (drawn,)
+        else:
+            # Most samplers yield lists; torch accepts any iterable of indices.
+            indices = drawn if isinstance(drawn, (list, tuple)) else list(drawn)
+        batch = PlannedBatch(self._drawn, indices, drawn)
+        self._drawn += 1
+        return batch
+
+
+class Pace:
+    """How long a sample takes, and so how many rows a ticket should have.
+
+    Threads:
+        rows: any, with the pool's lock held.
+        measured: worker.  Racing updates lose one measurement of many, which is harmless: each
+            attribute is stored and loaded whole, on both builds.
+    """
+
+    __slots__ = ("_rows_seen", "_seconds")
+
+    def __init__(self) -> None:
+        self._seconds = 0.0  # a sample, smoothed
+        self._rows_seen = 0
+
+    def rows(self, batch_rows: int, threads: int) -> int:
+        """Return how many rows of a batch the next ticket should have, at least 1."""
+        if not self._rows_seen:
+            return 1
+        if batch_rows * self._seconds <= TICKET_SECONDS:
+            rows = batch_rows
+        else:
+            fair = -(-batch_rows // threads)
+            rows = min(fair, int(TICKET_SECONDS / self._seconds))
+        # Grow no faster than the evidence: the first samples may be cheap by chance.
+        return max(1, min(rows, self._rows_seen))
+
+    def measured(self, rows: int, seconds: float) -> None:
+        """Take the time of a finished ticket into account."""
+        if not rows:
+            return
+        each = seconds / rows
+        seen = self._rows_seen
+        self._seconds = each if not seen else 0.75 * self._seconds + 0.25 * each
+        self._rows_seen = seen + rows
+
+
+class TicketCutter:
+    """Cuts one batch into tickets, in the order of its rows.
+
+    Args:
+        batch: The batch.
+        pace: Tells how large the next ticket should be.
+        threads: Threads that share the work.
+        whole: Whether the batch is one ticket, whatever its samples take.
+
+    Threads:
+        cut, left: compatible; the pool calls them with its lock held.
+    """
+
+    __slots__ = ("_batch", "_next", "_pace", "_threads", "_whole")
+
+    def __init__(self, batch: PlannedBatch, pace: Pace, threads: int, *, whole: bool) -> None:
+        self._batch = batch
+        self._pace = pace
+        self._threads = threads
+        self._whole = whole
+        self._next: int | None = 0  # first row that is in no ticket yet; None after the last
+
+    def cut(self) -> Ticket | None:
+        """Return the next ticket, or None after the last.  An empty batch has one, empty."""
+        start = self._next
+        if start is None:
+            return None
+        rows = len(self._batch.indices)
+        size = rows if self._whole else self._pace.rows(rows, self._threads)
+        stop = min(rows, start + size)
+        self._next = stop if stop < rows else None
+        return Ticket(self._batch, start, stop)
+
+    def left(self) -> int:
+        """Estimate how many tickets are left, at least 1."""
+        if self._next is None or self._whole:
+            return 1
+        rows = len(self._batch.indices)
+        return max(1, -(-(rows - self._next) // self._pace.rows(rows, self._threads)))
+
+
+class SequentialSampler:
+    """Indices 0, 1, 2 ... where torch's sampler of this name is not there."""
+
+    def __init__(self, dataset: Sized) -> None:
+        self.data_source = dataset
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source)))
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class RandomSampler:
+    """A fresh permutation each epoch where torch's sampler of this name is not there.
+
+    Args:
+        dataset: Tells the number of samples.
+        generator: Draws the permutations; by default NumPy's global state, so that
+            ``numpy.random.seed`` decides the order as ``torch.manual_seed`` does with torch.
+    """
+
+    def __init__(self, dataset: Sized, generator: np.random.Generator | None = None) -> None:
+        self.data_source = dataset
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        draw = np.random if self.generator is None else self.generator  # noqa: NPY002
+        return iter(draw.permutation(len(self.data_source)).tolist())
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class BatchSampler:
+    """Lists of ``batch_size`` indices where torch's sampler of this name is not there."""
+
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:  # noqa: FBT001  # torch's signature
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        batch: list[Any] = []
+        for index in self.sampler:
+            batch.append(index)
+            if len(batch) == self.batch_size:
+                yield batch
+                batch = []
+        if batch and not self.drop_last:
+            yield batch
+
+    def __len__(self) -> int:
+        samples = len(self.sampler)  # type: ignore[arg-type]  # TypeError, as in torch
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+

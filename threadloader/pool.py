@@ -1,0 +1,200 @@
+"""The pool: named threads that take jobs from the oldest work first.
+
+A *work* is something that can be cut into jobs: the pool asks the oldest one for its next job
+until it has none left, so that all threads stand behind the batch that is delivered next.  The
+pool knows nothing about what a job does.
+
+The threads are daemons that the pool joins itself: when asked to, and for at most two seconds
+when the interpreter exits.  Ordinary threads would be joined there without a limit, so that one
+sample stuck in a read would keep the process for ever; daemons that nobody joins would be cut
+off inside native code, and torch aborts the process then.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from contextlib import AbstractContextManager
+from queue import SimpleQueue
+from threading import Lock, Thread, current_thread
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Job", "Pool", "Work"]
+
+EXIT_SECONDS = 2.0  # how long the interpreter's exit waits for running jobs; unmeasured, a choice
+
+W = TypeVar("W")  # what a thread gets for its lifetime, and hands to each job
+W_contra = TypeVar("W_contra", contravariant=True)
+
+
+class Job(Protocol[W_contra]):
+    """One piece of work.  It must not raise."""
+
+    def __call__(self, worker: W_contra, /) -> None: ...
+
+
+class Work(Protocol[W]):
+    """Something that hands out jobs until it has none left."""
+
+    def claim(self) -> Job[W] | None:
+        """Return the next job, or None for ever after the last.
+
+        Called with the pool's lock held: it must be quick and run no user code.
+        """
+
+    def jobs(self) -> int:
+        """Estimate how many jobs are left, at least 1; that many threads are woken."""
+
+
+class _Crew(Generic[W]):
+    """What a pool and its threads share; it references neither.
+
+    Idle threads wait for a token, not on a condition: a finalizer has to wake them, it can run
+    at any moment, also inside one of our own locks, and `SimpleQueue.put` is the one call of the
+    standard library that is promised to be safe there.
+
+    Invariants, whenever ``_lock`` is not held:
+        1. Works are in the order in which they were put.
+        2. A thread counted in ``_idle`` is waiting for a token, or about to.
+
+    Threads:
+        put: planner only.
+        take: worker only.
+        stop, wake: shared, also from finalizers; they take no lock.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
+        self._stopping = False  # only ever set; read and written whole, on both builds
+        self._lock = Lock()
+        # All below: guarded by _lock.
+        self._works: deque[Work[W]] = deque()
+        self._idle = 0
+
+    def put(self, work: Work[W]) -> None:
+        with self._lock:
+            self._works.append(work)
+            woken = min(self._idle, work.jobs())
+            self._idle -= woken
+        for _ in range(woken):
+            self._tokens.put(True)
+
+    def take(self) -> Job[W] | None:
+        """Return the next job of the oldest work, waiting for one; None to end the thread."""
+        while True:
+            with self._lock:
+                if self._stopping:
+                    self._works.clear()
+                    return None
+                job = self._claim()
+                if job is not None:
+                    return job
+                self._idle += 1
+            if not self._tokens.get():
+                with self._lock:
+                    self._idle -= 1
+
+    def stop(self) -> None:
+        self._stopping = True
+        for _ in range(self._size):
+            self._tokens.put(False)
+
+    def wake(self) -> None:
+        self._tokens.put(False)
+
+    def _claim(self) -> Job[W] | None:
+        """Return the oldest job and drop works that have none.  Call with ``_lock`` held."""
+        while self._works:
+            job = self._works[0].claim()
+            if job is not None:
+                return job
+            self._works.popleft()
+        return None
+
+
+class Pool(Generic[W]):
+    """A fixed number of threads, started on the first `put`.
+
+    Args:
+        size: Threads, at least 1.
+        name: Prefix of the threads' names, which become ``<name>-worker-<n>``.
+        enter: Makes the context in which thread ``n`` runs; its value is given to each job.
+
+    Threads:
+        put, join: one thread at a time (the planner).
+        stop, wake: shared.
+    """
+
+    def __init__(
+        self, size: int, name: str, enter: Callable[[int], AbstractContextManager[W]]
+    ) -> None:
+        self.size = size
+        self._name = name
+        self._enter = enter
+        self._crew: _Crew[W] = _Crew(size)
+        self._threads: list[Thread] = []
+        # Dropping the pool only signals: a finalizer must not wait for anybody.
+        weakref.finalize(self, self._crew.stop).atexit = False
+
+    def put(self, work: Work[W]) -> None:
+        """Queue ``work`` behind all that was put before."""
+        if not self._threads:
+            self._start()
+        self._crew.put(work)
+
+    def stop(self) -> None:
+        """Let every thread end after its running job.  Idempotent; does not wait."""
+        self._crew.stop()
+
+    def wake(self) -> None:
+        """Let an idle thread look at the queue again, to drop works that were cancelled."""
+        self._crew.wake()
+
+    def join(self) -> None:
+        """Wait until every thread has ended; call `stop` first."""
+        for thread in self._threads:
+            if thread is not current_thread():
+                thread.join()
+
+    def _start(self) -> None:
+        # All threads exist before any has a job: on an ordinary build the first to run a long
+        # sample would hold the GIL, and each further start would wait for it in turn.
+        for number in range(self.size):
+            thread = Thread(
+                target=_run,
+                args=(self._crew, self._enter, number),
+                name=f"{self._name}-worker-{number}",
+                daemon=True,
+            )
+            thread.start()
+            self._threads.append(thread)
+        weakref.finalize(self._crew, _leave, weakref.ref(self._crew), self._threads)
+
+
+def _run(
+    crew: _Crew[W], enter: Callable[[int], AbstractContextManager[W]], number: int
+) -> None:
+    """Run jobs until there are none; the body of each thread."""
+    with enter(number) as worker:
+        while (job := crew.take()) is not None:
+            job(worker)
+            del job  # an idle thread keeps no batch alive
+
+
+def _leave(crew: weakref.ref[_Crew[W]], threads: list[Thread]) -> None:
+    """Stop and join the threads when the interpreter exits.
+
+    As a finalizer of the crew it also runs when the crew dies; its threads are gone by then.
+    """
+    running = crew()
+    if running is None:
+        return
+    running.stop()
+    deadline = time.monotonic() + EXIT_SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

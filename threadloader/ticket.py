@@ -1,0 +1,30 @@
+"""What crosses threads: a planned batch, and tickets, which are some rows of one batch.
+
+Both are frozen, so that no thread can change what another one reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["PlannedBatch", "Ticket"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """One batch as the sampler gave it; nothing of it is loaded yet."""
+
+    sequence: int  # position of the batch in the epoch, from 0
+    indices: Sequence[Any]  # one entry a row
+    drawn: Any  # the sampler's own object, which `__getitems__` is called with
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The unit of work: rows ``start`` to ``stop`` (excluded) of one batch."""
+
+    batch: PlannedBatch
+    start: int  # row
+    stop: int  # row
