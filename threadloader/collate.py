@@ -8,7 +8,6 @@ its own results and its own errors.  The layout is then learned again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -17,6 +16,8 @@ from threadloader.layout import Field, Layout, infer
 from threadloader.numpy_collate import numpy_collate, numpy_convert
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from threadloader.ring import Ring, Slot
@@ -88,16 +89,14 @@ class Collation:
         self._batched = batched
         self._rows = rows
         self.ring = ring
-        if output == "torch":
-            self.function, self.convert = _torch.default_collate, _torch.tensor_of
-            single = _torch.default_convert
-        else:
-            self.function, self.convert = numpy_collate, _unchanged
-            single = numpy_convert
+        tensors = output == "torch"
+        self.function: Callable[[Any], Any] = _torch.default_collate if tensors else numpy_collate
+        self.convert: Callable[[Any], Any] = _torch.tensor_of if tensors else _unchanged
+        single = _torch.default_convert if tensors else numpy_convert
         self._direct = batched and collate_fn in (None, self.function)
         if not self._direct:
             self.function = collate_fn or single
-        self._extensible = output == "torch"
+        self._extensible = tensors
         self.layout: Layout | None = None
         self._fallbacks = 0  # batches in a row that did not fit any one layout
         self._skip = 0  # batches still to go without a try

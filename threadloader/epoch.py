@@ -101,10 +101,6 @@ class _Progress:
         """Let no further sample be fetched."""
         self.cancelled = True
 
-    def is_cancelled(self) -> bool:
-        """Whether no further sample is to be fetched."""
-        return self.cancelled
-
     def finished(self, batch: _OpenBatch, ticket: Ticket, failure: _Failure | None) -> bool:
         """Count a ticket's rows; return whether the batch is now to be collated."""
         with self._changed:
@@ -206,15 +202,15 @@ def _fill(
     batch: _OpenBatch, ticket: Ticket, stages: Stages, progress: _Progress, worker: Worker
 ) -> _Failure | None:
     """Fetch the samples of a ticket and write them."""
+    samples = failed = None
     try:
         started = perf_counter()
-        fetcher = stages.fetchers[worker.number]
-        samples, error = fetcher.fetch(ticket, progress.is_cancelled)
+        samples, failed = stages.fetchers[worker.number].fetch(ticket, progress)
         fetched = perf_counter()
-        if error is not None:
+        if failed is not None:
             # __getitems__ does not tell which of its samples failed.
             row = None if stages.whole else ticket.start + len(samples)
-            return _failure(error, row, batch.plan, worker)
+            return _failure(failed, row, batch.plan, worker)
         batch.filling.write(ticket.start, ticket.stop, samples)
         written = perf_counter()
         _count(worker.counters, ticket, fetched - started, written - fetched)
@@ -223,7 +219,7 @@ def _fill(
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return _failure(error, ticket.start, batch.plan, worker)
     finally:
-        samples = error = None
+        samples = failed = None
         del batch, stages, progress
 
 
@@ -244,9 +240,7 @@ def _count(counters: Counters, ticket: Ticket, fetch: float, collate: float) -> 
     counters.collate_seconds += collate
 
 
-def _failure(
-    error: BaseException, row: int | None, plan: PlannedBatch, worker: Worker
-) -> _Failure:
+def _failure(error: BaseException, row: int | None, plan: PlannedBatch, worker: Worker) -> _Failure:
     """Make an error ready for the consumer: with a note, and without our own frames."""
     error.__traceback__ = _without_our_frames(error.__traceback__)
     if isinstance(error, StopIteration):

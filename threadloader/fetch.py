@@ -7,16 +7,27 @@ frames keep what their variables refer to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from threadloader import _torch
-from threadloader.ticket import Ticket
 
-__all__ = ["Fetched", "Fetcher", "fetches_whole_batches"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from threadloader.ticket import Ticket
+
+__all__ = ["Cancellable", "Fetched", "Fetcher", "fetches_whole_batches"]
 
 # The samples; and the error that ended them early, if one did.
 Fetched = tuple[Any, BaseException | None]
+
+
+class Cancellable(Protocol):
+    """What tells a worker that its samples are not wanted any more."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether no further sample is to be fetched."""
 
 
 def fetches_whole_batches(dataset: Any) -> bool:
@@ -41,12 +52,12 @@ class Fetcher:
         self._dataset = dataset
         self._whole = whole
 
-    def fetch(self, ticket: Ticket, cancelled: Callable[[], bool]) -> Fetched:
+    def fetch(self, ticket: Ticket, epoch: Cancellable) -> Fetched:
         """Fetch the samples of a ticket.
 
         Args:
             ticket: Which rows.
-            cancelled: Asked before each sample; once it says so, no further one is fetched.
+            epoch: Looked at before each sample; once it is cancelled, no further one is fetched.
 
         Returns:
             A list of samples, in the order of the rows, or whatever ``__getitems__`` returned.
@@ -57,15 +68,15 @@ class Fetcher:
         indices = ticket.batch.indices
         if ticket.stop - ticket.start != len(indices):
             indices = indices[ticket.start : ticket.stop]
-        return self._fetch_each(indices, cancelled)
+        return self._fetch_each(indices, epoch)
 
-    def _fetch_each(self, indices: Sequence[Any], cancelled: Callable[[], bool]) -> Fetched:
+    def _fetch_each(self, indices: Sequence[Any], epoch: Cancellable) -> Fetched:
         dataset = self._dataset
         samples: list[Any] = []
         add = samples.append
         try:
             for index in indices:
-                if cancelled():
+                if epoch.cancelled:
                     break
                 add(dataset[index])
         except BaseException as error:  # noqa: BLE001  # handed to the consumer

@@ -12,7 +12,6 @@ lists, named tuples and dicts keep their type, strings are gathered.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,8 @@ import numpy as np
 from threadloader import _torch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from numpy.typing import NDArray
 
 __all__ = ["Layout", "infer"]
@@ -33,6 +34,8 @@ MAX_LEAVES = 64  # a sample with more (a list of numbers, say) costs less in def
 _CODES = frozenset("?bBhHiIlqefdFD") | {np.dtype(np.uint64).char}
 _NUMPY_SCALARS = frozenset(np.dtype(code).type for code in "?bBhHiIlqefdFD")
 _PYTHON_SCALARS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
+
+MAX_PLACES = 64  # numbers of rows that a layout remembers the places for
 
 Field = Any  # one leaf of the whole batch while it is written: an array, or a list of strings
 
@@ -59,7 +62,7 @@ class _Array:
                 height = 1
                 arrays = [array.reshape(1) for array in arrays]
             out = field[start * height : (start + len(arrays)) * height]
-            np.concatenate(arrays, out=out, casting="no")  # type: ignore[arg-type]
+            np.concatenate(arrays, out=out, casting="no")
         except (TypeError, ValueError, RuntimeError):
             # Another dtype or number of axes; a sparse tensor, or one that requires grad.
             return False
@@ -137,13 +140,18 @@ class _Sequence:
     children: tuple[_Node, ...]
 
     def split(self, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
-        width = len(self.children)
-        if not _uniform(map(type, samples), self.kind) or not _uniform(map(len, samples), width):
+        if not _uniform(map(type, samples), self.kind):
             return False
-        return all(
-            _split(child, column, columns)
-            for child, column in zip(self.children, zip(*samples, strict=True), strict=True)
-        )
+        try:
+            parts = list(zip(*samples, strict=True))
+        except ValueError:  # they differ in length
+            return False
+        if len(parts) != len(self.children):
+            return False
+        for child, part in zip(self.children, parts, strict=True):
+            if not _split(child, part, columns):
+                return False
+        return True
 
     def build(self, parts: Iterator[Any], *, batch: bool) -> Any:
         items = [_build(child, parts, batch=batch) for child in self.children]
@@ -176,25 +184,33 @@ def _build(node: _Node, parts: Iterator[Any], *, batch: bool) -> Any:
     return next(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a leaf of a batch of a given number of rows lies."""
+
+    dtype: np.dtype[Any]
+    offset: int  # bytes
+    flat: tuple[int, ...]  # (rows * shape[0], *shape[1:]): what concatenate() writes into
+    shape: tuple[int, ...]  # (rows, *shape)
+
+
 class Layout:
     """The structure of one sample, and of the batches made of samples like it.
 
-    Immutable, so that all threads may share it.
+    Threads:
+        all methods: shared.  `_places` is only ever added to, with equal values for equal keys.
     """
 
-    __slots__ = ("_leaves", "_root")
+    __slots__ = ("_leaves", "_places", "_root")
 
     def __init__(self, root: _Node) -> None:
         self._root = root
         self._leaves = tuple(_leaves(root))
+        self._places: dict[int, tuple[int, list[_Place | None]]] = {}  # rows -> bytes, places
 
     def nbytes(self, rows: int) -> int:
         """Return the bytes of memory that a batch of ``rows`` samples takes."""
-        return sum(
-            _aligned(rows * _row_nbytes(leaf))
-            for leaf in self._leaves
-            if not isinstance(leaf, _Text)
-        )
+        return self._place(rows)[0]
 
     def fields(self, memory: memoryview[Any], rows: int) -> list[Field]:
         """Lay a batch out in ``memory``, for `write`.
@@ -202,16 +218,12 @@ class Layout:
         Returns:
             One entry a leaf: an array ``(rows * shape[0], *shape[1:])``, or a list of strings.
         """
-        fields: list[Field] = []
-        offset = 0
-        for leaf in self._leaves:
-            if isinstance(leaf, _Text):
-                fields.append([None] * rows)
-                continue
-            shape = (rows * leaf.shape[0], *leaf.shape[1:]) if leaf.shape else (rows,)
-            fields.append(np.ndarray(shape, leaf.dtype, memory, offset))
-            offset += _aligned(rows * _row_nbytes(leaf))
-        return fields
+        return [
+            [None] * rows
+            if place is None
+            else np.ndarray(place.flat, place.dtype, memory, place.offset)
+            for place in self._place(rows)[1]
+        ]
 
     def write(self, samples: Sequence[Any], fields: list[Field], start: int) -> bool:
         """Write samples into rows ``start`` and following.
@@ -222,10 +234,10 @@ class Layout:
         columns: list[Sequence[Any]] = []
         if not _split(self._root, samples, columns):
             return False
-        return all(
-            leaf.write(column, field, start)
-            for leaf, column, field in zip(self._leaves, columns, fields, strict=True)
-        )
+        for leaf, column, field in zip(self._leaves, columns, fields, strict=True):
+            if not leaf.write(column, field, start):
+                return False
+        return True
 
     def read(self, fields: list[Field], row: int) -> Any:
         """Return a copy of the sample that was written into ``row``."""
@@ -247,15 +259,31 @@ class Layout:
             rows: Samples in the batch.
             convert: Called with each leaf's array ``(rows, *shape)``.
         """
-        parts: list[Any] = []
-        offset = 0
-        for leaf, field in zip(self._leaves, fields, strict=True):
-            if isinstance(leaf, _Text):
-                parts.append(leaf.gathered(field))
-                continue
-            parts.append(convert(np.ndarray((rows, *leaf.shape), leaf.dtype, root, offset)))
-            offset += _aligned(rows * _row_nbytes(leaf))
+        parts = [
+            leaf.gathered(field)  # type: ignore[union-attr]  # only text has no place
+            if place is None
+            else convert(np.ndarray(place.shape, place.dtype, root, place.offset))
+            for leaf, field, place in zip(self._leaves, fields, self._place(rows)[1], strict=True)
+        ]
         return _build(self._root, iter(parts), batch=True)
+
+    def _place(self, rows: int) -> tuple[int, list[_Place | None]]:
+        """Return the bytes of a batch and the place of each leaf; None where it needs none."""
+        placed = self._places.get(rows)
+        if placed is None:
+            places: list[_Place | None] = []
+            offset = 0
+            for leaf in self._leaves:
+                if isinstance(leaf, _Text):
+                    places.append(None)
+                    continue
+                flat = (rows * leaf.shape[0], *leaf.shape[1:]) if leaf.shape else (rows,)
+                places.append(_Place(leaf.dtype, offset, flat, (rows, *leaf.shape)))
+                offset += _aligned(rows * math.prod(leaf.shape) * leaf.dtype.itemsize)
+            placed = offset, places
+            if len(self._places) < MAX_PLACES:
+                self._places[rows] = placed
+        return placed
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self._root == other._root
@@ -328,10 +356,6 @@ def _leaves(node: _Node) -> Iterator[_Leaf]:
 
 def _read_row(leaf: _Leaf, field: Field, row: int) -> Any:
     return leaf.read(field, row)
-
-
-def _row_nbytes(leaf: _Array | _Scalars) -> int:
-    return math.prod(leaf.shape) * leaf.dtype.itemsize
 
 
 def _aligned(nbytes: int) -> int:

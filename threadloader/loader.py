@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +26,7 @@ from threadloader.ring import Ring, RingStatistics
 from threadloader.stats import Stats, Totals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
 __all__ = ["Statistics", "ThreadLoader"]
@@ -161,7 +161,7 @@ class ThreadLoader(Generic[T_co]):
             owns_pool=not self.persistent_workers,
             inline=self._inline,
             stats=self._stats,
-            length=partial(len, self._index_sampler),
+            length=partial(len, self._index_sampler),  # type: ignore[arg-type]  # see __len__
         )
         self._epochs.add(epoch)
         return epoch

@@ -7,7 +7,7 @@ path does not take: `layout` writes everything else straight into memory.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,31 +39,16 @@ def numpy_collate(batch: Sequence[Any]) -> Any:
     Source: the cases and their order are those of ``torch.utils.data.default_collate``.
     """
     first = batch[0]
-    if isinstance(first, _torch.Tensor):
-        return _stack([part.detach().numpy() for part in batch])  # type: ignore[attr-defined]
-    if isinstance(first, np.ndarray):
-        if first.dtype.kind in "SUO":
-            raise TypeError(_UNSUPPORTED.format(first.dtype))
-        return _stack(batch)
-    if isinstance(first, (np.bool_, np.number)):
-        return np.array(batch)
-    if isinstance(first, (bool, float, int)):
-        return np.array(batch, dtype=np.float64 if isinstance(first, float) else None)
-    if isinstance(first, (str, bytes)):
-        return batch
-    if isinstance(first, Mapping):
-        return _collate_mapping(first, batch)
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*map(numpy_collate, zip(*batch, strict=False)))
-    if isinstance(first, Sequence):
-        return _collate_sequence(first, batch)
+    for kinds, collate in _CASES:
+        if isinstance(first, kinds):
+            return collate(first, batch)
     raise TypeError(_UNSUPPORTED.format(type(first)))
 
 
 def numpy_convert(sample: Any) -> Any:
     """Return a single sample with its tensors as arrays, all else unchanged."""
     if isinstance(sample, _torch.Tensor):
-        return sample.detach().numpy()  # type: ignore[attr-defined]
+        return sample.detach().numpy()
     kind = type(sample)
     if kind is dict:
         return {key: numpy_convert(part) for key, part in sample.items()}
@@ -85,19 +70,27 @@ def _stack(arrays: Sequence[Any]) -> Any:
     return np.stack(arrays)
 
 
-def _collate_mapping(first: Mapping[Any, Any], batch: Sequence[Any]) -> Any:
+def _collate_arrays(first: Any, batch: Sequence[Any]) -> Any:
+    if first.dtype.kind in "SUO":
+        raise TypeError(_UNSUPPORTED.format(first.dtype))
+    return _stack(batch)
+
+
+def _collate_mapping(first: Any, batch: Sequence[Any]) -> Any:
     parts = {key: numpy_collate([sample[key] for sample in batch]) for key in first}
     try:
         if isinstance(first, MutableMapping):
             twin = copy.copy(first)
             twin.update(parts)
             return twin
-        return type(first)(parts)  # type: ignore[call-arg]
+        return type(first)(parts)
     except TypeError:  # the type can be neither copied nor made of a dict
         return parts
 
 
-def _collate_sequence(first: Sequence[Any], batch: Sequence[Any]) -> Any:
+def _collate_sequence(first: Any, batch: Sequence[Any]) -> Any:
+    if isinstance(first, tuple) and hasattr(first, "_fields"):
+        return type(first)(*map(numpy_collate, zip(*batch, strict=False)))
     if any(len(sample) != len(first) for sample in batch):
         msg = "each element in list of batch should be of equal size"
         raise RuntimeError(msg)
@@ -110,6 +103,19 @@ def _collate_sequence(first: Sequence[Any], batch: Sequence[Any]) -> Any:
             for position, part in enumerate(parts):
                 twin[position] = part
             return twin
-        return type(first)(parts)  # type: ignore[call-arg]
+        return type(first)(parts)
     except TypeError:  # the type can be neither copied nor made of a list
         return parts
+
+
+# In torch's order: the first kind that fits decides, so bool counts as int, str is no sequence.
+_CASES: tuple[tuple[Any, Callable[[Any, Sequence[Any]], Any]], ...] = (
+    (_torch.Tensor, lambda _, batch: _stack([part.detach().numpy() for part in batch])),
+    (np.ndarray, _collate_arrays),
+    ((np.bool_, np.number), lambda _, batch: np.array(batch)),
+    (float, lambda _, batch: np.array(batch, dtype=np.float64)),
+    (int, lambda _, batch: np.array(batch)),
+    ((str, bytes), lambda _, batch: batch),
+    (Mapping, _collate_mapping),
+    (Sequence, _collate_sequence),
+)

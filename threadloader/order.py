@@ -7,12 +7,15 @@ size can follow what the samples before them took.  No threads and no data here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from threadloader.ticket import PlannedBatch, Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sized
 
 __all__ = [
     "BatchSampler",
@@ -167,7 +170,7 @@ class RandomSampler:
         self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
-        draw = np.random if self.generator is None else self.generator  # noqa: NPY002
+        draw = np.random if self.generator is None else self.generator
         return iter(draw.permutation(len(self.data_source)).tolist())
 
     def __len__(self) -> int:
@@ -177,22 +180,17 @@ class RandomSampler:
 class BatchSampler:
     """Lists of ``batch_size`` indices where torch's sampler of this name is not there."""
 
-    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:  # noqa: FBT001  # torch's signature
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[list[Any]]:
-        batch: list[Any] = []
-        for index in self.sampler:
-            batch.append(index)
-            if len(batch) == self.batch_size:
+        indices = iter(self.sampler)
+        while batch := list(islice(indices, self.batch_size)):
+            if len(batch) == self.batch_size or not self.drop_last:
                 yield batch
-                batch = []
-        if batch and not self.drop_last:
-            yield batch
 
     def __len__(self) -> int:
         samples = len(self.sampler)  # type: ignore[arg-type]  # TypeError, as in torch
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
-

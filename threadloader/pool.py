@@ -15,13 +15,13 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 __all__ = ["Job", "Pool", "Work"]
 
@@ -34,13 +34,14 @@ W_contra = TypeVar("W_contra", contravariant=True)
 class Job(Protocol[W_contra]):
     """One piece of work.  It must not raise."""
 
-    def __call__(self, worker: W_contra, /) -> None: ...
+    def __call__(self, worker: W_contra, /) -> None:
+        """Do it, in the thread that ``worker`` describes."""
 
 
-class Work(Protocol[W]):
+class Work(Protocol[W_contra]):
     """Something that hands out jobs until it has none left."""
 
-    def claim(self) -> Job[W] | None:
+    def claim(self) -> Job[W_contra] | None:
         """Return the next job, or None for ever after the last.
 
         Called with the pool's lock held: it must be quick and run no user code.
@@ -176,9 +177,7 @@ class Pool(Generic[W]):
         weakref.finalize(self._crew, _leave, weakref.ref(self._crew), self._threads)
 
 
-def _run(
-    crew: _Crew[W], enter: Callable[[int], AbstractContextManager[W]], number: int
-) -> None:
+def _run(crew: _Crew[W], enter: Callable[[int], AbstractContextManager[W]], number: int) -> None:
     """Run jobs until there are none; the body of each thread."""
     with enter(number) as worker:
         while (job := crew.take()) is not None:

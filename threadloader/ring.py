@@ -1,10 +1,10 @@
-"""The slot ring: batch memory that is reused when, and only when, nobody can see it any more.
+r"""The slot ring: batch memory that is reused when, and only when, nobody can see it any more.
 
 ::
 
     FREE --take--> FILLING --lease--> LEASED --last view dies--> FREE
          planner            consumer           any thread
-                      \\--holder dies (abandoned batch)--> FREE
+                      \--holder dies (abandoned batch)--> FREE
 
 A slot is leased by the *lifetime* of an object, never by a promise to give it back.  While a
 batch is being filled that object is its holder, which every running ticket references; once

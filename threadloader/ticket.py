@@ -5,9 +5,11 @@ Both are frozen, so that no thread can change what another one reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["PlannedBatch", "Ticket"]
 

@@ -49,7 +49,7 @@ def is_extended() -> bool:
     return False
 
 
-def _missing(*args: Any, **kwargs: Any) -> NoReturn:
+def _missing(*_: Any, **__: Any) -> NoReturn:
     msg = "torch is not installed"
     raise ModuleNotFoundError(msg, name="torch")
 

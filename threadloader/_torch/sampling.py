@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sized
 
 __all__ = ["draw_base_seed", "make_batch_sampler", "make_sampler"]
 
@@ -22,7 +24,7 @@ def make_batch_sampler(
     sampler: Iterable[Any], batch_size: int, *, drop_last: bool
 ) -> Iterable[list[Any]]:
     """Return the batch sampler that DataLoader makes."""
-    return BatchSampler(sampler, batch_size, drop_last)  # type: ignore[arg-type]
+    return BatchSampler(sampler, batch_size, drop_last)
 
 
 def draw_base_seed(generator: Any) -> int:
