@@ -123,10 +123,14 @@ class ThreadLoader(Generic[T_co]):
         self.drop_last = drop_last
         self.collate_fn = collate_fn
         self.batch_size = None if batch_sampler is not None else batch_size
+        batched = batch_sampler is not None or batch_size is not None
+        self._whole = batched and fetches_whole_batches(dataset)
         self.sampler, self.batch_sampler = _samplers(
             dataset, batch_size, sampler, batch_sampler, generator, bool(shuffle), drop_last
         )
-        self.prefetch = prefetch or _default_window(workers, self.batch_size, self.batch_sampler)
+        self.prefetch = prefetch or _default_window(
+            workers, self.batch_size, self.batch_sampler, whole=self._whole
+        )
         self._window = Window(self.prefetch, None if prefetch else WINDOW_NBYTES)
         # A consumer holds two batches for a moment: its last, and the one it is just given.
         self._ring = Ring(keep=self.prefetch + 2)
@@ -152,10 +156,9 @@ class ThreadLoader(Generic[T_co]):
             # Not used here: the sampler's own draw comes after it in the random state.
             _torch.draw_base_seed(self.generator)
         pool, fetchers = self._staff()
-        whole = self.batch_sampler is not None and fetches_whole_batches(self.dataset)
         epoch = Epoch(
             planner,
-            Stages(fetchers, whole, self._pace, self._collation),
+            Stages(fetchers, self._whole, self._pace, self._collation),
             self._window,
             pool=pool,
             owns_pool=not self.persistent_workers,
@@ -214,22 +217,18 @@ class ThreadLoader(Generic[T_co]):
     def _staff(self) -> tuple[Pool[Worker] | None, list[Fetcher]]:
         """Return the threads of an epoch and what each fetches from."""
         if self.num_workers == 0:
-            return None, [self._fetcher(self.dataset)]
+            return None, [Fetcher(self.dataset, whole=self._whole)]
         if self._pool is not None:
             return self._pool, self._fetchers
         # Copied by the consumer's thread, before it goes on to change anything.
         fetchers = [
-            self._fetcher(copy_dataset(self.dataset, self.dataset_copy))
+            Fetcher(copy_dataset(self.dataset, self.dataset_copy), whole=self._whole)
             for _ in range(self.num_workers)
         ]
         pool = Pool(self.num_workers, self._name, partial(_enter, self._stats))
         if self.persistent_workers:
             self._pool, self._fetchers = pool, fetchers
         return pool, fetchers
-
-    def _fetcher(self, dataset: Any) -> Fetcher:
-        whole = self.batch_sampler is not None and fetches_whole_batches(dataset)
-        return Fetcher(dataset, whole=whole)
 
 
 @contextmanager
@@ -265,8 +264,12 @@ def _samplers(
     return sampler, batch_sampler
 
 
-def _default_window(workers: int, batch_size: int | None, batch_sampler: Any) -> int:
-    """Return how many batches to plan ahead: enough samples for all threads to be busy."""
+def _default_window(
+    workers: int, batch_size: int | None, batch_sampler: Any, *, whole: bool
+) -> int:
+    """Return how many batches to plan ahead: enough tickets for all threads to be busy."""
+    if whole:
+        return max(WINDOW, 2 + workers)
     if batch_sampler is None:
         rows = 1
     else:

@@ -12,12 +12,13 @@ off inside native code, and torch aborts the process then.
 
 from __future__ import annotations
 
+import atexit
 import time
 import weakref
 from collections import deque
 from queue import SimpleQueue
 from threading import Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +50,22 @@ class Work(Protocol[W_contra]):
 
     def jobs(self) -> int:
         """Estimate how many jobs are left, at least 1; that many threads are woken."""
+
+
+# Every crew whose threads may be running, for the interpreter's exit.
+_teams: weakref.WeakKeyDictionary[_Crew[Any], tuple[Thread, ...]] = weakref.WeakKeyDictionary()
+
+
+@atexit.register
+def _leave() -> None:
+    """Stop all threads of all pools, and wait for them within one limit."""
+    teams = dict(_teams)
+    for crew in teams:
+        crew.stop()
+    deadline = time.monotonic() + EXIT_SECONDS
+    for threads in teams.values():
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class _Crew(Generic[W]):
@@ -174,7 +191,7 @@ class Pool(Generic[W]):
             )
             thread.start()
             self._threads.append(thread)
-        weakref.finalize(self._crew, _leave, weakref.ref(self._crew), self._threads)
+        _teams[self._crew] = tuple(self._threads)
 
 
 def _run(crew: _Crew[W], enter: Callable[[int], AbstractContextManager[W]], number: int) -> None:
@@ -183,17 +200,3 @@ def _run(crew: _Crew[W], enter: Callable[[int], AbstractContextManager[W]], numb
         while (job := crew.take()) is not None:
             job(worker)
             del job  # an idle thread keeps no batch alive
-
-
-def _leave(crew: weakref.ref[_Crew[W]], threads: list[Thread]) -> None:
-    """Stop and join the threads when the interpreter exits.
-
-    As a finalizer of the crew it also runs when the crew dies; its threads are gone by then.
-    """
-    running = crew()
-    if running is None:
-        return
-    running.stop()
-    deadline = time.monotonic() + EXIT_SECONDS
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))

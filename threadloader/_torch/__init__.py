@@ -7,10 +7,11 @@ that no object has where torch is missing, and the functions are then never reac
 from __future__ import annotations
 
 import importlib.util
+from typing import TYPE_CHECKING
 
 AVAILABLE = importlib.util.find_spec("torch") is not None
 
-if AVAILABLE:
+if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
     from threadloader._torch.collation import default_collate, default_convert, is_extended
     from threadloader._torch.datasets import (
         IterableDataset,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
+import traceback
 import warnings
 from contextlib import contextmanager
 from itertools import islice
@@ -13,6 +15,7 @@ from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from threadloader.loader import ThreadLoader
 
 if TYPE_CHECKING:
@@ -58,9 +61,10 @@ class Threads:
 
     def batches(self, dataset: Any, sampler: TimedSampler) -> Generator[object, None, None]:
         """Make a loader, iterate over it, close it."""
-        with ThreadLoader(
+        loader: ThreadLoader[object] = ThreadLoader(
             dataset, batch_size=sampler.batch_size, sampler=sampler, threads=self.threads
-        ) as loader:
+        )
+        with loader:
             yield from loader
 
     def child_seconds(self) -> float:
@@ -98,7 +102,13 @@ class Processes:
         )
         with _interrupts_held():
             iterator = iter(loader)
-        yield from iterator
+        try:
+            yield from iterator
+        except BaseException as end:  # Ctrl-C, as a rule
+            traceback.clear_frames(end.__traceback__)  # they hold the iterator too
+            with _failures_unheard():
+                del iterator
+            raise
 
     def child_seconds(self) -> float:
         """Return the CPU time of the workers that have ended, in seconds."""
@@ -116,9 +126,14 @@ class _ChildClock:
         self._total = Value("d", 0.0)
 
     def __call__(self, worker_id: int) -> None:
-        """Start the clock of the worker process that calls; torch's ``worker_init_fn``."""
+        """Start the clock of the worker process that calls; torch's ``worker_init_fn``.
+
+        The worker falls silent: its errors go to the parent, which tells them.  What it would
+        print is noise, such as that of a send which Ctrl-C in the parent cut off.
+        """
         del worker_id
-        warnings.simplefilter("ignore")  # as in the process that measures: see `demo`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        warnings.simplefilter("ignore")
         Finalize(None, self._stop, args=(time.process_time(),), exitpriority=0)
 
     def _stop(self, start: float) -> None:
@@ -147,6 +162,20 @@ def _interrupts_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _failures_unheard() -> Iterator[None]:
+    """End torch's workers without a traceback for what goes wrong there.
+
+    A spawned worker that is stopped half-way may abort as it exits; torch's iterator then
+    raises in ``__del__``, where an error can only be printed.
+    """
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _count(number: int, unit: str) -> str:

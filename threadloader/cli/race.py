@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Contender", "Result", "Round", "TimedSampler", "race", "summarise"]
 
-ROUNDS = 60
+ROUNDS = 3
 
 
 class TimedSampler:
@@ -112,8 +112,8 @@ def race(
         dataset: A map-style dataset.
         batch_size: Samples, at least 1.
         seconds: For each loader, over all rounds.
-        on_batch: Called now and then with a loader, its seconds in this round (at most its
-            share) and its rate so far (samples a second).
+        on_batch: Called after each turn with the loader, its seconds in this round (at most
+            its share) and its rate so far (samples a second).
 
     Yields:
         A loader, and its measurements or the error that a foreign one raised.
@@ -151,9 +151,10 @@ def _round(
             arrivals.append(time.perf_counter())
             del batch
             sampler.stop_at = arrivals[0] + seconds
-            spent = arrivals[-1] - arrivals[0]
-            if spent:
-                on_batch(contender, min(spent, seconds), batch_size * (len(arrivals) - 1) / spent)
+            later = len(arrivals) - 1
+            if later and later % contender.turn == 0:
+                spent = arrivals[-1] - arrivals[0]
+                on_batch(contender, min(spent, seconds), batch_size * later / spent)
     cpu = time.process_time() + contender.child_seconds() - cpu
     return Round(
         rate=batch_size * steady_rate(arrivals, sampler.stop_at, contender.turn),
