@@ -98,14 +98,9 @@ class Collation:
             self.function = collate_fn or single
         self._extensible = tensors
         self.layout: Layout | None = None
+        self.delivered_nbytes = 0  # size of the last slot delivered; the consumer's own
         self._fallbacks = 0  # batches in a row that did not fit any one layout
         self._skip = 0  # batches still to go without a try
-
-    @property
-    def slot_nbytes(self) -> int:
-        """Bytes of a full batch's slot; 0 while unknown, or where no slots are used."""
-        layout = self.layout
-        return layout.nbytes(self._rows or 1) if layout is not None else 0
 
     def open(self, rows: int) -> Filling:
         """Start a batch of ``rows`` samples."""
@@ -202,6 +197,7 @@ class _SlotFilling:
         slot = self._slot
         if slot is None or self._layout is None:
             return self._result
+        self._collation.delivered_nbytes = slot.nbytes
         root: NDArray[Any] = self._collation.ring.lease(slot)
         self._slot = None
         return self._layout.batch(root, self._fields, self._rows, self._collation.convert)

@@ -57,18 +57,34 @@ class Stages:
     collation: Collation
 
 
+SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
+SMALL_NBYTES = 16 << 20  # bytes that such a window may take
+LARGE_NBYTES = 1 << 30  # bytes that any window may take, as long as two batches fit
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """How many batches may be planned and not yet returned."""
 
     batches: int
-    nbytes: int | None  # bytes of slots that they may take; None where the user set the window
+    fixed: bool  # whether the user chose the number
 
-    def room(self, slot_nbytes: int) -> int:
-        """Return the batches that fit, at least 2 (or the window, where that is less)."""
-        if self.nbytes is None or not slot_nbytes:
+    @property
+    def most(self) -> int:
+        """Batches at the most, whatever their size."""
+        return self.batches if self.fixed else max(self.batches, SMALL_WINDOW)
+
+    def room(self, nbytes: int) -> int:
+        """Return how many batches to plan.
+
+        Args:
+            nbytes: Bytes of the last batch delivered; 0 if unknown.  Not of the last batch
+                loaded: how far ahead a sampler is drawn must not depend on what is fast.
+        """
+        if self.fixed or not nbytes:
             return self.batches
-        return min(self.batches, max(2, self.nbytes // slot_nbytes))
+        small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
+        return min(max(self.batches, small), max(2, LARGE_NBYTES // nbytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +400,7 @@ class Epoch(Iterator[Any]):
         """Draw batches from the sampler until the window is full."""
         room = 1
         if self._pool is not None:
-            room = self._window.room(self._stages.collation.slot_nbytes)
+            room = self._window.room(self._stages.collation.delivered_nbytes)
         while not self._drawn_all and len(self._open) < room:
             try:
                 plan = self._planner.draw()

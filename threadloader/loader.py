@@ -34,7 +34,6 @@ __all__ = ["Statistics", "ThreadLoader"]
 T_co = TypeVar("T_co", covariant=True)
 
 WINDOW = 4  # batches at least: one in use, one due, two in the making
-WINDOW_NBYTES = 1 << 30  # bytes that a default window may take, as long as two batches fit
 UNKNOWN_ROWS = 16  # samples in a batch, where a user's batch sampler does not tell
 
 _loaders = itertools.count()
@@ -45,7 +44,7 @@ class Statistics:
     """What a loader has done so far, all epochs together; stale as soon as returned."""
 
     workers: int  # threads of an epoch; 0 is the calling thread
-    window: int  # batches that may be planned ahead
+    window: int  # batches that may be planned ahead at the most
     totals: Totals
     slots: RingStatistics
 
@@ -73,8 +72,9 @@ class ThreadLoader(Generic[T_co]):
         drop_last: Whether a last batch with fewer samples is left out.
         generator: Draws the order: a ``torch.Generator``, or a ``numpy.random.Generator``.
         persistent_workers: Whether threads and their copies of the dataset outlive the epoch.
-        prefetch: Batches planned ahead, at least 1.  By default 4, more where batches have
-            fewer samples than there are threads, fewer where they would take over 1 GiB.
+        prefetch: Batches planned ahead, at least 1.  By default 4; up to 16 of less than 1 MiB
+            each, as many as keep all threads busy where batches have few samples, and fewer
+            where they would take more than 1 GiB together.
         output: ``"torch"`` or ``"numpy"``; by default torch where it is installed.
         dataset_copy: What each worker has of the dataset: ``"auto"``, an object of its own that
             shares the data (see `threadloader.dataset_copy`); ``"shared"``, the dataset itself;
@@ -131,9 +131,9 @@ class ThreadLoader(Generic[T_co]):
         self.prefetch = prefetch or _default_window(
             workers, self.batch_size, self.batch_sampler, whole=self._whole
         )
-        self._window = Window(self.prefetch, None if prefetch else WINDOW_NBYTES)
+        self._window = Window(self.prefetch, fixed=prefetch is not None)
         # A consumer holds two batches for a moment: its last, and the one it is just given.
-        self._ring = Ring(keep=self.prefetch + 2)
+        self._ring = Ring(keep=self._window.most + 2)
         self._stats = Stats()
         self._inline = Worker(0, "the calling thread", self._stats.open())
         self._name = f"tl{next(_loaders)}"
@@ -205,7 +205,7 @@ class ThreadLoader(Generic[T_co]):
         """Return what has been counted so far."""
         return Statistics(
             workers=self.num_workers,
-            window=self.prefetch,
+            window=self._window.most,
             totals=self._stats.total(),
             slots=self._ring.statistics(),
         )
