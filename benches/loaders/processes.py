@@ -1,0 +1,119 @@
+"""The limit of the machine: a bare loop per core, each a process of its own.
+
+Nothing is shared, nothing is handed over and every batch is written over the one
+before, so no loader that delivers batches to one consumer can do better. The
+processes start together behind a barrier, and one that has finished goes on
+loading, unmeasured, until the last has: each is measured with all cores busy.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
+    from multiprocessing.sharedctypes import Synchronized
+    from multiprocessing.synchronize import Barrier
+
+    from numpy.typing import NDArray
+
+    from benches.record import Answer, Output, Question
+    from benches.workloads.catalog import Dataset
+
+__all__ = ["Rival", "measure_together"]
+
+START_S = 120.0  # longest wait for the others' start, seconds
+
+
+class Rival:
+    """One of the processes: a bare loop that writes into one reused batch."""
+
+    def __init__(
+        self, dataset: Dataset, batch_size: int, workers: int, output: Output | None
+    ) -> None:
+        self._dataset = dataset
+        value = np.asarray(dataset[0][0])
+        self._values = np.empty((batch_size, *value.shape), value.dtype)
+        self._labels = np.empty(batch_size, np.int64)
+
+    def __iter__(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """Yield one epoch; each batch overwrites the one before."""
+        values, labels = self._values, self._labels
+        for start in range(0, len(self._dataset), len(labels)):
+            for row in range(len(labels)):
+                values[row], labels[row] = self._dataset[start + row]
+            yield values, labels
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to stop."""
+
+    def counters(self) -> dict[str, float]:
+        """Return none."""
+        return {}
+
+
+def measure_together(question: Question, measure: Callable[..., Answer]) -> tuple[Answer, ...]:
+    """Run ``question.workers`` processes at the same time.
+
+    Args:
+        question: What each process is asked, for one worker.
+        measure: `benches.measurement.measure`; a module-level function.
+
+    Returns:
+        An answer for each process.
+
+    Raises:
+        RuntimeError: A process died; it has said why on its standard error.
+    """
+    # Not fork: a child that shares the parent's pages would pay for copying them.
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(question.workers)
+    running = context.Value("i", question.workers)
+    pipes, children = [], []
+    for _ in range(question.workers):
+        receiver, sender = context.Pipe(duplex=False)
+        child = context.Process(
+            target=_run, args=(question, measure, barrier, running, sender), daemon=True
+        )
+        child.start()
+        sender.close()
+        pipes.append(receiver)
+        children.append(child)
+    try:
+        return tuple(pipe.recv() for pipe in pipes)
+    except EOFError:
+        raise RuntimeError("a process of the limit died") from None
+    finally:
+        for child in children:
+            child.join(timeout=1)
+            child.kill()
+
+
+def _run(
+    question: Question,
+    measure: Callable[..., Answer],
+    barrier: Barrier,
+    running: Synchronized[int],
+    sender: Connection,
+) -> None:
+    """Be one of the processes: measure, then keep the core busy for the others."""
+
+    def finish(loader: Rival) -> None:
+        with running:
+            running.value -= 1
+        while running.value:
+            for _ in loader:
+                if not running.value:
+                    break
+
+    answer = measure(
+        replace(question, workers=1),
+        before_rate=lambda: barrier.wait(START_S),
+        after_rate=finish,
+    )
+    sender.send(answer)

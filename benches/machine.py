@@ -1,0 +1,101 @@
+"""What the figures were measured on: processor, cores, Python build, packages.
+
+``python -m benches.machine`` prints it as JSON, which is how a run learns about
+an interpreter other than its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import sysconfig
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+__all__ = ["describe", "gil_enabled", "python_label", "usable_cores"]
+
+PACKAGES = ("numpy", "pillow", "torch", "threadloader")
+
+
+def usable_cores() -> int:
+    """Count the cores this process may use: affinity, then the cgroup's quota."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    quota = _cgroup_quota()
+    return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def _cgroup_quota() -> float | None:
+    """Return the CPU quota of this process' cgroup (version 2), in cores."""
+    try:
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
+    except OSError:
+        return None
+    for folder in (Path("/sys/fs/cgroup") / group.lstrip("/"), Path("/sys/fs/cgroup")):
+        try:
+            quota, period = (folder / "cpu.max").read_text().split()
+        except (OSError, ValueError):
+            continue
+        return None if quota == "max" else int(quota) / int(period)
+    return None
+
+
+def gil_enabled() -> bool:
+    """Whether the GIL is on now; an extension module may have turned it on."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+def python_label() -> str:
+    """Return the version as one writes it, ``3.13t`` for a free-threaded build."""
+    free_threaded = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+    return f"{sys.version_info[0]}.{sys.version_info[1]}{'t' if free_threaded else ''}"
+
+
+def describe() -> dict[str, Any]:
+    """Return the machine, the interpreter and the packages as plain values."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "cores": usable_cores(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "python": python_label(),
+        "python_version": platform.python_version(),
+        "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+        "compiler": platform.python_compiler(),
+        "optimised": "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""),
+        "gil_enabled": gil_enabled(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        # torch may be importable without metadata, and threadloader from a checkout.
+        "importable": {
+            name: util.find_spec(name) is not None
+            for name in ("PIL", "torch", "threadloader", "skimage", "sklearn")
+        },
+    }
+
+
+def _processor() -> str:
+    """Return the processor's name as the system knows it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line for line in lines if line.startswith("model name")]
+    return names[0].partition(":")[2].strip() if names else platform.processor()
+
+
+def _version(package: str) -> str | None:
+    """Return the installed version of ``package``, None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    print(json.dumps(describe()))

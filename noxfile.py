@@ -1,0 +1,201 @@
+"""The project's tasks: `nox` checks everything that this machine can, `nox -l` lists the rest.
+
+Each test session installs the wheel that a user would get, not the checkout in place: pip
+writes its ``.pyc`` files, without which threads of a free-threaded build contend for the
+reference counts of constants, and a file missing from the wheel fails here first.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nox
+from filelock import FileLock  # virtualenv, which nox needs, brings it
+
+nox.needs_version = ">=2025.2.9"
+# Not uv: it does not read pip's configuration, where a machine may say that it has torch on disk.
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+
+PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.13t", "3.14t", "3.15t")
+TORCH = {"3.11": "2.13.0", "3.13t": "2.12.0"}  # the last torch with wheels for 3.13t
+TWINS = (("3.13", "3.13t"), ("3.14", "3.14t"))  # GIL and free-threaded builds of one Python
+PROJECT = nox.project.load_toml("pyproject.toml")
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags.strip('dmu')}"
+ALWAYS = ("3.11", "3.13", "3.13t")  # what the default sessions cover where it is installed
+
+nox.options.sessions = [
+    "lint",
+    "types",
+    "layers",
+    "tests-3.13",
+    "tests-3.13t",
+    *([f"tests-{HERE}"] if HERE in PYTHONS and HERE not in ALWAYS else []),
+    "interleavings",
+    "parallel",
+    "tests_torch",
+]
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """Run the tests without torch; posargs go to pytest."""
+    install(session, ".[demo,zstd]", "test")
+    run_pytest(session)
+
+
+@nox.session(python=list(TORCH))
+def tests_torch(session: nox.Session) -> None:
+    """Run the tests with torch, its behaviour compared with torch's own DataLoader."""
+    add_torch(session)
+    install(session, ".[demo,zstd]", "test")
+    run_pytest(session)
+
+
+@nox.session(python="3.13")
+def interleavings(session: nox.Session) -> None:
+    """Force thread switches one by one through the code that owns locks."""
+    install(session, ".", "test")
+    run_pytest(session, "-m", "interleaving")
+
+
+@nox.session(python="3.13t")
+def parallel(session: nox.Session) -> None:
+    """Run each test that is marked for it in four threads at once, without a GIL."""
+    install(session, ".", "parallel")
+    run_pytest(session, "-m", "parallel", "--parallel-threads=4", "--iterations=5")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, format and spelling."""
+    install(session, None, "lint")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("codespell")
+
+
+@nox.session(python="3.11")
+def types(session: nox.Session) -> None:
+    """Check the types, against torch's own."""
+    add_torch(session)
+    install(session, ".[demo]", "types")
+    session.run("mypy", *session.posargs)
+
+
+@nox.session
+def layers(session: nox.Session) -> None:
+    """Check that every module imports only from the layers below its own."""
+    install(session, None, "layers")  # it reads the checkout's source and runs none of it
+    session.run("lint-imports")
+
+
+@nox.session(python=list(TORCH))
+def bench(session: nox.Session) -> None:
+    """Measure ThreadLoader against a bare loop, an executor and torch's DataLoader."""
+    add_torch(session)
+    install(session, ".", "bench")
+    run_bench(session, "benches.north_star", *session.posargs)
+
+
+@nox.session
+def gil_vs_nogil(session: nox.Session) -> None:
+    """Measure with and without the GIL, side by side, on builds that are otherwise alike."""
+    present = [twins for twins in TWINS if all(map(find_python, twins))]
+    if not present:
+        session.skip("needs a GIL and a free-threaded build, say python3.13 and python3.13t")
+    install(session, ".", "bench")
+    pythons = []
+    for build in (build for twins in present for build in twins):
+        folder = Path(session.virtualenv.location).with_name(f"gil_vs_nogil-{build}")
+        made = ("-m", "virtualenv", "--quiet", f"--python={find_python(build)}", folder)
+        session.run_install(sys.executable, *made, external=True)
+        python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        # The twin with the GIL gets the same old releases: only the builds may differ.
+        pins = group("py313t") if build.startswith("3.13") else ()
+        wheels = ("--quiet", "--only-binary=:all:", ".[images]", *pins)
+        session.run_install(python, "-m", "pip", "install", *wheels, external=True)
+        pythons.append(f"{build}={python}")
+    run_bench(session, "benches.gil_vs_nogil", *pythons, *session.posargs)
+
+
+def group(name: str) -> tuple[str, ...]:
+    """Return the requirements of a dependency group; pip itself knows groups only since 25.1."""
+    return nox.project.dependency_groups(PROJECT, name)
+
+
+def install(session: nox.Session, project: str | None, *groups: str) -> None:
+    """Install the project and dependency groups into the session's environment.
+
+    Args:
+        session: Whose environment.
+        project: The project with its extras, as pip takes it, or None for groups alone.
+        groups: Names in ``[dependency-groups]``.
+    """
+    if session.python == "3.13t":
+        groups = (*groups, "py313t")
+    wanted = [project] if project else []
+    wanted += [requirement for name in groups for requirement in group(name)]
+    # An sdist would be compiled without a free-threaded build in mind, or not at all.
+    session.install("--only-binary=:all:", *wanted)
+
+
+def add_torch(session: nox.Session) -> None:
+    """Put a shared copy of torch on the path of the session's environment.
+
+    With its CUDA packages torch takes gigabytes and minutes, so there is one copy a machine,
+    outside the clone, for each release and kind of build.  It is a plain folder that nothing
+    else is installed into, so sessions of several clones can use it at once.  A copy that was
+    interrupted half-way has no marker, which is written last, and is made afresh.
+    """
+    query = "import sysconfig as s; print(s.get_config_var('EXT_SUFFIX'), s.get_path('purelib'))"
+    answer = session.run_install("python", "-c", query, silent=True)
+    if not isinstance(answer, str):
+        return  # `nox -R`: the environment is used as it is
+    suffix, site_packages = answer.split(maxsplit=1)  # ".cpython-313t-x86_64-linux-gnu.so /..."
+    requirement = f"torch=={TORCH[str(session.python)]}"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "threadloader-nox"
+    layer = cache / f"{requirement.replace('==', '-')}-{suffix.split('.')[1]}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(layer.with_name(f"{layer.name}.lock")):
+        if not (layer / "complete").exists():
+            shutil.rmtree(layer, ignore_errors=True)
+            scratch = layer / "tmp"  # pip moves what it unpacked: keep that on one file system
+            scratch.mkdir(parents=True)
+            session.install(
+                "--only-binary=:all:",
+                f"--target={layer / 'site-packages'}",
+                requirement,
+                env={"TMPDIR": str(scratch)},
+            )
+            shutil.rmtree(scratch)
+            (layer / "complete").touch()
+    Path(site_packages.strip(), "threadloader_torch.pth").write_text(f"{layer / 'site-packages'}\n")
+
+
+def run_pytest(session: nox.Session, *args: str) -> None:
+    """Run pytest on the installed package; PYTHONSAFEPATH hides the checkout from every test."""
+    session.run(
+        "pytest",
+        *args,
+        *session.posargs,
+        env={"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": None, "PYTHON_GIL": None},
+    )
+
+
+def run_bench(session: nox.Session, module: str, *args: str) -> None:
+    """Run a benchmark with the interpreter as users have it: modules load from their ``.pyc``."""
+    env = {"PYTHONDONTWRITEBYTECODE": None, "PYTHON_GIL": None}
+    session.run("python", "-m", module, *args, env=env)
+
+
+def find_python(build: str) -> str | None:
+    """Return the interpreter of a build, or None; pyenv's shims exist for builds that do not."""
+    found = shutil.which(f"python{build}")
+    if found and not subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode:
+        return found
+    return None
