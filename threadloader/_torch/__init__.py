@@ -14,6 +14,7 @@ AVAILABLE = importlib.util.find_spec("torch") is not None
 if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
     from threadloader._torch.collation import default_collate, default_convert, is_extended
     from threadloader._torch.datasets import (
+        DataLoader,
         IterableDataset,
         Module,
         gives_whole_batches,
@@ -23,6 +24,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
     from threadloader._torch.tensors import Tensor, array_of, arrays_of, tensor_of
 else:
     from threadloader._torch.absent import (
+        DataLoader,
         IterableDataset,
         Module,
         Tensor,
@@ -41,6 +43,7 @@ else:
 
 __all__ = [
     "AVAILABLE",
+    "DataLoader",
     "IterableDataset",
     "Module",
     "Tensor",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 __all__ = [
+    "DataLoader",
     "IterableDataset",
     "Module",
     "Tensor",
@@ -31,6 +32,10 @@ class Module:
 
 
 class IterableDataset:
+    """A type that no object has."""
+
+
+class DataLoader:
     """A type that no object has."""
 
 

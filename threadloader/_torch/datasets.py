@@ -5,9 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from torch.nn import Module
-from torch.utils.data import ConcatDataset, Dataset, IterableDataset, StackDataset, Subset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    StackDataset,
+    Subset,
+)
 
-__all__ = ["IterableDataset", "Module", "gives_whole_batches", "is_dataset"]
+__all__ = ["DataLoader", "IterableDataset", "Module", "gives_whole_batches", "is_dataset"]
 
 
 def is_dataset(value: object) -> bool:

@@ -83,7 +83,7 @@ class Processes:
     foreign = True
 
     def __init__(self, workers: int) -> None:
-        from torch.utils.data import DataLoader
+        from threadloader._torch import DataLoader
 
         self._loader = DataLoader
         self._cpu = _ChildClock()

@@ -1,0 +1,137 @@
+"""House rules that no off-the-shelf linter checks (idea: msgspec tests/unit/test_cpylint.py)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "threadloader"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"}
+WAITS = {"wait", "wait_for", "join", "acquire", "sleep"}
+MUTABLE = {"list", "dict", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter"}
+VAGUE = {"utils", "util", "common", "misc", "helpers", "base", "manager", "core"}
+TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install nox && .venv/bin/nox"
+
+every_module = pytest.mark.parametrize(
+    "path", MODULES, ids=lambda path: path.relative_to(PACKAGE).with_suffix("").as_posix()
+)
+
+
+def _parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _called(node: ast.AST) -> str:
+    match node:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name
+    return ""
+
+
+def _calls(tree: ast.AST) -> list[tuple[str, ast.Call]]:
+    return [(_called(node), node) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+
+
+def _imported(tree: ast.AST) -> set[str]:
+    """Top-level names of everything that is imported, by a statement or by its name in a call."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=aliases):
+                names.update(alias.name for alias in aliases)
+            case ast.ImportFrom(module=str(module), level=0):
+                names.add(module)
+            case ast.Call(args=[ast.Constant(value=str(module)), *_]) if _called(node) in {
+                "import_module",
+                "__import__",
+            }:
+                names.add(module)
+    return {name.partition(".")[0] for name in names}
+
+
+def test_the_package_is_found() -> None:
+    assert PACKAGE / "__init__.py" in MODULES
+
+
+@every_module
+def test_a_module_is_one_idea_that_its_docstring_states(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").count("\n")
+    summary = (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
+    assert summary.endswith((".", ":")), "the first line is one sentence"
+    assert lines <= 400
+    assert path.stem not in VAGUE
+
+
+@every_module
+def test_a_class_that_owns_a_lock_says_what_it_guards_and_who_calls_what(path: Path) -> None:
+    source = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        locks = [call for name, call in _calls(node) if name in LOCKS]
+        if locks:
+            docstring = ast.get_docstring(node) or ""
+            assert "Invariants" in docstring, node.name
+            assert "Threads:" in docstring, node.name
+            assert "guarded by" in (ast.get_source_segment(source, node) or ""), node.name
+
+
+@every_module
+def test_a_thread_has_a_name(path: Path) -> None:
+    for name, call in _calls(_parse(path)):
+        if name == "Thread":
+            assert "name" in {keyword.arg for keyword in call.keywords}, call.lineno
+
+
+@every_module
+def test_nothing_sleeps_or_polls(path: Path) -> None:
+    for name, call in _calls(_parse(path)):
+        assert name != "sleep", f"line {call.lineno}: wait on a condition"
+        if name in WAITS:
+            values = [*call.args, *(keyword.value for keyword in call.keywords)]
+            limits = [value for value in values if isinstance(value, ast.Constant)]
+            assert not any(type(limit.value) in {int, float} for limit in limits), (
+                f"line {call.lineno}: a time limit is the user's, or has a name that says why"
+            )
+
+
+@every_module
+def test_torch_is_imported_in_one_place_and_pillow_by_the_command_line(path: Path) -> None:
+    part = path.relative_to(PACKAGE).parts[0]
+    imported = _imported(_parse(path))
+    assert part == "_torch" or "torch" not in imported
+    assert part == "cli" or not {"PIL", "rich"} & imported
+
+
+@every_module
+def test_a_dataclass_has_slots(path: Path) -> None:
+    for node in ast.walk(_parse(path)):
+        for decorator in getattr(node, "decorator_list", []):
+            source = ast.unparse(decorator)
+            if source.startswith(("dataclass", "dataclasses.dataclass")):
+                assert "slots=True" in source, f"line {decorator.lineno}"
+
+
+@every_module
+def test_a_module_keeps_no_mutable_state(path: Path) -> None:
+    for node in _parse(path).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                pass
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                pass
+            case _:
+                continue
+        table = name.isupper() and ast.unparse(value) not in {"[]", "{}"}
+        if name != "__all__" and not table:
+            assert not isinstance(value, ast.List | ast.Dict | ast.Set), f"{name} = [...]"
+            assert _called(value) not in MUTABLE, f"{name} = {_called(value)}(...)"
+
+
+@pytest.mark.parametrize("name", ["README.md", ".ci/run"])
+def test_the_readme_and_ci_run_the_same_command(name: str) -> None:
+    assert TEST_COMMAND in (ROOT / name).read_text(encoding="utf-8")

@@ -1,0 +1,46 @@
+"""What `import threadloader` promises: few names, found lazily, at no cost until they are used."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+import threadloader
+
+PROMISED = ["ClosedError", "SampleError", "Statistics", "ThreadLoader", "ThreadLoaderError"]
+HEAVY = {"PIL", "backports.zstd", "compression.zstd", "matplotlib", "rich", "torch"}
+
+
+def _modules_after(code: str) -> set[str]:
+    """Return the names of all modules that a fresh interpreter has loaded after running code."""
+    report = "\nimport sys\nprint(*sys.modules, sep='\\n')"
+    command = [sys.executable, "-c", code + report]
+    return set(subprocess.check_output(command, text=True).split())
+
+
+def test_the_promised_names_are_these() -> None:
+    assert sorted(threadloader.__all__) == PROMISED
+
+
+@pytest.mark.parametrize("name", PROMISED)
+def test_a_promised_name_is_found_and_listed(name: str) -> None:
+    assert getattr(threadloader, name).__name__ == name
+    assert name in dir(threadloader)
+
+
+def test_an_unknown_name_is_an_attribute_error_that_says_where() -> None:
+    with pytest.raises(AttributeError, match=r"threadloader.*no_such_name"):
+        threadloader.no_such_name  # noqa: B018  # the look-up is what is tested
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    assert not HEAVY & _modules_after("import threadloader")
+
+
+def test_naming_the_loader_imports_torch_where_it_is_installed() -> None:
+    loaded = _modules_after("from threadloader import ThreadLoader")
+    assert "threadloader.loader" in loaded
+    assert HEAVY & loaded == ({"torch"} if importlib.util.find_spec("torch") else set())
