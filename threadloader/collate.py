@@ -8,11 +8,12 @@ its own results and its own errors.  The layout is then learned again.
 
 from __future__ import annotations
 
+from collections import Counter
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from threadloader import _torch
-from threadloader.layout import Field, Layout, infer
+from threadloader.layout import Field, Layout, describe, infer
 from threadloader.numpy_collate import numpy_collate, numpy_convert
 
 if TYPE_CHECKING:
@@ -289,10 +290,12 @@ def _call(
 
 
 def _odd_row(samples: Any) -> int | None:
-    """Return the first row whose layout differs from row 0's, if there is one to name."""
-    layouts = map(infer, samples) if isinstance(samples, list) and samples else iter(())
-    first = next(layouts, None)
-    return next((row for row, layout in enumerate(layouts, start=1) if layout != first), None)
+    """Return the first row that is not as most rows are, if there is one to name."""
+    if not isinstance(samples, list):
+        return None
+    looks = [describe(sample) for sample in samples]
+    usual = Counter(looks).most_common(1)  # the first of several, so that of two rows the second
+    return next((row for row, look in enumerate(looks) if look != usual[0][0]), None)
 
 
 def _unchanged(array: Any) -> Any:

@@ -49,7 +49,7 @@ def _quota(cgroups: Path, proc: Path) -> float | None:
     "cpu.cfs_quota_us" in Documentation/scheduler/sched-bwc.rst.
     """
     try:
-        lines = (proc / "self" / "cgroup").read_text().splitlines()
+        lines = (proc / "self" / "cgroup").read_text(errors="surrogateescape").splitlines()
     except OSError:  # not Linux
         return None
     quotas = []
@@ -80,5 +80,5 @@ def _group_quota(group: Path) -> float | None:
             quota = (group / "cpu.cfs_quota_us").read_text()
             period = (group / "cpu.cfs_period_us").read_text()
         return int(quota) / int(period) if int(quota) > 0 else None
-    except (OSError, ValueError):  # no such group, no such controller, or "max"
+    except (OSError, ValueError, ZeroDivisionError):  # no such group or controller, or "max"
         return None

@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import queue
 import random
+import threading
 import types
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -24,16 +27,25 @@ __all__ = ["DatasetCopy", "copy_dataset"]
 
 DatasetCopy = Literal["auto", "shared", "deep"] | Callable[[Any], Any]
 
-LARGE = 1000  # entries from which on a container on a transform counts as data: a vocabulary
+LARGE = 1000  # entries from which on a container counts as data: paths, a vocabulary
 
-_CONTAINERS = (list, tuple, dict, set)
-# Data; objects with no state of their own; and generators, which lock themselves: a copy in
-# each worker would draw the same numbers as all the others.
-_SHARED = (
-    *(np.ndarray, np.generic, _torch.Tensor, str, bytes, int, float, complex, range),
-    *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
+_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+# Data, and objects with no state of their own.
+_DATA = (np.ndarray, np.generic, _torch.Tensor, str, bytes, int, float, complex, range)
+_CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+# Generators lock themselves; a copy in each worker would draw the same numbers as all others.
+_GENERATORS = (
     *(random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator),
+    _torch.Generator,
 )
+# What threads meet at has to be one object.
+_MEETING_POINTS = (
+    *(type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event),
+    *(threading.Semaphore, threading.Barrier, threading.Thread, threading.local),
+    *(queue.Queue, queue.SimpleQueue),
+)
+_SHARED = (*_DATA, *_CODE, *_GENERATORS, *_MEETING_POINTS)
+_INSIDE = 3  # objects within objects that are searched for an open handle
 
 
 def copy_dataset(dataset: Any, how: DatasetCopy) -> Any:
@@ -56,7 +68,10 @@ def copy_dataset(dataset: Any, how: DatasetCopy) -> Any:
         return copy.deepcopy(dataset)
     if isinstance(dataset, (*_CONTAINERS, *_SHARED)):
         return dataset
-    return _Copier().copy_object(dataset, deep=False)
+    try:
+        return _Copier().copy_object(dataset, deep=False)
+    except RecursionError:  # a linked list of transforms, say
+        return dataset
 
 
 class _Copier:
@@ -77,7 +92,7 @@ class _Copier:
         if id(value) in self._done:
             return self._done[id(value)][1]
         kind = type(value)
-        if kind in _CONTAINERS:
+        if isinstance(value, _CONTAINERS):
             return self._container(value, deep=deep)
         if kind is types.MethodType:
             # A method kept on self is bound to the original; its copy, to the copy.
@@ -101,27 +116,33 @@ class _Copier:
         self._done[id(value)] = (value, twin)
         if twin is value:
             return value
-        for name, part in _attributes(twin):
+        for name, part, is_slot in _attributes(twin):
             copied = self.copy(part, deep=deep)
-            if copied is not part:
-                # Frozen dataclasses refuse setattr(); modules keep submodules in `_modules`.
+            if copied is part:
+                continue
+            # Neither by setattr(): a frozen class, a module or a property may have its own.
+            if is_slot:
                 object.__setattr__(twin, name, copied)
+            else:
+                twin.__dict__[name] = copied
         return twin
 
     def _container(self, value: Any, *, deep: bool) -> Any:
-        entries = list(value.values()) if type(value) is dict else list(value)[: LARGE + 1]
-        if deep and len(entries) > LARGE:
+        if deep:
+            # Of a transform all, unless it is data.
+            if len(value) > LARGE:
+                return value
+        elif not _holds_parts(value):
             return value
-        # On a dataset only lists of datasets and of transforms; all() stops at the first path.
-        if not deep and not (entries and all(map(_is_part, entries))):
-            return value
-        if type(value) is dict:
-            twin: Any = {}
-            self._done[id(value)] = (value, twin)  # first, for a container that contains itself
-            twin.update((key, self.copy(entry, deep=deep)) for key, entry in value.items())
+        if isinstance(value, (tuple, set, frozenset)):
+            copies = [self.copy(entry, deep=deep) for entry in value]
+            twin = type(value)(*copies) if hasattr(value, "_fields") else type(value)(copies)
+            self._done[id(value)] = (value, twin)
             return twin
-        twin = type(value)(self.copy(entry, deep=deep) for entry in value)
-        self._done[id(value)] = (value, twin)
+        twin = _shallow(value)
+        self._done[id(value)] = (value, twin)  # first, for a container that contains itself
+        for key, entry in list(value.items() if isinstance(value, dict) else enumerate(value)):
+            twin[key] = self.copy(entry, deep=deep)
         return twin
 
 
@@ -134,18 +155,25 @@ def _shallow(value: Any) -> Any:
     return twin if type(twin) is type(value) else value
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes kept on the instance, in ``__dict__`` and in slots."""
-    yield from list(getattr(value, "__dict__", {}).items())
+def _attributes(value: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yield name and value of what is kept on the instance, and whether it is in a slot."""
+    for name, part in list(getattr(value, "__dict__", {}).items()):
+        yield name, part, False
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
+        for slot in (slots,) if isinstance(slots, str) else slots:
+            private = slot.startswith("__") and not slot.endswith("__")
+            name = f"_{kind.__name__.lstrip('_')}{slot}" if private else slot
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                yield name, getattr(value, name)
+                yield name, getattr(value, name), True
 
 
-def _is_part(value: object) -> bool:
-    return _is_dataset(value) or (callable(value) and not isinstance(value, _SHARED))
+def _holds_parts(container: Any) -> bool:
+    """Whether a container on a dataset has datasets or transforms in it."""
+    if len(container) > LARGE:
+        return False  # a list of paths, say
+    entries = container.values() if isinstance(container, Mapping) else container
+    return any(_is_dataset(entry) or callable(entry) for entry in entries)
 
 
 def _is_dataset(value: object) -> bool:
@@ -166,18 +194,25 @@ def _is_dataset(value: object) -> bool:
 
 
 def _closes_handle(value: object) -> bool:
-    """Whether ``value`` closes something open when it dies, which its copy would close too."""
+    """Whether ``value`` closes something open when it dies, which its copy would close too.
+
+    A transform that has something to close has it open; a dataset may open it on first use.
+    """
     if not hasattr(type(value), "__del__"):
         return False
-    return any(_is_handle(part) for _, part in _attributes(value))
+    return not _is_dataset(value) or any(
+        _is_handle(part, _INSIDE) for _, part, _ in _attributes(value)
+    )
 
 
-def _is_handle(value: object) -> bool:
-    """Whether ``value`` is a file, connection or the like: those refuse to be copied."""
-    if value is None or isinstance(value, (*_CONTAINERS, *_SHARED)):
+def _is_handle(value: object, inside: int) -> bool:
+    """Whether ``value`` is or has a file, connection or the like: those refuse to be copied."""
+    if value is None or not inside or isinstance(value, (*_CONTAINERS, *_SHARED)):
         return False
+    if hasattr(type(value), "__del__"):
+        return True  # and a copy made to find out would close it
     try:
         copy.copy(value)
     except Exception:  # noqa: BLE001  # each library raises an error of its own
         return True
-    return False
+    return any(_is_handle(part, inside - 1) for _, part, _ in _attributes(value))

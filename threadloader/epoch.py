@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Condition
@@ -241,9 +242,12 @@ def _fill(
 
 def _finish(batch: _OpenBatch, worker: Worker) -> _Failure | None:
     """Collate a batch whose rows are all there."""
+    failed = None
     try:
         failed = batch.filling.finish()
         return None if failed is None else _failure(failed[0], failed[1], batch.plan, worker)
+    except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
+        return _failure(error, None, batch.plan, worker)
     finally:
         failed = None
         del batch
@@ -258,17 +262,18 @@ def _count(counters: Counters, ticket: Ticket, fetch: float, collate: float) -> 
 
 def _failure(error: BaseException, row: int | None, plan: PlannedBatch, worker: Worker) -> _Failure:
     """Make an error ready for the consumer: with a note, and without our own frames."""
-    error.__traceback__ = _without_our_frames(error.__traceback__)
+    # Not by attribute: an exception class may be a frozen dataclass.
+    error.with_traceback(_without_our_frames(error.__traceback__))
     if isinstance(error, StopIteration):
         # Raised from next(), it would end the epoch as if the data had come to its end.
         stopped = SampleError("loading a sample raised StopIteration")
         stopped.__cause__ = error
         error = stopped
-    where = f"in {worker.place}, batch {plan.sequence}"
-    if row is None or row >= len(plan.indices):
+    with suppress(Exception):  # an index without a repr(), an error that refuses notes
+        where = f"in {worker.place}, batch {plan.sequence}"
+        if row is not None and row < len(plan.indices):
+            where += f", index {plan.indices[row]!r}"
         error.add_note(where)
-    else:
-        error.add_note(f"{where}, index {plan.indices[row]!r}")
     return _Failure(error, row or 0)
 
 

@@ -12,6 +12,7 @@ lists, named tuples and dicts keep their type, strings are gathered.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Layout", "infer"]
+__all__ = ["Layout", "describe", "infer"]
 
 ALIGNMENT = 64  # bytes between the starts of leaves; the ring aligns the whole slot alike
 MAX_LEAVES = 64  # a sample with more (a list of numbers, say) costs less in default_collate
@@ -60,7 +61,7 @@ class _Array:
                     return False
             else:
                 height = 1
-                arrays = [array.reshape(1) for array in arrays]
+                arrays = [array[np.newaxis] for array in arrays]
             out = field[start * height : (start + len(arrays)) * height]
             np.concatenate(arrays, out=out, casting="no")
         except (TypeError, ValueError, RuntimeError):
@@ -302,6 +303,19 @@ def infer(sample: Any) -> Layout | None:
     if node is None or sum(1 for _ in _leaves(node)) > MAX_LEAVES:
         return None
     return Layout(node)
+
+
+def describe(value: Any) -> Any:
+    """Return what has to be equal for samples to make a batch, of any sample; hashable.
+
+    For messages: unlike `infer` it knows no limits, and no path that does not apply.
+    """
+    kind = type(value)
+    if isinstance(value, Mapping):
+        return kind, *((key, describe(part)) for key, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return kind, *map(describe, value)
+    return kind, getattr(value, "shape", None), str(getattr(value, "dtype", None))
 
 
 def _infer(value: Any, gathered: Callable[[list[Any]], Any]) -> _Node | None:

@@ -151,7 +151,9 @@ class ThreadLoader(Generic[T_co]):
 
     def __iter__(self) -> Epoch:
         """Start an epoch; its threads end with it, unless the workers are persistent."""
-        planner = Planner(self._index_sampler, batched=self.batch_sampler is not None)
+        planner = Planner(
+            self._index_sampler, batched=self.batch_sampler is not None, whole=self._whole
+        )
         if _torch.AVAILABLE and not isinstance(self.generator, np.random.Generator):
             # Not used here: the sampler's own draw comes after it in the random state.
             _torch.draw_base_seed(self.generator)
@@ -298,7 +300,9 @@ def _output(output: Output | None) -> Output:
 
 
 def _check_dataset(dataset: Any) -> None:
-    if isinstance(dataset, _torch.IterableDataset) or not hasattr(dataset, "__getitem__"):
+    if isinstance(dataset, _torch.IterableDataset) or not any(
+        hasattr(dataset, name) for name in ("__getitem__", "__getitems__")
+    ):
         msg = f"dataset must be map-style, with __getitem__, but got {type(dataset).__name__}"
         raise TypeError(msg)
 
@@ -313,13 +317,20 @@ def _check_order(
 ) -> None:
     _check_count("batch_size", batch_size, at_least=1)
     for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-        if value is not None and not hasattr(value, "__iter__"):
+        # __getitem__ alone makes an iterable, too.
+        if (
+            value is not None
+            and not hasattr(value, "__iter__")
+            and not hasattr(value, "__getitem__")
+        ):
             msg = f"{name} must be iterable, but got {value!r}"
             raise TypeError(msg)
     if sampler is not None and shuffle:
         msg = "sampler option is mutually exclusive with shuffle"
         raise ValueError(msg)
-    if batch_sampler is not None and (batch_size != 1 or shuffle or sampler or drop_last):
+    if batch_sampler is not None and (
+        batch_size != 1 or shuffle or sampler is not None or drop_last
+    ):
         msg = (
             "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, "
             "and drop_last"

@@ -35,14 +35,17 @@ class Planner:
     Args:
         sampler: Yields a batch's indices, or one index if not ``batched``.
         batched: Whether a batch has many samples; else it is one sample, not collated.
+        whole: Whether the dataset is given what the sampler yields, which may be any object
+            then, a slice or an iterator; the batch counts as one row.
 
     Threads:
         draw: planner only.
     """
 
-    def __init__(self, sampler: Iterable[Any], *, batched: bool) -> None:
+    def __init__(self, sampler: Iterable[Any], *, batched: bool, whole: bool = False) -> None:
         self._sampler = iter(sampler)
         self._batched = batched
+        self._whole = whole
         self._drawn = 0  # batches
 
     def draw(self) -> PlannedBatch | None:
@@ -55,11 +58,12 @@ class Planner:
             drawn = next(self._sampler)
         except StopIteration:
             return None
-        if not self._batched:
-            indices: Any = (drawn,)
+        if self._batched and isinstance(drawn, (list, tuple)):
+            indices: Any = drawn
+        elif self._batched and not self._whole:
+            indices = list(drawn)  # torch accepts any iterable
         else:
-            # Most samplers yield lists; torch accepts any iterable of indices.
-            indices = drawn if isinstance(drawn, (list, tuple)) else list(drawn)
+            indices = (drawn,)
         batch = PlannedBatch(self._drawn, indices, drawn)
         self._drawn += 1
         return batch

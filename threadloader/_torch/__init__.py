@@ -15,6 +15,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
     from threadloader._torch.collation import default_collate, default_convert, is_extended
     from threadloader._torch.datasets import (
         DataLoader,
+        Generator,
         IterableDataset,
         Module,
         gives_whole_batches,
@@ -25,6 +26,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
 else:
     from threadloader._torch.absent import (
         DataLoader,
+        Generator,
         IterableDataset,
         Module,
         Tensor,
@@ -44,6 +46,7 @@ else:
 __all__ = [
     "AVAILABLE",
     "DataLoader",
+    "Generator",
     "IterableDataset",
     "Module",
     "Tensor",

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 __all__ = [
     "DataLoader",
+    "Generator",
     "IterableDataset",
     "Module",
     "Tensor",
@@ -36,6 +37,10 @@ class IterableDataset:
 
 
 class DataLoader:
+    """A type that no object has."""
+
+
+class Generator:
     """A type that no object has."""
 
 

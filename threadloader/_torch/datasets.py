@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Generator
 from torch.nn import Module
 from torch.utils.data import (
     ConcatDataset,
@@ -14,7 +15,14 @@ from torch.utils.data import (
     Subset,
 )
 
-__all__ = ["DataLoader", "IterableDataset", "Module", "gives_whole_batches", "is_dataset"]
+__all__ = [
+    "DataLoader",
+    "Generator",
+    "IterableDataset",
+    "Module",
+    "gives_whole_batches",
+    "is_dataset",
+]
 
 
 def is_dataset(value: object) -> bool:
