@@ -173,6 +173,9 @@ def add_torch(session: nox.Session) -> None:
                 env={"TMPDIR": str(scratch)},
             )
             shutil.rmtree(scratch)
+            # Only torch.compile needs it, other parts of torch look whether it is there, and
+            # (3.7) importing it switches the GIL of a free-threaded build on for good.
+            shutil.rmtree(layer / "site-packages" / "triton", ignore_errors=True)
             (layer / "complete").touch()
     Path(site_packages.strip(), "threadloader_torch.pth").write_text(f"{layer / 'site-packages'}\n")
 

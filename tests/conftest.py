@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -22,16 +23,9 @@ settings.register_profile(
 settings.load_profile("threadloader")
 
 
-def _gil_is_enabled() -> bool:
-    return getattr(sys, "_is_gil_enabled", lambda: True)()
-
-
-GIL_AT_START = _gil_is_enabled()
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail a run in which some import switched the GIL back on: it tested the wrong build."""
-    if not GIL_AT_START and _gil_is_enabled():
+    if sysconfig.get_config_var("Py_GIL_DISABLED") and sys._is_gil_enabled():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         print("\nthe GIL was switched on during the run")  # noqa: T201
 

@@ -137,6 +137,16 @@ class _SlotFilling:
     """A batch that goes the direct path as far as its samples fit.
 
     It is its slot's holder: the slot is not reused while this object lives.
+
+    Invariants:
+        1. ``_layout`` is set at most once, by the holder of ``_deciding``, after ``_slot`` and
+           ``_fields``.
+        2. A row is written in its place or put aside, never both.
+
+    Threads:
+        write: shared, each row once.  `_deciding` is only tried, never waited for.
+        finish: the worker that wrote the last row, after all others.
+        take: consumer, once, after `finish`.
     """
 
     __slots__ = (

@@ -18,15 +18,17 @@ from threadloader import _torch
 from threadloader.collate import Collation, Output
 from threadloader.cores import default_threads
 from threadloader.dataset_copy import DatasetCopy, copy_dataset
-from threadloader.epoch import Epoch, Stages, Window, Worker
+from threadloader.epoch import Epoch, Window
 from threadloader.fetch import Fetcher, fetches_whole_batches
 from threadloader.order import BatchSampler, Pace, Planner, RandomSampler, SequentialSampler
 from threadloader.pool import Pool
 from threadloader.ring import Ring, RingStatistics
 from threadloader.stats import Stats, Totals
+from threadloader.work import Stages, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
 __all__ = ["Statistics", "ThreadLoader"]
@@ -154,7 +156,11 @@ class ThreadLoader(Generic[T_co]):
         planner = Planner(
             self._index_sampler, batched=self.batch_sampler is not None, whole=self._whole
         )
-        if _torch.AVAILABLE and not isinstance(self.generator, np.random.Generator):
+        if (
+            _torch.AVAILABLE
+            and self._pool is None  # torch seeds persistent workers once
+            and not isinstance(self.generator, np.random.Generator)
+        ):
             # Not used here: the sampler's own draw comes after it in the random state.
             _torch.draw_base_seed(self.generator)
         pool, fetchers = self._staff()
@@ -227,18 +233,23 @@ class ThreadLoader(Generic[T_co]):
             Fetcher(copy_dataset(self.dataset, self.dataset_copy), whole=self._whole)
             for _ in range(self.num_workers)
         ]
-        pool = Pool(self.num_workers, self._name, partial(_enter, self._stats))
+        pool = Pool(
+            self.num_workers, self._name, partial(_enter, self._stats, _torch.inherited_modes())
+        )
         if self.persistent_workers:
             self._pool, self._fetchers = pool, fetchers
         return pool, fetchers
 
 
 @contextmanager
-def _enter(stats: Stats, number: int) -> Iterator[Worker]:
+def _enter(
+    stats: Stats, modes: Callable[[], AbstractContextManager[None]], number: int
+) -> Iterator[Worker]:
     """The context of a worker thread's life."""
     counters = stats.open()
     try:
-        yield Worker(number, f"worker {number}", counters)
+        with modes():
+            yield Worker(number, f"worker {number}", counters)
     finally:
         stats.retire(counters)
 

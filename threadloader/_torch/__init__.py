@@ -17,18 +17,17 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
         DataLoader,
         Generator,
         IterableDataset,
-        Module,
         gives_whole_batches,
         is_dataset,
     )
     from threadloader._torch.sampling import draw_base_seed, make_batch_sampler, make_sampler
     from threadloader._torch.tensors import Tensor, array_of, arrays_of, tensor_of
+    from threadloader._torch.threads import inherited_modes
 else:
     from threadloader._torch.absent import (
         DataLoader,
         Generator,
         IterableDataset,
-        Module,
         Tensor,
         array_of,
         arrays_of,
@@ -36,6 +35,7 @@ else:
         default_convert,
         draw_base_seed,
         gives_whole_batches,
+        inherited_modes,
         is_dataset,
         is_extended,
         make_batch_sampler,
@@ -48,7 +48,6 @@ __all__ = [
     "DataLoader",
     "Generator",
     "IterableDataset",
-    "Module",
     "Tensor",
     "array_of",
     "arrays_of",
@@ -56,6 +55,7 @@ __all__ = [
     "default_convert",
     "draw_base_seed",
     "gives_whole_batches",
+    "inherited_modes",
     "is_dataset",
     "is_extended",
     "make_batch_sampler",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 __all__ = [
     "DataLoader",
     "Generator",
     "IterableDataset",
-    "Module",
     "Tensor",
     "array_of",
     "arrays_of",
@@ -16,6 +20,7 @@ __all__ = [
     "default_convert",
     "draw_base_seed",
     "gives_whole_batches",
+    "inherited_modes",
     "is_dataset",
     "is_extended",
     "make_batch_sampler",
@@ -25,10 +30,6 @@ __all__ = [
 
 
 class Tensor:
-    """A type that no object has."""
-
-
-class Module:
     """A type that no object has."""
 
 
@@ -52,6 +53,11 @@ def is_dataset(value: object) -> bool:  # noqa: ARG001  # same signature as with
 def gives_whole_batches(dataset: object) -> bool:
     """Whether ``dataset`` has a ``__getitems__``; torch's wrappers do not exist."""
     return bool(getattr(dataset, "__getitems__", None))
+
+
+def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
+    """Return a context that changes nothing."""
+    return nullcontext
 
 
 def is_extended() -> bool:

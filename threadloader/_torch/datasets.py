@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Generator
-from torch.nn import Module
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -19,7 +18,6 @@ __all__ = [
     "DataLoader",
     "Generator",
     "IterableDataset",
-    "Module",
     "gives_whole_batches",
     "is_dataset",
 ]

@@ -1,0 +1,271 @@
+"""What workers do with one batch: its tickets, its progress, its errors.
+
+    claim a ticket -> fetch its samples -> write their rows -> the last one collates -> done
+
+A batch is open from its planning to its delivery.  Workers reach it only through tickets, so
+one that nobody waits for any more lives as long as its last running ticket, and its slot is not
+reused before.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from threading import Condition
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from threadloader.errors import SampleError
+from threadloader.order import Pace, TicketCutter
+from threadloader.ticket import PlannedBatch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from threadloader.collate import Collation, Filling
+    from threadloader.fetch import Fetcher
+    from threadloader.pool import Job
+    from threadloader.stats import Counters
+    from threadloader.ticket import Ticket
+
+__all__ = ["OpenBatch", "Progress", "Stages", "Worker", "failed_batch", "work_inline"]
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a worker knows of itself."""
+
+    number: int  # from 0
+    place: str  # "worker 3", for notes on errors
+    counters: Counters  # its own; nobody else writes them
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """What workers need of the stages.  Nothing here refers to the loader or to the sampler."""
+
+    fetchers: list[Fetcher]  # one a worker
+    whole: bool  # whether a batch is one ticket
+    pace: Pace
+    collation: Collation
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error, and the row by which the lowest of several is chosen."""
+
+    error: BaseException
+    row: int
+
+
+class Progress:
+    """What workers report and the consumer waits for.
+
+    Invariants, whenever ``_changed`` is not held:
+        1. A batch that is done has no running ticket, and never changes again.
+
+    Threads:
+        finished, collated: worker.
+        wait, close: consumer.
+        cancel: shared, also from a finalizer; it takes no lock.
+    """
+
+    def __init__(self) -> None:
+        self.cancelled = False  # only ever set; read and written whole, on both builds
+        self._changed = Condition()
+        # All below, and the progress of each open batch: guarded by _changed.
+        self._awaited: OpenBatch | None = None
+
+    def cancel(self) -> None:
+        """Let no further sample be fetched."""
+        self.cancelled = True
+
+    def finished(self, batch: OpenBatch, ticket: Ticket, failure: Failure | None) -> bool:
+        """Count a ticket's rows; return whether the batch is now to be collated."""
+        with self._changed:
+            if failure is not None:
+                batch.keep_lowest(failure)
+            batch.missing -= ticket.stop - ticket.start
+            if batch.missing or self.cancelled:
+                return False
+            if batch.failure is None:
+                return True
+            self._let_go(batch)
+            return False
+
+    def collated(self, batch: OpenBatch, failure: Failure | None) -> None:
+        """Let the consumer have a batch."""
+        with self._changed:
+            if failure is not None:
+                batch.keep_lowest(failure)
+            self._let_go(batch)
+
+    def wait(self, batch: OpenBatch) -> None:
+        """Wait until ``batch`` is done, or the epoch is closed."""
+        # Unlocked first: one attribute load, and a batch that is done stays so.
+        if not batch.done:
+            with self._changed:
+                self._awaited = batch
+                self._changed.wait_for(lambda: batch.done or self.cancelled)
+                self._awaited = None
+
+    def close(self) -> None:
+        """Cancel, and wake a consumer that waits in another thread."""
+        self.cancel()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _let_go(self, batch: OpenBatch) -> None:
+        batch.done = True
+        if batch is self._awaited:
+            self._changed.notify_all()
+
+
+class OpenBatch:
+    """A batch from its planning to its delivery; for the pool, the work that tickets are cut of.
+
+    Threads:
+        claim, jobs: the pool, with its lock held.
+        keep_lowest, missing, done: guarded by the epoch's `Progress`.
+        failure: likewise, but for an unlocked look in `_work`, which may come one sample late.
+    """
+
+    __slots__ = ("_cutter", "_progress", "_stages", "done", "failure", "filling", "missing", "plan")
+
+    def __init__(self, plan: PlannedBatch, stages: Stages, progress: Progress) -> None:
+        self.plan = plan
+        self.filling: Filling = stages.collation.open(len(plan.indices))
+        self.missing = len(plan.indices)  # rows
+        self.failure: Failure | None = None
+        self.done = False
+        workers = len(stages.fetchers)
+        self._cutter = TicketCutter(plan, stages.pace, workers, whole=stages.whole)
+        self._stages = stages
+        self._progress = progress
+
+    def claim(self) -> Job[Worker] | None:
+        """Return the next ticket as a job, or None after the last."""
+        ticket = None if self._progress.cancelled else self._cutter.cut()
+        if ticket is None:
+            return None
+        return partial(_work, self, ticket, self._stages, self._progress)
+
+    def jobs(self) -> int:
+        """Estimate how many tickets are left, at least 1."""
+        return self._cutter.left()
+
+    def keep_lowest(self, failure: Failure) -> None:
+        """Note an error, unless a lower row has one."""
+        if self.failure is None or failure.row < self.failure.row:
+            self.failure = failure
+
+
+# An exception keeps the frames of the user's code, and those keep the frames that called them,
+# ours included, with all that their variables hold when they return.  So the functions between
+# a thread's loop and the user's code drop what leads to a slot before they return.
+
+
+def _work(
+    batch: OpenBatch, ticket: Ticket, stages: Stages, progress: Progress, worker: Worker
+) -> None:
+    """Do one ticket; the job that a worker runs."""
+    failure = batch.failure
+    if failure is None or ticket.start < failure.row:
+        failure = _fill(batch, ticket, stages, progress, worker)
+    if progress.finished(batch, ticket, failure):
+        started = perf_counter()
+        failure = _finish(batch, worker)
+        worker.counters.collate_seconds += perf_counter() - started
+        progress.collated(batch, failure)
+    del batch, stages, progress, failure
+
+
+def _fill(
+    batch: OpenBatch, ticket: Ticket, stages: Stages, progress: Progress, worker: Worker
+) -> Failure | None:
+    """Fetch the samples of a ticket and write them."""
+    samples = failed = None
+    try:
+        started = perf_counter()
+        samples, failed = stages.fetchers[worker.number].fetch(ticket, progress)
+        fetched = perf_counter()
+        if failed is not None:
+            # __getitems__ does not tell which of its samples failed.
+            row = None if stages.whole else ticket.start + len(samples)
+            return _failure(failed, row, batch.plan, worker)
+        batch.filling.write(ticket.start, ticket.stop, samples)
+        written = perf_counter()
+        _count(worker.counters, ticket, fetched - started, written - fetched)
+        stages.pace.measured(ticket.stop - ticket.start, written - started)
+        return None
+    except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
+        return _failure(error, ticket.start, batch.plan, worker)
+    finally:
+        samples = failed = None
+        del batch, stages, progress
+
+
+def _finish(batch: OpenBatch, worker: Worker) -> Failure | None:
+    """Collate a batch whose rows are all there."""
+    failed = None
+    try:
+        failed = batch.filling.finish()
+        return None if failed is None else _failure(failed[0], failed[1], batch.plan, worker)
+    except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
+        return _failure(error, None, batch.plan, worker)
+    finally:
+        failed = None
+        del batch
+
+
+def _count(counters: Counters, ticket: Ticket, fetch: float, collate: float) -> None:
+    counters.tickets += 1
+    counters.samples += ticket.stop - ticket.start
+    counters.fetch_seconds += fetch
+    counters.collate_seconds += collate
+
+
+def _failure(error: BaseException, row: int | None, plan: PlannedBatch, worker: Worker) -> Failure:
+    """Make an error ready for the consumer: with a note, and without our own frames."""
+    # Not by attribute: an exception class may be a frozen dataclass.
+    error.with_traceback(_without_our_frames(error.__traceback__))
+    if isinstance(error, StopIteration):
+        # Raised from next(), it would end the epoch as if the data had come to its end.
+        stopped = SampleError("loading a sample raised StopIteration")
+        stopped.__cause__ = error
+        error = stopped
+    with suppress(Exception):  # an index without a repr(), an error that refuses notes
+        where = f"in {worker.place}, batch {plan.sequence}"
+        if row is not None and row < len(plan.indices):
+            where += f", index {plan.indices[row]!r}"
+        error.add_note(where)
+    return Failure(error, row or 0)
+
+
+def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """Skip the frames between a worker's loop and the user's code."""
+    inner = traceback
+    while inner is not None:
+        module = inner.tb_frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] != _PACKAGE:
+            return inner
+        inner = inner.tb_next
+    return traceback  # no code but ours: that is what there is to see
+
+
+def work_inline(batch: OpenBatch, worker: Worker) -> None:
+    """Do all the work of one batch in the calling thread."""
+    while (job := batch.claim()) is not None:
+        job(worker)
+    del batch, job
+
+
+def failed_batch(error: Exception, stages: Stages, progress: Progress) -> OpenBatch:
+    """Return a batch that stands for an error of the sampler."""
+    batch = OpenBatch(PlannedBatch(-1, (), None), stages, progress)
+    batch.failure = Failure(error, 0)
+    batch.done = True
+    return batch
