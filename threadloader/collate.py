@@ -173,7 +173,8 @@ class _SlotFilling:
         self._fields: list[Field] = []
         self._slot: Slot | None = None
         self._result: Any = None
-        self._deciding = Lock()  # taken by whoever decides the layout, and never released
+        # Nothing is guarded by it: whoever takes it decides the layout, and never releases it.
+        self._deciding = Lock()
         if collation.layout is not None:
             self._lay_out(collation.layout)
 

@@ -17,6 +17,7 @@ import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +29,8 @@ __all__ = ["DatasetCopy", "copy_dataset"]
 DatasetCopy = Literal["auto", "shared", "deep"] | Callable[[Any], Any]
 
 LARGE = 1000  # entries from which on a container counts as data: paths, a vocabulary
+
+ENTRIES = 5000  # objects and entries copied of all transforms together; beyond that they are data
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 # Data, and objects with no state of their own.
@@ -42,10 +45,9 @@ _GENERATORS = (
 _MEETING_POINTS = (
     *(type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event),
     *(threading.Semaphore, threading.Barrier, threading.Thread, threading.local),
-    *(queue.Queue, queue.SimpleQueue),
+    *(queue.Queue, queue.SimpleQueue, Executor),
 )
 _SHARED = (*_DATA, *_CODE, *_GENERATORS, *_MEETING_POINTS)
-_INSIDE = 3  # objects within objects that are searched for an open handle
 
 
 def copy_dataset(dataset: Any, how: DatasetCopy) -> Any:
@@ -80,6 +82,7 @@ class _Copier:
     def __init__(self) -> None:
         # id -> (original, copy); keeping the original keeps its id from being used again.
         self._done: dict[int, tuple[Any, Any]] = {}
+        self._entries_left = ENTRIES
 
     def copy(self, value: Any, *, deep: bool) -> Any:
         """Return the copy of ``value``, or ``value`` itself where it is shared.
@@ -93,7 +96,7 @@ class _Copier:
             return self._done[id(value)][1]
         kind = type(value)
         if isinstance(value, _CONTAINERS):
-            return self._container(value, deep=deep)
+            return self._container(value, deep=deep or callable(value))
         if kind is types.MethodType:
             # A method kept on self is bound to the original; its copy, to the copy.
             owner = self.copy(value.__self__, deep=deep)
@@ -112,10 +115,16 @@ class _Copier:
 
     def copy_object(self, value: Any, *, deep: bool) -> Any:
         """Copy one object and what is to be copied of its attributes."""
-        twin = value if _closes_handle(value) else _shallow(value)
+        if deep:
+            self._entries_left -= 1
+        shared = _closes_handle(value) or (deep and self._entries_left < 0)
+        twin = value if shared else _shallow(value)
         self._done[id(value)] = (value, twin)
-        if twin is value:
-            return value
+        if twin is not value:
+            self._copy_attributes(twin, deep=deep)
+        return twin
+
+    def _copy_attributes(self, twin: Any, *, deep: bool) -> None:
         for name, part, is_slot in _attributes(twin):
             copied = self.copy(part, deep=deep)
             if copied is part:
@@ -125,24 +134,38 @@ class _Copier:
                 object.__setattr__(twin, name, copied)
             else:
                 twin.__dict__[name] = copied
-        return twin
 
     def _container(self, value: Any, *, deep: bool) -> Any:
         if deep:
             # Of a transform all, unless it is data.
-            if len(value) > LARGE:
+            if len(value) > min(LARGE, self._entries_left):
                 return value
+            self._entries_left -= len(value)
         elif not _holds_parts(value):
             return value
+        try:
+            twin = self._container_of_copies(value, deep=deep)
+        except RecursionError:
+            raise
+        except Exception:  # noqa: BLE001  # whatever a class raises to refuse
+            return self._keep(value, value)
+        if type(value) not in _CONTAINERS:
+            self._copy_attributes(twin, deep=deep)
+        return twin
+
+    def _container_of_copies(self, value: Any, *, deep: bool) -> Any:
         if isinstance(value, (tuple, set, frozenset)):
             copies = [self.copy(entry, deep=deep) for entry in value]
-            twin = type(value)(*copies) if hasattr(value, "_fields") else type(value)(copies)
-            self._done[id(value)] = (value, twin)
-            return twin
-        twin = _shallow(value)
-        self._done[id(value)] = (value, twin)  # first, for a container that contains itself
+            make = getattr(value, "_make", type(value))  # of a named tuple
+            return self._keep(value, make(copies))
+        # First of all, for a container that contains itself.
+        twin = self._keep(value, copy.copy(value))
         for key, entry in list(value.items() if isinstance(value, dict) else enumerate(value)):
             twin[key] = self.copy(entry, deep=deep)
+        return twin
+
+    def _keep(self, value: Any, twin: Any) -> Any:
+        self._done[id(value)] = (value, twin)
         return twin
 
 
@@ -196,23 +219,24 @@ def _is_dataset(value: object) -> bool:
 def _closes_handle(value: object) -> bool:
     """Whether ``value`` closes something open when it dies, which its copy would close too.
 
-    A transform that has something to close has it open; a dataset may open it on first use.
+    That is, whether its ``__del__`` speaks of an attribute that holds something by now; a file
+    that is opened on first use is None before, and then each copy may have its own.
     """
     if not hasattr(type(value), "__del__"):
         return False
-    return not _is_dataset(value) or any(
-        _is_handle(part, _INSIDE) for _, part, _ in _attributes(value)
+    names = _names_used(type(value), "__del__", set())
+    return any(
+        name in names and part is not None and not (isinstance(part, _CONTAINERS) and not part)
+        for name, part, _ in _attributes(value)
     )
 
 
-def _is_handle(value: object, inside: int) -> bool:
-    """Whether ``value`` is or has a file, connection or the like: those refuse to be copied."""
-    if value is None or not inside or isinstance(value, (*_CONTAINERS, *_SHARED)):
-        return False
-    if hasattr(type(value), "__del__"):
-        return True  # and a copy made to find out would close it
-    try:
-        copy.copy(value)
-    except Exception:  # noqa: BLE001  # each library raises an error of its own
-        return True
-    return any(_is_handle(part, inside - 1) for _, part, _ in _attributes(value))
+def _names_used(kind: type, method: str, seen: set[str]) -> set[str]:
+    """Return the names that a method speaks of, and the methods of its class that it calls."""
+    seen.add(method)
+    code = getattr(getattr(kind, method, None), "__code__", None)
+    if code is not None:
+        for name in code.co_names:
+            if name not in seen:
+                _names_used(kind, name, seen)
+    return seen

@@ -98,6 +98,7 @@ class Epoch(Iterator[Any]):
         self._progress = Progress()
         self._open: deque[OpenBatch] = deque()  # drawn and not yet returned, in order
         self._drawn_all = False
+        self._ended = False  # all were returned
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
         end = pool.stop if pool is not None and owns_pool else None
         wake = pool.wake if pool is not None and not owns_pool else None
@@ -117,6 +118,8 @@ class Epoch(Iterator[Any]):
                 self._stats.delivered(0.0)
             else:
                 self._wait(batch)
+            if not batch.done or not self._open:
+                raise ClosedError(_CLOSED)
             self._open.popleft()
             if self._pool is not None:
                 self._draw()
@@ -126,8 +129,11 @@ class Epoch(Iterator[Any]):
             return batch.filling.take()
         except Exception:
             raise
-        except BaseException:  # Ctrl-C, say, here or in a sample
-            self.close()
+        except BaseException as error:  # Ctrl-C, say, here or in a sample
+            self._cancel()  # and wait for nobody: the sample that runs may never end
+            if failure is None:
+                # It came up in our own frames, all of which hold this iterator.
+                error.with_traceback(None)
             raise
         finally:
             # The frame of this call stays with an error that is raised.
@@ -136,15 +142,15 @@ class Epoch(Iterator[Any]):
 
     def close(self) -> None:
         """Cancel what is queued, and wait for the samples that are running.  Idempotent."""
+        self._cancel()
+        if self._pool is not None and self._owns_pool:
+            self._pool.join()
+
+    def _cancel(self) -> None:
         self._progress.close()
         self._open.clear()
-        if self._pool is None:
-            return
-        if self._owns_pool:
-            self._pool.stop()
-            self._pool.join()
-        else:
-            self._pool.wake()
+        if self._pool is not None:
+            (self._pool.stop if self._owns_pool else self._pool.wake)()
 
     def _first(self) -> OpenBatch:
         """Return the batch that is delivered next.
@@ -153,11 +159,14 @@ class Epoch(Iterator[Any]):
             ClosedError: `close` was called.
             StopIteration: All batches were delivered.
         """
+        if self._ended:
+            raise StopIteration
         if self._progress.cancelled:
             raise ClosedError(_CLOSED)
         if not self._open:
             self._draw()
         if not self._open:
+            self._ended = True
             if self._pool is not None and self._owns_pool:
                 self._pool.stop()
             raise StopIteration
@@ -167,8 +176,6 @@ class Epoch(Iterator[Any]):
         started = perf_counter()
         self._progress.wait(batch)
         self._stats.delivered(perf_counter() - started)
-        if not batch.done:
-            raise ClosedError(_CLOSED)
 
     def _draw(self) -> None:
         """Draw batches from the sampler until the window is full."""

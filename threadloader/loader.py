@@ -107,14 +107,19 @@ class ThreadLoader(Generic[T_co]):
     ) -> None:
         workers = _workers(threads, num_workers)
         _check_dataset(dataset)
+        batch_size = None if batch_size is None else _count("batch_size", batch_size, at_least=1)
         _check_order(batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last)
-        _check_count("prefetch", prefetch, at_least=1)
+        prefetch = None if prefetch is None else _count("prefetch", prefetch, at_least=1)
         _check_callable("collate_fn", collate_fn)
+        _check_flag("shuffle", shuffle)
+        _check_flag("drop_last", drop_last)
+        _check_flag("persistent_workers", persistent_workers)
+        _check_generator(generator)
         if persistent_workers and workers == 0:
             msg = "persistent_workers option needs num_workers > 0"
             raise ValueError(msg)
         if not callable(dataset_copy):
-            _check_choice("dataset_copy", dataset_copy, ("auto", "shared", "deep", "a callable"))
+            _check_choice("dataset_copy", dataset_copy, ("auto", "shared", "deep"))
 
         self.dataset = dataset
         self.num_workers = workers
@@ -291,13 +296,12 @@ def _default_window(
 
 
 def _workers(threads: int | None, num_workers: int | None) -> int:
-    _check_count("threads", threads, at_least=0)
-    _check_count("num_workers", num_workers, at_least=0)
-    if threads is not None and num_workers is not None and threads != num_workers:
+    named = {"threads": threads, "num_workers": num_workers}
+    given = {_count(name, value, at_least=0) for name, value in named.items() if value is not None}
+    if len(given) > 1:
         msg = f"threads and num_workers are one setting, but got {threads} and {num_workers}"
         raise ValueError(msg)
-    given = threads if threads is not None else num_workers
-    return default_threads() if given is None else given
+    return given.pop() if given else default_threads()
 
 
 def _output(output: Output | None) -> Output:
@@ -326,7 +330,6 @@ def _check_order(
     *,
     drop_last: bool,
 ) -> None:
-    _check_count("batch_size", batch_size, at_least=1)
     for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
         # __getitem__ alone makes an iterable, too.
         if (
@@ -354,15 +357,29 @@ def _check_order(
         raise ValueError(msg)
 
 
-def _check_count(name: str, value: int | None, *, at_least: int) -> None:
-    if value is None:
-        return
+def _count(name: str, value: int, *, at_least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         msg = f"{name} must be an int, but got {value!r}"
         raise TypeError(msg)
     if value < at_least:
         msg = f"{name} must be at least {at_least}, but got {value}"
         raise ValueError(msg)
+    return int(value)
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, (bool, int, np.bool_)):
+        msg = f"{name} must be a bool, but got {value!r}"
+        raise TypeError(msg)
+
+
+def _check_generator(generator: Any) -> None:
+    kinds = (_torch.Generator, np.random.Generator)
+    if generator is not None and not isinstance(generator, kinds):
+        msg = (
+            f"generator must be a torch.Generator or numpy.random.Generator, but got {generator!r}"
+        )
+        raise TypeError(msg)
 
 
 def _check_callable(name: str, value: Any) -> None:

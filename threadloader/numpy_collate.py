@@ -59,21 +59,33 @@ def numpy_convert(sample: Any) -> Any:
     return sample
 
 
-def _stack(arrays: Sequence[Any]) -> Any:
-    for row, array in enumerate(arrays):
-        if array.shape != arrays[0].shape:
-            msg = (
-                "stack expects each array to be equal size, but got "
-                f"{list(arrays[0].shape)} at entry 0 and {list(array.shape)} at entry {row}"
-            )
-            raise RuntimeError(msg)
-    return np.stack(arrays)
+def _numbers(values: Any, dtype: Any = None) -> Any:
+    """Return an array, but never one of objects or strings, which NumPy would make of a mix."""
+    array = np.array(values)  # without dtype=, which makes a number of "2.5" and NaN of None
+    if array.dtype.kind not in "?biufc":
+        raise TypeError(_UNSUPPORTED.format(f"numbers mixed with other types in {values!r:.200}"))
+    return array if dtype is None else array.astype(dtype)
 
 
 def _collate_arrays(first: Any, batch: Sequence[Any]) -> Any:
     if first.dtype.kind in "SUO":
         raise TypeError(_UNSUPPORTED.format(first.dtype))
-    return _stack(batch)
+    arrays = [part if isinstance(part, np.ndarray) else _numbers(part) for part in batch]
+    for row, array in enumerate(arrays):
+        if array.shape != first.shape:
+            msg = (
+                "stack expects each array to be equal size, but got "
+                f"{list(first.shape)} at entry 0 and {list(array.shape)} at entry {row}"
+            )
+            raise RuntimeError(msg)
+        if array.dtype.kind in "SUO":
+            raise TypeError(_UNSUPPORTED.format(array.dtype))
+    return np.stack(arrays)
+
+
+def _collate_tensors(_: Any, batch: Sequence[Any]) -> Any:
+    arrays = [part.detach().numpy() for part in batch]
+    return _collate_arrays(arrays[0], arrays)
 
 
 def _collate_mapping(first: Any, batch: Sequence[Any]) -> Any:
@@ -110,11 +122,11 @@ def _collate_sequence(first: Any, batch: Sequence[Any]) -> Any:
 
 # In torch's order: the first kind that fits decides, so bool counts as int, str is no sequence.
 _CASES: tuple[tuple[Any, Callable[[Any, Sequence[Any]], Any]], ...] = (
-    (_torch.Tensor, lambda _, batch: _stack([part.detach().numpy() for part in batch])),
+    (_torch.Tensor, _collate_tensors),
     (np.ndarray, _collate_arrays),
-    ((np.bool_, np.number), lambda _, batch: np.array(batch)),
-    (float, lambda _, batch: np.array(batch, dtype=np.float64)),
-    (int, lambda _, batch: np.array(batch)),
+    ((np.bool_, np.number), lambda _, batch: _numbers(batch)),
+    (float, lambda _, batch: _numbers(batch, np.float64)),
+    (int, lambda _, batch: _numbers(batch)),
     ((str, bytes), lambda _, batch: batch),
     (Mapping, _collate_mapping),
     (Sequence, _collate_sequence),

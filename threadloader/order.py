@@ -43,30 +43,49 @@ class Planner:
     """
 
     def __init__(self, sampler: Iterable[Any], *, batched: bool, whole: bool = False) -> None:
-        self._sampler = iter(sampler)
-        self._batched = batched
-        self._whole = whole
-        self._drawn = 0  # batches
+        self._drawing = _drawing(iter(sampler), batched=batched, whole=whole)
 
     def draw(self) -> PlannedBatch | None:
         """Return the next batch, or None after the last.
 
         Raises:
-            Exception: What the sampler raises.
+            Exception: What the sampler raises; the next call goes on with what it yields then.
         """
+        drawn = next(self._drawing, None)
+        if isinstance(drawn, Exception):
+            raise drawn
+        return drawn
+
+
+def _drawing(
+    sampler: Iterator[Any], *, batched: bool, whole: bool
+) -> Iterator[PlannedBatch | Exception]:
+    """Yield the batches of the sampler, and its errors.
+
+    A generator, because an error keeps the frames that called the sampler's code.  They end
+    here, while it is suspended, instead of leading to the epoch and its batches.
+    """
+    sequence = 0
+    while True:
         try:
-            drawn = next(self._sampler)
+            drawn = next(sampler)
         except StopIteration:
-            return None
-        if self._batched and isinstance(drawn, (list, tuple)):
-            indices: Any = drawn
-        elif self._batched and not self._whole:
-            indices = list(drawn)  # torch accepts any iterable
+            return
+        except Exception as error:  # noqa: BLE001  # raised to the consumer, in its place
+            yield error
+            continue
+        if not batched or (whole and not isinstance(drawn, (list, tuple))):
+            indices: Any = (drawn,)
         else:
-            indices = (drawn,)
-        batch = PlannedBatch(self._drawn, indices, drawn)
-        self._drawn += 1
-        return batch
+            # torch accepts any iterable.  A list is copied: some samplers fill one again and again.
+            try:
+                indices = drawn if type(drawn) is tuple else list(drawn)
+            except Exception as error:  # noqa: BLE001  # the same
+                yield error
+                continue
+            drawn = indices if isinstance(drawn, list) else drawn
+        yield PlannedBatch(sequence, indices, drawn)
+        sequence += 1
 
 
 class Pace:

@@ -77,7 +77,7 @@ class _Crew(Generic[W]):
 
     Invariants, whenever ``_lock`` is not held:
         1. Works are in the order in which they were put.
-        2. A thread counted in ``_idle`` is waiting for a token, or about to.
+        2. At least ``_idle`` threads wait for a token that is not on its way, or are about to.
 
     Threads:
         put: planner only.
@@ -97,7 +97,7 @@ class _Crew(Generic[W]):
     def put(self, work: Work[W]) -> None:
         with self._lock:
             self._works.append(work)
-            woken = min(self._idle, work.jobs())
+            woken = max(0, min(self._idle, work.jobs()))
             self._idle -= woken
         for _ in range(woken):
             self._tokens.put(True)

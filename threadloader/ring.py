@@ -124,6 +124,8 @@ class Ring:
     def lease(self, slot: Slot) -> NDArray[np.uint8]:
         """Hand a filled slot to the consumer: it stays out of reuse while any view lives.
 
+        Call it while the slot's holder still lives, or the slot may be taken in between.
+
         Returns:
             A fresh root array of the slot's bytes.  NumPy makes every later view refer to it,
             because the memory beneath is no array; ``np.frombuffer`` over an array would be

@@ -109,8 +109,10 @@ class Progress:
         if not batch.done:
             with self._changed:
                 self._awaited = batch
-                self._changed.wait_for(lambda: batch.done or self.cancelled)
-                self._awaited = None
+                try:
+                    self._changed.wait_for(lambda: batch.done or self.cancelled)
+                finally:
+                    self._awaited = None
 
     def close(self) -> None:
         """Cancel, and wake a consumer that waits in another thread."""
@@ -266,6 +268,7 @@ def work_inline(batch: OpenBatch, worker: Worker) -> None:
 def failed_batch(error: Exception, stages: Stages, progress: Progress) -> OpenBatch:
     """Return a batch that stands for an error of the sampler."""
     batch = OpenBatch(PlannedBatch(-1, (), None), stages, progress)
+    error.with_traceback(_without_our_frames(error.__traceback__))
     batch.failure = Failure(error, 0)
     batch.done = True
     return batch
