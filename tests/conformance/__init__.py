@@ -1,0 +1,1 @@
+"""The same cases on torch's DataLoader and on ThreadLoader, compared exactly."""

@@ -1,0 +1,86 @@
+"""All that can be seen of a loader: its length, batches, errors, and what random state it used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from conformance.pictures import picture
+from threadloader import ThreadLoader
+
+__all__ = ["THREADS", "Build", "Story", "batches", "errors", "ours", "outcomes", "story", "torchs"]
+
+THREADS = (0, 1, 3)
+SEED = 20
+LIMIT = 40  # outcomes of an epoch: one that went on for ever would be a failure, not a hang
+
+MakeLoader = Callable[..., Any]  # a loader of a dataset and torch's arguments
+Build = Callable[[MakeLoader], Any]  # called once a loader, so that samplers are not shared
+Outcome = tuple[Any, ...]  # ("batch", its picture) or ("error", type, message)
+Story = dict[str, Any]
+
+torchs: MakeLoader = partial(DataLoader, num_workers=0)
+
+
+def ours(threads: int) -> MakeLoader:
+    """Return ThreadLoader with that many threads."""
+    return partial(ThreadLoader, threads=threads)
+
+
+def story(build: Build, make_loader: MakeLoader, epochs: int = 2) -> Story:
+    """Tell what a loader does in some epochs, from a given random state on."""
+    torch.manual_seed(SEED)
+    try:
+        loader = build(make_loader)
+    except Exception as error:  # noqa: BLE001  # whatever it is, both loaders have to raise it
+        return {"made": _error(error)}
+    told = {
+        "length": _result(len, loader),
+        "epochs": [list(outcomes(loader)) for _ in range(epochs)],
+        "next random number": torch.rand(()).item(),
+    }
+    if isinstance(loader.generator, torch.Generator):
+        told["generator's next"] = torch.rand((), generator=loader.generator).item()
+    return told
+
+
+def outcomes(loader: Iterable[Any]) -> Iterator[Outcome]:
+    """Yield what each call of ``next()`` gives, errors included, up to the end."""
+    try:
+        iterator = iter(loader)
+    except Exception as error:  # noqa: BLE001  # as above
+        yield _error(error)
+        return
+    for _ in range(LIMIT):
+        try:
+            yield "batch", picture(next(iterator))
+        except StopIteration:
+            return
+        except Exception as error:  # noqa: BLE001  # as above
+            yield _error(error)
+    yield ("more",)
+
+
+def batches(told: Story) -> list[Any]:
+    """Return the pictures of the batches of all epochs."""
+    return [rest[0] for epoch in told["epochs"] for what, *rest in epoch if what == "batch"]
+
+
+def errors(told: Story) -> list[type[Exception]]:
+    """Return the types of the errors of all epochs."""
+    return [rest[0] for epoch in told["epochs"] for what, *rest in epoch if what == "error"]
+
+
+def _result(function: Callable[[Any], Any], argument: Any) -> Any:
+    try:
+        return function(argument)
+    except Exception as error:  # noqa: BLE001  # as above
+        return _error(error)
+
+
+def _error(error: Exception) -> Outcome:
+    return "error", type(error), str(error)

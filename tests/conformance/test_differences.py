@@ -1,0 +1,165 @@
+"""Where ThreadLoader differs from torch's DataLoader, and why."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import PATIENCE
+from torch.utils.data import DataLoader
+
+from conformance.datasets import Raises, Samples
+from conformance.loading import THREADS, outcomes
+from threadloader import SampleError, ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+each_number_of_threads = pytest.mark.parametrize("threads", THREADS)
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("collate_fn", [None, next], ids=["in a sample", "in collate_fn"])
+def test_a_stop_iteration_is_an_error_where_torch_ends_the_epoch(
+    threads: int, collate_fn: Any, spawn: Callable[..., Future[Any]]
+) -> None:
+    # Lost data should not look like the end of the data.
+    made = [0, Raises(lambda: StopIteration(7)), 2] if collate_fn is None else [0, 1, 2]
+    stop = (lambda samples: next(iter(())) if 1 in samples else samples) if collate_fn else None
+    expected = list(outcomes(DataLoader(Samples(made), collate_fn=stop)))
+    assert len(expected) == 1
+
+    loader = ThreadLoader(Samples(made), collate_fn=stop, threads=threads)
+    first, second, third = spawn(lambda: list(outcomes(loader))).result(PATIENCE)
+    assert [first] == expected
+    assert second[:2] == ("error", SampleError)
+    assert third[0] == "batch"
+
+
+@each_number_of_threads
+def test_the_stop_iteration_is_the_cause(threads: int, spawn: Callable[..., Future[Any]]) -> None:
+    stop = StopIteration(7)
+    loading = spawn(list, ThreadLoader(Samples([Raises(lambda: stop)]), threads=threads))
+    with pytest.raises(RuntimeError) as caught:
+        loading.result(PATIENCE)
+    assert caught.value.__cause__ is stop
+
+
+def _fails_third() -> Iterator[int]:
+    yield from (0, 1)
+    raise OSError("sampler")
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_a_sampler_s_error_comes_in_its_place_where_torch_s_workers_lose_batches() -> None:
+    # Drawing ahead is our affair: batches drawn before the error are whole and are delivered.
+    with pytest.raises(OSError, match="sampler"):
+        iter(DataLoader(range(9), sampler=_fails_third(), num_workers=2, prefetch_factor=2))
+    told = list(outcomes(ThreadLoader(range(9), sampler=_fails_third(), threads=2)))
+    assert [what for what, *_ in told] == ["batch", "batch", "error"]
+
+
+@each_number_of_threads
+def test_a_batch_is_contiguous_where_torch_keeps_a_memory_format(threads: int) -> None:
+    # A slot's rows follow each other; the values are the same.
+    clip = torch.rand(5, 8, 8, 3).permute(0, 3, 1, 2)  # frames, as (T, C, H, W)
+    (expected,) = DataLoader([clip, clip + 1], 2)
+    (batch,) = ThreadLoader([clip, clip + 1], 2, threads=threads)
+    assert not expected.is_contiguous()
+    assert batch.is_contiguous()
+    assert torch.equal(batch, expected)
+
+
+@pytest.fixture
+def warned_each_time() -> Iterator[None]:
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+@pytest.mark.usefixtures("warned_each_time")
+@each_number_of_threads
+def test_a_read_only_array_is_collated_without_torch_s_warning(threads: int) -> None:
+    # The batch is a copy: nothing that is written to it can reach the array.
+    array = np.arange(3)
+    array.flags.writeable = False
+    with warnings.catch_warnings(action="error"):
+        (batch,) = ThreadLoader([array, array], 2, threads=threads)
+    assert batch.tolist() == [[0, 1, 2]] * 2
+
+
+@each_number_of_threads
+def test_an_error_of_a_sample_has_a_note_with_its_index(threads: int) -> None:
+    loader = ThreadLoader(Samples([0, 1, Raises(lambda: ValueError("bad"))]), 2, threads=threads)
+    with pytest.raises(ValueError, match="bad") as caught:
+        list(loader)
+    assert "batch 1, index 2" in caught.value.__notes__[-1]
+
+
+FITS = np.zeros(2)
+MISFITS: dict[str, list[Any]] = {  # the last of each is the odd one
+    "shape": [FITS, FITS, np.zeros(3)],
+    "array of str": [FITS, FITS, np.array(["a", "b"])],
+    "0-d": [FITS, FITS, np.zeros(())],
+    "None": [FITS, FITS, None],
+    "number": [FITS, FITS, 1.0],
+    "length": [[0] * 5, [0] * 5, [0] * 4],
+    "key": [{"a": 1}, {"a": 1}, {"b": 1}],
+    "nested": [{"a": (0, FITS)}, {"a": (0, FITS)}, {"a": (0, None)}],
+}
+WITHOUT_LAYOUT: dict[str, list[Any]] = {
+    "length of a long list": [[0] * 500, [0] * 500, [0] * 499],
+    "shape of bfloat16": [torch.zeros(n, dtype=torch.bfloat16) for n in (2, 2, 3)],
+}
+
+
+def _last_note(made: list[Any], order: list[int], threads: int) -> str:
+    """Return the last note on the error of a second batch, whose odd sample has index 5."""
+    good = [made[0]] * 3  # the first batch, from which a layout is learned
+    sampler = [0, 1, 2, *(3 + index for index in order)]
+    with pytest.raises((TypeError, RuntimeError, ValueError, KeyError)) as caught:
+        list(ThreadLoader([*good, *made], 3, sampler=sampler, threads=threads))
+    return caught.value.__notes__[-1]
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1]], ids=["last", "second"])
+@pytest.mark.parametrize("case", MISFITS)
+def test_a_sample_that_does_not_fit_is_named_by_its_index(
+    case: str, order: list[int], threads: int
+) -> None:
+    assert _last_note(MISFITS[case], order, threads).endswith("batch 1, index 5")
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("case", MISFITS)
+def test_the_sample_that_is_named_is_the_odd_one_even_if_it_comes_first(
+    case: str, threads: int
+) -> None:
+    assert _last_note(MISFITS[case], [2, 0, 1], threads).endswith("batch 1, index 5")
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("case", WITHOUT_LAYOUT)
+def test_a_sample_is_named_also_where_the_direct_path_does_not_apply(
+    case: str, threads: int
+) -> None:
+    assert _last_note(WITHOUT_LAYOUT[case], [0, 1, 2], threads).endswith("batch 1, index 5")
+
+
+@each_number_of_threads
+def test_a_flipped_array_is_copied_where_torch_refuses_negative_strides(
+    threads: int, spawn: Callable[..., Future[Any]]
+) -> None:
+    # Torch refuses because a tensor can't have such strides; a row of a slot needs none.  To look
+    # for them in each sample would cost 10% where samples take a microsecond.
+    flipped = [np.arange(3)[::-1]] * 4
+    with pytest.raises(ValueError, match="negative"):
+        list(DataLoader(Samples(flipped), batch_size=2))
+    loader: Any = ThreadLoader(Samples(flipped), batch_size=2, threads=threads)
+    batches = spawn(list, loader).result(PATIENCE)
+    assert [batch.tolist() for batch in batches] == [[[2, 1, 0]] * 2] * 2

@@ -1,0 +1,307 @@
+"""Batches of every kind of sample: the same types, dtypes, shapes and values, or the same error."""
+
+from __future__ import annotations
+
+import array
+import time
+import types
+from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.datasets import Samples
+from conformance.loading import batches, errors
+
+ROWS = 5
+EVERY_CODE = "?bBhHiIlLqQefdgFDG"
+EVERY_DTYPE = [
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.bfloat16),
+    *(torch.float32, torch.float64, torch.complex64, torch.complex128, torch.float8_e4m3fn),
+]
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Finite(Point):
+    """A named tuple that converts what it is given."""
+
+    def __new__(cls, x: Any, y: Any) -> Self:
+        return super().__new__(cls, x, torch.as_tensor(y))
+
+
+@dataclass
+class Record:
+    x: int
+
+
+class Level(IntEnum):
+    LOW = 0
+    HIGH = 1
+
+
+class Tagged(torch.Tensor):
+    pass
+
+
+class View(np.ndarray):
+    pass
+
+
+class Frozen(Mapping[str, Any]):
+    """A mapping that cannot be changed, made of a dict."""
+
+    def __init__(self, parts: dict[str, Any]) -> None:
+        self.parts = parts
+
+    def __getitem__(self, key: str) -> Any:
+        return self.parts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+class Unmakable(Frozen):
+    """One that cannot be made of a dict."""
+
+    def __init__(self, parts: dict[str, Any], more: None) -> None:
+        super().__init__(parts)
+        self.more = more
+
+
+class Labelled(dict[str, Any]):
+    label = "kept"
+
+
+def _grid(number: int) -> torch.Tensor:
+    return torch.arange(number, number + 24.0).reshape(2, 3, 4)
+
+
+def _memmap(number: int) -> np.memmap[Any, Any]:
+    shared = np.memmap(Path(__file__), dtype=np.uint8, mode="c", shape=(4,))
+    shared[:] = number
+    return shared
+
+
+REGULAR: dict[str, Callable[[int], Any]] = {
+    "0-d tensor": torch.tensor,
+    "zero-size tensor": lambda n: torch.empty(3, 0, n * 0 + 2),
+    "transposed tensor": lambda n: _grid(n).permute(2, 0, 1),
+    "strided tensor": lambda n: _grid(n)[:, ::2, 1:],
+    "expanded tensor": lambda n: torch.tensor([n]).expand(2, 3),
+    "tensor that requires grad": lambda n: torch.full((2,), float(n), requires_grad=True),
+    "Parameter": lambda n: torch.nn.Parameter(torch.full((2,), float(n))),
+    "tensor subclass": lambda n: torch.full((2,), n).as_subclass(Tagged),
+    "conjugated tensor": lambda n: torch.tensor([1j, n]).conj(),
+    "negated tensor": lambda n: torch.tensor([1j, n]).conj().imag,
+    "sparse tensor": lambda n: torch.full((2,), n).to_sparse(),
+    "NaN and infinities": lambda n: torch.tensor([float("nan"), -0.0, float("inf"), n]),
+    "0-d array": lambda n: np.array(n, np.float32),
+    "zero-size array": lambda n: np.empty((0, n * 0 + 2)),
+    "Fortran array": lambda n: np.asfortranarray(np.arange(n, n + 6).reshape(2, 3)),
+    "strided array": lambda n: np.arange(n, n + 9).reshape(3, 3)[::2, 1:],
+    "broadcast array": lambda n: np.broadcast_to(np.array(n), (2, 3)).copy()[:, :1],
+    "byte-swapped array": lambda n: np.array([n], np.dtype(np.int32).newbyteorder()),
+    "object array": lambda n: np.array([n, None]),
+    "array of str": lambda n: np.array([str(n)]),
+    "array of bytes": lambda n: np.array([str(n).encode()]),
+    "array of dates": lambda n: np.array([n], "M8[D]"),
+    "structured array": lambda n: np.array([(n, n)], "i4, f8"),
+    "array subclass": lambda n: np.full(2, n).view(View),
+    "masked array": lambda n: np.ma.masked_equal([n, 1], 1),
+    "memmap": _memmap,
+    "str scalar": np.str_,
+    "bytes scalar": lambda n: np.bytes_(str(n).encode()),
+    "date scalar": lambda n: np.datetime64(n, "D"),
+    "void scalar": lambda n: np.array([(n, n)], "i4, f8")[0],
+    "int": int,
+    "largest int": lambda n: 2**63 - 1 - n,
+    "smallest int": lambda n: -(2**63) + n,
+    "int beyond 63 bits": lambda n: 2**63 + n,
+    "int beyond 64 bits": lambda n: 2**64 + n,
+    "float": lambda n: n / 3,
+    "NaN": lambda n: float("nan") if n % 2 else -0.0,
+    "bool": lambda n: n % 2 == 0,
+    "complex": complex,
+    "IntEnum": lambda n: Level(n % 2),
+    "Decimal": Decimal,
+    "str": str,
+    "empty str": lambda n: "" if n else "x",
+    "bytes": lambda n: bytes([n]),
+    "bytearray": lambda n: bytearray([n, n]),
+    "array.array": lambda n: array.array("i", [n, n]),
+    "None": lambda n: None,  # noqa: ARG005
+    "set": lambda n: {n},
+    "dict": lambda n: {"b": n, "a": str(n)},
+    "dict of other keys": lambda n: {0: n, None: -n, ("t", 1): {1.5: n}},
+    "empty dict": lambda n: {},  # noqa: ARG005
+    "dict subclass": lambda n: Labelled(a=n),
+    "OrderedDict": lambda n: OrderedDict(b=n, a=[n]),
+    "defaultdict": lambda n: defaultdict(list, b=n, a=n),
+    "Counter": lambda n: Counter({"a": n}),
+    "UserDict": lambda n: UserDict(a=n),
+    "mapping proxy": lambda n: types.MappingProxyType({"a": n}),
+    "own Mapping": lambda n: Frozen({"a": n, "b": [n]}),
+    "own Mapping of another signature": lambda n: Unmakable({"a": n}, None),
+    "list": lambda n: [n, float(n)],
+    "empty list": lambda n: [],  # noqa: ARG005
+    "tuple": lambda n: (n, str(n)),
+    "empty tuple": lambda n: (),  # noqa: ARG005
+    "namedtuple": lambda n: Point(n, str(n)),
+    "namedtuple with a constructor": lambda n: Finite(n, [n]),
+    "torch.Size": lambda n: torch.Size([n, n]),
+    "struct sequence": time.gmtime,
+    "torch's return type": lambda n: torch.tensor([[n, 1], [2, 3]]).max(0),
+    "dataclass": Record,
+    "range": lambda n: range(n, n + 3),
+    "UserList": lambda n: UserList([n, str(n)]),
+    "deque": lambda n: deque([n, n]),
+    "one part that has no layout": lambda n: {"a": n, "b": np.array([None])},
+    "an image and its label": lambda n: (_grid(n), n),
+    "nested": lambda n: {"a": [(_grid(n), Point(n, {"s": str(n)}))], "b": ((), {}, [np.int8(n)])},
+    "64 numbers": lambda n: [n] * 64,
+    "65 numbers": lambda n: [n] * 65,
+    "64 numbers in two lists": lambda n: ([n] * 32, [n] * 33),
+    "text inside sequences and dicts": lambda n: (
+        "a",
+        [str(n)],
+        {"k": b"b", "l": ("c", {"m": "d"})},
+    ),
+}
+
+_T = torch.tensor
+IRREGULAR: dict[str, list[Any]] = {
+    "shape": [torch.zeros(2), torch.zeros(3)],
+    "shape, later": [torch.zeros(2)] * 3 + [torch.zeros(3)],
+    "trailing shape": [np.zeros((2, 3)), np.zeros((2, 4))],
+    "same size, other shape": [np.zeros((2, 3)), np.zeros((3, 2))],
+    "number of axes": [torch.zeros(2), torch.zeros(2, 1)],
+    "0-d then 1-d tensor": [_T(1.0), _T([2.0])],
+    "1-d then 0-d tensor": [_T([1.0]), _T(2.0)],
+    "0-d then 1-d array": [np.array(1.0), np.array([2.0])],
+    "0-d then 2-d array": [np.array(1.0), np.array([[2.0]])],
+    "zero-size later": [torch.zeros(2), torch.zeros(0)],
+    "dtype of tensors": [_T([1]), _T([1.5]), _T([2])],
+    "dtype of 0-d tensors": [_T(1), _T(1.5)],
+    "dtype of arrays": [np.array([1], np.int8), np.array([300], np.int16)],
+    "byte order": [np.array([1], "<i4"), np.array([1], ">i4")],
+    "array of objects later": [np.array([1]), np.array([None])],
+    "array of str later": [np.array([1]), np.array(["a"])],
+    "tensor and array": [_T([1]), np.array([1])],
+    "array and tensor": [np.array([1]), _T([1])],
+    "array and list": [np.array([1.0, 2.0]), [3.0, 4.0]],
+    "0-d array and number": [np.array(1.0), 2.0],
+    "number and 0-d array": [2.0, np.array(1.0)],
+    "number and 0-d tensor": [2.0, _T(1.0)],
+    "0-d tensor and number": [_T(1.0), 2.0],
+    "bfloat16 later": [torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16)],
+    "requires grad later": [torch.zeros(2), torch.zeros(2, requires_grad=True)],
+    "requires grad earlier": [torch.zeros(2, requires_grad=True), torch.zeros(2)],
+    "Parameter later": [torch.zeros(2), torch.nn.Parameter(torch.zeros(2))],
+    "subclass later": [torch.zeros(2), torch.zeros(2).as_subclass(Tagged)],
+    "subclass earlier": [torch.zeros(2).as_subclass(Tagged), torch.zeros(2)],
+    "sparse later": [torch.zeros(2), torch.zeros(2).to_sparse()],
+    "conjugated later": [_T([1j]), _T([1j]).conj()],
+    "int then float": [1, 2.5],
+    "float then int": [1.5, 2],
+    "bool then int": [True, 2],
+    "int then bool": [2, True],
+    "float then bool": [0.5, True],
+    "int then beyond 64 bits": [1, 2**64],
+    "int then uint64": [1, 2**63],
+    "int then complex": [1, 1j],
+    "int then str": [1, "a"],
+    "str then int": ["a", 1],
+    "str then bytes": ["a", b"b"],
+    "str then None": ["a", None],
+    "float then str": [1.5, "2.5"],
+    "int then None": [1, None],
+    "None then int": [None, 1],
+    "int then IntEnum": [1, Level.HIGH],
+    "int then NumPy's": [1, np.int64(2)],
+    "NumPy's then int": [np.int64(1), 2],
+    "NumPy's bool then bool": [np.True_, False],
+    "NumPy's float32 then float64": [np.float32(0.1), np.float64(0.1)],
+    "NumPy's float64 then float": [np.float64(0.1), 0.1],
+    "float then NumPy's float64": [0.1, np.float64(0.1)],
+    "NumPy's uint64, large": [np.uint64(1), np.uint64(2**63)],
+    "order of keys": [{"a": 1, "b": 2}, {"b": 3, "a": 4}, {"b": 5, "a": 6}],
+    "another key": [{"a": 1}, {"b": 2}],
+    "missing key": [{"a": 1, "b": 2}, {"a": 1}],
+    "extra key": [{"a": 1}, {"a": 1, "b": 2}],
+    "equal keys": [{1: 1}, {True: 2}, {1.0: 3}],
+    "dict then OrderedDict": [{"a": 1}, OrderedDict(a=2)],
+    "OrderedDict then dict": [OrderedDict(a=2), {"a": 1}],
+    "dict then defaultdict": [{"a": 1, "b": 2}, defaultdict(int, a=2)],
+    "defaultdict then fewer keys": [defaultdict(int, a=1), defaultdict(int)],
+    "dict then list": [{0: 1}, [2]],
+    "dict then int": [{"a": 1}, 2],
+    "list then tuple": [[1, 2], (3, 4)],
+    "tuple then list": [(1, 2), [3, 4]],
+    "list then str": [["a", "b"], "cd"],
+    "list then int": [[1], 2],
+    "int then list": [1, [2]],
+    "lengths": [[1, 2], [3]],
+    "lengths of tuples": [(1,), (2, 3)],
+    "empty then not": [(), (1,)],
+    "nested lengths": [{"a": [1, 2]}, {"a": [1]}],
+    "named tuple then tuple": [Point(1, 2), (3, 4)],
+    "tuple then named tuple": [(3, 4), Point(1, 2)],
+    "named tuple then a longer tuple": [Point(1, 2), (3, 4, 5)],
+    "named tuple then its subclass": [Point(1, 2), Finite(3, 4)],
+    "one odd leaf of many": [(_T([1.0]), {"k": [n, "s" if n == 3 else n]}) for n in range(ROWS)],
+    "shapes that change and change back": [torch.zeros(n) for n in (2, 2, 2, 3, 3, 3, 2, 2, 2, 2)],
+    "layouts that change": [*([1] * 4), *([{"a": 1}] * 4), *([(np.zeros(2),)] * 4), *([1] * 4)],
+    "ragged for long, then regular": [[0] * n for n in range(30)] + [[0]] * 40,
+}
+
+
+@pytest.mark.parametrize("batch_size", [2, None])
+@pytest.mark.parametrize("case", REGULAR)
+def test_samples_of_one_kind(case: str, batch_size: int | None, alike: Callable[..., Any]) -> None:
+    made = [REGULAR[case](number) for number in range(ROWS)]
+    told = alike(lambda loader: loader(Samples(made), batch_size=batch_size))
+    assert len(batches(told)) + len(errors(told)) == 2 * (3 if batch_size == 2 else ROWS)
+
+
+@pytest.mark.parametrize("dtype", EVERY_DTYPE, ids=str)
+def test_tensors_of_every_dtype(dtype: torch.dtype, alike: Callable[..., Any]) -> None:
+    made = [torch.tensor([[number, 1, 0]]).to(dtype) for number in range(ROWS)]
+    assert not errors(alike(lambda loader: loader(Samples(made), batch_size=2)))
+
+
+@pytest.mark.parametrize("code", EVERY_CODE)
+def test_arrays_of_every_dtype(code: str, alike: Callable[..., Any]) -> None:
+    made = [np.array([[number, 1, 0]], code) for number in range(ROWS)]
+    alike(lambda loader: loader(Samples(made), batch_size=2))
+
+
+@pytest.mark.parametrize("code", EVERY_CODE)
+def test_scalars_of_every_dtype(code: str, alike: Callable[..., Any]) -> None:
+    made = [np.dtype(code).type(number) for number in range(ROWS)]
+    alike(lambda loader: loader(Samples(made), batch_size=2))
+
+
+@pytest.mark.parametrize("case", IRREGULAR)
+def test_samples_that_differ(case: str, alike: Callable[..., Any]) -> None:
+    alike(lambda loader: loader(Samples(IRREGULAR[case]), batch_size=2))
+
+
+@pytest.mark.parametrize("case", IRREGULAR)
+def test_samples_that_differ_from_a_learned_layout(case: str, alike: Callable[..., Any]) -> None:
+    first, *rest = IRREGULAR[case]
+    alike(lambda loader: loader(Samples([first, first, *rest, first, first]), batch_size=2))

@@ -1,0 +1,520 @@
+"""The loader itself: its arguments, how far ahead it draws, and how it is closed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import threading
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from conftest import PATIENCE
+
+from threadloader import ClosedError, ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+WRONG_TYPES = {
+    "dataset": [7, iter([1])],
+    "batch_size": ["4", 2.0, True],
+    "shuffle": ["yes"],
+    "sampler": [7],
+    "batch_sampler": [7],
+    "num_workers": ["2", 1.5, False],
+    "collate_fn": ["stack"],
+    "threads": ["2", 1.5, True],
+    "drop_last": ["no"],
+    "generator": ["seed", 7],
+    "persistent_workers": ["no"],
+    "prefetch": ["2", 1.5, True],
+}
+WRONG_VALUES = {
+    "batch_size": [0, -1],
+    "num_workers": [-1],
+    "threads": [-1],
+    "prefetch": [0, -1],
+    "output": ["jax", 7, ""],
+    "dataset_copy": ["shallow", "a callable", 7],
+}
+
+
+def cases(wrong: dict[str, list[Any]]) -> pytest.MarkDecorator:
+    pairs = [(name, value) for name, values in wrong.items() for value in values]
+    return pytest.mark.parametrize(
+        ("name", "value"), pairs, ids=[f"{name}={type(v).__name__}-{v}"[:40] for name, v in pairs]
+    )
+
+
+class Epochs:
+    """Sample ``i`` is ``i`` and the epoch that was set last."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        return 100 * self.epoch + index
+
+
+class Recording:
+    """Sample ``i`` is ``i``; keeps the threads that were here."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.threads: list[threading.Thread] = []
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        self.threads.append(threading.current_thread())
+        return index
+
+
+class Held:
+    """Sample ``i`` is ``i``; from ``start`` on samples wait for the gate."""
+
+    def __init__(self, size: int, start: int) -> None:
+        self.size = size
+        self.start = start
+        self.fetched: list[int] = []
+        self.held = Event()
+        self.gate = Event()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        self.fetched.append(index)
+        if index >= self.start:
+            self.held.set()
+            assert self.gate.wait(PATIENCE)
+        return index
+
+
+class Counted:
+    """A sampler, or a batch sampler, that counts what is drawn from it."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self.entries = entries
+        self.drawn = 0
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        for entry in self.entries:
+            self.drawn += 1
+            yield entry
+
+
+class Endless:
+    """A dataset that has no length."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def lists(loader: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in loader]
+
+
+@cases(WRONG_TYPES)
+def test_an_argument_of_a_wrong_type_is_named(name: str, value: Any) -> None:
+    arguments = {"dataset": range(4), name: value}
+    shown = type(value).__name__ if name == "dataset" else repr(value)
+    # torch raises a ValueError for some; either is one that a caller would catch.
+    with pytest.raises((TypeError, ValueError), match=name) as caught:
+        ThreadLoader(**arguments)
+    assert shown in str(caught.value)
+
+
+@cases(WRONG_VALUES)
+def test_an_argument_of_a_wrong_value_is_named(name: str, value: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=name) as caught:
+        ThreadLoader(range(4), **{name: value})
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"sampler": [0], "shuffle": True}, r"sampler.*shuffle"),
+        ({"batch_sampler": [[0]], "batch_size": 2}, r"batch_sampler.*batch_size"),
+        ({"batch_sampler": [[0]], "shuffle": True}, r"batch_sampler.*shuffle"),
+        ({"batch_sampler": [[0]], "sampler": [0]}, r"batch_sampler.*sampler"),
+        ({"batch_sampler": [[0]], "sampler": []}, r"batch_sampler.*sampler"),
+        ({"batch_sampler": [[0]], "drop_last": True}, r"batch_sampler.*drop_last"),
+        ({"batch_size": None, "drop_last": True}, r"batch_size.*drop_last"),
+        ({"threads": 2, "num_workers": 3}, r"threads.*num_workers.*2.*3"),
+        ({"threads": 0, "persistent_workers": True}, r"persistent_workers.*num_workers"),
+    ],
+)
+def test_arguments_that_exclude_each_other_are_named(arguments: Any, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        ThreadLoader(range(4), **arguments)
+
+
+def test_an_argument_that_is_not_there_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="batchsize"):
+        ThreadLoader(range(4), batchsize=2)  # type: ignore[call-arg]
+
+
+@pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
+def test_torch_output_without_torch_says_what_to_install() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"threadloader\[torch\]"):
+        ThreadLoader(range(4), output="torch")
+
+
+def test_an_iterable_dataset_is_refused() -> None:
+    data = pytest.importorskip("torch.utils.data")
+
+    class Stream(data.IterableDataset):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+    with pytest.raises(TypeError, match=r"dataset.*Stream"):
+        ThreadLoader(Stream())
+
+
+@pytest.mark.parametrize("number", [np.int64(2), np.uint8(2)])
+def test_numpy_integers_are_integers(number: Any, spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(
+        range(4), batch_size=number, threads=number, prefetch=number
+    )
+    assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "batches"),
+    [
+        ({"batch_size": 3}, 4),
+        ({"batch_size": 3, "drop_last": True}, 3),
+        ({"batch_size": 10}, 1),
+        ({"batch_size": 11, "drop_last": True}, 0),
+        ({"batch_size": None}, 10),
+        ({"batch_size": 2, "sampler": [5, 6, 7]}, 2),
+        ({"batch_sampler": [[1], [2, 3]]}, 2),
+    ],
+)
+def test_the_length_is_the_number_of_batches(
+    arguments: dict[str, Any], batches: int, spawn: Spawn
+) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(10), threads=1, **arguments)
+    assert len(loader) == batches == len(spawn(list, loader).result(PATIENCE))
+
+
+def test_a_sampler_without_a_length_gives_a_loader_without_one(spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(
+        Endless(), batch_size=2, sampler=map(int, "314"), threads=1
+    )
+    with pytest.raises(TypeError):
+        len(loader)
+    assert spawn(lists, loader).result(PATIENCE) == [[3, 1], [4]]
+
+
+@pytest.mark.parametrize("threads", [0, 1, 5])
+def test_num_workers_is_another_name_for_threads(threads: int) -> None:
+    assert ThreadLoader(range(4), num_workers=threads).statistics().workers == threads
+    assert ThreadLoader(range(4), threads=threads).num_workers == threads
+    assert ThreadLoader(range(4), threads=threads, num_workers=threads).num_workers == threads
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system has no affinity")
+def test_by_default_there_are_no_more_threads_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert 1 <= ThreadLoader(range(4)).num_workers <= len(os.sched_getaffinity(0))
+
+
+def test_by_default_the_ranks_of_a_host_share_its_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "100000")
+    assert ThreadLoader(range(4)).num_workers == 1
+
+
+def test_no_threads_means_the_calling_thread(spawn: Spawn) -> None:
+    dataset = Recording(5)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=2, threads=0)
+    before = threading.active_count()
+    assert lists(loader) == [[0, 1], [2, 3], [4]]
+    assert set(dataset.threads) == {threading.current_thread()}
+    assert threading.active_count() <= before
+    assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3], [4]]
+    assert len(set(dataset.threads)) == 2
+
+
+def test_worker_threads_have_names_that_say_whose_they_are(spawn: Spawn) -> None:
+    dataset = Recording(50)
+    spawn(list, ThreadLoader(dataset, threads=2)).result(PATIENCE)
+    for thread in dataset.threads:
+        assert re.fullmatch(r"tl\d+-worker-[01]", thread.name)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_no_batch_size_gives_single_samples(threads: int, spawn: Spawn) -> None:
+    samples = [np.arange(3), "text", {"a": 1}, (1, 2.5), None]
+    loader: ThreadLoader[Any] = ThreadLoader(
+        samples, batch_size=None, threads=threads, output="numpy"
+    )
+    delivered = spawn(list, loader).result(PATIENCE)
+    assert delivered[0].tolist() == [0, 1, 2]
+    assert delivered[1:] == samples[1:]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_no_batch_size_calls_collate_fn_with_each_sample(threads: int, spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(
+        range(3), batch_size=None, threads=threads, collate_fn=str
+    )
+    assert spawn(list, loader).result(PATIENCE) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_collate_fn_gets_the_list_of_samples(threads: int, spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader("abcde", 2, threads=threads, collate_fn="+".join)
+    assert spawn(list, loader).result(PATIENCE) == ["a+b", "c+d", "e"]
+
+
+def test_collate_fn_runs_in_a_worker(spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(
+        range(4), threads=2, collate_fn=lambda _: threading.current_thread().name
+    )
+    assert all("-worker-" in name for name in spawn(list, loader).result(PATIENCE))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_shuffle_gives_each_epoch_an_order_of_its_own(threads: int, spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(200), 200, shuffle=True, threads=threads)
+    ((first,), (second,)) = (spawn(lists, loader).result(PATIENCE) for _ in range(2))
+    assert sorted(first) == sorted(second) == list(range(200))
+    assert list(range(200)) != first != second
+
+
+def test_a_numpy_generator_decides_the_order(spawn: Spawn) -> None:
+    orders = [
+        spawn(
+            lists,
+            ThreadLoader(
+                range(50), 50, shuffle=True, threads=2, generator=np.random.default_rng(seed)
+            ),
+        ).result(PATIENCE)
+        for seed in (1, 1, 2)
+    ]
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_the_window_is_drawn_at_iter_and_one_more_before_each_batch(spawn: Spawn) -> None:
+    sampler = Counted([[index] for index in range(6)])
+    loader: ThreadLoader[Any] = ThreadLoader(range(6), batch_sampler=sampler, threads=2, prefetch=3)
+    iterator = iter(loader)
+    drawn = [sampler.drawn]
+    while spawn(next, iterator, None).result(PATIENCE) is not None:
+        drawn.append(sampler.drawn)
+    assert drawn == [3, 4, 5, 6, 6, 6, 6]
+
+
+def test_without_threads_a_batch_is_drawn_when_it_is_asked_for() -> None:
+    sampler = Counted([[index] for index in range(3)])
+    loader: ThreadLoader[Any] = ThreadLoader(range(3), batch_sampler=sampler, threads=0)
+    drawn = [sampler.drawn for _ in loader]
+    assert drawn == [1, 2, 3]
+
+
+def test_single_samples_are_drawn_as_far_ahead_as_batches(spawn: Spawn) -> None:
+    sampler = Counted(list(range(9)))
+    with ThreadLoader(range(9), batch_size=None, sampler=sampler, threads=1, prefetch=5) as loader:
+        iterator = iter(loader)
+        assert sampler.drawn == 5
+        spawn(next, iterator).result(PATIENCE)
+        assert sampler.drawn == 6
+
+
+def test_the_sampler_is_drawn_from_by_the_consumer_alone(spawn: Spawn) -> None:
+    drawers: list[threading.Thread] = []
+
+    def indices() -> Iterator[int]:
+        for index in range(20):
+            drawers.append(threading.current_thread())
+            yield index
+
+    loader: ThreadLoader[Any] = ThreadLoader(range(20), 2, sampler=indices(), threads=3)
+    spawn(list, loader).result(PATIENCE)
+    (drawer,) = set(drawers)
+    assert drawer.name.startswith("test-")
+
+
+@pytest.mark.parametrize(("threads", "batch_size"), [(1, 1), (2, 64), (32, 1), (32, 8)])
+def test_a_default_window_has_work_for_all_threads(threads: int, batch_size: int) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(9), batch_size, threads=threads)
+    assert loader.statistics().window * batch_size >= 2 * threads
+    assert loader.statistics().window >= 4
+
+
+@pytest.mark.parametrize(("prefetch", "drawn"), [(None, 2), (4, 4)], ids=["default", "explicit"])
+def test_large_batches_shrink_the_default_window_alone(
+    prefetch: int | None, drawn: int, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    monkeypatch.setattr("threadloader.epoch.LARGE_NBYTES", 1000)
+    sampler = Counted([[index] for index in range(6)])
+    with ThreadLoader(
+        [np.zeros(400)] * 6, batch_sampler=sampler, threads=1, prefetch=prefetch
+    ) as loader:
+        spawn(list, loader).result(PATIENCE)  # which tells how large a batch is
+        sampler.drawn = 0
+        iterator = iter(loader)
+        assert sampler.drawn == drawn
+        del iterator
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_epoch_set_between_epochs_is_seen(threads: int, spawn: Spawn) -> None:
+    dataset = Epochs(4)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, 2, threads=threads)
+    assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3]]
+    dataset.set_epoch(3)
+    assert spawn(lists, loader).result(PATIENCE) == [[300, 301], [302, 303]]
+
+
+def test_an_epoch_set_while_iterating_waits_for_the_next(spawn: Spawn) -> None:
+    dataset = Epochs(6)
+    iterator = iter(ThreadLoader(dataset, 2, threads=2, prefetch=1))
+    spawn(next, iterator).result(PATIENCE)
+    dataset.set_epoch(3)
+    assert spawn(lists, iterator).result(PATIENCE) == [[2, 3], [4, 5]]
+
+
+def test_persistent_workers_keep_the_dataset_as_it_was(spawn: Spawn) -> None:
+    dataset = Epochs(4)
+    with ThreadLoader(dataset, 2, threads=2, persistent_workers=True) as loader:
+        spawn(list, loader).result(PATIENCE)
+        dataset.set_epoch(3)
+        assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3]]
+        loader.close()
+        assert spawn(lists, loader).result(PATIENCE) == [[300, 301], [302, 303]]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_persistent_workers_alone_outlive_an_epoch(persistent: bool, spawn: Spawn) -> None:
+    dataset = Recording(4)
+    with ThreadLoader(dataset, threads=1, persistent_workers=persistent) as loader:
+        for _ in range(3):
+            spawn(list, loader).result(PATIENCE)
+    assert len(set(dataset.threads)) == (1 if persistent else 3)
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
+def test_a_closed_loader_can_be_iterated_again(persistent: bool, spawn: Spawn) -> None:
+    with ThreadLoader(range(4), threads=2, persistent_workers=persistent) as loader:
+        for _ in range(3):
+            spawn(next, iter(loader)).result(PATIENCE)
+            spawn(loader.close).result(PATIENCE)
+            assert spawn(lists, loader).result(PATIENCE) == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_close_ends_every_iterator(threads: int, spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(9), threads=threads)
+    iterators = [iter(loader) for _ in range(3)]
+    spawn(next, iterators[0]).result(PATIENCE)
+    spawn(loader.close).result(PATIENCE)
+    for iterator in iterators:
+        with pytest.raises(ClosedError):
+            spawn(next, iterator).result(PATIENCE)
+
+
+def test_a_loader_may_be_closed_at_any_time_and_twice(spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(4), threads=2, persistent_workers=True)
+    loader.close()
+    spawn(list, loader).result(PATIENCE)
+    for _ in range(2):
+        spawn(loader.close).result(PATIENCE)
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
+def test_leaving_the_with_block_joins_all_threads(persistent: bool, spawn: Spawn) -> None:
+    dataset = Recording(40)
+    with ThreadLoader(dataset, threads=2, persistent_workers=persistent) as loader:
+        iterator = iter(loader)
+        spawn(next, iterator).result(PATIENCE)
+    assert not any(thread.is_alive() for thread in dataset.threads)
+
+
+def drop(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001
+    iterators.clear()
+
+
+def close_iterator(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001
+    iterators[0].close()
+
+
+def close_loader(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001
+    loader.close()
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
+@pytest.mark.parametrize("end", [drop, close_iterator, close_loader])
+def test_what_is_queued_is_cancelled_at_once(
+    end: Callable[..., None], persistent: bool, spawn: Spawn
+) -> None:
+    """Only the samples that are running when the iterator ends are ever asked for."""
+    dataset = Held(100, start=1)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, 10, threads=1, persistent_workers=persistent)
+    iterators = [iter(loader)]
+    assert dataset.held.wait(PATIENCE)
+    ending = spawn(end, loader, iterators)
+    # Closing waits for the sample that is running, so that it has to end meanwhile; but no
+    # earlier than all else is cancelled, which a consumer is told.
+    if end is drop:
+        ending.result(PATIENCE)
+    else:
+        assert isinstance(spawn(next, iterators[0]).exception(PATIENCE), ClosedError)
+    dataset.gate.set()
+    ending.result(PATIENCE)
+    spawn(loader.close).result(PATIENCE)
+    assert dataset.fetched == [0, 1]
+
+
+def test_a_ticket_of_many_rows_is_cancelled_between_its_samples(spawn: Spawn) -> None:
+    dataset = Held(200, start=200)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, 100, threads=1)
+    spawn(list, loader).result(PATIENCE)  # samples of microseconds make large tickets
+    dataset.fetched.clear()
+    dataset.start = 3
+    iterators = [iter(loader)]
+    assert dataset.held.wait(PATIENCE)
+    spawn(drop, loader, iterators).result(PATIENCE)
+    dataset.gate.set()
+    spawn(loader.close).result(PATIENCE)
+    join(threading.enumerate())
+    assert dataset.fetched == [0, 1, 2, 3]
+
+
+def test_break_cancels_what_is_queued_at_once(spawn: Spawn) -> None:
+    dataset = Held(100, start=2)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, threads=1)
+
+    def consume() -> Any:
+        for batch in loader:
+            assert dataset.held.wait(PATIENCE)
+            if batch:
+                break
+        dataset.gate.set()
+        return batch
+
+    assert spawn(consume).result(PATIENCE).tolist() == [1]
+    spawn(loader.close).result(PATIENCE)
+    assert dataset.fetched == [0, 1, 2]

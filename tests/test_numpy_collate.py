@@ -1,0 +1,253 @@
+"""NumPy batches: torch's structure and errors, with arrays for tensors."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import OrderedDict, UserDict, UserList, defaultdict
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from conformance.pictures import picture
+from conformance.samples import ARRAYS, BEYOND, ODD, PLAIN, samples, trees
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadloader.numpy_collate import numpy_collate, numpy_convert
+
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+def _as_arrays(batch: Any) -> Any:
+    """Return a batch of torch's with arrays for its tensors."""
+    if hasattr(batch, "numpy"):
+        return batch.numpy()
+    if isinstance(batch, dict):
+        twin = batch.copy()
+        twin.update({key: _as_arrays(part) for key, part in batch.items()})
+        return twin
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(_as_arrays, batch))
+    return list(map(_as_arrays, batch)) if isinstance(batch, list) else batch
+
+
+def _default_collate(samples: list[Any]) -> Any:
+    from torch.utils.data import default_collate  # noqa: PLC0415  # torch is optional
+
+    return _as_arrays(default_collate(samples))
+
+
+@needs_torch
+@given(tree=trees(PLAIN), rows=st.integers(1, 4))
+def test_a_batch_is_that_of_default_collate(tree: Any, rows: int) -> None:
+    batch = [tree(number) for number in range(rows)]
+    assert picture(numpy_collate(batch)) == picture(_default_collate(batch))
+
+
+def _values(batch: Any) -> Any:
+    """Return all but the dtypes: of a float and an int torch makes float32, NumPy float64."""
+    if isinstance(batch, np.ndarray):
+        return repr(batch.astype(complex).tolist())
+    if isinstance(batch, dict):
+        return type(batch), [(key, _values(part)) for key, part in batch.items()]
+    if isinstance(batch, (list, tuple)):
+        return type(batch), list(map(_values, batch))
+    return batch
+
+
+@needs_torch
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy:UserWarning")
+@given(batch=samples((*PLAIN, *ODD, BEYOND), min_size=1))
+def test_what_default_collate_takes_is_taken(batch: list[Any]) -> None:
+    try:
+        expected = _default_collate(batch)
+    except Exception:  # noqa: BLE001  # whatever torch raises
+        return
+    assert _values(numpy_collate(batch)) == _values(expected)
+
+
+def _arrays(batch: Any) -> list[Any]:
+    if isinstance(batch, (dict, list, tuple)):
+        parts = list(batch.values() if isinstance(batch, dict) else batch)
+        if parts and isinstance(parts[0], (str, bytes)):
+            return []  # gathered as they are, with whatever follows
+        return [array for part in parts for array in _arrays(part)]
+    return [batch] if isinstance(batch, np.ndarray) else []
+
+
+@given(batch=samples((*PLAIN, *ODD, BEYOND), min_size=1))
+def test_every_array_of_a_batch_has_numbers_and_one_row_a_sample(batch: list[Any]) -> None:
+    try:
+        collated = numpy_collate(batch)
+    except Exception:  # noqa: BLE001  # whatever indexing a sample of another kind raises
+        return
+    assert all(array.dtype.kind in "biufc" for array in _arrays(collated))
+    assert all(len(array) == len(batch) for array in _arrays(collated))
+
+
+@pytest.mark.parametrize("leaf", ARRAYS, ids=lambda leaf: leaf.name)
+def test_arrays_are_stacked(leaf: Any) -> None:
+    batch = [leaf(0), leaf(1), leaf(2)]
+    assert picture(numpy_collate(batch)) == picture(np.stack(batch))
+
+
+@pytest.mark.parametrize(
+    ("batch", "dtype"),
+    [
+        ([1, 2], np.int64),
+        ([1, True], np.int64),
+        ([True, False], np.bool_),
+        ([1.5, 2], np.float64),
+        ([0.5, 2**64], np.float64),
+        ([np.int8(1), np.int8(2)], np.int8),
+        ([np.float32(1)], np.float32),
+        ([np.bool_(1)], np.bool_),
+        ([np.uint64(2**63)], np.uint64),
+    ],
+    ids=str,
+)
+def test_numbers_become_one_array(batch: list[Any], dtype: type) -> None:
+    collated = numpy_collate(batch)
+    assert collated.dtype == dtype
+    assert collated.tolist() == batch
+
+
+@pytest.mark.parametrize("batch", [["a", "b"], [b"a", b"b"], ["a", 1]], ids=str)
+def test_text_stays_as_it_is(batch: list[Any]) -> None:
+    assert numpy_collate(batch) is batch
+
+
+CONTAINERS: dict[str, tuple[list[Any], Any]] = {
+    "dict": ([{"b": 1, "a": "x"}, {"a": "y", "b": 2}], {"b": [1, 2], "a": ["x", "y"]}),
+    "empty dict": ([{}, {}], {}),
+    "OrderedDict": ([OrderedDict(a=1), OrderedDict(a=2)], OrderedDict(a=[1, 2])),
+    "defaultdict": ([defaultdict(int, a=1), {"a": 2}], defaultdict(int, a=[1, 2])),
+    "UserDict": ([UserDict(a=1), {"a": 2}], UserDict(a=[1, 2])),
+    "mapping proxy": ([MappingProxyType({"a": 1}), {"a": 2}], MappingProxyType({"a": [1, 2]})),
+    "list": ([[1, "a"], [2, "b"]], [[1, 2], ("a", "b")]),
+    "tuple": ([(1, "a"), (2, "b")], [[1, 2], ("a", "b")]),
+    "empty tuple": ([(), ()], []),
+    "namedtuple": ([Point(1, "a"), Point(2, "b")], Point([1, 2], ("a", "b"))),
+    "UserList": ([UserList([1]), UserList([2])], UserList([[1, 2]])),
+    "range": ([range(2), range(2)], [[0, 0], [1, 1]]),
+}
+
+
+def _as_lists(batch: Any) -> Any:
+    return batch.tolist() if isinstance(batch, np.ndarray) else batch
+
+
+@pytest.mark.parametrize("case", CONTAINERS)
+def test_a_container_is_collated_part_by_part(case: str) -> None:
+    batch, expected = CONTAINERS[case]
+    collated = numpy_collate(batch)
+    assert type(collated) is type(expected)
+    if hasattr(collated, "keys"):
+        assert list(collated) == list(expected)
+        collated, expected = collated.values(), expected.values()
+    assert [_as_lists(part) for part in collated] == list(expected)
+
+
+def test_samples_are_not_changed() -> None:
+    first = {"a": [1, 2]}
+    numpy_collate([first, {"a": [3, 4]}])
+    assert first == {"a": [1, 2]}
+
+
+UNSUPPORTED = "must contain tensors, numpy arrays, numbers, dicts or lists; found"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [None, 1j, {1}, object(), np.array([None]), np.array(["a"]), np.array([b"a"])],
+    ids=["None", "complex", "set", "object", "array of objects", "of str", "of bytes"],
+)
+def test_what_cannot_be_collated_is_a_type_error_that_names_it(odd: Any) -> None:
+    found = getattr(odd, "dtype", type(odd))
+    with pytest.raises(TypeError, match=UNSUPPORTED) as caught:
+        numpy_collate([{"a": (odd,)}] * 2)
+    assert str(caught.value).endswith(str(found))
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        [1, "a"],
+        [1, None],
+        [1.5, None],
+        [1.5, "2.5"],
+        [2**64, 1],
+        [1, 2**64],
+        [np.float32(1), "a"],
+        [np.float32(1), None],
+        [np.array([1]), np.array(["a"])],
+        [np.array([1]), np.array([None])],
+        [np.array([1]), None],
+    ],
+    ids=str,
+)
+def test_a_batch_of_numbers_never_turns_into_one_of_objects_or_strings(batch: list[Any]) -> None:
+    # NumPy would: np.array([1, "a"]) is an array of str, np.array([1.5, None], float) has a NaN.
+    with pytest.raises((TypeError, ValueError, OverflowError, RuntimeError)):
+        numpy_collate(batch)
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        ([np.array(1.0), 2.0], [1.0, 2.0]),
+        ([np.array([1.0, 2.0]), [3.0, 4.0]], [[1.0, 2.0], [3.0, 4.0]]),
+    ],
+    ids=["number", "list"],
+)
+def test_what_follows_an_array_may_be_anything_that_becomes_one(
+    batch: list[Any], expected: list[Any]
+) -> None:
+    assert numpy_collate(batch).tolist() == expected
+
+
+def test_arrays_of_two_shapes_are_an_error_that_names_shapes_and_row() -> None:
+    with pytest.raises(RuntimeError, match=r"\[2\] at entry 0 and \[3\] at entry 2"):
+        numpy_collate([np.zeros(2), np.zeros(2), np.zeros(3)])
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_sequences_of_two_lengths_are_an_error(kind: type) -> None:
+    with pytest.raises(RuntimeError, match="should be of equal size"):
+        numpy_collate([kind([1, 2]), kind([1])])
+
+
+def test_a_missing_key_is_a_key_error() -> None:
+    with pytest.raises(KeyError, match="b"):
+        numpy_collate([{"a": 1, "b": 2}, {"a": 1}])
+
+
+@needs_torch
+def test_tensors_become_arrays() -> None:
+    import torch  # noqa: PLC0415  # torch is optional
+
+    parameter = torch.nn.Parameter(torch.ones(2))
+    collated = numpy_collate([{"a": parameter, "b": torch.tensor(1)}] * 3)
+    assert picture(collated["a"]) == picture(np.ones((3, 2), np.float32))
+    assert picture(collated["b"]) == picture(np.ones(3, np.int64))
+
+
+@needs_torch
+def test_a_single_sample_keeps_its_structure_with_arrays_for_tensors() -> None:
+    import torch  # noqa: PLC0415  # torch is optional
+
+    sample = {"a": (torch.ones(2), [Point(torch.tensor(1), "s")]), "b": None}
+    converted = numpy_convert(sample)
+    expected = {"a": (np.ones(2, np.float32), [Point(np.array(1), "s")]), "b": None}
+    assert picture(converted) == picture(expected)
+
+
+@pytest.mark.parametrize("sample", [1, "a", None, np.ones(2), range(3), object()], ids=str)
+def test_a_single_sample_without_tensors_is_the_sample_itself(sample: Any) -> None:
+    assert numpy_convert(sample) is sample
