@@ -453,6 +453,14 @@ def test_leaving_the_with_block_joins_all_threads(persistent: bool, spawn: Spawn
     assert not any(thread.is_alive() for thread in dataset.threads)
 
 
+def join_workers() -> None:
+    """Wait until no worker thread is left; all have been told to end."""
+    for thread in threading.enumerate():
+        if "-worker-" in thread.name:
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
 def drop(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001
     iterators.clear()
 
@@ -485,6 +493,7 @@ def test_what_is_queued_is_cancelled_at_once(
     dataset.gate.set()
     ending.result(PATIENCE)
     spawn(loader.close).result(PATIENCE)
+    join_workers()
     assert dataset.fetched == [0, 1]
 
 
@@ -494,12 +503,11 @@ def test_a_ticket_of_many_rows_is_cancelled_between_its_samples(spawn: Spawn) ->
     spawn(list, loader).result(PATIENCE)  # samples of microseconds make large tickets
     dataset.fetched.clear()
     dataset.start = 3
-    iterators = [iter(loader)]
+    iterator = iter(loader)
     assert dataset.held.wait(PATIENCE)
-    spawn(drop, loader, iterators).result(PATIENCE)
+    del iterator
     dataset.gate.set()
-    spawn(loader.close).result(PATIENCE)
-    join(threading.enumerate())
+    join_workers()
     assert dataset.fetched == [0, 1, 2, 3]
 
 
@@ -516,5 +524,5 @@ def test_break_cancels_what_is_queued_at_once(spawn: Spawn) -> None:
         return batch
 
     assert spawn(consume).result(PATIENCE).tolist() == [1]
-    spawn(loader.close).result(PATIENCE)
+    join_workers()
     assert dataset.fetched == [0, 1, 2]

@@ -63,8 +63,9 @@ def _numbers(values: Any, dtype: Any = None) -> Any:
     """Return an array, but never one of objects or strings, which NumPy would make of a mix."""
     array = np.array(values)  # without dtype=, which makes a number of "2.5" and NaN of None
     kinds = set(map(type, values)) if array.dtype == object else set()
-    if float in kinds and kinds <= {bool, int, float}:
-        array = np.array(list(map(float, values)))  # an int beyond 64 bits, among floats
+    if kinds & {float, complex} and kinds <= {bool, int, float, complex}:
+        # An int beyond 64 bits, among numbers that have room for it.
+        array = np.array([(complex if complex in kinds else float)(value) for value in values])
     if array.dtype.kind not in "?biufc":
         raise TypeError(_UNSUPPORTED.format(f"numbers mixed with other types in {values!r:.200}"))
     return array if dtype is None else array.astype(dtype)
