@@ -351,3 +351,14 @@ def test_threads_that_take_and_drop_never_share_a_slot(
     stamping = [spawn(stamp_and_check, stamp) for stamp in range(4)]
     assert all(future.result(PATIENCE) for future in stamping)
     assert ring.statistics().free <= 2
+
+
+def test_a_consumer_that_keeps_many_large_batches_is_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ring_module, "HELD_NBYTES", 20_000)
+    ring = Ring(keep=2)
+    kept = [_deliver(ring) for _ in range(19)]
+    with pytest.warns(UserWarning, match="20 batches") as told:
+        kept += [_deliver(ring) for _ in range(5)]
+    assert len(told) == 1

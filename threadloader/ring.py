@@ -15,6 +15,7 @@ slot: where none is free, a new one is made.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Ring", "RingStatistics", "Slot"]
 
 ALIGNMENT = 64  # bytes: a cache line, and what SIMD loads and torch's own allocator use
+HELD_NBYTES = 4 << 30  # bytes of delivered batches from which on their keeper is told, once
 SLACK = 4  # a free slot serves batches down to a quarter of its size, so that memory can shrink
 
 
@@ -102,6 +104,7 @@ class Ring:
         self._free: deque[Slot] = deque()  # longest unused first
         self._leases: dict[Slot, _Lease] = {}
         self._made = 0
+        self._warned = False
 
     def take(self, nbytes: int, holder: object) -> Slot:
         """Return a slot that stays out of reuse while ``holder`` lives.
@@ -133,6 +136,7 @@ class Ring:
         """
         root = np.frombuffer(slot.memory, dtype=np.uint8)
         self._bind(slot, root, delivered=True)
+        self._warn_if_hoarded()
         return root
 
     def free(self, slot: Slot) -> None:
@@ -153,6 +157,24 @@ class Ring:
                 leased=len(delivered),
                 leased_bytes=sum(slot.nbytes for slot in delivered),
             )
+
+    def _warn_if_hoarded(self) -> None:
+        """Tell a consumer that keeps far more batches than a loop over them would, once."""
+        with self._changed:
+            # One comparison as long as all is well: a loop holds no more than are kept free.
+            if self._warned or len(self._leases) <= 4 * self._keep:
+                return
+            held = sum(slot.nbytes for slot in self._leases)
+            if held < HELD_NBYTES:
+                return
+            self._warned = True
+            batches = len(self._leases)
+        warnings.warn(
+            f"{batches} batches ({held >> 20} MiB) are in use: something keeps batches, or views "
+            "of them, and so their memory; keep copies of the parts that are needed",
+            UserWarning,
+            stacklevel=4,
+        )
 
     def _bind(self, slot: Slot, holder: object, *, delivered: bool) -> None:
         lease = _Lease(holder, self._returning)
