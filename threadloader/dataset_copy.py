@@ -196,7 +196,8 @@ def _holds_parts(container: Any) -> bool:
     if len(container) > LARGE:
         return False  # a list of paths, say
     entries = container.values() if isinstance(container, Mapping) else container
-    return any(_is_dataset(entry) or callable(entry) for entry in entries)
+    one_of_each = {type(entry): entry for entry in entries}  # what it is, its type decides
+    return any(_is_dataset(entry) or callable(entry) for entry in one_of_each.values())
 
 
 def _is_dataset(value: object) -> bool:

@@ -118,11 +118,7 @@ class Epoch(Iterator[Any]):
                 self._stats.delivered(0.0)
             else:
                 self._wait(batch)
-            if not batch.done or not self._open:
-                raise ClosedError(_CLOSED)
-            self._open.popleft()
-            if self._pool is not None:
-                self._draw()
+            self._pass(batch)
             failure = batch.failure
             if failure is not None:
                 raise failure.error
@@ -141,7 +137,10 @@ class Epoch(Iterator[Any]):
             del self
 
     def close(self) -> None:
-        """Cancel what is queued, and wait for the samples that are running.  Idempotent."""
+        """Cancel what is queued, and wait for the samples that are running.  Idempotent.
+
+        Persistent workers are not waited for: they may run samples of another epoch.
+        """
         self._cancel()
         if self._pool is not None and self._owns_pool:
             self._pool.join()
@@ -167,10 +166,24 @@ class Epoch(Iterator[Any]):
             self._draw()
         if not self._open:
             self._ended = True
-            if self._pool is not None and self._owns_pool:
-                self._pool.stop()
+            self._cancel()  # for an epoch of no batches; all others have ended their pool
             raise StopIteration
         return self._open[0]
+
+    def _pass(self, batch: OpenBatch) -> None:
+        """Take a batch off the window, and draw one more."""
+        try:
+            self._open.popleft()
+        except IndexError:  # closed by another thread
+            raise ClosedError(_CLOSED) from None
+        if not batch.done:
+            raise ClosedError(_CLOSED)
+        if self._pool is None:
+            return
+        self._draw()
+        if not self._open and self._owns_pool:
+            # Here and not at StopIteration, which a loop over len(loader) never asks for.
+            self._pool.stop()
 
     def _wait(self, batch: OpenBatch) -> None:
         started = perf_counter()

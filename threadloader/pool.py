@@ -53,13 +53,15 @@ class Work(Protocol[W_contra]):
 
 
 # Every crew whose threads may be running, for the interpreter's exit.
+_teams_lock = Lock()
 _teams: weakref.WeakKeyDictionary[_Crew[Any], tuple[Thread, ...]] = weakref.WeakKeyDictionary()
 
 
 @atexit.register
 def _leave() -> None:
     """Stop all threads of all pools, and wait for them within one limit."""
-    teams = dict(_teams)
+    with _teams_lock:
+        teams = dict(_teams)
     for crew in teams:
         crew.stop()
     deadline = time.monotonic() + EXIT_SECONDS
@@ -77,7 +79,9 @@ class _Crew(Generic[W]):
 
     Invariants, whenever ``_lock`` is not held:
         1. Works are in the order in which they were put.
-        2. At least ``_idle`` threads wait for a token that is not on its way, or are about to.
+        2. ``_idle`` plus the tokens True on their way is the number of threads that wait or are
+           about to, less those that a token False has just woken: no wake-up is lost, and one
+           too many costs a look at the queue.
 
     Threads:
         put: planner only.
@@ -191,7 +195,8 @@ class Pool(Generic[W]):
             )
             thread.start()
             self._threads.append(thread)
-        _teams[self._crew] = tuple(self._threads)
+        with _teams_lock:
+            _teams[self._crew] = tuple(self._threads)
 
 
 def _run(crew: _Crew[W], enter: Callable[[int], AbstractContextManager[W]], number: int) -> None:
