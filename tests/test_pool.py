@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import PATIENCE
 
+from threadloader import ClosedError
+from threadloader import pool as pool_module
 from threadloader.pool import Pool
 
 if TYPE_CHECKING:
@@ -263,14 +265,36 @@ def test_a_pool_that_never_ran_can_be_stopped_and_joined(
         _finish(pool, spawn)
 
 
-def test_work_put_after_stop_is_not_run(spawn: Callable[..., Future[Any]]) -> None:
+def test_work_put_after_stop_is_refused_and_not_run(spawn: Callable[..., Future[Any]]) -> None:
     ran: list[int] = []
     with running(2) as pool:
         pool.put(Jobs())
         pool.stop()
-        pool.put(Jobs(ran.append, ran.append))
+        with pytest.raises(ClosedError):
+            pool.put(Jobs(ran.append, ran.append))
         spawn(pool.join).result(PATIENCE)
     assert not ran
+
+
+def test_a_thread_that_cannot_be_started_stops_those_that_were(
+    monkeypatch: pytest.MonkeyPatch, spawn: Callable[..., Future[Any]]
+) -> None:
+    class Few(threading.Thread):
+        started = 0
+
+        def start(self) -> None:
+            Few.started += 1
+            if Few.started == 3:
+                message = "can't start new thread"
+                raise RuntimeError(message)
+            super().start()
+
+    monkeypatch.setattr(pool_module, "Thread", Few)
+    pool: Pool[int] = Pool(4, "tl9", nullcontext)
+    with pytest.raises(RuntimeError, match="start new thread"):
+        pool.put(Jobs())
+    assert pool.stopped
+    spawn(pool.join).result(PATIENCE)
 
 
 def test_a_job_may_stop_and_join_its_own_pool(spawn: Callable[..., Future[Any]]) -> None:

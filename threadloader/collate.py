@@ -73,9 +73,10 @@ class Collation:
 
     Threads:
         open: planner.
-        learn, fell_back: worker.  Each attribute is replaced whole, atomically on both builds; a
-            race between two workers loses one observation of many.
-        layout: any.
+        learn, fitted, fell_back: worker.
+        layout, first_nbytes: any.
+        Each attribute is replaced whole, atomically on both builds; a race between two threads
+        loses one observation of many.
     """
 
     def __init__(
@@ -94,12 +95,14 @@ class Collation:
         self.function: Callable[[Any], Any] = _torch.default_collate if tensors else numpy_collate
         self.convert: Callable[[Any], Any] = _torch.tensor_of if tensors else _unchanged
         single = _torch.default_convert if tensors else numpy_convert
-        self._direct = batched and collate_fn in (None, self.function)
+        self._direct = batched and (collate_fn is None or collate_fn is self.function)
         if not self._direct:
-            self.function = collate_fn or single
+            self.function = single if collate_fn is None else collate_fn
         self._extensible = tensors
         self.layout: Layout | None = None
-        self.delivered_nbytes = 0  # size of the last slot delivered; the consumer's own
+        # Bytes of the first batch delivered, 0 if it was in no slot; set by the consumer, so that
+        # the window, and with it how far a sampler is drawn, depends on no worker's speed.
+        self.first_nbytes: int | None = None
         self._fallbacks = 0  # batches in a row that did not fit any one layout
         self._skip = 0  # batches still to go without a try
 
@@ -109,8 +112,9 @@ class Collation:
             return _SampleFilling(self.function)
         if not self._direct or (self._extensible and _torch.is_extended()):
             return _ListFilling(self.function, default=self._direct)
-        if self._skip:
-            self._skip -= 1
+        skip = self._skip
+        if skip > 0:
+            self._skip = skip - 1
             return _ListFilling(self.function, default=True)
         return _SlotFilling(self, rows, max(rows, self._rows or 0))
 
@@ -206,13 +210,16 @@ class _SlotFilling:
         return failed
 
     def take(self) -> Any:
-        slot = self._slot
-        if slot is None or self._layout is None:
-            return self._result
-        self._collation.delivered_nbytes = slot.nbytes
+        slot, layout = self._slot, self._layout
+        nbytes = layout.nbytes(self._slot_rows) if slot is not None and layout is not None else 0
+        if self._collation.first_nbytes is None:
+            self._collation.first_nbytes = nbytes
+        if slot is None or layout is None:
+            result, self._result = self._result, None
+            return result
         root: NDArray[Any] = self._collation.ring.lease(slot)
         self._slot = None
-        return self._layout.batch(root, self._fields, self._rows, self._collation.convert)
+        return layout.batch(root, self._fields, self._rows, self._collation.convert)
 
     def _lay_out(self, layout: Layout) -> None:
         slot = self._collation.ring.take(layout.nbytes(self._slot_rows), self)
@@ -265,7 +272,8 @@ class _ListFilling:
         return failed
 
     def take(self) -> Any:
-        return self._result
+        result, self._result = self._result, None
+        return result
 
 
 class _SampleFilling:
@@ -287,7 +295,8 @@ class _SampleFilling:
         return failed
 
     def take(self) -> Any:
-        return self._result
+        result, self._result = self._result, None
+        return result
 
 
 def _call(
@@ -304,7 +313,10 @@ def _odd_row(samples: Any) -> int | None:
     """Return the first row that is not as most rows are, if there is one to name."""
     if not isinstance(samples, list):
         return None
-    looks = [describe(sample) for sample in samples]
+    try:
+        looks = [describe(sample) for sample in samples]
+    except Exception:  # noqa: BLE001  # a property of the user's; the error to report is another
+        return None
     usual = Counter(looks).most_common(1)  # the first of several, so that of two rows the second
     return next((row for row, look in enumerate(looks) if look != usual[0][0]), None)
 

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader.errors import ClosedError
-from threadloader.work import OpenBatch, Progress, failed_batch, work_inline
+from threadloader.work import FailedBatch, OpenBatch, Progress, work_inline
 
 if TYPE_CHECKING:
     from threadloader.order import Planner
@@ -48,8 +48,8 @@ class Window:
         """Return how many batches to plan.
 
         Args:
-            nbytes: Bytes of the last batch delivered; 0 if unknown.  Not of the last batch
-                loaded: how far ahead a sampler is drawn must not depend on what is fast.
+            nbytes: Bytes of the first batch delivered; 0 if unknown.  How far ahead a sampler is
+                drawn must not depend on what is fast.
         """
         if self.fixed or not nbytes:
             return self.batches
@@ -96,7 +96,7 @@ class Epoch(Iterator[Any]):
         self._stats = stats
         self._length = length
         self._progress = Progress()
-        self._open: deque[OpenBatch] = deque()  # drawn and not yet returned, in order
+        self._open: deque[OpenBatch | FailedBatch] = deque()  # drawn and not yet returned, in order
         self._drawn_all = False
         self._ended = False  # all were returned
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
@@ -111,18 +111,20 @@ class Epoch(Iterator[Any]):
 
     def __next__(self) -> Any:
         batch = failure = None
+        self._stages.collation.ring.warn_if_hoarded()
         try:
             batch = self._first()
-            if self._pool is None:
-                work_inline(batch, self._inline)
-                self._stats.delivered(0.0)
-            else:
-                self._wait(batch)
+            if isinstance(batch, OpenBatch):
+                if self._pool is None:
+                    work_inline(batch, self._inline)
+                    self._stats.delivered(0.0)
+                else:
+                    self._wait(batch)
             self._pass(batch)
             failure = batch.failure
             if failure is not None:
                 raise failure.error
-            return batch.filling.take()
+            return batch.take()
         except Exception:
             raise
         except BaseException as error:  # Ctrl-C, say, here or in a sample
@@ -151,7 +153,7 @@ class Epoch(Iterator[Any]):
         if self._pool is not None:
             (self._pool.stop if self._owns_pool else self._pool.wake)()
 
-    def _first(self) -> OpenBatch:
+    def _first(self) -> OpenBatch | FailedBatch:
         """Return the batch that is delivered next.
 
         Raises:
@@ -160,17 +162,22 @@ class Epoch(Iterator[Any]):
         """
         if self._ended:
             raise StopIteration
-        if self._progress.cancelled:
-            raise ClosedError(_CLOSED)
         if not self._open:
             self._draw()
-        if not self._open:
+        try:
+            batch = self._open[0]
+        except IndexError:
+            batch = None
+        # In this order: `close`, in another thread, first cancels and then empties the window.
+        if self._progress.cancelled:
+            raise ClosedError(_CLOSED)
+        if batch is None:
             self._ended = True
             self._cancel()  # for an epoch of no batches; all others have ended their pool
             raise StopIteration
-        return self._open[0]
+        return batch
 
-    def _pass(self, batch: OpenBatch) -> None:
+    def _pass(self, batch: OpenBatch | FailedBatch) -> None:
         """Take a batch off the window, and draw one more."""
         try:
             self._open.popleft()
@@ -186,6 +193,7 @@ class Epoch(Iterator[Any]):
             self._pool.stop()
 
     def _wait(self, batch: OpenBatch) -> None:
+        """Wait until ``batch`` is done, or the epoch is closed."""
         started = perf_counter()
         self._progress.wait(batch)
         self._stats.delivered(perf_counter() - started)
@@ -194,20 +202,20 @@ class Epoch(Iterator[Any]):
         """Draw batches from the sampler until the window is full."""
         room = 1
         if self._pool is not None:
-            room = self._window.room(self._stages.collation.delivered_nbytes)
-        while not self._drawn_all and len(self._open) < room:
+            room = self._window.room(self._stages.collation.first_nbytes or 0)
+        while not (self._drawn_all or self._progress.cancelled) and len(self._open) < room:
             try:
                 plan = self._planner.draw()
+                if plan is None:
+                    self._drawn_all = True
+                    return
+                batch = OpenBatch(plan, self._stages, self._progress)
+                if self._pool is not None:
+                    self._pool.put(batch)
             except Exception as error:  # noqa: BLE001  # raised in its place, after what came before
-                self._open.append(failed_batch(error, self._stages, self._progress))
+                self._open.append(FailedBatch(error))
                 return
-            if plan is None:
-                self._drawn_all = True
-                return
-            batch = OpenBatch(plan, self._stages, self._progress)
             self._open.append(batch)
-            if self._pool is not None:
-                self._pool.put(batch)
 
 
 def _abandon(progress: Progress, signal: Callable[[], None] | None) -> None:

@@ -1,4 +1,4 @@
-"""Every exception that the package raises of its own, in one tree.
+"""The exceptions of the package's own, in one tree; for a wrong argument Python's own serve.
 
 ThreadLoaderError
 ├── ClosedError   (RuntimeError)   the iterator or loader was closed

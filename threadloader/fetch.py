@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cancellable", "Fetched", "Fetcher", "fetches_whole_batches"]
 
-# The samples; and the error that ended them early, if one did.
+# The samples and None; or their number and the error that ended them early.
 Fetched = tuple[Any, BaseException | None]
 
 
@@ -61,7 +61,7 @@ class Fetcher:
 
         Returns:
             A list of samples, in the order of the rows, or whatever ``__getitems__`` returned.
-            With an error, the list has the samples before the one that failed.
+            With an error, the number of samples before the one that failed.
         """
         if self._whole:
             return self._fetch_whole(ticket.batch.drawn)
@@ -80,11 +80,14 @@ class Fetcher:
                     break
                 add(dataset[index])
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
-            return samples, error
+            # The error keeps this frame, which keeps no samples.
+            fetched = len(samples)
+            samples.clear()
+            return fetched, error
         return samples, None
 
     def _fetch_whole(self, indices: Any) -> Fetched:
         try:
             return self._dataset.__getitems__(indices), None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
-            return [], error
+            return 0, error

@@ -315,7 +315,7 @@ def describe(value: Any) -> Any:
         return kind, *((key, describe(part)) for key, part in value.items())
     if isinstance(value, (list, tuple)):
         return kind, *map(describe, value)
-    return kind, getattr(value, "shape", None), str(getattr(value, "dtype", None))
+    return kind, repr(getattr(value, "shape", None)), repr(getattr(value, "dtype", None))
 
 
 def _infer(value: Any, gathered: Callable[[list[Any]], Any]) -> _Node | None:

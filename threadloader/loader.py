@@ -6,6 +6,7 @@ Nothing that a worker thread holds refers to the loader, so dropping it ends wha
 from __future__ import annotations
 
 import itertools
+import os
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +16,18 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from threadloader import _torch
-from threadloader.collate import Collation, Output
-from threadloader.cores import default_threads
+from threadloader.arguments import (
+    check_callable,
+    check_choice,
+    check_dataset,
+    check_flag,
+    check_generator,
+    check_order,
+    count,
+    output_of,
+    workers_of,
+)
+from threadloader.collate import Collation
 from threadloader.dataset_copy import DatasetCopy, copy_dataset
 from threadloader.epoch import Epoch, Window
 from threadloader.fetch import Fetcher, fetches_whole_batches
@@ -30,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from types import TracebackType
+
+    from threadloader.collate import Output
 
 __all__ = ["Statistics", "ThreadLoader"]
 
@@ -85,6 +98,11 @@ class ThreadLoader(Generic[T_co]):
     Raises:
         TypeError: An argument has a wrong type.
         ValueError: An argument has a wrong value, or excludes another.
+        ModuleNotFoundError: ``output="torch"``, and torch is not installed.
+
+    Threads:
+        iter, close, statistics: shared, but not ``iter`` and ``close`` at once.  Each iterator is
+            for one thread; two of them are independent, also in two threads.
     """
 
     def __init__(
@@ -105,28 +123,28 @@ class ThreadLoader(Generic[T_co]):
         output: Output | None = None,
         dataset_copy: DatasetCopy = "auto",
     ) -> None:
-        workers = _workers(threads, num_workers)
-        _check_dataset(dataset)
-        batch_size = None if batch_size is None else _count("batch_size", batch_size, at_least=1)
-        _check_order(batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last)
-        prefetch = None if prefetch is None else _count("prefetch", prefetch, at_least=1)
-        _check_callable("collate_fn", collate_fn)
-        _check_flag("shuffle", shuffle)
-        _check_flag("drop_last", drop_last)
-        _check_flag("persistent_workers", persistent_workers)
-        _check_generator(generator)
+        workers = workers_of(threads, num_workers)
+        check_dataset(dataset)
+        batch_size = None if batch_size is None else count("batch_size", batch_size, at_least=1)
+        check_order(batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last)
+        prefetch = None if prefetch is None else count("prefetch", prefetch, at_least=1)
+        check_callable("collate_fn", collate_fn)
+        check_flag("shuffle", shuffle)
+        check_flag("drop_last", drop_last)
+        check_flag("persistent_workers", persistent_workers)
+        check_generator(generator)
         if persistent_workers and workers == 0:
             msg = "persistent_workers option needs num_workers > 0"
             raise ValueError(msg)
         if not callable(dataset_copy):
-            _check_choice("dataset_copy", dataset_copy, ("auto", "shared", "deep"))
+            check_choice("dataset_copy", dataset_copy, ("auto", "shared", "deep"))
 
         self.dataset = dataset
         self.num_workers = workers
         self.generator = generator
         self.persistent_workers = persistent_workers
         self.dataset_copy: DatasetCopy = dataset_copy
-        self.output: Output = _output(output)
+        self.output: Output = output_of(output)
         self.drop_last = drop_last
         self.collate_fn = collate_fn
         self.batch_size = None if batch_sampler is not None else batch_size
@@ -139,35 +157,44 @@ class ThreadLoader(Generic[T_co]):
             workers, self.batch_size, self.batch_sampler, whole=self._whole
         )
         self._window = Window(self.prefetch, fixed=prefetch is not None)
+        self._name = f"tl{next(_loaders)}"
+        self._pace = Pace()
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what threads share; again in a forked child, where locks and threads are dead."""
+        self._pid = os.getpid()
         # A consumer holds two batches for a moment: its last, and the one it is just given.
         self._ring = Ring(keep=self._window.most + 2)
         self._stats = Stats()
         self._inline = Worker(0, "the calling thread", self._stats.open())
-        self._name = f"tl{next(_loaders)}"
-        self._pace = Pace()
         self._collation = Collation(
-            collate_fn,
+            self.collate_fn,
             output=self.output,
             batched=self.batch_sampler is not None,
             rows=self.batch_size,
             ring=self._ring,
         )
+        self._seeded = False  # whether persistent workers have their seed
         self._pool: Pool[Worker] | None = None  # with persistent workers only
         self._fetchers: list[Fetcher] = []  # theirs
         self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
 
     def __iter__(self) -> Epoch:
         """Start an epoch; its threads end with it, unless the workers are persistent."""
+        if self._pid != os.getpid():
+            self._set_up()
         planner = Planner(
             self._index_sampler, batched=self.batch_sampler is not None, whole=self._whole
         )
         if (
             _torch.AVAILABLE
-            and self._pool is None  # torch seeds persistent workers once
+            and not self._seeded  # torch seeds persistent workers once
             and not isinstance(self.generator, np.random.Generator)
         ):
             # Not used here: the sampler's own draw comes after it in the random state.
             _torch.draw_base_seed(self.generator)
+            self._seeded = self.persistent_workers
         pool, fetchers = self._staff()
         epoch = Epoch(
             planner,
@@ -207,6 +234,7 @@ class ThreadLoader(Generic[T_co]):
         A closed loader can be iterated again; it starts afresh.
         """
         pool, self._pool = self._pool, None
+        self._seeded = False
         if pool is not None:
             pool.stop()
         for epoch in list(self._epochs):
@@ -231,7 +259,7 @@ class ThreadLoader(Generic[T_co]):
         """Return the threads of an epoch and what each fetches from."""
         if self.num_workers == 0:
             return None, [Fetcher(self.dataset, whole=self._whole)]
-        if self._pool is not None:
+        if self._pool is not None and not self._pool.stopped:
             return self._pool, self._fetchers
         # Copied by the consumer's thread, before it goes on to change anything.
         fetchers = [
@@ -293,102 +321,3 @@ def _default_window(
     else:
         rows = batch_size or getattr(batch_sampler, "batch_size", None) or UNKNOWN_ROWS
     return max(WINDOW, 2 + -(-2 * workers // rows))
-
-
-def _workers(threads: int | None, num_workers: int | None) -> int:
-    named = {"threads": threads, "num_workers": num_workers}
-    given = {_count(name, value, at_least=0) for name, value in named.items() if value is not None}
-    if len(given) > 1:
-        msg = f"threads and num_workers are one setting, but got {threads} and {num_workers}"
-        raise ValueError(msg)
-    return given.pop() if given else default_threads()
-
-
-def _output(output: Output | None) -> Output:
-    if output is None:
-        return "torch" if _torch.AVAILABLE else "numpy"
-    _check_choice("output", output, ("torch", "numpy"))
-    if output == "torch" and not _torch.AVAILABLE:
-        msg = "output='torch' needs torch: pip install threadloader[torch]"
-        raise ModuleNotFoundError(msg, name="torch")
-    return output
-
-
-def _check_dataset(dataset: Any) -> None:
-    if isinstance(dataset, _torch.IterableDataset) or not any(
-        hasattr(dataset, name) for name in ("__getitem__", "__getitems__")
-    ):
-        msg = f"dataset must be map-style, with __getitem__, but got {type(dataset).__name__}"
-        raise TypeError(msg)
-
-
-def _check_order(
-    batch_size: int | None,
-    shuffle: bool | None,
-    sampler: Any,
-    batch_sampler: Any,
-    *,
-    drop_last: bool,
-) -> None:
-    for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
-        # __getitem__ alone makes an iterable, too.
-        if (
-            value is not None
-            and not hasattr(value, "__iter__")
-            and not hasattr(value, "__getitem__")
-        ):
-            msg = f"{name} must be iterable, but got {value!r}"
-            raise TypeError(msg)
-    if sampler is not None and shuffle:
-        msg = "sampler option is mutually exclusive with shuffle"
-        raise ValueError(msg)
-    if batch_sampler is not None and (
-        batch_size != 1 or shuffle or sampler is not None or drop_last
-    ):
-        msg = (
-            "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, "
-            "and drop_last"
-        )
-        raise ValueError(msg)
-    if batch_size is None and drop_last:
-        msg = (
-            "batch_size=None option disables auto-batching and is mutually exclusive with drop_last"
-        )
-        raise ValueError(msg)
-
-
-def _count(name: str, value: int, *, at_least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        msg = f"{name} must be an int, but got {value!r}"
-        raise TypeError(msg)
-    if value < at_least:
-        msg = f"{name} must be at least {at_least}, but got {value}"
-        raise ValueError(msg)
-    return int(value)
-
-
-def _check_flag(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, (bool, int, np.bool_)):
-        msg = f"{name} must be a bool, but got {value!r}"
-        raise TypeError(msg)
-
-
-def _check_generator(generator: Any) -> None:
-    kinds = (_torch.Generator, np.random.Generator)
-    if generator is not None and not isinstance(generator, kinds):
-        msg = (
-            f"generator must be a torch.Generator or numpy.random.Generator, but got {generator!r}"
-        )
-        raise TypeError(msg)
-
-
-def _check_callable(name: str, value: Any) -> None:
-    if value is not None and not callable(value):
-        msg = f"{name} must be callable, but got {value!r}"
-        raise TypeError(msg)
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        msg = f"{name} must be one of {', '.join(choices)}, but got {value!r}"
-        raise ValueError(msg)

@@ -83,7 +83,7 @@ def _drawing(
             except Exception as error:  # noqa: BLE001  # the same
                 yield error
                 continue
-            drawn = indices if isinstance(drawn, list) else drawn
+            drawn = indices if type(drawn) is list else drawn
         yield PlannedBatch(sequence, indices, drawn)
         sequence += 1
 

@@ -17,8 +17,10 @@ import time
 import weakref
 from collections import deque
 from queue import SimpleQueue
-from threading import Lock, Thread, current_thread
+from threading import Lock, RLock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "Pool", "Work"]
 
+_STOPPED = "the threads have ended; iter(loader) starts new ones"
 EXIT_SECONDS = 2.0  # how long the interpreter's exit waits for running jobs; unmeasured, a choice
 
 W = TypeVar("W")  # what a thread gets for its lifetime, and hands to each job
@@ -52,8 +55,8 @@ class Work(Protocol[W_contra]):
         """Estimate how many jobs are left, at least 1; that many threads are woken."""
 
 
-# Every crew whose threads may be running, for the interpreter's exit.
-_teams_lock = Lock()
+# Every crew whose threads may be running: the process-wide hook of the interpreter's exit.
+_teams_lock = RLock()  # a finalizer of the user's may run inside, and start a pool
 _teams: weakref.WeakKeyDictionary[_Crew[Any], tuple[Thread, ...]] = weakref.WeakKeyDictionary()
 
 
@@ -92,7 +95,7 @@ class _Crew(Generic[W]):
     def __init__(self, size: int) -> None:
         self._size = size
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
-        self._stopping = False  # only ever set; read and written whole, on both builds
+        self.stopping = False  # only ever set; read and written whole, on both builds
         self._lock = Lock()
         # All below: guarded by _lock.
         self._works: deque[Work[W]] = deque()
@@ -100,43 +103,57 @@ class _Crew(Generic[W]):
 
     def put(self, work: Work[W]) -> None:
         with self._lock:
+            if self.stopping:
+                raise ClosedError(_STOPPED)
             self._works.append(work)
-            woken = max(0, min(self._idle, work.jobs()))
-            self._idle -= woken
-        for _ in range(woken):
-            self._tokens.put(True)
+            self._wake(work.jobs())
 
     def take(self) -> Job[W] | None:
         """Return the next job of the oldest work, waiting for one; None to end the thread."""
         while True:
+            # Works are dropped after the lock is released: with their last reference goes what
+            # they hold, and with that may run finalizers of the user's.
+            dropped: list[Work[W]] = []
             with self._lock:
-                if self._stopping:
+                if self.stopping:
+                    dropped += self._works
                     self._works.clear()
                     return None
-                job = self._claim()
+                job = self._claim(dropped)
                 if job is not None:
                     return job
                 self._idle += 1
+            dropped.clear()
             if not self._tokens.get():
                 with self._lock:
                     self._idle -= 1
 
     def stop(self) -> None:
-        self._stopping = True
+        self.stopping = True
         for _ in range(self._size):
             self._tokens.put(False)
 
     def wake(self) -> None:
         self._tokens.put(False)
 
-    def _claim(self) -> Job[W] | None:
-        """Return the oldest job and drop works that have none.  Call with ``_lock`` held."""
+    def _claim(self, dropped: list[Work[W]]) -> Job[W] | None:
+        """Return the oldest job; move works that have none.  Call with ``_lock`` held."""
         while self._works:
             job = self._works[0].claim()
             if job is not None:
+                # What `put` woke was an estimate, which samples may have made too low since.
+                if self._idle > 0 and (len(self._works) > 1 or self._works[0].jobs() > 1):
+                    self._wake(1)
                 return job
-            self._works.popleft()
+            dropped.append(self._works.popleft())
         return None
+
+    def _wake(self, threads: int) -> None:
+        """Wake up to that many idle threads.  Call with ``_lock`` held."""
+        for _ in range(min(self._idle, threads)):
+            # In this order, an interrupt in between costs a token too many, and none too few.
+            self._tokens.put(True)
+            self._idle -= 1
 
 
 class Pool(Generic[W]):
@@ -148,8 +165,9 @@ class Pool(Generic[W]):
         enter: Makes the context in which thread ``n`` runs; its value is given to each job.
 
     Threads:
-        put, join: one thread at a time (the planner).
-        stop, wake: shared.
+        put: the planner.
+        join: shared, after `stop`.
+        stop, wake, stopped: shared.
     """
 
     def __init__(
@@ -164,7 +182,12 @@ class Pool(Generic[W]):
         weakref.finalize(self, self._crew.stop).atexit = False
 
     def put(self, work: Work[W]) -> None:
-        """Queue ``work`` behind all that was put before."""
+        """Queue ``work`` behind all that was put before.
+
+        Raises:
+            ClosedError: The pool was stopped.
+            RuntimeError: A thread can't be started.
+        """
         if not self._threads:
             self._start()
         self._crew.put(work)
@@ -172,6 +195,11 @@ class Pool(Generic[W]):
     def stop(self) -> None:
         """Let every thread end after its running job.  Idempotent; does not wait."""
         self._crew.stop()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called; stale as soon as it is read."""
+        return self._crew.stopping
 
     def wake(self) -> None:
         """Let an idle thread look at the queue again, to drop works that were cancelled."""
@@ -186,17 +214,23 @@ class Pool(Generic[W]):
     def _start(self) -> None:
         # All threads exist before any has a job: on an ordinary build the first to run a long
         # sample would hold the GIL, and each further start would wait for it in turn.
-        for number in range(self.size):
-            thread = Thread(
-                target=_run,
-                args=(self._crew, self._enter, number),
-                name=f"{self._name}-worker-{number}",
-                daemon=True,
-            )
-            thread.start()
-            self._threads.append(thread)
-        with _teams_lock:
-            _teams[self._crew] = tuple(self._threads)
+        try:
+            for number in range(self.size):
+                thread = Thread(
+                    target=_run,
+                    args=(self._crew, self._enter, number),
+                    name=f"{self._name}-worker-{number}",
+                    daemon=True,
+                )
+                thread.start()
+                self._threads.append(thread)
+        except BaseException:  # no more threads to be had, or Ctrl-C: better none than some
+            self.stop()
+            raise
+        finally:
+            team = tuple(self._threads)
+            with _teams_lock:
+                _teams[self._crew] = team
 
 
 def _run(crew: _Crew[W], enter: Callable[[int], AbstractContextManager[W]], number: int) -> None:

@@ -3,7 +3,7 @@ r"""The slot ring: batch memory that is reused when, and only when, nobody can s
 ::
 
     FREE --take--> FILLING --lease--> LEASED --last view dies--> FREE
-         planner            consumer           any thread
+         planner, worker    consumer           any thread
                       \--holder dies (abandoned batch)--> FREE
 
 A slot is leased by the *lifetime* of an object, never by a promise to give it back.  While a
@@ -83,11 +83,13 @@ class Ring:
         keep: Free slots to keep for reuse; more are dropped, longest unused first.
 
     Invariants, whenever ``_changed`` is not held:
-        1. Each slot is in ``_free`` or a key of ``_leases``, never in both.
+        1. A slot is in ``_free`` or a key of ``_leases``, never in both; for a moment, on its way
+           through `take`, in neither.
         2. A slot in ``_free`` is referenced by no live holder and no live root.
 
     Threads:
         take, free, statistics: shared.
+        warn_if_hoarded: consumer, where an exception loses nothing: a warning may be made one.
         lease: consumer only, so that the root array is made by the thread that consumes it (a
             free-threaded build finalises an object that died elsewhere only when its maker
             next runs).
@@ -136,7 +138,6 @@ class Ring:
         """
         root = np.frombuffer(slot.memory, dtype=np.uint8)
         self._bind(slot, root, delivered=True)
-        self._warn_if_hoarded()
         return root
 
     def free(self, slot: Slot) -> None:
@@ -144,6 +145,24 @@ class Ring:
         with self._changed:
             if self._leases.pop(slot, None) is not None:
                 self._put_free(slot)
+
+    def warn_if_hoarded(self) -> None:
+        """Tell a consumer that keeps far more batches than a loop over them would, once."""
+        with self._changed:
+            # One comparison as long as all is well: a loop holds no more than are kept free.
+            if self._warned or len(self._leases) <= 4 * self._keep:
+                return
+            self._drain()
+            kept = [slot.nbytes for slot, lease in self._leases.items() if lease.delivered]
+            if sum(kept) < HELD_NBYTES:
+                return
+            self._warned = True
+        warnings.warn(
+            f"{len(kept)} batches ({sum(kept) >> 20} MiB) are in use: something keeps batches, or "
+            "views of them, and so their memory; keep copies of the parts that are needed",
+            UserWarning,
+            stacklevel=3,
+        )
 
     def statistics(self) -> RingStatistics:
         """Count the slots in each state."""
@@ -157,24 +176,6 @@ class Ring:
                 leased=len(delivered),
                 leased_bytes=sum(slot.nbytes for slot in delivered),
             )
-
-    def _warn_if_hoarded(self) -> None:
-        """Tell a consumer that keeps far more batches than a loop over them would, once."""
-        with self._changed:
-            # One comparison as long as all is well: a loop holds no more than are kept free.
-            if self._warned or len(self._leases) <= 4 * self._keep:
-                return
-            held = sum(slot.nbytes for slot in self._leases)
-            if held < HELD_NBYTES:
-                return
-            self._warned = True
-            batches = len(self._leases)
-        warnings.warn(
-            f"{batches} batches ({held >> 20} MiB) are in use: something keeps batches, or views "
-            "of them, and so their memory; keep copies of the parts that are needed",
-            UserWarning,
-            stacklevel=4,
-        )
 
     def _bind(self, slot: Slot, holder: object, *, delivered: bool) -> None:
         lease = _Lease(holder, self._returning)

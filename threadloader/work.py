@@ -9,16 +9,17 @@ reused before.
 
 from __future__ import annotations
 
+import atexit
+import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from threading import Condition
+from threading import Condition, RLock
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from threadloader.errors import SampleError
 from threadloader.order import Pace, TicketCutter
-from threadloader.ticket import PlannedBatch
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from threadloader.fetch import Fetcher
     from threadloader.pool import Job
     from threadloader.stats import Counters
-    from threadloader.ticket import Ticket
+    from threadloader.ticket import PlannedBatch, Ticket
 
-__all__ = ["OpenBatch", "Progress", "Stages", "Worker", "failed_batch", "work_inline"]
+__all__ = ["FailedBatch", "OpenBatch", "Progress", "Stages", "Worker", "work_inline"]
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -61,6 +62,21 @@ class Failure:
     row: int
 
 
+# Every epoch that may have open batches: the process-wide hook of the interpreter's exit.  It is
+# registered after the pool's and so runs before it: first no sample starts, then threads end.
+_epochs: weakref.WeakSet[Progress] = weakref.WeakSet()
+_epochs_lock = RLock()  # a finalizer of the user's may run inside, and start an epoch
+
+
+@atexit.register
+def _leave() -> None:
+    """Cancel every epoch; a consumer that goes on in an exit handler is told that it is closed."""
+    with _epochs_lock:
+        epochs = list(_epochs)
+    for progress in epochs:
+        progress.close()
+
+
 class Progress:
     """What workers report and the consumer waits for.
 
@@ -74,6 +90,8 @@ class Progress:
     """
 
     def __init__(self) -> None:
+        with _epochs_lock:
+            _epochs.add(self)
         self.cancelled = False  # only ever set; read and written whole, on both builds
         self._changed = Condition()
         # All below, and the progress of each open batch: guarded by _changed.
@@ -86,8 +104,8 @@ class Progress:
     def finished(self, batch: OpenBatch, ticket: Ticket, failure: Failure | None) -> bool:
         """Count a ticket's rows; return whether the batch is now to be collated."""
         with self._changed:
-            if failure is not None:
-                batch.keep_lowest(failure)
+            # The loser is let go after the lock: its frames may hold finalizers of the user's.
+            loser = batch.keep_lowest(failure)  # noqa: F841
             batch.missing -= ticket.stop - ticket.start
             if batch.missing or self.cancelled:
                 return False
@@ -99,8 +117,7 @@ class Progress:
     def collated(self, batch: OpenBatch, failure: Failure | None) -> None:
         """Let the consumer have a batch."""
         with self._changed:
-            if failure is not None:
-                batch.keep_lowest(failure)
+            loser = batch.keep_lowest(failure)  # noqa: F841  # let go after the lock
             self._let_go(batch)
 
     def wait(self, batch: OpenBatch) -> None:
@@ -159,10 +176,17 @@ class OpenBatch:
         """Estimate how many tickets are left, at least 1."""
         return self._cutter.left()
 
-    def keep_lowest(self, failure: Failure) -> None:
-        """Note an error, unless a lower row has one."""
+    def take(self) -> Any:
+        """Return the batch, once it is done without a failure."""
+        return self.filling.take()
+
+    def keep_lowest(self, failure: Failure | None) -> Failure | None:
+        """Note an error, unless a lower row has one; return the one of the two that is not kept."""
+        if failure is None or failure is self.failure:
+            return None
         if self.failure is None or failure.row < self.failure.row:
-            self.failure = failure
+            failure, self.failure = self.failure, failure
+        return failure
 
 
 # An exception keeps the frames of the user's code, and those keep the frames that called them,
@@ -175,14 +199,18 @@ def _work(
 ) -> None:
     """Do one ticket; the job that a worker runs."""
     failure = batch.failure
-    if failure is None or ticket.start < failure.row:
-        failure = _fill(batch, ticket, stages, progress, worker)
-    if progress.finished(batch, ticket, failure):
-        started = perf_counter()
-        failure = _finish(batch, worker)
-        worker.counters.collate_seconds += perf_counter() - started
-        progress.collated(batch, failure)
-    del batch, stages, progress, failure
+    try:
+        if failure is None or ticket.start < failure.row:
+            failure = _fill(batch, ticket, stages, progress, worker)
+        if progress.finished(batch, ticket, failure):
+            started = perf_counter()
+            failure = _finish(batch, worker)
+            worker.counters.collate_seconds += perf_counter() - started
+            progress.collated(batch, failure)
+    except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
+        progress.collated(batch, Failure(error, ticket.start))
+    finally:
+        del batch, stages, progress, failure
 
 
 def _fill(
@@ -196,8 +224,10 @@ def _fill(
         fetched = perf_counter()
         if failed is not None:
             # __getitems__ does not tell which of its samples failed.
-            row = None if stages.whole else ticket.start + len(samples)
+            row = None if stages.whole else ticket.start + samples
             return _failure(failed, row, batch.plan, worker)
+        if progress.cancelled:
+            return None  # not all of them were fetched
         batch.filling.write(ticket.start, ticket.stop, samples)
         written = perf_counter()
         _count(worker.counters, ticket, fetched - started, written - fetched)
@@ -232,14 +262,13 @@ def _count(counters: Counters, ticket: Ticket, fetch: float, collate: float) -> 
 
 def _failure(error: BaseException, row: int | None, plan: PlannedBatch, worker: Worker) -> Failure:
     """Make an error ready for the consumer: with a note, and without our own frames."""
-    # Not by attribute: an exception class may be a frozen dataclass.
-    error.with_traceback(_without_our_frames(error.__traceback__))
+    _strip(error)
     if isinstance(error, StopIteration):
         # Raised from next(), it would end the epoch as if the data had come to its end.
         stopped = SampleError("loading a sample raised StopIteration")
         stopped.__cause__ = error
         error = stopped
-    with suppress(Exception):  # an index without a repr(), an error that refuses notes
+    with suppress(BaseException):  # an index without a repr(), an error that refuses notes
         where = f"in {worker.place}, batch {plan.sequence}"
         if row is not None and row < len(plan.indices):
             where += f", index {plan.indices[row]!r}"
@@ -247,11 +276,17 @@ def _failure(error: BaseException, row: int | None, plan: PlannedBatch, worker: 
     return Failure(error, row or 0)
 
 
+def _strip(error: BaseException) -> None:
+    """Take our own frames off the traceback of an error of the user's code."""
+    # Not by attribute or method: an exception's class may be a frozen dataclass, or have its own.
+    BaseException.with_traceback(error, _without_our_frames(error.__traceback__))
+
+
 def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
     """Skip the frames between a worker's loop and the user's code."""
     inner = traceback
     while inner is not None:
-        module = inner.tb_frame.f_globals.get("__name__", "")
+        module = str(inner.tb_frame.f_globals.get("__name__"))
         if module.partition(".")[0] != _PACKAGE:
             return inner
         inner = inner.tb_next
@@ -265,10 +300,15 @@ def work_inline(batch: OpenBatch, worker: Worker) -> None:
     del batch, job
 
 
-def failed_batch(error: Exception, stages: Stages, progress: Progress) -> OpenBatch:
-    """Return a batch that stands for an error of the sampler."""
-    batch = OpenBatch(PlannedBatch(-1, (), None), stages, progress)
-    error.with_traceback(_without_our_frames(error.__traceback__))
-    batch.failure = Failure(error, 0)
-    batch.done = True
-    return batch
+class FailedBatch:
+    """Stands in the window for a batch that could not be planned: an error, in its place."""
+
+    done = True
+
+    def __init__(self, error: Exception) -> None:
+        _strip(error)
+        self.failure = Failure(error, 0)
+
+    def take(self) -> NoReturn:
+        """Raise the error."""
+        raise self.failure.error

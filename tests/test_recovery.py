@@ -1,0 +1,208 @@
+"""What goes wrong between our own stages costs no batch and leaves nobody waiting."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from conftest import PATIENCE
+
+from threadloader import ClosedError, ThreadLoader
+from threadloader import pool as pool_module
+from threadloader import ring as ring_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+
+def outcomes(loader: Any) -> list[Any]:
+    """Return the first number of each batch, or the type of the error in its place."""
+    told: list[Any] = []
+    batches = iter(loader)
+    while True:
+        try:
+            told.append(int(next(batches)[0]))
+        except StopIteration:
+            return told
+        except Exception as error:  # noqa: BLE001  # whatever is raised
+            told.append(type(error))
+
+
+class Array:
+    """Arrays, so that batches lie in slots."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(3, index)
+
+
+class First(Array):
+    """Numbers, for `outcomes`."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index
+
+
+@pytest.mark.parametrize(("threads", "failing"), [(0, 1), (1, 1), (1, 2), (3, 1), (3, 3)])
+def test_no_memory_for_a_slot_costs_that_batch_alone(
+    threads: int, failing: int, monkeypatch: pytest.MonkeyPatch, spawn: Callable[..., Future[Any]]
+) -> None:
+    allocate, made = ring_module._allocate, []  # noqa: SLF001  # the one place to run out of memory
+
+    def allocate_but_once(nbytes: int) -> Any:
+        made.append(nbytes)
+        if len(made) == failing:
+            raise MemoryError
+        return allocate(nbytes)
+
+    monkeypatch.setattr(ring_module, "_allocate", allocate_but_once)
+    loader: Any = ThreadLoader(First(), 2, threads=threads, output="numpy")
+    kept = spawn(outcomes, loader).result(PATIENCE)
+    assert kept.count(MemoryError) == 1
+    assert len(kept) == 10
+    places = [first if first is MemoryError else 2 * place for place, first in enumerate(kept)]
+    assert kept == places
+
+
+class Unspeakable:
+    """An index whose repr() ends the interpreter."""
+
+    def __index__(self) -> int:
+        return 3
+
+    def __repr__(self) -> str:
+        raise SystemExit
+
+
+def test_an_index_that_cannot_be_named_is_no_hang(spawn: Callable[..., Future[Any]]) -> None:
+    loader: Any = ThreadLoader([1, 2], 1, sampler=[Unspeakable()], threads=2)
+    assert spawn(outcomes, loader).result(PATIENCE) == [IndexError]
+
+
+def test_an_error_of_code_without_a_module_arrives(spawn: Callable[..., Future[Any]]) -> None:
+    space: dict[str, Any] = {"__name__": None}
+    exec("def fail(index): raise ValueError(index)", space)  # noqa: S102  # as notebooks do
+
+    class Fails(First):
+        def __getitem__(self, index: int) -> Any:
+            return space["fail"](index)
+
+    loader: Any = ThreadLoader(Fails(), 10, threads=2)
+    assert spawn(outcomes, loader).result(PATIENCE) == [ValueError, ValueError]
+
+
+def test_a_sample_with_a_shape_of_its_own_has_the_error_of_its_kind(
+    spawn: Callable[..., Future[Any]],
+) -> None:
+    class Shaped:
+        @property
+        def shape(self) -> Any:
+            raise OSError("no shape")
+
+    class Odd(First):
+        def __getitem__(self, index: int) -> Any:
+            return Shaped()
+
+    loader: Any = ThreadLoader(Odd(), 10, threads=2)
+    assert spawn(outcomes, loader).result(PATIENCE) == [TypeError, TypeError]
+
+
+def test_a_collate_function_that_is_false_is_called() -> None:
+    class Pipeline(list[Any]):
+        def __call__(self, samples: list[int]) -> list[int]:
+            return [sum(samples)]
+
+    loader: Any = ThreadLoader([1, 2], 2, collate_fn=Pipeline(), threads=1)
+    assert list(loader) == [[3]]
+
+
+def test_persistent_workers_that_could_not_start_are_started_by_the_next_epoch(
+    monkeypatch: pytest.MonkeyPatch, spawn: Callable[..., Future[Any]]
+) -> None:
+    started: list[Any] = []
+
+    class Few(pool_module.Thread):
+        def start(self) -> None:
+            started.append(self)
+            if len(started) == 2:
+                raise RuntimeError("can't start new thread")
+            super().start()
+
+    monkeypatch.setattr(pool_module, "Thread", Few)
+    with ThreadLoader(First(), 2, threads=3, persistent_workers=True) as loader:
+        assert RuntimeError in spawn(outcomes, loader).result(PATIENCE)
+        assert spawn(outcomes, loader).result(PATIENCE) == list(range(0, 20, 2))
+
+
+def test_what_is_counted_as_fetched_was_fetched() -> None:
+    fetched: list[int] = []
+    loader: Any
+
+    class Closes(First):
+        def __getitem__(self, index: int) -> int:
+            fetched.append(index)
+            if index == 5:
+                iterator.close()
+            return index
+
+    loader = ThreadLoader(Closes(), 20, threads=0)
+    list(ThreadLoader(First(), 20, threads=0))
+    iterator = iter(loader)
+    with pytest.raises(ClosedError):
+        next(iterator)
+    assert loader.statistics().totals.samples <= len(fetched)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loader_works_in_a_forked_child(persistent: bool) -> None:
+    with ThreadLoader(
+        First(), 2, threads=2, persistent_workers=persistent, output="numpy"
+    ) as loader:
+        expected = outcomes(loader)
+        context = multiprocessing.get_context("fork")
+        mine, theirs = context.Pipe()
+
+        def child() -> None:
+            theirs.send(outcomes(loader))
+
+        process = context.Process(target=child)
+        process.start()
+        try:
+            assert mine.poll(PATIENCE), "the child hangs"
+            assert mine.recv() == expected
+        finally:
+            process.kill()
+            process.join()
+
+
+def test_a_handler_at_exit_that_goes_on_with_an_iterator_is_told_that_it_is_closed(
+    spawn: Callable[..., Future[Any]],
+) -> None:
+    code = """
+import atexit
+def go_on():
+    try:
+        for _ in iterator: pass
+    except Exception as error:
+        print(type(error).__name__)
+atexit.register(go_on)
+from threadloader import ThreadLoader
+iterator = iter(ThreadLoader(range(1000), 1, threads=2, output="numpy"))
+next(iterator)
+"""
+    run = spawn(
+        lambda: subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        )
+    )
+    assert run.result(60).stdout.strip() == "ClosedError"
