@@ -30,8 +30,8 @@ each_output = pytest.mark.parametrize(
 )
 
 
-def _collation(ring: Ring, rows: int | None = 4, output: Output = "numpy") -> Collation:
-    return Collation(None, output=output, batched=True, rows=rows, ring=ring)
+def _collation(ring: Ring, output: Output = "numpy") -> Collation:
+    return Collation(None, output=output, batched=True, ring=ring)
 
 
 def _fill(filling: Filling, made: Sequence[Any], tickets: Sequence[tuple[int, int]]) -> Any:
@@ -109,7 +109,7 @@ def test_the_batch_after_a_new_shape_is_direct_again() -> None:
 
 def test_a_batch_that_shrinks_takes_the_slot_of_a_full_one() -> None:
     ring = Ring(keep=2)
-    collation = _collation(ring, rows=4)
+    collation = _collation(ring)
     for rows in (4, 1, 4, 2):
         _fill(collation.open(rows), [1.5] * rows, _rows([1.5] * rows))
     assert ring.statistics().made == 1
@@ -117,7 +117,7 @@ def test_a_batch_that_shrinks_takes_the_slot_of_a_full_one() -> None:
 
 def test_after_any_time_of_ragged_batches_regular_ones_are_direct_again() -> None:
     ring = Ring(keep=2)
-    collation = _collation(ring, rows=2)
+    collation = _collation(ring)
     for _ in range(100):
         _fill(collation.open(2), ["a", 1], [(0, 2)])
     assert not ring.statistics().leased
@@ -129,7 +129,7 @@ def test_after_any_time_of_ragged_batches_regular_ones_are_direct_again() -> Non
 
 def test_ragged_batches_are_seldom_tried() -> None:
     ring = Ring(keep=0)  # so that each try makes a slot
-    collation = _collation(ring, rows=2)
+    collation = _collation(ring)
     for length in range(1, 1001):
         made = [[0] * (1 + length % 3), [0] * (2 + length % 3)]
         _outcome(_fill, collation.open(2), made, [(0, 2)])
@@ -150,7 +150,7 @@ def test_rows_written_by_many_threads_at_once_make_one_batch(
 ) -> None:
     made = [(np.full(3, row), {"row": row, "name": str(row)}) for row in range(64)]
     for _ in range(20):
-        filling = _collation(Ring(keep=2), rows=64).open(64)
+        filling = _collation(Ring(keep=2)).open(64)
         start = threading.Barrier(4)
 
         def write(first: int, filling: Filling = filling, start: Any = start) -> None:
@@ -190,7 +190,7 @@ class Custom:
 
 def test_a_collate_fn_gets_a_list_of_the_samples_themselves_in_order() -> None:
     ring, custom = Ring(keep=2), Custom()
-    collation = Collation(custom, output="numpy", batched=True, rows=4, ring=ring)
+    collation = Collation(custom, output="numpy", batched=True, ring=ring)
     made = [np.ones(1), object(), None, [2]]
     assert _fill(collation.open(4), made, [(3, 4), (0, 2), (2, 3)]) == "collated"
     assert type(custom.given) is list
@@ -201,7 +201,7 @@ def test_a_collate_fn_gets_a_list_of_the_samples_themselves_in_order() -> None:
 @pytest.mark.parametrize("whole", [(1, 2), {0: 1}, [1], None], ids=repr)
 def test_a_whole_batch_of_any_type_reaches_the_collate_fn_as_it_is(whole: Any) -> None:
     custom = Custom()
-    filling = Collation(custom, output="numpy", batched=True, rows=2, ring=Ring(keep=2)).open(2)
+    filling = Collation(custom, output="numpy", batched=True, ring=Ring(keep=2)).open(2)
     filling.write(0, 2, whole)
     assert filling.finish() is None
     assert custom.given is whole
@@ -213,7 +213,7 @@ def test_an_error_of_a_collate_fn_names_no_row() -> None:
     def refuse(made: Any) -> Any:  # noqa: ARG001
         raise error
 
-    filling = Collation(refuse, output="numpy", batched=True, rows=1, ring=Ring(keep=2)).open(1)
+    filling = Collation(refuse, output="numpy", batched=True, ring=Ring(keep=2)).open(1)
     filling.write(0, 1, [1])
     assert filling.finish() == (error, None)
 
@@ -222,7 +222,7 @@ def test_an_error_of_a_collate_fn_names_no_row() -> None:
 def test_the_default_function_given_by_the_user_is_as_good_as_none(output: Output) -> None:
     ring = Ring(keep=2)
     function = _collation(ring, output=output).function
-    collation = Collation(function, output=output, batched=True, rows=2, ring=ring)
+    collation = Collation(function, output=output, batched=True, ring=ring)
     batch = _fill(collation.open(2), [1, 2], [(0, 2)])
     assert ring.statistics().leased == 1
     assert batch.tolist() == [1, 2]
@@ -231,7 +231,7 @@ def test_the_default_function_given_by_the_user_is_as_good_as_none(output: Outpu
 @each_output
 def test_a_single_sample_is_not_collated(output: Output) -> None:
     ring = Ring(keep=2)
-    collation = Collation(None, output=output, batched=False, rows=None, ring=ring)
+    collation = Collation(None, output=output, batched=False, ring=ring)
     filling = collation.open(1)
     filling.write(0, 1, [np.ones(2)])
     assert filling.finish() is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -183,6 +185,60 @@ def test_a_loader_works_in_a_forked_child(persistent: bool) -> None:
         finally:
             process.kill()
             process.join()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_an_iterator_says_in_a_forked_child_that_its_threads_are_not_there() -> None:
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe()
+    iterator = iter(ThreadLoader(First(), 2, threads=2, output="numpy"))
+
+    def child() -> None:
+        try:
+            next(iterator)
+        except ClosedError as error:
+            theirs.send(str(error))
+
+    process = context.Process(target=child)
+    process.start()
+    try:
+        assert mine.poll(PATIENCE), "the child hangs"
+        assert "fork" in mine.recv()
+    finally:
+        process.kill()
+        process.join()
+        iterator.close()
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_threads_that_share_an_iterator_take_turns(
+    threads: int, spawn: Callable[..., Future[Any]]
+) -> None:
+    iterator = iter(ThreadLoader(range(400), 2, threads=threads, output="numpy"))
+    consumers = [spawn(lambda: [int(batch[0]) for batch in iterator]) for _ in range(4)]
+    taken = [first for consumer in consumers for first in consumer.result(PATIENCE)]
+    assert sorted(taken) == list(range(0, 400, 2))
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))]
+)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loader_in_use_can_be_copied(copied: Callable[[Any], Any], persistent: bool) -> None:
+    with ThreadLoader(
+        [1, 2, 3], 2, threads=1, persistent_workers=persistent, output="numpy"
+    ) as loader:
+        kept = list(loader)
+        twin: Any = copied(loader)
+        with twin:
+            assert outcomes(twin) == outcomes(loader) == [int(batch[0]) for batch in kept]
+
+
+def test_a_batch_size_beyond_the_dataset_takes_no_more_memory_than_the_dataset() -> None:
+    loader: Any = ThreadLoader(Array(), 10**9, threads=2, output="numpy")
+    [batch] = loader
+    assert batch.shape == (20, 3)
 
 
 def test_a_handler_at_exit_that_goes_on_with_an_iterator_is_told_that_it_is_closed(

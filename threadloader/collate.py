@@ -68,7 +68,6 @@ class Collation:
         collate_fn: The user's function; None for the default.
         output: Whether batches consist of tensors or of arrays.
         batched: Whether samples are collated at all, or delivered one by one.
-        rows: Samples in a full batch, by which slots are sized; None if batches differ.
         ring: Where slots come from.
 
     Threads:
@@ -85,11 +84,10 @@ class Collation:
         *,
         output: Output,
         batched: bool,
-        rows: int | None,
         ring: Ring,
     ) -> None:
         self._batched = batched
-        self._rows = rows
+        self._most_rows = 0  # of the batches so far: slots are sized for a full one
         self.ring = ring
         tensors = output == "torch"
         self.function: Callable[[Any], Any] = _torch.default_collate if tensors else numpy_collate
@@ -116,7 +114,8 @@ class Collation:
         if skip > 0:
             self._skip = skip - 1
             return _ListFilling(self.function, default=True)
-        return _SlotFilling(self, rows, max(rows, self._rows or 0))
+        self._most_rows = max(rows, self._most_rows)
+        return _SlotFilling(self, rows, self._most_rows)
 
     def learn(self, layout: Layout) -> None:
         """Lay out the batches that are opened from now on like this."""

@@ -8,10 +8,12 @@ before each batch that it returns, as torch does; workers never touch the sample
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Epoch", "Window"]
 
+_FORKED = (
+    "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
+)
 _CLOSED = "this iterator was closed; iter(loader) starts a new one"
 SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
 SMALL_NBYTES = 16 << 20  # bytes that such a window may take
@@ -70,8 +75,11 @@ class Epoch(Iterator[Any]):
         stats: Counts what is delivered.
         length: Batches in the epoch, asked for only by ``len()``.
 
+    Invariants, whenever ``_turn`` is not held:
+        1. The batches in ``_open`` follow those that were returned, in order and without a gap.
+
     Threads:
-        all methods: compatible; meant for one thread, the consumer.
+        next: shared; meant for one thread, the consumer.
         close: shared.
     """
 
@@ -96,6 +104,12 @@ class Epoch(Iterator[Any]):
         self._stats = stats
         self._length = length
         self._progress = Progress()
+        self._pid = os.getpid()
+        # Held while one thread gets its batch, the dataset's code in the calling thread included:
+        # threads that share an iterator take turns.  Re-entrant, or a sample that asks for the
+        # next batch would wait for itself.  All below: guarded by _turn, but that `close` may
+        # empty the window at any moment.
+        self._turn = RLock()
         self._open: deque[OpenBatch | FailedBatch] = deque()  # drawn and not yet returned, in order
         self._drawn_all = False
         self._ended = False  # all were returned
@@ -113,14 +127,15 @@ class Epoch(Iterator[Any]):
         batch = failure = None
         self._stages.collation.ring.warn_if_hoarded()
         try:
-            batch = self._first()
-            if isinstance(batch, OpenBatch):
-                if self._pool is None:
-                    work_inline(batch, self._inline)
-                    self._stats.delivered(0.0)
-                else:
-                    self._wait(batch)
-            self._pass(batch)
+            with self._turn:
+                batch = self._first()
+                if isinstance(batch, OpenBatch):
+                    if self._pool is None:
+                        work_inline(batch, self._inline)
+                        self._stats.delivered(0.0)
+                    else:
+                        self._wait(batch)
+                self._pass(batch)
             failure = batch.failure
             if failure is not None:
                 raise failure.error
@@ -162,6 +177,8 @@ class Epoch(Iterator[Any]):
         """
         if self._ended:
             raise StopIteration
+        if self._pid != os.getpid():
+            raise ClosedError(_FORKED)
         if not self._open:
             self._draw()
         try:

@@ -52,6 +52,10 @@ WINDOW = 4  # batches at least: one in use, one due, two in the making
 UNKNOWN_ROWS = 16  # samples in a batch, where a user's batch sampler does not tell
 
 _loaders = itertools.count()
+# What `_set_up` makes.
+_RUNNING = frozenset(
+    {"_pid", "_ring", "_stats", "_inline", "_collation", "_seeded", "_pool", "_fetchers", "_epochs"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,6 @@ class ThreadLoader(Generic[T_co]):
             self.collate_fn,
             output=self.output,
             batched=self.batch_sampler is not None,
-            rows=self.batch_size,
             ring=self._ring,
         )
         self._seeded = False  # whether persistent workers have their seed
@@ -216,6 +219,14 @@ class ThreadLoader(Generic[T_co]):
             TypeError: The sampler has no length.
         """
         return len(self._index_sampler)  # type: ignore[arg-type]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs: the arguments, not the threads and slots."""
+        return {name: value for name, value in vars(self).items() if name not in _RUNNING}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._set_up()
 
     def __enter__(self) -> ThreadLoader[T_co]:
         return self

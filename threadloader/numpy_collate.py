@@ -67,7 +67,7 @@ def _numbers(values: Any, dtype: Any = None) -> Any:
         # An int beyond 64 bits, among numbers that have room for it.
         array = np.array([(complex if complex in kinds else float)(value) for value in values])
     if array.dtype.kind not in "?biufc":
-        raise TypeError(_UNSUPPORTED.format(f"numbers mixed with other types in {values!r:.200}"))
+        raise TypeError(_UNSUPPORTED.format(f"{values!r:.200}, which is no array of numbers"))
     return array if dtype is None else array.astype(dtype)
 
 
