@@ -148,10 +148,11 @@ class Ring:
 
     def warn_if_hoarded(self) -> None:
         """Tell a consumer that keeps far more batches than a loop over them would, once."""
+        # Unlocked first: the length is read whole on both builds, and a loop over batches holds no
+        # more than are kept free.
+        if self._warned or len(self._leases) <= 4 * self._keep:
+            return
         with self._changed:
-            # One comparison as long as all is well: a loop holds no more than are kept free.
-            if self._warned or len(self._leases) <= 4 * self._keep:
-                return
             self._drain()
             kept = [slot.nbytes for slot, lease in self._leases.items() if lease.delivered]
             if sum(kept) < HELD_NBYTES:
