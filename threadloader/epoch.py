@@ -113,10 +113,12 @@ class Epoch(Iterator[Any]):
         self._open: deque[OpenBatch | FailedBatch] = deque()  # drawn and not yet returned, in order
         self._drawn_all = False
         self._ended = False  # all were returned
+        # Ends the pool's threads, or lets persistent ones drop what is cancelled.
+        self._signal: Callable[[], None] = _nobody
+        if pool is not None:
+            self._signal = pool.stop if owns_pool else pool.wake
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
-        end = pool.stop if pool is not None and owns_pool else None
-        wake = pool.wake if pool is not None and not owns_pool else None
-        weakref.finalize(self, _abandon, self._progress, end or wake).atexit = False
+        weakref.finalize(self, _abandon, self._progress, self._signal).atexit = False
         if pool is not None:
             self._draw()
 
@@ -165,8 +167,7 @@ class Epoch(Iterator[Any]):
     def _cancel(self) -> None:
         self._progress.close()
         self._open.clear()
-        if self._pool is not None:
-            (self._pool.stop if self._owns_pool else self._pool.wake)()
+        self._signal()
 
     def _first(self) -> OpenBatch | FailedBatch:
         """Return the batch that is delivered next.
@@ -235,7 +236,10 @@ class Epoch(Iterator[Any]):
             self._open.append(batch)
 
 
-def _abandon(progress: Progress, signal: Callable[[], None] | None) -> None:
+def _abandon(progress: Progress, signal: Callable[[], None]) -> None:
     progress.cancel()
-    if signal is not None:
-        signal()
+    signal()
+
+
+def _nobody() -> None:
+    """There are no threads to signal."""
