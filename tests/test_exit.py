@@ -158,6 +158,17 @@ threading.Thread(target=list, args=(loader,), daemon=True).start()
 loader.dataset.entered.wait()
 say("leaving")
 """,
+    "a daemon thread that starts epoch after epoch": """
+loader = ThreadLoader(Numbers(slow=[9], seconds=0.01), 4, threads=3, output="numpy")
+
+def consume():
+    while True:
+        list(loader)
+
+threading.Thread(target=consume, daemon=True).start()
+loader.dataset.entered.wait()
+say("leaving")
+""",
 }
 
 

@@ -18,7 +18,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader.errors import ClosedError
-from threadloader.work import FailedBatch, OpenBatch, Progress, work_inline
+from threadloader.pool import end_thread_at_exit
+from threadloader.work import (
+    FailedBatch,
+    OpenBatch,
+    Progress,
+    work_inline,
+)
 
 if TYPE_CHECKING:
     from threadloader.order import Planner
@@ -95,6 +101,7 @@ class Epoch(Iterator[Any]):
         stats: Stats,
         length: Callable[[], int],
     ) -> None:
+        end_thread_at_exit()
         self._planner = planner
         self._stages = stages
         self._window = window
@@ -188,7 +195,7 @@ class Epoch(Iterator[Any]):
             batch = None
         # In this order: `close`, in another thread, first cancels and then empties the window.
         if self._progress.cancelled:
-            raise ClosedError(_CLOSED)
+            raise _closed()
         if batch is None:
             self._ended = True
             self._cancel()  # for an epoch of no batches; all others have ended their pool
@@ -200,9 +207,9 @@ class Epoch(Iterator[Any]):
         try:
             self._open.popleft()
         except IndexError:  # closed by another thread
-            raise ClosedError(_CLOSED) from None
+            raise _closed() from None
         if not batch.done:
-            raise ClosedError(_CLOSED)
+            raise _closed()
         if self._pool is None:
             return
         self._draw()
@@ -231,9 +238,15 @@ class Epoch(Iterator[Any]):
                 if self._pool is not None:
                     self._pool.put(batch)
             except Exception as error:  # noqa: BLE001  # raised in its place, after what came before
+                end_thread_at_exit()
                 self._open.append(FailedBatch(error))
                 return
             self._open.append(batch)
+
+
+def _closed() -> ClosedError:
+    end_thread_at_exit()
+    return ClosedError(_CLOSED)
 
 
 def _abandon(progress: Progress, signal: Callable[[], None]) -> None:

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections import deque
 from queue import SimpleQueue
-from threading import Lock, RLock, Thread, current_thread
+from threading import Lock, RLock, Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from threadloader.errors import ClosedError
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-__all__ = ["Job", "Pool", "Work"]
+__all__ = ["Job", "Pool", "Work", "before_exit", "end_thread_at_exit"]
 
 _STOPPED = "the threads have ended; iter(loader) starts new ones"
+_EXITING = "no threads can be started any more: the interpreter exits"
 EXIT_SECONDS = 2.0  # how long the interpreter's exit waits for running jobs; unmeasured, a choice
 
 W = TypeVar("W")  # what a thread gets for its lifetime, and hands to each job
@@ -59,18 +60,45 @@ class Work(Protocol[W_contra]):
 _teams_lock = RLock()  # a finalizer of the user's may run inside, and start a pool
 _teams: weakref.WeakKeyDictionary[_Crew[Any], tuple[Thread, ...]] = weakref.WeakKeyDictionary()
 
+_leaving = False  # whether the interpreter exits; only ever set, with _teams_lock held
+_hooks: list[Callable[[], None]] = []  # of the modules above, filled when they are imported
+
 
 @atexit.register
 def _leave() -> None:
     """Stop all threads of all pools, and wait for them within one limit."""
+    global _leaving  # noqa: PLW0603  # there is one interpreter to leave
     with _teams_lock:
+        # From here on no thread starts: nobody would wait for it.
+        _leaving = True
         teams = dict(_teams)
+    for hook in _hooks:
+        hook()
     for crew in teams:
         crew.stop()
     deadline = time.monotonic() + EXIT_SECONDS
     for threads in teams.values():
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+
+def before_exit(hook: Callable[[], None]) -> Callable[[], None]:
+    """Let ``hook`` be called when the interpreter exits, before the threads are waited for."""
+    _hooks.append(hook)
+    return hook
+
+
+def end_thread_at_exit() -> None:
+    """End the calling thread without a word if the interpreter exits.
+
+    What consumes batches then, outside the main thread, is a daemon thread that the user left
+    to its fate: there is nobody to tell, and a traceback on the screen would look like a bug.
+
+    Raises:
+        SystemExit: Ends the thread; `threading` prints nothing for it.
+    """
+    if _leaving and current_thread() is not main_thread():
+        raise SystemExit
 
 
 class _Crew(Generic[W]):
@@ -185,7 +213,7 @@ class Pool(Generic[W]):
         """Queue ``work`` behind all that was put before.
 
         Raises:
-            ClosedError: The pool was stopped.
+            ClosedError: The pool was stopped, or the interpreter exits.
             RuntimeError: A thread can't be started.
         """
         if not self._threads:
@@ -214,23 +242,24 @@ class Pool(Generic[W]):
     def _start(self) -> None:
         # All threads exist before any has a job: on an ordinary build the first to run a long
         # sample would hold the GIL, and each further start would wait for it in turn.
-        try:
-            for number in range(self.size):
-                thread = Thread(
-                    target=_run,
-                    args=(self._crew, self._enter, number),
-                    name=f"{self._name}-worker-{number}",
-                    daemon=True,
-                )
-                thread.start()
-                self._threads.append(thread)
-        except BaseException:  # no more threads to be had, or Ctrl-C: better none than some
-            self.stop()
-            raise
-        finally:
-            team = tuple(self._threads)
-            with _teams_lock:
-                _teams[self._crew] = team
+        with _teams_lock:
+            if _leaving:
+                raise ClosedError(_EXITING)
+            try:
+                for number in range(self.size):
+                    thread = Thread(
+                        target=_run,
+                        args=(self._crew, self._enter, number),
+                        name=f"{self._name}-worker-{number}",
+                        daemon=True,
+                    )
+                    thread.start()
+                    self._threads.append(thread)
+            except BaseException:  # no more threads to be had, or Ctrl-C: better none than some
+                self.stop()
+                raise
+            finally:
+                _teams[self._crew] = tuple(self._threads)
 
 
 def _run(crew: _Crew[W], enter: Callable[[int], AbstractContextManager[W]], number: int) -> None:

@@ -9,7 +9,6 @@ reused before.
 
 from __future__ import annotations
 
-import atexit
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from threadloader.errors import SampleError
 from threadloader.order import Pace, TicketCutter
+from threadloader.pool import before_exit
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,7 +30,14 @@ if TYPE_CHECKING:
     from threadloader.stats import Counters
     from threadloader.ticket import PlannedBatch, Ticket
 
-__all__ = ["FailedBatch", "OpenBatch", "Progress", "Stages", "Worker", "work_inline"]
+__all__ = [
+    "FailedBatch",
+    "OpenBatch",
+    "Progress",
+    "Stages",
+    "Worker",
+    "work_inline",
+]
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -62,14 +69,13 @@ class Failure:
     row: int
 
 
-# Every epoch that may have open batches: the process-wide hook of the interpreter's exit.  It is
-# registered after the pool's and so runs before it: first no sample starts, then threads end.
+# Every epoch that may have open batches, for the interpreter's exit.
 _epochs: weakref.WeakSet[Progress] = weakref.WeakSet()
 _epochs_lock = RLock()  # a finalizer of the user's may run inside, and start an epoch
 
 
-@atexit.register
-def _leave() -> None:
+@before_exit
+def _cancel_all() -> None:
     """Cancel every epoch; a consumer that goes on in an exit handler is told that it is closed."""
     with _epochs_lock:
         epochs = list(_epochs)
