@@ -37,6 +37,13 @@ def _together(dataset: Any, **options: Any) -> list[Any]:
         return [row for batch in loader for row in np.asarray(batch).tolist()]
 
 
+def join_workers() -> None:
+    """Wait for threads that have ended their work: each knows its dataset until it is gone."""
+    for thread in threading.enumerate():
+        if "-worker-" in thread.name:
+            thread.join()
+
+
 def _auto(dataset: Any) -> Any:
     return copy_dataset(dataset, "auto")
 
@@ -560,6 +567,7 @@ def test_a_dataset_that_frees_a_number_when_it_dies_frees_it_once() -> None:
 
     dataset = Native()
     _together(dataset)
+    join_workers()
     del dataset
     assert freed == [1234]
 
@@ -579,6 +587,7 @@ def test_a_transform_that_frees_a_number_when_it_dies_frees_it_once() -> None:
 
     dataset = Mapped(Decoder())
     _together(dataset)
+    join_workers()
     del dataset
     assert freed == [1234]
 

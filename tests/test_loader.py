@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 WRONG_TYPES = {
-    "dataset": [7, iter([1])],
+    "dataset": [7, object()],
     "batch_size": ["4", 2.0, True],
     "shuffle": ["yes"],
     "sampler": [7],
@@ -39,8 +39,6 @@ WRONG_TYPES = {
 }
 WRONG_VALUES = {
     "batch_size": [0, -1],
-    "num_workers": [-1],
-    "threads": [-1],
     "prefetch": [0, -1],
     "output": ["jax", 7, ""],
     "dataset_copy": ["shallow", "a callable", 7],
@@ -137,7 +135,7 @@ def lists(loader: Any) -> list[list[int]]:
 @cases(WRONG_TYPES)
 def test_an_argument_of_a_wrong_type_is_named(name: str, value: Any) -> None:
     arguments = {"dataset": range(4), name: value}
-    shown = type(value).__name__ if name == "dataset" else repr(value)
+    shown = type(value).__name__ if name == "dataset" else str(value)
     # torch raises a ValueError for some; either is one that a caller would catch.
     with pytest.raises((TypeError, ValueError), match=name) as caught:
         ThreadLoader(**arguments)
@@ -170,6 +168,12 @@ def test_arguments_that_exclude_each_other_are_named(arguments: Any, named: str)
         ThreadLoader(range(4), **arguments)
 
 
+@pytest.mark.parametrize("name", ["num_workers", "threads"])
+def test_a_negative_number_of_workers_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="num_workers option should be non-negative"):
+        ThreadLoader(range(4), **{name: -1})
+
+
 def test_an_argument_that_is_not_there_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="batchsize"):
         ThreadLoader(range(4), batchsize=2)  # type: ignore[call-arg]
@@ -179,17 +183,6 @@ def test_an_argument_that_is_not_there_is_a_type_error() -> None:
 def test_torch_output_without_torch_says_what_to_install() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"threadloader\[torch\]"):
         ThreadLoader(range(4), output="torch")
-
-
-def test_an_iterable_dataset_is_refused() -> None:
-    data = pytest.importorskip("torch.utils.data")
-
-    class Stream(data.IterableDataset):  # type: ignore[misc, name-defined]
-        def __iter__(self) -> Iterator[int]:
-            return iter(range(3))
-
-    with pytest.raises(TypeError, match=r"dataset.*Stream"):
-        ThreadLoader(Stream())
 
 
 @pytest.mark.parametrize("number", [np.int64(2), np.uint8(2)])

@@ -5,6 +5,7 @@ Where torch refuses the same, the messages are torch's.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,26 +17,50 @@ if TYPE_CHECKING:
     from threadloader.collate import Output
 
 __all__ = [
+    "automatic_workers",
     "check_callable",
     "check_choice",
-    "check_dataset",
     "check_flag",
     "check_generator",
-    "check_order",
+    "check_samplers",
+    "check_stream",
+    "check_transform",
+    "check_window",
     "count",
+    "is_iterable",
     "output_of",
+    "plain_int",
     "workers_of",
 ]
 
 
-def workers_of(threads: int | None, num_workers: int | None) -> int:
-    """Return the number of worker threads that two names for it ask for."""
+def workers_of(threads: int | None, num_workers: int | None) -> int | None:
+    """Return the number of worker threads that two names for it ask for; None if neither does."""
     named = {"threads": threads, "num_workers": num_workers}
-    given = {count(name, value, at_least=0) for name, value in named.items() if value is not None}
+    given = {whole(name, value) for name, value in named.items() if value is not None}
     if len(given) > 1:
         msg = f"threads and num_workers are one setting, but got {threads} and {num_workers}"
         raise ValueError(msg)
-    return given.pop() if given else default_threads()
+    return given.pop() if given else None
+
+
+def automatic_workers(*, one: bool) -> int:
+    """Return how many threads to use where the user does not say.
+
+    Args:
+        one: Whether more than one would give the data more than once.
+    """
+    threads = default_threads()
+    if not one:
+        return threads
+    if threads > 1:
+        warnings.warn(
+            "an iterable dataset is read by one thread; num_workers=N makes N replicas, each of "
+            "which must give its own share (see get_worker_info), and transform=f applies f "
+            "to the samples in parallel",
+            stacklevel=3,
+        )
+    return 1
 
 
 def output_of(output: Output | None) -> Output:
@@ -49,24 +74,27 @@ def output_of(output: Output | None) -> Output:
     return output
 
 
-def check_dataset(dataset: Any) -> None:
-    """Refuse what is not map-style."""
-    if isinstance(dataset, _torch.IterableDataset) or not any(
-        hasattr(dataset, name) for name in ("__getitem__", "__getitems__")
-    ):
-        msg = f"dataset must be map-style, with __getitem__, but got {type(dataset).__name__}"
-        raise TypeError(msg)
+def is_iterable(dataset: Any) -> bool:
+    """Whether ``dataset`` is read in its own order: torch's IterableDataset, or a plain iterable.
+
+    Raises:
+        TypeError: It is neither that nor map-style.
+    """
+    if isinstance(dataset, _torch.IterableDataset):
+        return True
+    if any(hasattr(dataset, name) for name in ("__getitem__", "__getitems__")):
+        return False
+    if hasattr(dataset, "__iter__"):
+        return True
+    msg = (
+        "dataset must be map-style, with __getitem__, or iterable, with __iter__, "
+        f"but got {type(dataset).__name__}"
+    )
+    raise TypeError(msg)
 
 
-def check_order(
-    batch_size: int | None,
-    shuffle: bool | None,
-    sampler: Any,
-    batch_sampler: Any,
-    *,
-    drop_last: bool,
-) -> None:
-    """Refuse samplers that can't be iterated, and options that exclude each other."""
+def check_samplers(sampler: Any, batch_sampler: Any) -> None:
+    """Refuse samplers that can't be iterated."""
     for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
         # __getitem__ alone makes an iterable, too.
         if (
@@ -76,32 +104,60 @@ def check_order(
         ):
             msg = f"{name} must be iterable, but got {value!r}"
             raise TypeError(msg)
-    if sampler is not None and shuffle:
-        msg = "sampler option is mutually exclusive with shuffle"
-        raise ValueError(msg)
-    if batch_sampler is not None and (
-        batch_size != 1 or shuffle or sampler is not None or drop_last
-    ):
+
+
+def check_stream(shuffle: bool | None, sampler: Any, batch_sampler: Any) -> None:
+    """Refuse an order for what has its own, with torch's words."""
+    named = {"shuffle": shuffle or None, "sampler": sampler, "batch_sampler": batch_sampler}
+    for name, value in named.items():
+        if value is not None:
+            msg = (
+                f"DataLoader with IterableDataset: expected unspecified {name} option, "
+                f"but got {name}={value}"
+            )
+            raise ValueError(msg)
+
+
+def check_transform(transform: Any, *, streams: bool) -> None:
+    """Refuse what can't be called, and a transform for a map-style dataset."""
+    check_callable("transform", transform)
+    if transform is not None and not streams:
         msg = (
-            "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, "
-            "and drop_last"
+            "transform is for iterable datasets; a map-style dataset applies its own in "
+            "__getitem__, which runs in parallel already"
         )
-        raise ValueError(msg)
-    if batch_size is None and drop_last:
+        raise TypeError(msg)
+
+
+def check_window(prefetch: int | None, prefetch_factor: int | None) -> None:
+    """Refuse two names for one setting."""
+    if prefetch is not None and prefetch_factor is not None:
         msg = (
-            "batch_size=None option disables auto-batching and is mutually exclusive with drop_last"
+            f"prefetch and prefetch_factor are one setting, but got {prefetch} and "
+            f"{prefetch_factor}"
         )
         raise ValueError(msg)
 
 
 def count(name: str, value: int, *, at_least: int) -> int:
     """Return a whole number that was asked for."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        msg = f"{name} must be an int, but got {value!r}"
-        raise TypeError(msg)
+    value = whole(name, value)
     if value < at_least:
         msg = f"{name} must be at least {at_least}, but got {value}"
         raise ValueError(msg)
+    return value
+
+
+def plain_int(value: Any) -> Any:
+    """Return NumPy's whole numbers as an int, and all else as it is: torch checks it."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def whole(name: str, value: int) -> int:
+    """Return an int, of whatever kind it was."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        msg = f"{name} must be an int, but got {value!r}"
+        raise TypeError(msg)
     return int(value)
 
 

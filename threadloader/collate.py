@@ -65,13 +65,13 @@ class Collation:
     """How one loader makes batches, and the layout that it has learned.
 
     Args:
-        collate_fn: The user's function; None for the default.
+        collate_fn: The user's function; None for the default, which torch's own stands for too.
         output: Whether batches consist of tensors or of arrays.
         batched: Whether samples are collated at all, or delivered one by one.
         ring: Where slots come from.
 
     Threads:
-        open: planner.
+        open: planner, or the worker that has read the batch.
         learn, fitted, fell_back: worker.
         layout, first_nbytes: any.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
@@ -93,7 +93,10 @@ class Collation:
         self.function: Callable[[Any], Any] = _torch.default_collate if tensors else numpy_collate
         self.convert: Callable[[Any], Any] = _torch.tensor_of if tensors else _unchanged
         single = _torch.default_convert if tensors else numpy_convert
-        self._direct = batched and (collate_fn is None or collate_fn is self.function)
+        default = _torch.default_collate if batched else _torch.default_convert
+        if collate_fn is default or (batched and collate_fn is self.function):
+            collate_fn = None
+        self._direct = batched and collate_fn is None
         if not self._direct:
             self.function = single if collate_fn is None else collate_fn
         self._extensible = tensors

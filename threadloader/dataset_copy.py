@@ -24,7 +24,7 @@ import numpy as np
 
 from threadloader import _torch
 
-__all__ = ["DatasetCopy", "copy_dataset"]
+__all__ = ["DatasetCopy", "copy_dataset", "copy_transform"]
 
 DatasetCopy = Literal["auto", "shared", "deep"] | Callable[[Any], Any]
 
@@ -74,6 +74,27 @@ def copy_dataset(dataset: Any, how: DatasetCopy) -> Any:
         return _Copier().copy_object(dataset, deep=False)
     except RecursionError:  # a linked list of transforms, say
         return dataset
+
+
+def copy_transform(transform: Any, how: DatasetCopy) -> Any:
+    """Return the transform that one worker uses.
+
+    Args:
+        transform: The user's function or object.
+        how: ``"shared"`` is the object itself, ``"deep"`` a ``copy.deepcopy``; else what it
+            keeps on itself is copied and the data in it is shared, as of a dataset's transform.
+
+    Raises:
+        Exception: What ``copy.deepcopy`` raises.
+    """
+    if how == "shared":
+        return transform
+    if how == "deep":
+        return copy.deepcopy(transform)
+    try:
+        return _Copier().copy(transform, deep=True)
+    except RecursionError:
+        return transform
 
 
 class _Copier:

@@ -1,6 +1,6 @@
 """One pass over the data: what the planner does, in the consumer's thread.
 
-    planner -> OpenBatch -> pool -> (work: fetch, write, collate) -> delivered in order
+    feed -> OpenBatch -> pool -> (work: fetch, write, collate) -> delivered in order
 
 The consumer's thread draws the whole window of batches when the epoch starts, and one more
 before each batch that it returns, as torch does; workers never touch the sampler.
@@ -23,14 +23,14 @@ from threadloader.work import (
     FailedBatch,
     OpenBatch,
     Progress,
-    work_inline,
 )
 
 if TYPE_CHECKING:
-    from threadloader.order import Planner
-    from threadloader.pool import Pool
+    from threadloader.collate import Collation
+    from threadloader.feed import Feed
+    from threadloader.staff import Staff
     from threadloader.stats import Stats
-    from threadloader.work import Stages, Worker
+    from threadloader.work import Worker
 
 __all__ = ["Epoch", "Window"]
 
@@ -38,6 +38,7 @@ _FORKED = (
     "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
 )
 _CLOSED = "this iterator was closed; iter(loader) starts a new one"
+WINDOW = 4  # batches at least: one in use, one due, two in the making
 SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
 SMALL_NBYTES = 16 << 20  # bytes that such a window may take
 LARGE_NBYTES = 1 << 30  # bytes that any window may take, as long as two batches fit
@@ -49,6 +50,26 @@ class Window:
 
     batches: int
     fixed: bool  # whether the user chose the number
+
+    @classmethod
+    def chosen(
+        cls, workers: int, *, rows: int, whole: bool, prefetch: int | None, factor: int | None
+    ) -> Window:
+        """Return the window that the user asked for, or else one that keeps all workers busy.
+
+        Args:
+            workers: Threads.
+            rows: Samples in a batch.
+            whole: Whether one worker does a whole batch.
+            prefetch: Batches; None if not given.
+            factor: Batches a worker; None if not given.
+        """
+        if prefetch is not None:
+            return cls(prefetch, fixed=True)
+        if factor:
+            return cls(factor * workers, fixed=True)
+        busy = workers if whole else -(-2 * workers // rows)
+        return cls(max(WINDOW, 2 + busy), fixed=False)
 
     @property
     def most(self) -> int:
@@ -72,14 +93,17 @@ class Epoch(Iterator[Any]):
     """An iterator over the batches of one epoch, in order.
 
     Args:
-        planner: Draws the batches.
-        stages: What workers need.
+        feed: Plans the batches and gives them to the threads.
+        collation: Tells how large batches are.
         window: How far ahead batches are drawn.
-        pool: Whose threads do the work; None for the calling thread.
-        owns_pool: Whether the pool ends with this epoch.
-        inline: The worker that the calling thread is, without a pool.
+        staff: The threads that do the work; None for the calling thread.
+        owns_staff: Whether the threads end with this epoch.
+        inline: The worker that the calling thread is, without threads.
         stats: Counts what is delivered.
         length: Batches in the epoch, asked for only by ``len()``.
+        timeout: Seconds to wait for a batch; None waits for ever.
+        in_order: Whether a batch that is ready waits for those before it.
+        finish: Called with each batch, in the consumer's thread; its result is returned.
 
     Invariants, whenever ``_turn`` is not held:
         1. The batches in ``_open`` follow those that were returned, in order and without a gap.
@@ -91,25 +115,31 @@ class Epoch(Iterator[Any]):
 
     def __init__(
         self,
-        planner: Planner,
-        stages: Stages,
+        feed: Feed,
+        collation: Collation,
         window: Window,
         *,
-        pool: Pool[Worker] | None,
-        owns_pool: bool,
+        staff: Staff | None,
+        owns_staff: bool,
         inline: Worker,
         stats: Stats,
         length: Callable[[], int],
+        timeout: float | None = None,
+        in_order: bool = True,
+        finish: Callable[[Any], Any] | None = None,
     ) -> None:
         end_thread_at_exit()
-        self._planner = planner
-        self._stages = stages
+        self._feed = feed
+        self._collation = collation
         self._window = window
-        self._pool = pool
-        self._owns_pool = owns_pool
+        self._staff = staff
+        self._owns_staff = owns_staff
         self._inline = inline
         self._stats = stats
         self._length = length
+        self._timeout = timeout
+        self._in_order = in_order
+        self._finish = finish
         self._progress = Progress()
         self._pid = os.getpid()
         # Held while one thread gets its batch, the dataset's code in the calling thread included:
@@ -122,33 +152,30 @@ class Epoch(Iterator[Any]):
         self._ended = False  # all were returned
         # Ends the pool's threads, or lets persistent ones drop what is cancelled.
         self._signal: Callable[[], None] = _nobody
-        if pool is not None:
-            self._signal = pool.stop if owns_pool else pool.wake
+        if staff is not None:
+            self._signal = staff.stop if owns_staff else staff.wake
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
         weakref.finalize(self, _abandon, self._progress, self._signal).atexit = False
-        if pool is not None:
+        if staff is not None:
             self._draw()
 
     def __len__(self) -> int:
         return self._length()
 
     def __next__(self) -> Any:
-        batch = failure = None
-        self._stages.collation.ring.warn_if_hoarded()
+        batch = failure = taken = None
+        self._collation.ring.warn_if_hoarded()
         try:
             with self._turn:
-                batch = self._first()
-                if isinstance(batch, OpenBatch):
-                    if self._pool is None:
-                        work_inline(batch, self._inline)
-                        self._stats.delivered(0.0)
-                    else:
-                        self._wait(batch)
-                self._pass(batch)
+                batch = self._next()
+                while batch.exhausted:
+                    batch = self._next()
             failure = batch.failure
             if failure is not None:
                 raise failure.error
-            return batch.take()
+            self._feed.returned()
+            taken = batch.take()
+            return taken if self._finish is None else self._finish(taken)
         except Exception:
             raise
         except BaseException as error:  # Ctrl-C, say, here or in a sample
@@ -159,7 +186,7 @@ class Epoch(Iterator[Any]):
             raise
         finally:
             # The frame of this call stays with an error that is raised.
-            batch = failure = None
+            batch = failure = taken = None
             del self
 
     def close(self) -> None:
@@ -168,13 +195,28 @@ class Epoch(Iterator[Any]):
         Persistent workers are not waited for: they may run samples of another epoch.
         """
         self._cancel()
-        if self._pool is not None and self._owns_pool:
-            self._pool.join()
+        if self._staff is not None and self._owns_staff:
+            self._staff.join()
 
     def _cancel(self) -> None:
         self._progress.close()
         self._open.clear()
         self._signal()
+
+    def _next(self) -> OpenBatch | FailedBatch:
+        """Return the next batch that is done, and draw one more."""
+        batch = self._first()
+        try:
+            if self._staff is not None:
+                batch = self._wait(batch, self._staff)
+            elif isinstance(batch, OpenBatch):
+                self._feed.work(batch, self._progress, self._inline)
+                self._stats.delivered(0.0)
+            self._pass(batch)
+            return batch
+        finally:
+            # This frame, too, stays with an error of a sample's in the calling thread.
+            del self, batch
 
     def _first(self) -> OpenBatch | FailedBatch:
         """Return the batch that is delivered next.
@@ -205,38 +247,57 @@ class Epoch(Iterator[Any]):
     def _pass(self, batch: OpenBatch | FailedBatch) -> None:
         """Take a batch off the window, and draw one more."""
         try:
-            self._open.popleft()
-        except IndexError:  # closed by another thread
+            self._open.remove(batch)
+        except ValueError:  # closed by another thread
             raise _closed() from None
         if not batch.done:
             raise _closed()
-        if self._pool is None:
+        if batch.exhausted and isinstance(batch, OpenBatch):
+            self._feed.exhausted(batch)
+        if self._staff is None:
             return
         self._draw()
-        if not self._open and self._owns_pool:
+        if not self._open and self._owns_staff:
             # Here and not at StopIteration, which a loop over len(loader) never asks for.
-            self._pool.stop()
+            self._staff.stop()
 
-    def _wait(self, batch: OpenBatch) -> None:
-        """Wait until ``batch`` is done, or the epoch is closed."""
+    def _wait(self, first: OpenBatch | FailedBatch, staff: Staff) -> OpenBatch | FailedBatch:
+        """Wait for a batch until it is done, or the epoch is closed, and return it.
+
+        Raises:
+            RuntimeError: It takes longer than the timeout; the next call waits for it again.
+            BaseException: What ``worker_init_fn`` raised.
+        """
         started = perf_counter()
-        self._progress.wait(batch)
+        in_time = staff.ready(self._timeout)
+        if in_time and isinstance(first, OpenBatch):
+            if self._in_order:
+                in_time = self._progress.wait(first, self._timeout)
+            else:
+                first, in_time = self._wait_for_any(first)
+        if not in_time:
+            msg = f"DataLoader timed out after {self._timeout} seconds"
+            raise RuntimeError(msg)
         self._stats.delivered(perf_counter() - started)
+        return first
+
+    def _wait_for_any(self, first: OpenBatch) -> tuple[OpenBatch, bool]:
+        """Wait for whichever open batch is done; return it, and whether there was one in time."""
+        batches = [batch for batch in self._open if isinstance(batch, OpenBatch)]
+        in_time = self._progress.wait_for_any(batches, self._timeout)
+        return next((batch for batch in batches if batch.done), first), in_time
 
     def _draw(self) -> None:
         """Draw batches from the sampler until the window is full."""
         room = 1
-        if self._pool is not None:
-            room = self._window.room(self._stages.collation.first_nbytes or 0)
+        if self._staff is not None:
+            room = self._window.room(self._collation.first_nbytes or 0)
         while not (self._drawn_all or self._progress.cancelled) and len(self._open) < room:
             try:
-                plan = self._planner.draw()
-                if plan is None:
+                batch = self._feed.draw(self._progress)
+                if batch is None:
                     self._drawn_all = True
                     return
-                batch = OpenBatch(plan, self._stages, self._progress)
-                if self._pool is not None:
-                    self._pool.put(batch)
             except Exception as error:  # noqa: BLE001  # raised in its place, after what came before
                 end_thread_at_exit()
                 self._open.append(FailedBatch(error))

@@ -7,7 +7,7 @@ frames keep what their variables refer to.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from threadloader import _torch
 
@@ -16,10 +16,19 @@ if TYPE_CHECKING:
 
     from threadloader.ticket import Ticket
 
-__all__ = ["Cancellable", "Fetched", "Fetcher", "fetches_whole_batches"]
+__all__ = ["Cancellable", "Fetched", "Fetcher", "Fetches", "Samples", "fetches_whole_batches"]
+
+T_co = TypeVar("T_co", covariant=True)
 
 # The samples and None; or their number and the error that ended them early.
 Fetched = tuple[Any, BaseException | None]
+
+
+class Samples(Protocol[T_co]):
+    """A map-style dataset that is no `torch.utils.data.Dataset`."""
+
+    def __getitem__(self, index: Any, /) -> T_co:
+        """Return a sample."""
 
 
 class Cancellable(Protocol):
@@ -28,6 +37,17 @@ class Cancellable(Protocol):
     @property
     def cancelled(self) -> bool:
         """Whether no further sample is to be fetched."""
+
+
+class Fetches(Protocol):
+    """What gives a worker its samples, from its own copy of the dataset."""
+
+    @property
+    def dataset(self) -> Any:
+        """The copy."""
+
+    def fetch(self, ticket: Ticket, epoch: Cancellable) -> Fetched:
+        """Fetch the samples of a ticket; see `Fetcher.fetch`."""
 
 
 def fetches_whole_batches(dataset: Any) -> bool:
@@ -46,10 +66,10 @@ class Fetcher:
         fetch: one thread, the worker that owns it.
     """
 
-    __slots__ = ("_dataset", "_whole")
+    __slots__ = ("_whole", "dataset")
 
     def __init__(self, dataset: Any, *, whole: bool) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._whole = whole
 
     def fetch(self, ticket: Ticket, epoch: Cancellable) -> Fetched:
@@ -71,7 +91,7 @@ class Fetcher:
         return self._fetch_each(indices, epoch)
 
     def _fetch_each(self, indices: Sequence[Any], epoch: Cancellable) -> Fetched:
-        dataset = self._dataset
+        dataset = self.dataset
         samples: list[Any] = []
         add = samples.append
         try:
@@ -88,6 +108,6 @@ class Fetcher:
 
     def _fetch_whole(self, indices: Any) -> Fetched:
         try:
-            return self._dataset.__getitems__(indices), None
+            return self.dataset.__getitems__(indices), None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return 0, error

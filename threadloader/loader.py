@@ -8,54 +8,59 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from threadloader import _torch
 from threadloader.arguments import (
+    automatic_workers,
     check_callable,
     check_choice,
-    check_dataset,
     check_flag,
     check_generator,
-    check_order,
+    check_samplers,
+    check_stream,
+    check_transform,
+    check_window,
     count,
+    is_iterable,
     output_of,
+    plain_int,
     workers_of,
 )
 from threadloader.collate import Collation
-from threadloader.dataset_copy import DatasetCopy, copy_dataset
 from threadloader.epoch import Epoch, Window
+from threadloader.feed import SamplerFeed, StreamFeed, open_stream
 from threadloader.fetch import Fetcher, fetches_whole_batches
-from threadloader.order import BatchSampler, Pace, Planner, RandomSampler, SequentialSampler
-from threadloader.pool import Pool
+from threadloader.order import BatchSampler, Pace, Planner, make_sampler
+from threadloader.pool import end_thread_at_exit
 from threadloader.ring import Ring, RingStatistics
+from threadloader.staff import Job, Staff, hire, hire_readers, hire_transformers
 from threadloader.stats import Stats, Totals
+from threadloader.stream import Given
 from threadloader.work import Stages, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
+    from threadloader._torch import Dataset
     from threadloader.collate import Output
+    from threadloader.dataset_copy import DatasetCopy
+    from threadloader.fetch import Fetches, Samples
 
 __all__ = ["Statistics", "ThreadLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
 
-WINDOW = 4  # batches at least: one in use, one due, two in the making
 UNKNOWN_ROWS = 16  # samples in a batch, where a user's batch sampler does not tell
 
 _loaders = itertools.count()
 # What `_set_up` makes.
-_RUNNING = frozenset(
-    {"_pid", "_ring", "_stats", "_inline", "_collation", "_seeded", "_pool", "_fetchers", "_epochs"}
-)
+_RUNNING = frozenset({"_pid", "_ring", "_stats", "_inline", "_collation", "_persistent", "_epochs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +73,46 @@ class Statistics:
     slots: RingStatistics
 
 
-class ThreadLoader(Generic[T_co]):
-    """Loads batches of a map-style dataset with threads, in order.
+class ThreadLoader(_torch.DataLoader[T_co]):
+    """Loads batches with threads, in order: ``torch.utils.data.DataLoader`` without processes.
 
-    Batches equal those of ``torch.utils.data.DataLoader`` with the same arguments: tensors where
-    torch is installed, NumPy arrays elsewhere.  They lie in memory that is reused once nothing
-    refers to it any more, so a batch may be kept as long as it is wanted.
+    Batches equal those of torch's loader with the same arguments: tensors where torch is
+    installed, NumPy arrays elsewhere.  They lie in memory that is reused once nothing refers to
+    it any more, so a batch may be kept as long as it is wanted.
 
     Args:
-        dataset: Anything with ``__getitem__``, and ``__len__`` unless a sampler is given.  With
-            ``__getitems__`` it is called with a whole batch's indices, as in torch.
+        dataset: Map-style, with ``__getitem__`` (or ``__getitems__``, called with a batch's
+            indices); or iterable, read in its own order.  Of torch's `IterableDataset` each
+            worker reads a replica; any other iterable is read once.
         batch_size: Samples in a batch, at least 1; None delivers single samples, not collated.
         shuffle: Whether each epoch has an order of its own.
         sampler: Yields the indices of one epoch; excludes ``shuffle``.
         batch_sampler: Yields the indices of one batch at a time; excludes ``batch_size``,
             ``shuffle``, ``sampler`` and ``drop_last``.
-        num_workers: Another name for ``threads``.
+        num_workers: Threads; 0 does all work in the calling thread, for a debugger.  By default
+            the cores that this process may use, or one for an iterable dataset.
         collate_fn: Makes a batch of a list of samples, in a worker; by default torch's
             ``default_collate``, or its equal for arrays.
-        threads: Worker threads; 0 does all work in the calling thread, for a debugger.  By
-            default the cores that this process may use.
-        drop_last: Whether a last batch with fewer samples is left out.
+        pin_memory: Whether batches are copied to page-locked memory for the accelerator.
+        drop_last: Whether a last batch with fewer samples is left out; of each replica.
+        timeout: Seconds to wait for a batch; 0 waits for ever.
+        worker_init_fn: Called once in each worker, with its number.
+        multiprocessing_context: Checked as torch does; no process is started.
         generator: Draws the order: a ``torch.Generator``, or a ``numpy.random.Generator``.
+        prefetch_factor: Batches planned ahead for each worker; by default see ``prefetch``.
         persistent_workers: Whether threads and their copies of the dataset outlive the epoch.
+        pin_memory_device: Deprecated by torch, which ignores it.
+        in_order: Whether batches come in order; else whichever is ready first.
+        threads: Another name for ``num_workers``.
         prefetch: Batches planned ahead, at least 1.  By default 4; up to 16 of less than 1 MiB
             each, as many as keep all threads busy where batches have few samples, and fewer
             where they would take more than 1 GiB together.
         output: ``"torch"`` or ``"numpy"``; by default torch where it is installed.
         dataset_copy: What each worker has of the dataset: ``"auto"``, an object of its own that
-            shares the data (see `threadloader.dataset_copy`); ``"shared"``, the dataset itself;
-            ``"deep"``, a ``copy.deepcopy``; or a function of the dataset that returns one.
+            shares the data (see `threadloader.dataset_copy`), but a deep copy of an iterable;
+            ``"shared"``, the dataset itself; ``"deep"``, a ``copy.deepcopy``; or a function of
+            the dataset that returns one.
+        transform: Applied to the samples of an iterable by all threads but the one that reads.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -111,56 +126,95 @@ class ThreadLoader(Generic[T_co]):
 
     def __init__(
         self,
-        dataset: Any,
+        dataset: Dataset[T_co] | Iterable[T_co] | Samples[T_co],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int | None = None,
         collate_fn: Callable[[Any], Any] | None = None,
-        *,
-        threads: int | None = None,
+        pin_memory: bool = False,
         drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
         generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
         persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        threads: int | None = None,
         prefetch: int | None = None,
         output: Output | None = None,
         dataset_copy: DatasetCopy = "auto",
+        transform: Callable[[Any], Any] | None = None,
     ) -> None:
         workers = workers_of(threads, num_workers)
-        check_dataset(dataset)
-        batch_size = None if batch_size is None else count("batch_size", batch_size, at_least=1)
-        check_order(batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last)
-        prefetch = None if prefetch is None else count("prefetch", prefetch, at_least=1)
+        batch_size = plain_int(batch_size)
+        streams = is_iterable(dataset)
+        plain = streams and not isinstance(dataset, _torch.IterableDataset)
+        check_samplers(sampler, batch_sampler)
         check_callable("collate_fn", collate_fn)
+        check_callable("worker_init_fn", worker_init_fn)
+        check_transform(transform, streams=streams)
         check_flag("shuffle", shuffle)
         check_flag("drop_last", drop_last)
         check_flag("persistent_workers", persistent_workers)
         check_generator(generator)
-        if persistent_workers and workers == 0:
-            msg = "persistent_workers option needs num_workers > 0"
-            raise ValueError(msg)
+        check_window(prefetch, prefetch_factor)
         if not callable(dataset_copy):
             check_choice("dataset_copy", dataset_copy, ("auto", "shared", "deep"))
-
-        self.dataset = dataset
-        self.num_workers = workers
-        self.generator = generator
-        self.persistent_workers = persistent_workers
+        if plain:
+            check_stream(shuffle, sampler, batch_sampler)
+        if workers is None:
+            workers = automatic_workers(one=streams and transform is None)
+        super().__init__(
+            _torch.as_iterable_dataset(dataset) if plain else dataset,  # type: ignore[arg-type]
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        mine = vars(self)  # past the protection of what is set above
+        if plain:
+            mine["dataset"] = dataset
+        self.prefetch_factor = prefetch_factor  # None where torch has 2: see `prefetch`
+        self.prefetch = None if prefetch is None else count("prefetch", prefetch, at_least=1)
         self.dataset_copy: DatasetCopy = dataset_copy
         self.output: Output = output_of(output)
-        self.drop_last = drop_last
-        self.collate_fn = collate_fn
-        self.batch_size = None if batch_sampler is not None else batch_size
-        batched = batch_sampler is not None or batch_size is not None
-        self._whole = batched and fetches_whole_batches(dataset)
-        self.sampler, self.batch_sampler = _samplers(
-            dataset, batch_size, sampler, batch_sampler, generator, bool(shuffle), drop_last
+        self.transform = transform
+        self._streams = streams
+        self._plain = plain
+        self._batched = batch_sampler is not None or batch_size is not None
+        self._whole = streams or (self._batched and fetches_whole_batches(dataset))
+        if not streams and (not _torch.AVAILABLE or isinstance(generator, np.random.Generator)):
+            if sampler is None:
+                sampler = make_sampler(dataset, generator, shuffle=bool(shuffle))
+            if self.batch_size is not None:
+                batch_sampler = BatchSampler(sampler, self.batch_size, drop_last)
+            mine["sampler"], mine["batch_sampler"] = sampler, batch_sampler
+        rows = self.batch_size or getattr(batch_sampler, "batch_size", None) or UNKNOWN_ROWS
+        self._window = Window.chosen(
+            self.num_workers,
+            rows=rows if self._batched else 1,
+            whole=self._whole,
+            prefetch=self.prefetch,
+            factor=prefetch_factor,
         )
-        self.prefetch = prefetch or _default_window(
-            workers, self.batch_size, self.batch_sampler, whole=self._whole
-        )
-        self._window = Window(self.prefetch, fixed=prefetch is not None)
+        self._length_told: int | None = None  # samples that `len` made its batches of
         self._name = f"tl{next(_loaders)}"
         self._pace = Pace()
         self._set_up()
@@ -173,52 +227,61 @@ class ThreadLoader(Generic[T_co]):
         self._stats = Stats()
         self._inline = Worker(0, "the calling thread", self._stats.open())
         self._collation = Collation(
-            self.collate_fn,
-            output=self.output,
-            batched=self.batch_sampler is not None,
-            ring=self._ring,
+            self.collate_fn, output=self.output, batched=self._batched, ring=self._ring
         )
-        self._seeded = False  # whether persistent workers have their seed
-        self._pool: Pool[Worker] | None = None  # with persistent workers only
-        self._fetchers: list[Fetcher] = []  # theirs
+        self._persistent: Staff | None = None  # kept from epoch to epoch
         self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
 
-    def __iter__(self) -> Epoch:
-        """Start an epoch; its threads end with it, unless the workers are persistent."""
+    def __iter__(self) -> Epoch:  # type: ignore[override]  # not an iterator of torch's
+        """Start an epoch; its threads end with it, unless the workers are persistent.
+
+        Raises:
+            AssertionError: ``timeout`` without workers, or a ``prefetch_factor`` of 0, as torch.
+        """
+        end_thread_at_exit()
         if self._pid != os.getpid():
             self._set_up()
-        planner = Planner(
-            self._index_sampler, batched=self.batch_sampler is not None, whole=self._whole
-        )
-        if (
-            _torch.AVAILABLE
-            and not self._seeded  # torch seeds persistent workers once
-            and not isinstance(self.generator, np.random.Generator)
-        ):
-            # Not used here: the sampler's own draw comes after it in the random state.
-            _torch.draw_base_seed(self.generator)
-            self._seeded = self.persistent_workers
-        pool, fetchers = self._staff()
+        self._check_runnable()
+        shared_seed = _torch.draw_shared_seed(self.dataset, self.generator)
+        pin = _torch.pinning(self.pin_memory_device) if self.pin_memory else None
+        planner = None if self._streams else self._planner()
+        staff = self._staff()
+        if shared_seed is not None:
+            self._prepare_pipes(staff, shared_seed)
+        feed = self._stream_feed(staff) if planner is None else self._sampler_feed(planner, staff)
+        if staff is not None:
+            staff.start()
         epoch = Epoch(
-            planner,
-            Stages(fetchers, self._whole, self._pace, self._collation),
+            feed,
+            self._collation,
             self._window,
-            pool=pool,
-            owns_pool=not self.persistent_workers,
+            staff=staff,
+            owns_staff=not self.persistent_workers,
             inline=self._inline,
             stats=self._stats,
-            length=partial(len, self._index_sampler),  # type: ignore[arg-type]  # see __len__
+            length=partial(len, self._index_sampler),
+            timeout=self.timeout or None,
+            in_order=bool(self.in_order),
+            finish=pin,
         )
         self._epochs.add(epoch)
         return epoch
 
-    def __len__(self) -> int:
-        """Return the batches in an epoch.
+    def _get_iterator(self) -> Any:
+        # What torch's own __iter__ calls, and some subclasses of its loader do.
+        return iter(self)
 
-        Raises:
-            TypeError: The sampler has no length.
-        """
-        return len(self._index_sampler)  # type: ignore[arg-type]
+    def check_worker_number_rationality(self) -> None:
+        """Do nothing: more threads than cores are right where samples wait for a network."""
+
+    def __len__(self) -> int:
+        """Return the batches in an epoch; TypeError if sampler or iterable has no length."""
+        if not self._streams:
+            return len(self._index_sampler)
+        samples = self._length_told = len(self.dataset)  # type: ignore[arg-type]
+        if self.batch_size is None:
+            return samples
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs: the arguments, not the threads and slots."""
@@ -244,14 +307,13 @@ class ThreadLoader(Generic[T_co]):
 
         A closed loader can be iterated again; it starts afresh.
         """
-        pool, self._pool = self._pool, None
-        self._seeded = False
-        if pool is not None:
-            pool.stop()
+        staff, self._persistent = self._persistent, None
+        if staff is not None:
+            staff.stop()
         for epoch in list(self._epochs):
             epoch.close()
-        if pool is not None:
-            pool.join()
+        if staff is not None:
+            staff.join()
 
     def statistics(self) -> Statistics:
         """Return what has been counted so far."""
@@ -263,72 +325,76 @@ class ThreadLoader(Generic[T_co]):
         )
 
     @property
-    def _index_sampler(self) -> Iterable[Any]:
+    def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
-    def _staff(self) -> tuple[Pool[Worker] | None, list[Fetcher]]:
-        """Return the threads of an epoch and what each fetches from."""
-        if self.num_workers == 0:
-            return None, [Fetcher(self.dataset, whole=self._whole)]
-        if self._pool is not None and not self._pool.stopped:
-            return self._pool, self._fetchers
-        # Copied by the consumer's thread, before it goes on to change anything.
-        fetchers = [
-            Fetcher(copy_dataset(self.dataset, self.dataset_copy), whole=self._whole)
-            for _ in range(self.num_workers)
-        ]
-        pool = Pool(
-            self.num_workers, self._name, partial(_enter, self._stats, _torch.inherited_modes())
-        )
-        if self.persistent_workers:
-            self._pool, self._fetchers = pool, fetchers
-        return pool, fetchers
+    def _check_runnable(self) -> None:
+        """Refuse what torch refuses only when the epoch starts, with its words."""
+        msg = None
+        if self.num_workers == 0 and self.timeout != 0:
+            msg = "_SingleProcessDataLoaderIter requires timeout == 0"
+        elif self.prefetch_factor == 0:
+            msg = "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
+        if msg is not None:
+            raise AssertionError(msg)
 
+    def _planner(self) -> Planner:
+        return Planner(self._index_sampler, batched=self._batched, whole=self._whole)
 
-@contextmanager
-def _enter(
-    stats: Stats, modes: Callable[[], AbstractContextManager[None]], number: int
-) -> Iterator[Worker]:
-    """The context of a worker thread's life."""
-    counters = stats.open()
-    try:
-        with modes():
-            yield Worker(number, f"worker {number}", counters)
-    finally:
-        stats.retire(counters)
-
-
-def _samplers(
-    dataset: Any,
-    batch_size: int | None,
-    sampler: Iterable[Any] | None,
-    batch_sampler: Iterable[Any] | None,
-    generator: Any,
-    shuffle: bool,
-    drop_last: bool,
-) -> tuple[Iterable[Any], Iterable[Any] | None]:
-    """Return the sampler and the batch sampler; torch's own classes where they are there."""
-    ours = not _torch.AVAILABLE or isinstance(generator, np.random.Generator)
-    if sampler is None and ours:
-        sampler = RandomSampler(dataset, generator) if shuffle else SequentialSampler(dataset)
-    elif sampler is None:
-        sampler = _torch.make_sampler(dataset, shuffle=shuffle, generator=generator)
-    if batch_sampler is None and batch_size is not None:
-        if ours:
-            batch_sampler = BatchSampler(sampler, batch_size, drop_last)
+    def _sampler_feed(self, planner: Planner, staff: Staff | None) -> SamplerFeed:
+        if staff is None:
+            fetchers: list[Fetches] = [Fetcher(self.dataset, whole=self._whole)]
         else:
-            batch_sampler = _torch.make_batch_sampler(sampler, batch_size, drop_last=drop_last)
-    return sampler, batch_sampler
+            fetchers = staff.fetchers
+        stages = Stages(fetchers, self._whole, self._pace, self._collation)
+        return SamplerFeed(planner, stages, None if staff is None else staff.pools[0])
+
+    def _stream_feed(self, staff: Staff | None) -> StreamFeed:
+        return open_stream(
+            [] if staff is None else staff.pools,
+            [Given(_torch.unwrapped(self.dataset))] if staff is None else staff.fetchers,
+            self.batch_size,
+            drop_last=self.drop_last,
+            transform=self.transform,
+            pace=self._pace,
+            collation=self._collation,
+            announced=partial(_told, weakref.ref(self)),
+        )
+
+    def _prepare_pipes(self, staff: Staff | None, seed: int) -> None:
+        """Seed and shard the replicas of a data pipe."""
+        pipes = [_torch.unwrapped(self.dataset)]
+        if staff is not None:
+            pipes = [fetcher.dataset for fetcher in staff.fetchers]
+        for number, pipe in enumerate(pipes):
+            _torch.prepare_pipe(pipe, seed, len(pipes), number)
+
+    def _staff(self) -> Staff | None:
+        """Return the threads of an epoch."""
+        if self._persistent is not None and not self._persistent.stopped:
+            return self._persistent  # torch seeds persistent workers once
+        # Drawn without workers too: the sampler's own draw comes after it in the random state.
+        ours = isinstance(self.generator, np.random.Generator)
+        seed = 0 if ours else _torch.draw_base_seed(self.generator)
+        if self.num_workers == 0:
+            return None
+        # A plain iterable can't shard itself: without a transform one thread is all it has use for.
+        workers = 1 if self._plain and self.transform is None else self.num_workers
+        job = Job(self._name, workers, seed, self._stats)
+        dataset, init_fn, how = self.dataset, self.worker_init_fn, self.dataset_copy
+        # Copied by the consumer's thread, before it goes on to change anything.
+        if not self._streams:
+            staff = hire(job, dataset, how, init_fn, whole=self._whole)
+        elif self.transform is not None and workers > 1:
+            staff = hire_transformers(job, dataset, self.transform, how, init_fn)
+        else:
+            staff = hire_readers(job, _torch.unwrapped(dataset), how, init_fn)
+        if self.persistent_workers:
+            self._persistent = staff
+        return staff
 
 
-def _default_window(
-    workers: int, batch_size: int | None, batch_sampler: Any, *, whole: bool
-) -> int:
-    """Return how many batches to plan ahead: enough tickets for all threads to be busy."""
-    if whole:
-        return max(WINDOW, 2 + workers)
-    if batch_sampler is None:
-        rows = 1
-    else:
-        rows = batch_size or getattr(batch_sampler, "batch_size", None) or UNKNOWN_ROWS
-    return max(WINDOW, 2 + -(-2 * workers // rows))
+def _told(reference: weakref.ref[ThreadLoader[Any]]) -> tuple[Any, int | None]:
+    """Return the dataset of a loader, and the length by which `len` was told last."""
+    loader = reference()
+    return (None, None) if loader is None else (loader.dataset, loader._length_told)  # noqa: SLF001

@@ -24,6 +24,7 @@ __all__ = [
     "RandomSampler",
     "SequentialSampler",
     "TicketCutter",
+    "make_sampler",
 ]
 
 TICKET_SECONDS = 1e-3  # work in a ticket: about 100 times what handing one over costs (bench: rows)
@@ -164,6 +165,11 @@ class TicketCutter:
             return 1
         rows = len(self._batch.indices)
         return max(1, -(-(rows - self._next) // self._pace.rows(rows, self._threads)))
+
+
+def make_sampler(dataset: Any, generator: Any, *, shuffle: bool) -> Iterable[int]:
+    """Return the sampler for ``shuffle`` where torch's are not there, or can't draw."""
+    return RandomSampler(dataset, generator) if shuffle else SequentialSampler(dataset)
 
 
 class SequentialSampler:

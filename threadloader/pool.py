@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-__all__ = ["Job", "Pool", "Work", "before_exit", "end_thread_at_exit"]
+__all__ = ["Job", "Pool", "Work", "begin_exit", "end_thread_at_exit"]
 
 _STOPPED = "the threads have ended; iter(loader) starts new ones"
 _EXITING = "no threads can be started any more: the interpreter exits"
@@ -61,31 +61,27 @@ _teams_lock = RLock()  # a finalizer of the user's may run inside, and start a p
 _teams: weakref.WeakKeyDictionary[_Crew[Any], tuple[Thread, ...]] = weakref.WeakKeyDictionary()
 
 _leaving = False  # whether the interpreter exits; only ever set, with _teams_lock held
-_hooks: list[Callable[[], None]] = []  # of the modules above, filled when they are imported
+
+
+def begin_exit() -> None:
+    """Let no thread start any more: nobody would wait for it."""
+    global _leaving  # noqa: PLW0603  # there is one interpreter to leave
+    with _teams_lock:
+        _leaving = True
 
 
 @atexit.register
 def _leave() -> None:
     """Stop all threads of all pools, and wait for them within one limit."""
-    global _leaving  # noqa: PLW0603  # there is one interpreter to leave
+    begin_exit()
     with _teams_lock:
-        # From here on no thread starts: nobody would wait for it.
-        _leaving = True
         teams = dict(_teams)
-    for hook in _hooks:
-        hook()
     for crew in teams:
         crew.stop()
     deadline = time.monotonic() + EXIT_SECONDS
     for threads in teams.values():
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def before_exit(hook: Callable[[], None]) -> Callable[[], None]:
-    """Let ``hook`` be called when the interpreter exits, before the threads are waited for."""
-    _hooks.append(hook)
-    return hook
 
 
 def end_thread_at_exit() -> None:
@@ -191,17 +187,25 @@ class Pool(Generic[W]):
         size: Threads, at least 1.
         name: Prefix of the threads' names, which become ``<name>-worker-<n>``.
         enter: Makes the context in which thread ``n`` runs; its value is given to each job.
+        first: The number of the first thread.
 
     Threads:
-        put: the planner.
+        put: one thread at a time, the planner or a reader.
+        start: the planner.
         join: shared, after `stop`.
         stop, wake, stopped: shared.
     """
 
     def __init__(
-        self, size: int, name: str, enter: Callable[[int], AbstractContextManager[W]]
+        self,
+        size: int,
+        name: str,
+        enter: Callable[[int], AbstractContextManager[W]],
+        *,
+        first: int = 0,
     ) -> None:
         self.size = size
+        self._first = first
         self._name = name
         self._enter = enter
         self._crew: _Crew[W] = _Crew(size)
@@ -216,8 +220,7 @@ class Pool(Generic[W]):
             ClosedError: The pool was stopped, or the interpreter exits.
             RuntimeError: A thread can't be started.
         """
-        if not self._threads:
-            self._start()
+        self.start()
         self._crew.put(work)
 
     def stop(self) -> None:
@@ -233,6 +236,16 @@ class Pool(Generic[W]):
         """Let an idle thread look at the queue again, to drop works that were cancelled."""
         self._crew.wake()
 
+    def start(self) -> None:
+        """Start the threads now; otherwise the first `put` does.  Idempotent.
+
+        Raises:
+            ClosedError: The interpreter exits.
+            RuntimeError: A thread can't be started.
+        """
+        if not self._threads:
+            self._start()
+
     def join(self) -> None:
         """Wait until every thread has ended; call `stop` first."""
         for thread in self._threads:
@@ -246,7 +259,7 @@ class Pool(Generic[W]):
             if _leaving:
                 raise ClosedError(_EXITING)
             try:
-                for number in range(self.size):
+                for number in range(self._first, self._first + self.size):
                     thread = Thread(
                         target=_run,
                         args=(self._crew, self._enter, number),

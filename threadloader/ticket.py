@@ -20,7 +20,8 @@ class PlannedBatch:
 
     sequence: int  # position of the batch in the epoch, from 0
     indices: Sequence[Any]  # one entry a row
-    drawn: Any  # the sampler's own object, which `__getitems__` is called with
+    drawn: Any  # the sampler's own object, which `__getitems__` is called with; or samples read
+    label: str = "index"  # what an entry of ``indices`` is, for notes on errors
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ reused before.
 
 from __future__ import annotations
 
+import atexit
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from threadloader.errors import SampleError
 from threadloader.order import Pace, TicketCutter
-from threadloader.pool import before_exit
+from threadloader.pool import begin_exit
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
     from threadloader.collate import Collation, Filling
-    from threadloader.fetch import Fetcher
+    from threadloader.fetch import Fetches
     from threadloader.pool import Job
     from threadloader.stats import Counters
     from threadloader.ticket import PlannedBatch, Ticket
@@ -36,6 +38,7 @@ __all__ = [
     "Progress",
     "Stages",
     "Worker",
+    "failure_of",
     "work_inline",
 ]
 
@@ -55,7 +58,7 @@ class Worker:
 class Stages:
     """What workers need of the stages.  Nothing here refers to the loader or to the sampler."""
 
-    fetchers: list[Fetcher]  # one a worker
+    fetchers: list[Fetches]  # one a worker
     whole: bool  # whether a batch is one ticket
     pace: Pace
     collation: Collation
@@ -69,14 +72,17 @@ class Failure:
     row: int
 
 
-# Every epoch that may have open batches, for the interpreter's exit.
+# Every epoch that may have open batches: the process-wide hook of the interpreter's exit.  It is
+# registered after that of the pool, which is imported above, and so runs before it: first no
+# sample starts, then threads end.
 _epochs: weakref.WeakSet[Progress] = weakref.WeakSet()
 _epochs_lock = RLock()  # a finalizer of the user's may run inside, and start an epoch
 
 
-@before_exit
+@atexit.register
 def _cancel_all() -> None:
     """Cancel every epoch; a consumer that goes on in an exit handler is told that it is closed."""
+    begin_exit()
     with _epochs_lock:
         epochs = list(_epochs)
     for progress in epochs:
@@ -91,7 +97,7 @@ class Progress:
 
     Threads:
         finished, collated: worker.
-        wait, close: consumer.
+        wait, wait_for_any, close: consumer.
         cancel: shared, also from a finalizer; it takes no lock.
     """
 
@@ -102,6 +108,7 @@ class Progress:
         self._changed = Condition()
         # All below, and the progress of each open batch: guarded by _changed.
         self._awaited: OpenBatch | None = None
+        self._any_awaited = False
 
     def cancel(self) -> None:
         """Let no further sample be fetched."""
@@ -126,16 +133,33 @@ class Progress:
             loser = batch.keep_lowest(failure)  # noqa: F841  # let go after the lock
             self._let_go(batch)
 
-    def wait(self, batch: OpenBatch) -> None:
-        """Wait until ``batch`` is done, or the epoch is closed."""
+    def wait(self, batch: OpenBatch, timeout: float | None = None) -> bool:
+        """Wait until ``batch`` is done, or the epoch is closed; return False if it takes too long.
+
+        Args:
+            batch: The batch.
+            timeout: Seconds; None waits for ever.
+        """
         # Unlocked first: one attribute load, and a batch that is done stays so.
-        if not batch.done:
-            with self._changed:
-                self._awaited = batch
-                try:
-                    self._changed.wait_for(lambda: batch.done or self.cancelled)
-                finally:
-                    self._awaited = None
+        if batch.done:
+            return True
+        with self._changed:
+            self._awaited = batch
+            try:
+                return self._changed.wait_for(lambda: batch.done or self.cancelled, timeout)
+            finally:
+                self._awaited = None
+
+    def wait_for_any(self, batches: Iterable[OpenBatch], timeout: float | None = None) -> bool:
+        """Wait until one of ``batches`` is done, as `wait` does for one."""
+        with self._changed:
+            self._any_awaited = True
+            try:
+                return self._changed.wait_for(
+                    lambda: self.cancelled or any(batch.done for batch in batches), timeout
+                )
+            finally:
+                self._any_awaited = False
 
     def close(self) -> None:
         """Cancel, and wake a consumer that waits in another thread."""
@@ -145,7 +169,7 @@ class Progress:
 
     def _let_go(self, batch: OpenBatch) -> None:
         batch.done = True
-        if batch is self._awaited:
+        if batch is self._awaited or self._any_awaited:
             self._changed.notify_all()
 
 
@@ -158,18 +182,42 @@ class OpenBatch:
         failure: likewise, but for an unlocked look in `_work`, which may come one sample late.
     """
 
-    __slots__ = ("_cutter", "_progress", "_stages", "done", "failure", "filling", "missing", "plan")
+    __slots__ = (
+        "_cutter",
+        "_progress",
+        "_stages",
+        "done",
+        "exhausted",
+        "failure",
+        "filling",
+        "missing",
+        "plan",
+    )
 
-    def __init__(self, plan: PlannedBatch, stages: Stages, progress: Progress) -> None:
+    filling: Filling  # all three: of a stream's batch only once it was read
+    missing: int  # rows
+    _cutter: TicketCutter
+
+    def __init__(
+        self, plan: PlannedBatch, stages: Stages, progress: Progress, *, begin: bool = True
+    ) -> None:
         self.plan = plan
-        self.filling: Filling = stages.collation.open(len(plan.indices))
-        self.missing = len(plan.indices)  # rows
         self.failure: Failure | None = None
         self.done = False
-        workers = len(stages.fetchers)
-        self._cutter = TicketCutter(plan, stages.pace, workers, whole=stages.whole)
+        self.exhausted = False  # whether there was nothing to read; it is not returned then
         self._stages = stages
         self._progress = progress
+        if begin:
+            self.begin(plan)
+
+    def begin(self, plan: PlannedBatch) -> None:
+        """Open the batch for its rows; called once, before the pool has it."""
+        stages = self._stages
+        self.plan = plan
+        self.filling = stages.collation.open(len(plan.indices))
+        self.missing = len(plan.indices)
+        workers = len(stages.fetchers)
+        self._cutter = TicketCutter(plan, stages.pace, workers, whole=stages.whole)
 
     def claim(self) -> Job[Worker] | None:
         """Return the next ticket as a job, or None after the last."""
@@ -231,7 +279,7 @@ def _fill(
         if failed is not None:
             # __getitems__ does not tell which of its samples failed.
             row = None if stages.whole else ticket.start + samples
-            return _failure(failed, row, batch.plan, worker)
+            return failure_of(failed, row, batch.plan, worker)
         if progress.cancelled:
             return None  # not all of them were fetched
         batch.filling.write(ticket.start, ticket.stop, samples)
@@ -240,7 +288,7 @@ def _fill(
         stages.pace.measured(ticket.stop - ticket.start, written - started)
         return None
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
-        return _failure(error, ticket.start, batch.plan, worker)
+        return failure_of(error, ticket.start, batch.plan, worker)
     finally:
         samples = failed = None
         del batch, stages, progress
@@ -251,9 +299,9 @@ def _finish(batch: OpenBatch, worker: Worker) -> Failure | None:
     failed = None
     try:
         failed = batch.filling.finish()
-        return None if failed is None else _failure(failed[0], failed[1], batch.plan, worker)
+        return None if failed is None else failure_of(failed[0], failed[1], batch.plan, worker)
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
-        return _failure(error, None, batch.plan, worker)
+        return failure_of(error, None, batch.plan, worker)
     finally:
         failed = None
         del batch
@@ -266,7 +314,9 @@ def _count(counters: Counters, ticket: Ticket, fetch: float, collate: float) -> 
     counters.collate_seconds += collate
 
 
-def _failure(error: BaseException, row: int | None, plan: PlannedBatch, worker: Worker) -> Failure:
+def failure_of(
+    error: BaseException, row: int | None, plan: PlannedBatch, worker: Worker
+) -> Failure:
     """Make an error ready for the consumer: with a note, and without our own frames."""
     _strip(error)
     if isinstance(error, StopIteration):
@@ -277,7 +327,7 @@ def _failure(error: BaseException, row: int | None, plan: PlannedBatch, worker: 
     with suppress(BaseException):  # an index without a repr(), an error that refuses notes
         where = f"in {worker.place}, batch {plan.sequence}"
         if row is not None and row < len(plan.indices):
-            where += f", index {plan.indices[row]!r}"
+            where += f", {plan.label} {plan.indices[row]!r}"
         error.add_note(where)
     return Failure(error, row or 0)
 
@@ -310,6 +360,7 @@ class FailedBatch:
     """Stands in the window for a batch that could not be planned: an error, in its place."""
 
     done = True
+    exhausted = False
 
     def __init__(self, error: Exception) -> None:
         _strip(error)

@@ -15,50 +15,77 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
     from threadloader._torch.collation import default_collate, default_convert, is_extended
     from threadloader._torch.datasets import (
         DataLoader,
+        Dataset,
         Generator,
         IterableDataset,
+        as_iterable_dataset,
         gives_whole_batches,
         is_dataset,
     )
-    from threadloader._torch.sampling import draw_base_seed, make_batch_sampler, make_sampler
+    from threadloader._torch.pinning import pinning
+    from threadloader._torch.pipes import draw_shared_seed, is_pipe, prepare_pipe, unwrapped
+    from threadloader._torch.sampling import draw_base_seed
     from threadloader._torch.tensors import Tensor, array_of, arrays_of, tensor_of
-    from threadloader._torch.threads import inherited_modes
+    from threadloader._torch.threads import inherited_modes, use_one_thread
+    from threadloader._torch.worker_info import (
+        get_worker_info,
+        make_worker_info,
+        teach_worker_info,
+    )
 else:
     from threadloader._torch.absent import (
         DataLoader,
+        Dataset,
         Generator,
         IterableDataset,
         Tensor,
         array_of,
         arrays_of,
+        as_iterable_dataset,
         default_collate,
         default_convert,
         draw_base_seed,
+        draw_shared_seed,
+        get_worker_info,
         gives_whole_batches,
         inherited_modes,
         is_dataset,
         is_extended,
-        make_batch_sampler,
-        make_sampler,
+        is_pipe,
+        make_worker_info,
+        pinning,
+        prepare_pipe,
+        teach_worker_info,
         tensor_of,
+        unwrapped,
+        use_one_thread,
     )
 
 __all__ = [
     "AVAILABLE",
     "DataLoader",
+    "Dataset",
     "Generator",
     "IterableDataset",
     "Tensor",
     "array_of",
     "arrays_of",
+    "as_iterable_dataset",
     "default_collate",
     "default_convert",
     "draw_base_seed",
+    "draw_shared_seed",
+    "get_worker_info",
     "gives_whole_batches",
     "inherited_modes",
     "is_dataset",
     "is_extended",
-    "make_batch_sampler",
-    "make_sampler",
+    "is_pipe",
+    "make_worker_info",
+    "pinning",
+    "prepare_pipe",
+    "teach_worker_info",
     "tensor_of",
+    "unwrapped",
+    "use_one_thread",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Generator
 from torch.utils.data import (
@@ -14,13 +14,31 @@ from torch.utils.data import (
     Subset,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = [
     "DataLoader",
+    "Dataset",
     "Generator",
     "IterableDataset",
+    "as_iterable_dataset",
     "gives_whole_batches",
     "is_dataset",
 ]
+
+
+def as_iterable_dataset(iterable: Any) -> IterableDataset[Any]:
+    """Return a dataset that stands for a plain iterable while DataLoader checks its arguments."""
+    return _Iterable(iterable)
+
+
+class _Iterable(IterableDataset[Any]):
+    def __init__(self, iterable: Any) -> None:
+        self.iterable = iterable
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.iterable)
 
 
 def is_dataset(value: object) -> bool:

@@ -1,30 +1,12 @@
-"""torch's samplers and the random state that they draw from."""
+"""The random state that torch's samplers draw from."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sized
-
-__all__ = ["draw_base_seed", "make_batch_sampler", "make_sampler"]
-
-
-def make_sampler(dataset: Sized, *, shuffle: bool, generator: Any) -> Iterable[Any]:
-    """Return the sampler that DataLoader makes of ``shuffle``."""
-    if shuffle:
-        return RandomSampler(dataset, generator=generator)
-    return SequentialSampler(dataset)
-
-
-def make_batch_sampler(
-    sampler: Iterable[Any], batch_size: int, *, drop_last: bool
-) -> Iterable[list[Any]]:
-    """Return the batch sampler that DataLoader makes."""
-    return BatchSampler(sampler, batch_size, drop_last)
+__all__ = ["draw_base_seed"]
 
 
 def draw_base_seed(generator: Any) -> int:

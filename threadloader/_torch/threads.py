@@ -1,8 +1,10 @@
-"""The modes of torch that belong to a thread, carried from the consumer to the workers."""
+"""What torch keeps per thread: carried from the consumer to the workers, or set for them."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import ctypes
+from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-__all__ = ["inherited_modes"]
+__all__ = ["inherited_modes", "use_one_thread"]
 
 
 def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
@@ -30,3 +32,25 @@ def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
             yield
 
     return modes
+
+
+def use_one_thread() -> None:
+    """Let torch's operators use one thread when the calling thread calls them.
+
+    ``torch.set_num_threads`` would be the wrong tool alone: it also sets what every thread
+    starts with from then on, the consumer's backward pass included.  So OpenMP is told, whose
+    number belongs to the calling thread; and where it can't be reached, what torch keeps for
+    all is set back by a thread that ends at once.
+    """
+    # Asking makes torch initialise this thread, which would undo the setting later.
+    threads = torch.get_num_threads()
+    if threads == 1:
+        return
+    with suppress(AttributeError, OSError):
+        # A library's handle finds the names of all libraries that it was linked with.
+        ctypes.CDLL(torch._C.__file__).omp_set_num_threads(1)
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+        helper = Thread(target=torch.set_num_threads, args=(threads,), name="tl-intraop")
+        helper.start()
+        helper.join()

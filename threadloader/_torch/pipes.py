@@ -1,0 +1,48 @@
+"""Data pipes: their shared seed, and each worker's shard of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import IterDataPipe, dataloader, graph_settings
+
+__all__ = ["draw_shared_seed", "is_pipe", "prepare_pipe", "unwrapped"]
+
+
+def is_pipe(dataset: object) -> bool:
+    """Whether ``dataset`` is an iterable data pipe."""
+    return isinstance(dataset, IterDataPipe)
+
+
+def unwrapped(dataset: Any) -> Any:
+    """Return the pipe that DataLoader has wrapped for pickling, which threads do not need."""
+    return getattr(dataset, "_datapipe", dataset) if is_pipe(dataset) else dataset
+
+
+def draw_shared_seed(dataset: object, generator: Any) -> int | None:
+    """Draw the seed that all workers' shuffling pipes share, one for all ranks; None if no pipe.
+
+    Drawn before the base seed.  Source: ``_BaseDataLoaderIter.__init__`` in
+    torch/utils/data/dataloader.py.
+    """
+    if not is_pipe(dataset):
+        return None
+    group = None
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        group = torch.distributed.new_group(backend="gloo")
+    return int(dataloader._share_dist_seed(generator, group))  # type: ignore[no-untyped-call]
+
+
+def prepare_pipe(pipe: Any, seed: int, workers: int, number: int) -> None:
+    """Seed a worker's replica of a pipe and give it its shard, among all ranks' workers.
+
+    Args:
+        pipe: The replica; changed in place.
+        seed: The shared seed.
+        workers: Workers of this rank, at least 1.
+        number: This worker.
+    """
+    graph_settings.apply_random_seed(pipe, torch.Generator().manual_seed(seed))
+    ranks, rank = dataloader._get_distributed_settings()  # type: ignore[no-untyped-call]
+    graph_settings.apply_sharding(pipe, workers * ranks, number * ranks + rank)

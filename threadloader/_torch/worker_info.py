@@ -1,0 +1,87 @@
+"""torch's `get_worker_info()` and `initial_seed()`, made to see threads.
+
+torch keeps the worker info in a global of its module, and user code may have imported the
+function long ago; so the code of the function is exchanged, not the function.  Outside worker
+threads it does what it did, in process workers too.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils import collate, worker
+
+__all__ = ["get_worker_info", "make_worker_info", "teach_worker_info"]
+
+_RNG: Any = getattr(worker, "_RNG", SimpleNamespace)  # from torch 2.10 on
+
+
+def teach_worker_info(here: Any) -> None:
+    """Let torch's functions answer for the calling thread first.
+
+    Call once, before there are workers.
+
+    Args:
+        here: A `threading.local`; its ``info`` is the thread's WorkerInfo, or None.
+    """
+    # default_collate would take shared memory, and a file handle with it, for each batch that
+    # it makes in a worker.
+    names: dict[str, Any] = {
+        "_threadloader_here": here,
+        "_threadloader_frame": sys._getframe,
+        "_threadloader_hide": collate.collate_tensor_fn.__code__,
+    }
+    vars(worker).update(names)
+    vars(torch.random).update(names)
+    worker.get_worker_info.__code__ = _get_worker_info.__code__
+    torch.random.initial_seed.__code__ = _initial_seed.__code__
+
+
+def make_worker_info(number: int, workers: int, seed: int, dataset: Any) -> Any:
+    """Return torch's own description of a worker.
+
+    Args:
+        number: The worker, from 0.
+        workers: How many there are.
+        seed: Its own; its generators in ``rng`` start from it.
+        dataset: What it fetches from.
+    """
+    rng = _RNG(
+        random_generator=random.Random(seed),  # noqa: S311  # not for secrets
+        torch_generator=torch.Generator().manual_seed(seed),
+        numpy_generator=np.random.default_rng(seed),
+    )
+    kind: Any = worker.WorkerInfo
+    return kind(
+        id=number,
+        num_workers=workers,
+        seed=seed,
+        dataset=dataset,
+        rng=rng,
+        worker_method="thread",
+    )
+
+
+# What follows runs with the globals of torch's modules.
+
+
+def _get_worker_info() -> Any:
+    info = _threadloader_here.info  # type: ignore[name-defined]  # noqa: F821
+    if info is None:
+        return _worker_info  # type: ignore[name-defined]  # noqa: F821
+    if _threadloader_frame(1).f_code is _threadloader_hide:  # type: ignore[name-defined]  # noqa: F821
+        return None
+    return info
+
+
+def _initial_seed() -> int:
+    info = _threadloader_here.info  # type: ignore[name-defined]  # noqa: F821
+    if info is None:
+        return default_generator.initial_seed()  # type: ignore[name-defined,no-any-return]  # noqa: F821
+    return info.seed  # type: ignore[no-any-return]

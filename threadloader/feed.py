@@ -1,0 +1,200 @@
+"""Where an epoch's batches come from: a sampler, or iterable replicas in turn.
+
+A feed plans one batch at a time, in the consumer's thread, and gives it to the threads.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from threadloader.stream import Reading, Source, StreamBatch, read_inline
+from threadloader.work import OpenBatch, Stages, work_inline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from threadloader.collate import Collation
+    from threadloader.fetch import Fetches
+    from threadloader.order import Pace, Planner
+    from threadloader.pool import Pool
+    from threadloader.work import Progress, Worker
+
+__all__ = ["Feed", "SamplerFeed", "StreamFeed", "open_stream"]
+
+
+class Feed(Protocol):
+    """What an epoch asks for batches.
+
+    Threads:
+        all: planner only.
+    """
+
+    def draw(self, progress: Progress) -> OpenBatch | None:
+        """Plan the next batch and give it to the threads; None after the last.
+
+        Raises:
+            Exception: What the sampler raises; the next call goes on with what it yields then.
+        """
+
+    def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
+        """Do all the work of one batch in the calling thread; without threads only."""
+
+    def exhausted(self, batch: OpenBatch) -> None:
+        """Take note that ``batch`` came back empty: its source is at its end."""
+
+    def returned(self) -> None:
+        """Take note that one more batch is returned to the consumer."""
+
+
+class SamplerFeed:
+    """Batches of a map-style dataset, as the sampler says.
+
+    Args:
+        planner: Draws the batches.
+        stages: What workers need.
+        pool: Whose threads do the work; None for the calling thread.
+    """
+
+    def __init__(self, planner: Planner, stages: Stages, pool: Pool[Worker] | None) -> None:
+        self._planner = planner
+        self._stages = stages
+        self._pool = pool
+
+    def draw(self, progress: Progress) -> OpenBatch | None:
+        """Plan the next batch; see `Feed`."""
+        plan = self._planner.draw()
+        if plan is None:
+            return None
+        batch = OpenBatch(plan, self._stages, progress)
+        if self._pool is not None:
+            self._pool.put(batch)
+        return batch
+
+    def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:  # noqa: ARG002
+        """Do a batch in the calling thread; see `Feed`."""
+        work_inline(batch, worker)
+        del self, batch
+
+    def exhausted(self, batch: OpenBatch) -> None:
+        """Do nothing: a sampler ends by itself."""
+
+    def returned(self) -> None:
+        """Do nothing."""
+
+
+class StreamFeed:
+    """Batches of an iterable dataset: one of each replica in turn, without those at their end.
+
+    So the order of batches depends on the data alone, not on which replica is fast.
+
+    Args:
+        sources: The replicas' iterators.
+        stages: What workers need.
+        pools: One thread for each source, which it is bound to; empty for the calling thread.
+        hand_on: Takes a batch that was read; None has it collated by the thread that read it.
+        announced: Returns the dataset and the length that ``len(loader)`` has reported, if any.
+    """
+
+    def __init__(
+        self,
+        sources: list[Source],
+        stages: Stages,
+        pools: list[Pool[Worker]],
+        hand_on: Callable[[OpenBatch], None] | None,
+        announced: Callable[[], tuple[Any, int | None]],
+    ) -> None:
+        self._turns = deque(sources)
+        self._stages = stages
+        self._pools = pools
+        self._hand_on = hand_on
+        self._announced = announced
+        self._drawn = 0
+        self._returned = 0
+        if not pools:
+            for source in sources:
+                source.start()  # at iter(), as torch does without workers
+
+    def draw(self, progress: Progress) -> OpenBatch | None:
+        """Plan the next batch; see `Feed`."""
+        if not self._turns:
+            return None
+        source = self._turns[0]
+        batch = StreamBatch(self._drawn, source, self._stages, progress)
+        if self._pools:
+            reading = Reading(batch, self._stages, progress, self._hand_on)
+            self._pools[source.number].put(reading)
+        self._turns.rotate(-1)
+        self._drawn += 1
+        return batch
+
+    def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
+        """Do a batch in the calling thread; see `Feed`."""
+        if isinstance(batch, StreamBatch):
+            read_inline(batch, self._stages, progress, worker)
+        del self, batch, progress
+
+    def exhausted(self, batch: OpenBatch) -> None:
+        """Draw no more batches from the source of ``batch``."""
+        if isinstance(batch, StreamBatch) and batch.source in self._turns:
+            self._turns.remove(batch.source)
+
+    def returned(self) -> None:
+        """Warn where there are more batches than ``len(loader)`` made of the dataset's length."""
+        self._returned += 1
+        dataset, length = self._announced()
+        if length is None or self._returned <= length:
+            return
+        msg = (
+            f"Length of IterableDataset {dataset} was reported to be {length}"
+            f"(when accessing len(dataloader)), but {self._returned} samples have been fetched. "
+        )
+        if self._pools:
+            msg += (
+                "For multiprocessing data-loading, this could be caused by not properly "
+                "configuring the IterableDataset replica at each worker. Please see "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset "
+                "for examples."
+            )
+        warnings.warn(msg, stacklevel=3)
+
+
+def open_stream(
+    pools: list[Pool[Worker]],
+    fetchers: list[Fetches],
+    rows: int | None,
+    *,
+    drop_last: bool,
+    transform: Callable[[Any], Any] | None,
+    pace: Pace,
+    collation: Collation,
+    announced: Callable[[], tuple[Any, int | None]],
+) -> StreamFeed:
+    """Return the feed of one pass over an iterable dataset.
+
+    Args:
+        pools: One thread a replica; or a reader's and the others', which apply the transform;
+            empty for the calling thread.
+        fetchers: One a worker; they know the replicas.
+        rows: Samples in a batch; None for samples that are not collated.
+        drop_last: Whether a last batch with fewer samples is left out.
+        transform: Applied to each sample; None for none.
+        pace: Tells how large tickets should be.
+        collation: Makes the batches.
+        announced: See `StreamFeed`.
+    """
+    spread = transform is not None and len(pools) > 1
+    readers = pools[:1] if spread else pools
+    sources = [
+        Source(
+            number,
+            fetchers[number].dataset,
+            rows,
+            drop_last=drop_last,
+            transform=None if spread else transform,
+        )
+        for number in range(max(1, len(readers)))
+    ]
+    stages = Stages(fetchers, not spread, pace, collation)
+    return StreamFeed(sources, stages, readers, pools[1].put if spread else None, announced)

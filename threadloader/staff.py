@@ -1,0 +1,212 @@
+"""The threads of an epoch, and what each of them has: its dataset, its identity, its counters.
+
+Map-style datasets have one pool, all of whose threads stand behind the oldest batch.  Replicas
+of an iterable dataset have a pool of one thread each, so that a replica stays in its thread.
+"""
+
+from __future__ import annotations
+
+import copy
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from threadloader import _torch
+from threadloader.dataset_copy import copy_dataset, copy_transform
+from threadloader.fetch import Fetcher
+from threadloader.pool import Pool
+from threadloader.stream import Given
+from threadloader.work import Worker
+from threadloader.worker import Startup, introduced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from threadloader.dataset_copy import DatasetCopy
+    from threadloader.fetch import Fetches
+    from threadloader.stats import Stats
+
+__all__ = ["Job", "Staff", "hire", "hire_readers", "hire_transformers"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What all workers of one staff have in common."""
+
+    name: str  # prefix of the threads' names
+    workers: int
+    base_seed: int
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """Pools that start, stop and end together, and what their workers fetch from."""
+
+    pools: list[Pool[Worker]]
+    fetchers: list[Fetches]
+    startup: Startup | None  # None if there is nothing to wait for
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called; stale as soon as it is read."""
+        return any(pool.stopped for pool in self.pools)
+
+    def ready(self, timeout: float | None) -> bool:
+        """Wait until all workers have run ``worker_init_fn``; see `Startup.wait`."""
+        return self.startup is None or self.startup.wait(timeout)
+
+    def start(self) -> None:
+        """Start all threads now, where a worker has something to do before its first batch."""
+        if self.startup is not None:
+            for pool in self.pools:
+                pool.start()
+
+    def stop(self) -> None:
+        """Let every thread end after its running job; does not wait."""
+        for pool in self.pools:
+            pool.stop()
+
+    def wake(self) -> None:
+        """Let idle threads drop what was cancelled."""
+        for pool in self.pools:
+            pool.wake()
+
+    def join(self) -> None:
+        """Wait until every thread has ended; call `stop` first."""
+        for pool in self.pools:
+            pool.join()
+
+
+def hire(job: Job, dataset: Any, how: DatasetCopy, init_fn: Any, *, whole: bool) -> Staff:
+    """Return the staff for a map-style dataset: one pool.
+
+    Args:
+        job: What workers have in common.
+        dataset: The user's dataset.
+        how: What of it each worker has; see `copy_dataset`.
+        init_fn: Called in each worker with its number, once; None for none.
+        whole: Whether ``__getitems__`` is called.
+    """
+    fetchers: list[Fetches] = [
+        Fetcher(copy_dataset(dataset, how), whole=whole) for _ in range(job.workers)
+    ]
+    startup = Startup(job.workers) if init_fn is not None else None
+    enter = partial(_enter, job, _torch.inherited_modes(), fetchers, [init_fn], startup)
+    return Staff([Pool(job.workers, job.name, enter)], fetchers, startup)
+
+
+def hire_readers(job: Job, dataset: Any, how: DatasetCopy, init_fn: Any) -> Staff:
+    """Return the staff for an iterable dataset: one thread bound to each replica.
+
+    Args:
+        job: What workers have in common.
+        dataset: The user's dataset.
+        how: What of it each worker has; see `_replicate`.
+        init_fn: Called in each worker with its number, once; None for none.
+    """
+    replicas = [_replicate(dataset, init_fn, how) for _ in range(job.workers)]
+    fetchers: list[Fetches] = [Given(replica) for replica, _ in replicas]
+    init_fns = [function for _, function in replicas]
+    startup = Startup(job.workers) if init_fn is not None else None
+    enter = partial(_enter, job, _torch.inherited_modes(), fetchers, init_fns, startup)
+    pools = [Pool(1, job.name, enter, first=number) for number in range(job.workers)]
+    return Staff(pools, fetchers, startup)
+
+
+def hire_transformers(
+    job: Job, dataset: Any, transform: Callable[[Any], Any], how: DatasetCopy, init_fn: Any
+) -> Staff:
+    """Return the staff for an iterable with a transform: one thread reads, the others apply it.
+
+    The reader is worker 0 of 1 for `get_worker_info()`, so that a dataset that shards itself
+    gives all its samples; the others count themselves among all.
+
+    Args:
+        job: What workers have in common; at least two workers.
+        dataset: What is iterated.
+        transform: Applied to each sample.
+        how: What of the transform each worker has; see `copy_transform`.
+        init_fn: Called in each worker with its number, once; None for none.
+    """
+    fetchers: list[Fetches] = [
+        Given(dataset, copy_transform(transform, how)) for _ in range(job.workers)
+    ]
+    startup = Startup(job.workers) if init_fn is not None else None
+    modes = _torch.inherited_modes()
+    alone = Job(job.name, 1, job.base_seed, job.stats)
+    pools = [
+        Pool(1, job.name, partial(_enter, alone, modes, fetchers, [init_fn], startup)),
+        Pool(
+            job.workers - 1,
+            job.name,
+            partial(_enter, job, modes, fetchers, [init_fn], startup),
+            first=1,
+        ),
+    ]
+    return Staff(pools, fetchers, startup)
+
+
+def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy) -> tuple[Any, Any]:
+    """Return a worker's replica of an iterable dataset, and of its ``worker_init_fn``.
+
+    Both are copied together, so that a method of the dataset given as ``worker_init_fn`` sets up
+    the replica.
+
+    Args:
+        dataset: The user's dataset.
+        init_fn: The user's function, or None.
+        how: ``"auto"`` is a deep copy, or a shallow one where that fails, or the object itself
+            where that fails too; else as `copy_dataset` has it.
+    """
+    if how == "shared":
+        return dataset, init_fn
+    if how == "deep":
+        return copy.deepcopy((dataset, init_fn))
+    if callable(how):
+        return copy_dataset(dataset, how), init_fn
+    with suppress(Exception):  # whatever refuses: a generator, a lock, an open file
+        return copy.deepcopy((dataset, init_fn))
+    try:
+        twin = copy.copy(dataset)
+    except Exception:  # noqa: BLE001  # the same
+        twin = dataset
+    if getattr(init_fn, "__self__", None) is dataset and twin is not dataset:
+        init_fn = init_fn.__func__.__get__(twin)
+    return twin, init_fn
+
+
+@contextmanager
+def _enter(
+    job: Job,
+    modes: Callable[[], AbstractContextManager[None]],
+    fetchers: Sequence[Fetches],
+    init_fns: Sequence[Any],
+    startup: Startup | None,
+    number: int,
+) -> Iterator[Worker]:
+    """The context of a worker thread's life."""
+    counters = job.stats.open()
+    try:
+        _torch.use_one_thread()
+        dataset = fetchers[number].dataset
+        with modes(), introduced(number, job.workers, job.base_seed, dataset):
+            if startup is not None:
+                init_fn = init_fns[number % len(init_fns)]
+                startup.begun(number, _error_of(init_fn, number))
+            yield Worker(number, f"worker {number}", counters)
+    finally:
+        job.stats.retire(counters)
+
+
+def _error_of(init_fn: Any, number: int) -> BaseException | None:
+    """Call a ``worker_init_fn``; return what it raises."""
+    try:
+        if init_fn is not None:
+            init_fn(number)
+    except BaseException as error:  # noqa: BLE001  # handed to the consumer
+        BaseException.with_traceback(error, error.__traceback__ and error.__traceback__.tb_next)
+        return error
+    return None

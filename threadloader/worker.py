@@ -1,0 +1,108 @@
+"""Who a worker is: what `get_worker_info()` answers, thread by thread.
+
+User code asks torch's function, imported whenever and under any name, so that very function is
+taught about threads (see `_torch.teach_worker_info`).  Without torch there is one here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from threading import Condition
+from typing import TYPE_CHECKING, Any
+
+from threadloader import _torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Startup", "get_worker_info", "introduced"]
+
+
+class _Local(threading.local):
+    info: Any = None  # a WorkerInfo, in a worker
+
+
+_here = _Local()
+
+
+def _forget() -> None:
+    _here.info = None
+
+
+if hasattr(os, "register_at_fork"):
+    # A process that a worker forks is no worker of ours.
+    os.register_at_fork(after_in_child=_forget)
+
+if _torch.AVAILABLE:
+    _torch.teach_worker_info(_here)
+    get_worker_info = _torch.get_worker_info
+else:
+
+    def get_worker_info() -> Any:
+        """Return what the calling worker is: its id, the number of workers, seed and dataset.
+
+        None outside workers.  Where torch is installed, this is torch's function.
+        """
+        return _here.info
+
+
+@contextmanager
+def introduced(number: int, workers: int, base_seed: int, dataset: Any) -> Iterator[None]:
+    """Let `get_worker_info()` describe the calling thread while it is here.
+
+    Args:
+        number: The worker, from 0.
+        workers: How many there are.
+        base_seed: Drawn once for all workers; a worker's seed is this plus its number.
+        dataset: What this worker fetches from.
+    """
+    before = _here.info
+    _here.info = _torch.make_worker_info(number, workers, base_seed + number, dataset)
+    try:
+        yield
+    finally:
+        _here.info = before
+
+
+class Startup:
+    """Whether all workers of a pool have begun, and with which error.
+
+    Invariants, whenever ``_changed`` is not held:
+        1. Each worker that is not missing any more has run its ``worker_init_fn``.
+
+    Threads:
+        begun: worker, once each.
+        wait: consumer.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._changed = Condition()
+        # All below: guarded by _changed.
+        self._missing = workers
+        self._errors: dict[int, BaseException] = {}
+
+    def begun(self, number: int, error: BaseException | None) -> None:
+        """Note that a worker is ready, or what its ``worker_init_fn`` raised."""
+        with self._changed:
+            self._missing -= 1
+            if error is not None:
+                self._errors[number] = error
+            self._changed.notify_all()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until all workers have begun; return False if that takes too long.
+
+        Args:
+            timeout: Seconds; None waits for ever.
+
+        Raises:
+            BaseException: What the lowest of the workers raised, each time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._missing, timeout):
+                return False
+            if self._errors:
+                raise self._errors[min(self._errors)]
+        return True
