@@ -56,6 +56,14 @@ def tests_torch(session: nox.Session) -> None:
     run_pytest(session)
 
 
+@nox.session(python="3.11")
+def clients(session: nox.Session) -> None:
+    """Run packages that use a DataLoader, such as Lightning and Accelerate, with a ThreadLoader."""
+    add_torch(session)
+    install(session, ".", "clients")
+    run_pytest(session, "tests/clients")
+
+
 @nox.session(python="3.13")
 def interleavings(session: nox.Session) -> None:
     """Force thread switches one by one through the code that owns locks."""

@@ -10,7 +10,14 @@ import pytest
 
 import threadloader
 
-PROMISED = ["ClosedError", "SampleError", "Statistics", "ThreadLoader", "ThreadLoaderError"]
+PROMISED = [
+    "ClosedError",
+    "SampleError",
+    "Statistics",
+    "ThreadLoader",
+    "ThreadLoaderError",
+    "get_worker_info",
+]
 HEAVY = {"PIL", "backports.zstd", "compression.zstd", "matplotlib", "rich", "torch"}
 
 

@@ -12,21 +12,33 @@ from threadloader.errors import ClosedError, SampleError, ThreadLoaderError
 
 if TYPE_CHECKING:
     from threadloader.loader import Statistics, ThreadLoader
+    from threadloader.worker import get_worker_info
 
-__all__ = ["ClosedError", "SampleError", "Statistics", "ThreadLoader", "ThreadLoaderError"]
+__all__ = [
+    "ClosedError",
+    "SampleError",
+    "Statistics",
+    "ThreadLoader",
+    "ThreadLoaderError",
+    "get_worker_info",
+]
 
 __version__ = "0.1.0"
 
-_LAZY = frozenset({"Statistics", "ThreadLoader"})
+_LAZY = frozenset({"Statistics", "ThreadLoader", "get_worker_info"})
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    from threadloader import loader
+    from threadloader import loader, worker
 
-    globals().update({lazy: getattr(loader, lazy) for lazy in _LAZY})
+    globals().update(
+        Statistics=loader.Statistics,
+        ThreadLoader=loader.ThreadLoader,
+        get_worker_info=worker.get_worker_info,
+    )
     return globals()[name]
 
 

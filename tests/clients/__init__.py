@@ -1,0 +1,1 @@
+"""Real packages that use a DataLoader, with a ThreadLoader in its place."""

@@ -1,0 +1,49 @@
+"""The packages as they are: offline, and free to warn."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Read when the packages are imported, by this process or by one that a test starts.
+os.environ |= {
+    "CUDA_VISIBLE_DEVICES": "",
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+with suppress(ImportError):
+    import tqdm
+
+    tqdm.tqdm.monitor_interval = 0  # no thread that outlives the test
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    """Ignore what the packages warn about when they are imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return (yield)
+
+
+@pytest.fixture(autouse=True)
+def packages_may_warn() -> Iterator[None]:
+    """Ignore what the packages warn about when they are used."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def files_go_to_a_folder_of_the_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let packages write beside the test, and nowhere else."""
+    monkeypatch.chdir(tmp_path)

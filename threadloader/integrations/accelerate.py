@@ -1,0 +1,117 @@
+"""Accelerate: its shards, devices and gradient state around a `ThreadLoader`.
+
+`accelerate.Accelerator.prepare` and `accelerate.skip_first_batches` build a plain `DataLoader`
+of a loader's attributes, whatever its class, and silently.  The functions here let Accelerate do
+just that, and then put a `ThreadLoader` with the same dataset and samplers in its place: of
+that class itself, also where yours is a subclass.
+
+The Trainer of transformers calls Accelerate's own function when it resumes within an epoch: the
+rest of that epoch is loaded by processes, unless ``ignore_data_skip`` is set.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import accelerate
+from accelerate.data_loader import DataLoaderAdapter
+
+from threadloader import _torch
+from threadloader.arguments import is_iterable
+from threadloader.loader import ThreadLoader
+
+__all__ = ["prepare", "skip_first_batches"]
+
+
+def prepare(
+    accelerator: accelerate.Accelerator, *objects: Any, device_placement: list[bool] | None = None
+) -> Any:
+    """Call ``accelerator.prepare``, and keep the threads of every `ThreadLoader` in it.
+
+    Args:
+        accelerator: Shards batches over processes and puts them on its device, as it is set up.
+        objects: Loaders, models, optimizers and schedulers, as for ``accelerator.prepare``.
+        device_placement: For each object, whether it is put on the device.
+
+    Returns:
+        What ``accelerator.prepare`` returns: the objects in their order, or the only one.
+
+    Raises:
+        TypeError: Accelerate wraps loaders in something other than its `DataLoaderAdapter`, or a
+            dataset is an iterable other than torch's ``IterableDataset``, which it can't share out.
+        ValueError: The accelerator is set up for stateful loaders.
+    """
+    prepared = accelerator.prepare(*objects, device_placement=device_placement)
+    pairs = zip(objects, prepared if len(objects) > 1 else (prepared,), strict=True)
+    for before, after in pairs:
+        if isinstance(before, ThreadLoader) and after is not before:
+            _exchange(before, after)
+    return prepared
+
+
+def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
+    """Return a loader of what follows the first batches, in the threads of ``loader``.
+
+    Args:
+        loader: A `ThreadLoader`, or what `prepare` returned for one.
+        num_batches: Batches left out of each epoch; of a map-style dataset, they are not fetched.
+
+    Returns:
+        What ``accelerate.skip_first_batches`` returns, with threads.
+
+    Raises:
+        TypeError: ``loader`` has no threads to keep, or Accelerate wraps it in something else.
+    """
+    threaded = getattr(loader, "base_dataloader", loader)
+    if not isinstance(threaded, ThreadLoader):
+        msg = f"loader must be a ThreadLoader, prepared or not, but got {type(threaded).__name__}"
+        raise TypeError(msg)
+    rest = accelerate.skip_first_batches(loader, num_batches)
+    if isinstance(rest, DataLoaderAdapter):
+        return _exchange(threaded, rest)
+    return _rebuild(threaded, rest)
+
+
+def _exchange(loader: ThreadLoader[Any], adapter: Any) -> Any:
+    """Let an adapter of Accelerate's load by a copy of ``loader``; return the adapter.
+
+    Whatever it does to batches is outside of the loader that it adapts.
+
+    Source: ``DataLoaderAdapter``, ``DataLoaderShard`` and ``DataLoaderDispatcher`` in
+    accelerate/data_loader.py: all of them use the public attribute ``base_dataloader``.
+    """
+    if not isinstance(adapter, DataLoaderAdapter):
+        msg = f"a ThreadLoader can't be put into a {type(adapter).__name__} of Accelerate"
+        raise TypeError(msg)
+    if adapter.use_stateful_dataloader:
+        msg = "use_stateful_dataloader=True makes a loader of torchdata's: a ThreadLoader is none"
+        raise ValueError(msg)
+    adapter.base_dataloader = _rebuild(loader, adapter.base_dataloader)
+    return adapter
+
+
+def _rebuild(loader: ThreadLoader[Any], plain: Any) -> ThreadLoader[Any]:
+    """Return a loader of the samples of ``plain``, with all other arguments of ``loader``.
+
+    A subclass may take other arguments than its parent, so the class is not kept.
+    """
+    arguments = {
+        name: getattr(loader, name)
+        for name in inspect.signature(ThreadLoader).parameters
+        if hasattr(loader, name)
+    }
+    for name in ("batch_size", "sampler", "batch_sampler", "drop_last"):
+        arguments.pop(name, None)
+    arguments["dataset"] = plain.dataset
+    if isinstance(plain.dataset, _torch.IterableDataset):
+        arguments |= {"batch_size": plain.batch_size, "drop_last": plain.drop_last}
+    elif is_iterable(plain.dataset):
+        kind = type(plain.dataset).__name__
+        msg = f"Accelerate shares out no iterable but torch's IterableDataset, and got {kind}"
+        raise TypeError(msg)
+    elif plain.batch_sampler is not None:
+        arguments["batch_sampler"] = plain.batch_sampler
+    else:
+        arguments |= {"batch_size": None, "sampler": plain.sampler}
+    return ThreadLoader(**arguments)
