@@ -211,7 +211,8 @@ class Epoch(Iterator[Any]):
                 batch = self._wait(batch, self._staff)
             elif isinstance(batch, OpenBatch):
                 self._feed.work(batch, self._progress, self._inline)
-                self._stats.delivered(0.0)
+                if not batch.exhausted:
+                    self._stats.delivered(0.0)
             self._pass(batch)
             return batch
         finally:
@@ -266,20 +267,29 @@ class Epoch(Iterator[Any]):
 
         Raises:
             RuntimeError: It takes longer than the timeout; the next call waits for it again.
-            BaseException: What ``worker_init_fn`` raised.
+            BaseException: What ``worker_init_fn`` raised; it ends the threads and the epoch.
         """
         started = perf_counter()
-        in_time = staff.ready(self._timeout)
-        if in_time and isinstance(first, OpenBatch):
-            if self._in_order:
-                in_time = self._progress.wait(first, self._timeout)
-            else:
-                first, in_time = self._wait_for_any(first)
-        if not in_time:
-            msg = f"DataLoader timed out after {self._timeout} seconds"
-            raise RuntimeError(msg)
-        self._stats.delivered(perf_counter() - started)
-        return first
+        try:
+            try:
+                in_time = staff.ready(self._timeout)
+            except BaseException:
+                self._cancel()
+                raise
+            if in_time and isinstance(first, OpenBatch):
+                if self._in_order:
+                    in_time = self._progress.wait(first, self._timeout)
+                else:
+                    first, in_time = self._wait_for_any(first)
+            if not in_time:
+                msg = f"DataLoader timed out after {self._timeout} seconds"
+                raise RuntimeError(msg)
+            if not first.exhausted:
+                self._stats.delivered(perf_counter() - started)
+            return first
+        finally:
+            # This frame stays with an error of worker_init_fn.
+            del self, staff, first
 
     def _wait_for_any(self, first: OpenBatch) -> tuple[OpenBatch, bool]:
         """Wait for whichever open batch is done; return it, and whether there was one in time."""

@@ -55,8 +55,21 @@ class Staff:
         return any(pool.stopped for pool in self.pools)
 
     def ready(self, timeout: float | None) -> bool:
-        """Wait until all workers have run ``worker_init_fn``; see `Startup.wait`."""
-        return self.startup is None or self.startup.wait(timeout)
+        """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
+
+        Raises:
+            BaseException: What the lowest of the workers raised; all threads end then.
+        """
+        if self.startup is None or not self.startup.wait(timeout):
+            return self.startup is None
+        error = self.startup.take_error()
+        if error is None:
+            return True
+        self.stop()
+        try:
+            raise error
+        finally:
+            del error
 
     def start(self) -> None:
         """Start all threads now, where a worker has something to do before its first batch."""

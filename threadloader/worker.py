@@ -13,11 +13,15 @@ from threading import Condition
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
+from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["Startup", "get_worker_info", "introduced"]
+
+
+_FAILED = "worker_init_fn failed, and the threads have ended; iter(loader) starts new ones"
 
 
 class _Local(threading.local):
@@ -74,7 +78,7 @@ class Startup:
 
     Threads:
         begun: worker, once each.
-        wait: consumer.
+        wait, take_error: consumer.
     """
 
     def __init__(self, workers: int) -> None:
@@ -82,6 +86,7 @@ class Startup:
         # All below: guarded by _changed.
         self._missing = workers
         self._errors: dict[int, BaseException] = {}
+        self._failed = False
 
     def begun(self, number: int, error: BaseException | None) -> None:
         """Note that a worker is ready, or what its ``worker_init_fn`` raised."""
@@ -89,6 +94,7 @@ class Startup:
             self._missing -= 1
             if error is not None:
                 self._errors[number] = error
+                self._failed = True
             self._changed.notify_all()
 
     def wait(self, timeout: float | None) -> bool:
@@ -96,13 +102,18 @@ class Startup:
 
         Args:
             timeout: Seconds; None waits for ever.
-
-        Raises:
-            BaseException: What the lowest of the workers raised, each time.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: not self._missing, timeout):
-                return False
-            if self._errors:
-                raise self._errors[min(self._errors)]
-        return True
+            return self._changed.wait_for(lambda: not self._missing, timeout)
+
+    def take_error(self) -> BaseException | None:
+        """Return what the lowest of the workers raised, the first time; None if none did.
+
+        It is not kept here, where the threads could reach it: once raised, it leads to the
+        consumer's frames, and an iterator that its own threads hold is never dropped.
+        """
+        with self._changed:
+            if not self._failed:
+                return None
+            errors, self._errors = self._errors, {}
+        return errors[min(errors)] if errors else ClosedError(_FAILED)
