@@ -94,7 +94,7 @@ class StreamFeed:
         stages: What workers need.
         pools: One thread for each source, which it is bound to; empty for the calling thread.
         hand_on: Takes a batch that was read; None has it collated by the thread that read it.
-        announced: Returns the dataset and the length that ``len(loader)`` has reported, if any.
+        announced: The dataset, and its length if ``len(loader)`` has told of it by now.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class StreamFeed:
         stages: Stages,
         pools: list[Pool[Worker]],
         hand_on: Callable[[OpenBatch], None] | None,
-        announced: Callable[[], tuple[Any, int | None]],
+        announced: tuple[Any, int | None],
     ) -> None:
         self._turns = deque(sources)
         self._stages = stages
@@ -143,7 +143,7 @@ class StreamFeed:
     def returned(self) -> None:
         """Warn where there are more batches than ``len(loader)`` made of the dataset's length."""
         self._returned += 1
-        dataset, length = self._announced()
+        dataset, length = self._announced
         if length is None or self._returned <= length:
             return
         msg = (
@@ -166,10 +166,10 @@ def open_stream(
     rows: int | None,
     *,
     drop_last: bool,
-    transform: Callable[[Any], Any] | None,
+    transforms: bool,
     pace: Pace,
     collation: Collation,
-    announced: Callable[[], tuple[Any, int | None]],
+    announced: tuple[Any, int | None],
 ) -> StreamFeed:
     """Return the feed of one pass over an iterable dataset.
 
@@ -179,22 +179,16 @@ def open_stream(
         fetchers: One a worker; they know the replicas.
         rows: Samples in a batch; None for samples that are not collated.
         drop_last: Whether a last batch with fewer samples is left out.
-        transform: Applied to each sample; None for none.
+        transforms: Whether the fetchers have a transform to apply.
         pace: Tells how large tickets should be.
         collation: Makes the batches.
         announced: See `StreamFeed`.
     """
-    spread = transform is not None and len(pools) > 1
+    spread = transforms and len(pools) > 1
     readers = pools[:1] if spread else pools
     sources = [
-        Source(
-            number,
-            fetchers[number].dataset,
-            rows,
-            drop_last=drop_last,
-            transform=None if spread else transform,
-        )
+        Source(number, fetchers[number].dataset, rows, drop_last=drop_last)
         for number in range(max(1, len(readers)))
     ]
-    stages = Stages(fetchers, not spread, pace, collation)
+    stages = Stages(fetchers, not transforms, pace, collation)
     return StreamFeed(sources, stages, readers, pools[1].put if spread else None, announced)

@@ -214,7 +214,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             prefetch=self.prefetch,
             factor=prefetch_factor,
         )
-        self._length_told: int | None = None  # samples that `len` made its batches of
+        self._length_told: int | None = None  # samples, by `len`
         self._name = f"tl{next(_loaders)}"
         self._pace = Pace()
         self._set_up()
@@ -268,8 +268,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         return epoch
 
     def _get_iterator(self) -> Any:
-        # What torch's own __iter__ calls, and some subclasses of its loader do.
-        return iter(self)
+        return iter(self)  # for those who know torch's loader from inside
 
     def check_worker_number_rationality(self) -> None:
         """Do nothing: more threads than cores are right where samples wait for a network."""
@@ -303,10 +302,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self.close()
 
     def close(self) -> None:
-        """End all iterators and threads, waiting for the samples that are running.
-
-        A closed loader can be iterated again; it starts afresh.
-        """
+        """End all iterators and threads, after running samples; iter() starts afresh."""
         staff, self._persistent = self._persistent, None
         if staff is not None:
             staff.stop()
@@ -352,19 +348,21 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def _stream_feed(self, staff: Staff | None) -> StreamFeed:
         return open_stream(
             [] if staff is None else staff.pools,
-            [Given(_torch.unwrapped(self.dataset))] if staff is None else staff.fetchers,
+            [Given(_torch.unwrapped(self.dataset), self.transform)]
+            if staff is None
+            else staff.fetchers,
             self.batch_size,
             drop_last=self.drop_last,
-            transform=self.transform,
+            transforms=self.transform is not None,
             pace=self._pace,
             collation=self._collation,
-            announced=partial(_told, weakref.ref(self)),
+            announced=(self.dataset, self._length_told),
         )
 
     def _prepare_pipes(self, staff: Staff | None, seed: int) -> None:
         """Seed and shard the replicas of a data pipe."""
         pipes = [_torch.unwrapped(self.dataset)]
-        if staff is not None:
+        if staff is not None and self.transform is None:
             pipes = [fetcher.dataset for fetcher in staff.fetchers]
         for number, pipe in enumerate(pipes):
             _torch.prepare_pipe(pipe, seed, len(pipes), number)
@@ -380,21 +378,22 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             return None
         # A plain iterable can't shard itself: without a transform one thread is all it has use for.
         workers = 1 if self._plain and self.transform is None else self.num_workers
+        _torch.draw_shared_seed(self.dataset, self.generator)  # torch draws a second one here
         job = Job(self._name, workers, seed, self._stats)
-        dataset, init_fn, how = self.dataset, self.worker_init_fn, self.dataset_copy
+        dataset, init_fn, how = (
+            _torch.unwrapped(self.dataset),
+            self.worker_init_fn,
+            self.dataset_copy,
+        )
+        if self._plain and how == "auto":
+            how = "shared"  # there is one reader; an iterator would be read twice
         # Copied by the consumer's thread, before it goes on to change anything.
         if not self._streams:
             staff = hire(job, dataset, how, init_fn, whole=self._whole)
         elif self.transform is not None and workers > 1:
             staff = hire_transformers(job, dataset, self.transform, how, init_fn)
         else:
-            staff = hire_readers(job, _torch.unwrapped(dataset), how, init_fn)
+            staff = hire_readers(job, dataset, how, init_fn, self.transform)
         if self.persistent_workers:
             self._persistent = staff
         return staff
-
-
-def _told(reference: weakref.ref[ThreadLoader[Any]]) -> tuple[Any, int | None]:
-    """Return the dataset of a loader, and the length by which `len` was told last."""
-    loader = reference()
-    return (None, None) if loader is None else (loader.dataset, loader._length_told)  # noqa: SLF001

@@ -111,7 +111,13 @@ def hire(job: Job, dataset: Any, how: DatasetCopy, init_fn: Any, *, whole: bool)
     return Staff([Pool(job.workers, job.name, enter)], fetchers, startup)
 
 
-def hire_readers(job: Job, dataset: Any, how: DatasetCopy, init_fn: Any) -> Staff:
+def hire_readers(
+    job: Job,
+    dataset: Any,
+    how: DatasetCopy,
+    init_fn: Any,
+    transform: Callable[[Any], Any] | None = None,
+) -> Staff:
     """Return the staff for an iterable dataset: one thread bound to each replica.
 
     Args:
@@ -119,9 +125,12 @@ def hire_readers(job: Job, dataset: Any, how: DatasetCopy, init_fn: Any) -> Staf
         dataset: The user's dataset.
         how: What of it each worker has; see `_replicate`.
         init_fn: Called in each worker with its number, once; None for none.
+        transform: Applied to each sample; None for none.
     """
     replicas = [_replicate(dataset, init_fn, how) for _ in range(job.workers)]
-    fetchers: list[Fetches] = [Given(replica) for replica, _ in replicas]
+    fetchers: list[Fetches] = [
+        Given(replica, copy_transform(transform, how)) for replica, _ in replicas
+    ]
     init_fns = [function for _, function in replicas]
     startup = Startup(job.workers) if init_fn is not None else None
     enter = partial(_enter, job, _torch.inherited_modes(), fetchers, init_fns, startup)

@@ -9,7 +9,6 @@ the same thread, or given out as tickets to other threads that apply a transform
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ class Source:
         dataset: The worker's own replica.
         rows: Samples in a batch; None for samples that are not collated.
         drop_last: Whether a last batch with fewer samples is left out.
-        transform: Applied to each sample as it is read; None for none.
 
     Threads:
         start, read: one thread, the worker that owns it; `start` also the consumer, before.
@@ -48,13 +46,11 @@ class Source:
         rows: int | None,
         *,
         drop_last: bool,
-        transform: Callable[[Any], Any] | None = None,
     ) -> None:
         self.number = number
         self._dataset = dataset
         self._rows = rows
         self._drop_last = drop_last
-        self._transform = transform
         self._iterator: Iterator[Any] | None = None
         self._started = False
 
@@ -80,20 +76,15 @@ class Source:
         rows = 1 if self._rows is None else self._rows
         samples: list[Any] = []
         try:
-            samples.extend(islice(self._until_cancelled(self._iterator, epoch), rows))
+            while len(samples) < rows and not epoch.cancelled:
+                samples.append(next(self._iterator))
+        except StopIteration:
+            self._iterator = None
+            return samples if samples and not self._drop_last else None
         except BaseException:
             samples.clear()  # the error keeps this frame
             raise
-        if len(samples) == rows:
-            return samples
-        self._iterator = None
-        return samples if samples and not self._drop_last else None
-
-    def _until_cancelled(self, iterator: Iterator[Any], epoch: Cancellable) -> Iterator[Any]:
-        for sample in iterator:
-            yield sample if self._transform is None else self._transform(sample)
-            if epoch.cancelled:
-                return
+        return samples
 
 
 class Given:

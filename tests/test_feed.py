@@ -1,0 +1,127 @@
+"""Feeds: which replica's batch is next, and what is said of a length that was wrong."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+
+from threadloader.collate import Collation
+from threadloader.feed import SamplerFeed, StreamFeed, open_stream
+from threadloader.fetch import Fetcher
+from threadloader.order import BatchSampler, Pace, Planner
+from threadloader.ring import Ring
+from threadloader.stats import Stats
+from threadloader.stream import Given, Source, StreamBatch
+from threadloader.work import Progress, Stages, Worker
+
+
+def collation() -> Collation:
+    return Collation(list, output="numpy", batched=True, ring=Ring(keep=4))
+
+
+def stages() -> Stages:
+    return Stages([Given(None)], True, Pace(), collation())
+
+
+def worker() -> Worker:
+    return Worker(0, "worker 0", Stats().open())
+
+
+def feed_of(*sizes: int, announced: tuple[Any, int | None] = (None, None)) -> StreamFeed:
+    sources = [Source(number, range(size), 2, drop_last=False) for number, size in enumerate(sizes)]
+    return StreamFeed(sources, stages(), [], None, announced)
+
+
+def drawn(feed: StreamFeed, batches: int) -> list[int]:
+    """Return the sources of the next batches."""
+    numbers = []
+    for _ in range(batches):
+        batch = feed.draw(Progress())
+        assert isinstance(batch, StreamBatch)
+        numbers.append(batch.source.number)
+    return numbers
+
+
+def test_sources_take_turns() -> None:
+    assert drawn(feed_of(9, 9, 9), 7) == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_an_exhausted_source_is_skipped_and_the_others_keep_their_turns() -> None:
+    feed, progress = feed_of(9, 9, 9), Progress()
+    batches = [feed.draw(progress) for _ in range(2)]
+    assert batches[1] is not None
+    feed.exhausted(batches[1])
+    feed.exhausted(batches[1])  # what was drawn of it meanwhile is empty, too
+    assert drawn(feed, 4) == [2, 0, 2, 0]
+
+
+def test_without_sources_there_is_nothing_to_draw() -> None:
+    feed, progress = feed_of(0), Progress()
+    batch = feed.draw(progress)
+    assert batch is not None
+    feed.work(batch, progress, worker())
+    assert batch.done
+    assert batch.exhausted
+    feed.exhausted(batch)
+    assert feed.draw(progress) is None
+
+
+def test_a_batch_is_read_and_collated_in_the_calling_thread() -> None:
+    feed, progress = feed_of(3), Progress()
+    batch = feed.draw(progress)
+    assert batch is not None
+    assert not batch.done
+    feed.work(batch, progress, worker())
+    assert batch.done
+    assert list(batch.take()) == [0, 1]
+
+
+def test_an_error_of_iter_is_raised_at_once_without_threads() -> None:
+    with pytest.raises(TypeError):
+        StreamFeed([Source(0, 7, 2, drop_last=False)], stages(), [], None, (None, None))
+
+
+def test_more_batches_than_the_length_are_warned_of_each_time() -> None:
+    feed = feed_of(9, announced=("dataset", 1))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            feed.returned()
+    told = [str(warning.message) for warning in caught]
+    assert [f"but {fetched} samples" in text for fetched, text in enumerate(told, 2)] == [True] * 2
+    assert told[0].startswith("Length of IterableDataset dataset was reported to be 1")
+
+
+def test_no_warning_without_a_length() -> None:
+    feed = feed_of(9)
+    for _ in range(3):
+        feed.returned()
+
+
+def test_a_stream_without_pools_has_one_source() -> None:
+    feed = open_stream(
+        [],
+        [Given(range(3))],
+        2,
+        drop_last=False,
+        transforms=False,
+        pace=Pace(),
+        collation=collation(),
+        announced=(None, None),
+    )
+    assert drawn(feed, 3) == [0, 0, 0]
+
+
+def test_a_sampler_s_feed_ends_with_the_sampler() -> None:
+    planner = Planner(BatchSampler(range(3), 2, drop_last=False), batched=True, whole=False)
+    shared = Stages([Fetcher(range(3), whole=False)], False, Pace(), collation())
+    feed, progress = SamplerFeed(planner, shared, None), Progress()
+    taken = []
+    while (batch := feed.draw(progress)) is not None:
+        feed.work(batch, progress, worker())
+        taken.append(list(batch.take()))
+        feed.exhausted(batch)  # does nothing
+        feed.returned()
+    assert taken == [[0, 1], [2]]
