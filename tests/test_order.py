@@ -193,7 +193,7 @@ def test_a_sampler_that_goes_on_after_an_error_loses_no_number() -> None:
     assert planner.draw() == PlannedBatch(0, [1], [1])
     with pytest.raises(OSError):  # noqa: PT011  # it has no message
         planner.draw()
-    assert planner.draw() == PlannedBatch(1, [3], [3])
+    assert planner.draw() == PlannedBatch(1, [3], [3], 1)
 
 
 def test_a_batch_that_is_no_iterable_is_a_type_error() -> None:

@@ -5,6 +5,7 @@ Where torch refuses the same, the messages are torch's.
 
 from __future__ import annotations
 
+import operator
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
     from threadloader.collate import Output
 
 __all__ = [
-    "automatic_workers",
     "check_callable",
     "check_choice",
-    "check_flag",
     "check_generator",
+    "check_runnable",
     "check_samplers",
+    "check_seed",
     "check_stream",
     "check_transform",
     "check_window",
@@ -30,37 +31,51 @@ __all__ = [
     "is_iterable",
     "output_of",
     "plain_int",
+    "workers_for",
     "workers_of",
 ]
 
 
 def workers_of(threads: int | None, num_workers: int | None) -> int | None:
     """Return the number of worker threads that two names for it ask for; None if neither does."""
-    named = {"threads": threads, "num_workers": num_workers}
-    given = {whole(name, value) for name, value in named.items() if value is not None}
-    if len(given) > 1:
+    if threads is not None:
+        threads = whole("threads", threads)
+    if num_workers is None:
+        return threads
+    if num_workers >= 0:  # or torch refuses it
+        num_workers = operator.index(num_workers)
+    if threads is not None and threads != num_workers:
         msg = f"threads and num_workers are one setting, but got {threads} and {num_workers}"
         raise ValueError(msg)
-    return given.pop() if given else None
+    return num_workers
 
 
-def automatic_workers(*, one: bool) -> int:
-    """Return how many threads to use where the user does not say.
+def workers_for(workers: int | None, *, streams: bool, plain: bool, transform: Any) -> int:
+    """Return how many threads there are, where the user does not say; warn of idle ones.
 
     Args:
-        one: Whether more than one would give the data more than once.
+        workers: What the user said, if anything.
+        streams: Whether the dataset is iterable.
+        plain: Whether it is an iterable of no class of torch's.
+        transform: What is applied to its samples; None for nothing.
     """
-    threads = default_threads()
-    if not one:
+    threads = default_threads() if workers is None else workers
+    if not streams or transform is not None or threads <= 1:
         return threads
-    if threads > 1:
+    if plain:
+        warnings.warn(
+            "an iterable that is no IterableDataset is read by one thread, and the others have "
+            "nothing to do; transform=f applies f to the samples in parallel",
+            stacklevel=3,
+        )
+    elif workers is None:
         warnings.warn(
             "an iterable dataset is read by one thread; num_workers=N makes N replicas, each of "
             "which must give its own share (see get_worker_info), and transform=f applies f "
             "to the samples in parallel",
             stacklevel=3,
         )
-    return 1
+    return threads if workers is not None else 1
 
 
 def output_of(output: Output | None) -> Output:
@@ -161,13 +176,6 @@ def whole(name: str, value: int) -> int:
     return int(value)
 
 
-def check_flag(name: str, value: Any) -> None:
-    """Refuse what is neither true nor false."""
-    if value is not None and not isinstance(value, (bool, int, np.bool_)):
-        msg = f"{name} must be a bool, but got {value!r}"
-        raise TypeError(msg)
-
-
 def check_generator(generator: Any) -> None:
     """Refuse what draws no permutations."""
     kinds = (_torch.Generator, np.random.Generator)
@@ -176,6 +184,26 @@ def check_generator(generator: Any) -> None:
             f"generator must be a torch.Generator or numpy.random.Generator, but got {generator!r}"
         )
         raise TypeError(msg)
+
+
+def check_runnable(workers: int, timeout: float, prefetch_factor: int | None) -> None:
+    """Refuse what torch refuses only when the epoch starts, with its words."""
+    if workers == 0 and timeout != 0:
+        msg = "_SingleProcessDataLoaderIter requires timeout == 0"
+        raise AssertionError(msg)
+    if prefetch_factor is not None and operator.index(prefetch_factor) == 0:
+        msg = "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
+        raise AssertionError(msg)
+
+
+def check_seed(seed: Any, generator: Any) -> None:
+    """Refuse what is no seed, and two sources of random numbers."""
+    if seed is None:
+        return
+    count("seed", seed, at_least=0)
+    if generator is not None:
+        msg = "seed and generator both decide the order: give one of them"
+        raise ValueError(msg)
 
 
 def check_callable(name: str, value: Any) -> None:

@@ -86,6 +86,7 @@ class Collation:
         batched: bool,
         ring: Ring,
     ) -> None:
+        self._made_of = collate_fn, output
         self._batched = batched
         self._most_rows = 0  # of the batches so far: slots are sized for a full one
         self.ring = ring
@@ -106,6 +107,10 @@ class Collation:
         self.first_nbytes: int | None = None
         self._fallbacks = 0  # batches in a row that did not fit any one layout
         self._skip = 0  # batches still to go without a try
+
+    def is_made_of(self, collate_fn: Callable[[Any], Any] | None, output: Output) -> bool:
+        """Whether these are the function and the output that it was made for."""
+        return self._made_of[0] is collate_fn and self._made_of[1] == output
 
     def open(self, rows: int) -> Filling:
         """Start a batch of ``rows`` samples."""

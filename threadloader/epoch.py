@@ -1,6 +1,6 @@
 """One pass over the data: what the planner does, in the consumer's thread.
 
-    feed -> OpenBatch -> pool -> (work: fetch, write, collate) -> delivered in order
+    feed -> OpenBatch -> pool -> (work: fetch, write, collate) -> delivered, by default in order
 
 The consumer's thread draws the whole window of batches when the epoch starts, and one more
 before each batch that it returns, as torch does; workers never touch the sampler.
@@ -90,7 +90,7 @@ class Window:
 
 
 class Epoch(Iterator[Any]):
-    """An iterator over the batches of one epoch, in order.
+    """An iterator over the batches of one epoch.
 
     Args:
         feed: Plans the batches and gives them to the threads.
@@ -106,11 +106,12 @@ class Epoch(Iterator[Any]):
         finish: Called with each batch, in the consumer's thread; its result is returned.
 
     Invariants, whenever ``_turn`` is not held:
-        1. The batches in ``_open`` follow those that were returned, in order and without a gap.
+        1. The batches in ``_open`` and those that were returned are all that were drawn; in
+           order, those that were returned come first, without a gap.
 
     Threads:
         next: shared; meant for one thread, the consumer.
-        close: shared.
+        close, cancel: shared.
     """
 
     def __init__(
@@ -170,10 +171,11 @@ class Epoch(Iterator[Any]):
                 batch = self._next()
                 while batch.exhausted:
                     batch = self._next()
-            failure = batch.failure
+                failure = batch.failure
+                if failure is None:
+                    self._feed.returned()
             if failure is not None:
                 raise failure.error
-            self._feed.returned()
             taken = batch.take()
             return taken if self._finish is None else self._finish(taken)
         except Exception:
@@ -198,15 +200,25 @@ class Epoch(Iterator[Any]):
         if self._staff is not None and self._owns_staff:
             self._staff.join()
 
+    def cancel(self) -> None:
+        """End the epoch as `close` does, but wait for nobody."""
+        self._cancel()
+
     def _cancel(self) -> None:
+        if self._pid != os.getpid():  # forked: a lock may be held by a thread that is not here
+            self._progress.cancel()
+            return
         self._progress.close()
         self._open.clear()
         self._signal()
+        if self._staff is not None:
+            self._staff.nudge()
 
     def _next(self) -> OpenBatch | FailedBatch:
         """Return the next batch that is done, and draw one more."""
-        batch = self._first()
+        batch = None
         try:
+            batch = self._first()
             if self._staff is not None:
                 batch = self._wait(batch, self._staff)
             elif isinstance(batch, OpenBatch):
@@ -226,24 +238,27 @@ class Epoch(Iterator[Any]):
             ClosedError: `close` was called.
             StopIteration: All batches were delivered.
         """
-        if self._ended:
-            raise StopIteration
-        if self._pid != os.getpid():
-            raise ClosedError(_FORKED)
-        if not self._open:
-            self._draw()
         try:
-            batch = self._open[0]
-        except IndexError:
-            batch = None
-        # In this order: `close`, in another thread, first cancels and then empties the window.
-        if self._progress.cancelled:
-            raise _closed()
-        if batch is None:
-            self._ended = True
-            self._cancel()  # for an epoch of no batches; all others have ended their pool
-            raise StopIteration
-        return batch
+            if self._ended:
+                raise StopIteration
+            if self._pid != os.getpid():
+                raise ClosedError(_FORKED)
+            if not self._open:
+                self._draw()
+            try:
+                batch = self._open[0]
+            except IndexError:
+                batch = None
+            # In this order: `close`, in another thread, first cancels, then empties the window.
+            if self._progress.cancelled:
+                raise _closed()
+            if batch is None:
+                self._ended = True
+                self._cancel()  # for an epoch of no batches; all others have ended their pool
+                raise StopIteration
+            return batch
+        finally:
+            del self  # this frame stays with the error
 
     def _pass(self, batch: OpenBatch | FailedBatch) -> None:
         """Take a batch off the window, and draw one more."""
@@ -253,8 +268,8 @@ class Epoch(Iterator[Any]):
             raise _closed() from None
         if not batch.done:
             raise _closed()
-        if batch.exhausted and isinstance(batch, OpenBatch):
-            self._feed.exhausted(batch)
+        if isinstance(batch, OpenBatch):
+            self._feed.left(batch)
         if self._staff is None:
             return
         self._draw()
@@ -270,17 +285,21 @@ class Epoch(Iterator[Any]):
             BaseException: What ``worker_init_fn`` raised; it ends the threads and the epoch.
         """
         started = perf_counter()
+        progress, limit = self._progress, self._timeout
         try:
             try:
-                in_time = staff.ready(self._timeout)
-            except BaseException:
+                in_time = staff.ready(limit, progress)
+            except Exception:
                 self._cancel()
+                self._ended = True
                 raise
+            if limit is not None:
+                limit = max(0.0, limit - (perf_counter() - started))
             if in_time and isinstance(first, OpenBatch):
                 if self._in_order:
-                    in_time = self._progress.wait(first, self._timeout)
+                    in_time = progress.wait(first, limit)
                 else:
-                    first, in_time = self._wait_for_any(first)
+                    first, in_time = self._wait_for_any(first, limit)
             if not in_time:
                 msg = f"DataLoader timed out after {self._timeout} seconds"
                 raise RuntimeError(msg)
@@ -289,12 +308,13 @@ class Epoch(Iterator[Any]):
             return first
         finally:
             # This frame stays with an error of worker_init_fn.
-            del self, staff, first
+            del self, staff, first, progress
 
-    def _wait_for_any(self, first: OpenBatch) -> tuple[OpenBatch, bool]:
+    def _wait_for_any(self, first: OpenBatch, limit: float | None) -> tuple[OpenBatch, bool]:
         """Wait for whichever open batch is done; return it, and whether there was one in time."""
-        batches = [batch for batch in self._open if isinstance(batch, OpenBatch)]
-        in_time = self._progress.wait_for_any(batches, self._timeout)
+        # `close`, in another thread, may empty the window: `deque.copy` is atomic on both builds.
+        batches = [batch for batch in self._open.copy() if isinstance(batch, OpenBatch)]
+        in_time = self._progress.wait_for_any(batches, limit)
         return next((batch for batch in batches if batch.done), first), in_time
 
     def _draw(self) -> None:

@@ -9,6 +9,7 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from threadloader.random_hooks import isolated
 from threadloader.stream import Reading, Source, StreamBatch, read_inline
 from threadloader.work import OpenBatch, Stages, work_inline
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from threadloader.fetch import Fetches
     from threadloader.order import Pace, Planner
     from threadloader.pool import Pool
+    from threadloader.rng import WorkerStream
     from threadloader.work import Progress, Worker
 
 __all__ = ["Feed", "SamplerFeed", "StreamFeed", "open_stream"]
@@ -41,8 +43,8 @@ class Feed(Protocol):
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
         """Do all the work of one batch in the calling thread; without threads only."""
 
-    def exhausted(self, batch: OpenBatch) -> None:
-        """Take note that ``batch`` came back empty: its source is at its end."""
+    def left(self, batch: OpenBatch) -> None:
+        """Take note that ``batch`` left the window."""
 
     def returned(self) -> None:
         """Take note that one more batch is returned to the consumer."""
@@ -55,12 +57,20 @@ class SamplerFeed:
         planner: Draws the batches.
         stages: What workers need.
         pool: Whose threads do the work; None for the calling thread.
+        stream: What the calling thread draws from then; None for its own random state.
     """
 
-    def __init__(self, planner: Planner, stages: Stages, pool: Pool[Worker] | None) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        stages: Stages,
+        pool: Pool[Worker] | None,
+        stream: WorkerStream | None = None,
+    ) -> None:
         self._planner = planner
         self._stages = stages
         self._pool = pool
+        self._stream = stream
 
     def draw(self, progress: Progress) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
@@ -74,10 +84,11 @@ class SamplerFeed:
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:  # noqa: ARG002
         """Do a batch in the calling thread; see `Feed`."""
-        work_inline(batch, worker)
+        with isolated(self._stream):
+            work_inline(batch, worker)
         del self, batch
 
-    def exhausted(self, batch: OpenBatch) -> None:
+    def left(self, batch: OpenBatch) -> None:
         """Do nothing: a sampler ends by itself."""
 
     def returned(self) -> None:
@@ -87,7 +98,9 @@ class SamplerFeed:
 class StreamFeed:
     """Batches of an iterable dataset: one of each replica in turn, without those at their end.
 
-    So the order of batches depends on the data alone, not on which replica is fast.
+    So the order of batches depends on the data alone, not on which replica is fast.  Out of
+    order, the turn is that of a replica with the fewest batches on their way: the window never
+    fills up with those of a slow one.
 
     Args:
         sources: The replicas' iterators.
@@ -95,6 +108,8 @@ class StreamFeed:
         pools: One thread for each source, which it is bound to; empty for the calling thread.
         hand_on: Takes a batch that was read; None has it collated by the thread that read it.
         announced: The dataset, and its length if ``len(loader)`` has told of it by now.
+        in_order: Whether batches are delivered in the order of the turns.
+        stream: As for `SamplerFeed`.
     """
 
     def __init__(
@@ -104,23 +119,34 @@ class StreamFeed:
         pools: list[Pool[Worker]],
         hand_on: Callable[[OpenBatch], None] | None,
         announced: tuple[Any, int | None],
+        *,
+        in_order: bool = True,
+        stream: WorkerStream | None = None,
     ) -> None:
         self._turns = deque(sources)
         self._stages = stages
         self._pools = pools
         self._hand_on = hand_on
         self._announced = announced
+        self._in_order = in_order
+        self._open = [0] * len(sources)  # batches on their way, by the source's number
         self._drawn = 0
         self._returned = 0
+        self._stream = stream
         if not pools:
-            for source in sources:
-                source.start()  # at iter(), as torch does without workers
+            with isolated(stream):
+                for source in sources:
+                    source.start()  # at iter(), as torch does without workers
 
     def draw(self, progress: Progress) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
         if not self._turns:
             return None
+        if not self._in_order:
+            fewest = min(self._turns, key=lambda source: self._open[source.number])
+            self._turns.rotate(-self._turns.index(fewest))
         source = self._turns[0]
+        self._open[source.number] += 1
         batch = StreamBatch(self._drawn, source, self._stages, progress)
         if self._pools:
             reading = Reading(batch, self._stages, progress, self._hand_on)
@@ -132,13 +158,16 @@ class StreamFeed:
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
         """Do a batch in the calling thread; see `Feed`."""
         if isinstance(batch, StreamBatch):
-            read_inline(batch, self._stages, progress, worker)
+            with isolated(self._stream):
+                read_inline(batch, self._stages, progress, worker)
         del self, batch, progress
 
-    def exhausted(self, batch: OpenBatch) -> None:
-        """Draw no more batches from the source of ``batch``."""
-        if isinstance(batch, StreamBatch) and batch.source in self._turns:
-            self._turns.remove(batch.source)
+    def left(self, batch: OpenBatch) -> None:
+        """Draw no more batches from the source of ``batch`` if it was empty."""
+        if isinstance(batch, StreamBatch):
+            self._open[batch.source.number] -= 1
+            if batch.exhausted and batch.source in self._turns:
+                self._turns.remove(batch.source)
 
     def returned(self) -> None:
         """Warn where there are more batches than ``len(loader)`` made of the dataset's length."""
@@ -170,6 +199,9 @@ def open_stream(
     pace: Pace,
     collation: Collation,
     announced: tuple[Any, int | None],
+    in_order: bool = True,
+    seed: int | None = None,
+    stream: WorkerStream | None = None,
 ) -> StreamFeed:
     """Return the feed of one pass over an iterable dataset.
 
@@ -183,6 +215,9 @@ def open_stream(
         pace: Tells how large tickets should be.
         collation: Makes the batches.
         announced: See `StreamFeed`.
+        in_order: See `StreamFeed`.
+        seed: Of the random streams of samples that are transformed; None for none.
+        stream: See `StreamFeed`.
     """
     spread = transforms and len(pools) > 1
     readers = pools[:1] if spread else pools
@@ -190,5 +225,9 @@ def open_stream(
         Source(number, fetchers[number].dataset, rows, drop_last=drop_last)
         for number in range(max(1, len(readers)))
     ]
-    stages = Stages(fetchers, not transforms, pace, collation)
-    return StreamFeed(sources, stages, readers, pools[1].put if spread else None, announced)
+    # Without a transform all that a replica draws comes from its worker's stream, as in torch.
+    stages = Stages(fetchers, not transforms, pace, collation, seed if transforms else None)
+    hand_on = pools[1].put if spread else None
+    return StreamFeed(
+        sources, stages, readers, hand_on, announced, in_order=in_order, stream=stream
+    )

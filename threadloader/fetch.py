@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from threadloader import _torch
+from threadloader.rng import begin_samples, end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ class Fetches(Protocol):
     def dataset(self) -> Any:
         """The copy."""
 
-    def fetch(self, ticket: Ticket, epoch: Cancellable) -> Fetched:
+    def fetch(self, ticket: Ticket, epoch: Cancellable, seed: int | None = None) -> Fetched:
         """Fetch the samples of a ticket; see `Fetcher.fetch`."""
 
 
@@ -72,29 +73,35 @@ class Fetcher:
         self.dataset = dataset
         self._whole = whole
 
-    def fetch(self, ticket: Ticket, epoch: Cancellable) -> Fetched:
+    def fetch(self, ticket: Ticket, epoch: Cancellable, seed: int | None = None) -> Fetched:
         """Fetch the samples of a ticket.
 
         Args:
             ticket: Which rows.
             epoch: Looked at before each sample; once it is cancelled, no further one is fetched.
+            seed: Of the samples' random streams in this epoch; None for none.
 
         Returns:
             A list of samples, in the order of the rows, or whatever ``__getitems__`` returned.
             With an error, the number of samples before the one that failed.
         """
+        batch = ticket.batch
         if self._whole:
-            return self._fetch_whole(ticket.batch.drawn)
-        indices = ticket.batch.indices
+            return self._fetch_whole(batch.drawn, batch.position, seed)
+        indices = batch.indices
         if ticket.stop - ticket.start != len(indices):
             indices = indices[ticket.start : ticket.stop]
-        return self._fetch_each(indices, epoch)
+        return self._fetch_each(indices, epoch, batch.position + ticket.start, seed)
 
-    def _fetch_each(self, indices: Sequence[Any], epoch: Cancellable) -> Fetched:
+    def _fetch_each(
+        self, indices: Sequence[Any], epoch: Cancellable, position: int, seed: int | None
+    ) -> Fetched:
         dataset = self.dataset
         samples: list[Any] = []
         add = samples.append
         try:
+            if seed is not None:
+                begin_samples(seed, position, samples)
             for index in indices:
                 if epoch.cancelled:
                     break
@@ -104,10 +111,16 @@ class Fetcher:
             fetched = len(samples)
             samples.clear()
             return fetched, error
+        finally:
+            end()
         return samples, None
 
-    def _fetch_whole(self, indices: Any) -> Fetched:
+    def _fetch_whole(self, indices: Any, position: int, seed: int | None) -> Fetched:
         try:
+            if seed is not None:
+                begin_samples(seed, position, ())
             return self.dataset.__getitems__(indices), None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return 0, error
+        finally:
+            end()

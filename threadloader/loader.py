@@ -16,12 +16,12 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader.arguments import (
-    automatic_workers,
     check_callable,
     check_choice,
-    check_flag,
     check_generator,
+    check_runnable,
     check_samplers,
+    check_seed,
     check_stream,
     check_transform,
     check_window,
@@ -29,19 +29,19 @@ from threadloader.arguments import (
     is_iterable,
     output_of,
     plain_int,
+    workers_for,
     workers_of,
 )
 from threadloader.collate import Collation
 from threadloader.epoch import Epoch, Window
-from threadloader.feed import SamplerFeed, StreamFeed, open_stream
-from threadloader.fetch import Fetcher, fetches_whole_batches
-from threadloader.order import BatchSampler, Pace, Planner, make_sampler
+from threadloader.fetch import fetches_whole_batches
+from threadloader.opening import EpochSeeds, Opening
+from threadloader.order import BatchSampler, Pace, make_sampler
 from threadloader.pool import end_thread_at_exit
 from threadloader.ring import Ring, RingStatistics
-from threadloader.staff import Job, Staff, hire, hire_readers, hire_transformers
+from threadloader.seeds import Seeds
 from threadloader.stats import Stats, Totals
-from threadloader.stream import Given
-from threadloader.work import Stages, Worker
+from threadloader.work import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,7 +50,9 @@ if TYPE_CHECKING:
     from threadloader._torch import Dataset
     from threadloader.collate import Output
     from threadloader.dataset_copy import DatasetCopy
-    from threadloader.fetch import Fetches, Samples
+    from threadloader.fetch import Samples
+    from threadloader.pool import Pool
+    from threadloader.staff import Staff
 
 __all__ = ["Statistics", "ThreadLoader"]
 
@@ -60,7 +62,9 @@ UNKNOWN_ROWS = 16  # samples in a batch, where a user's batch sampler does not t
 
 _loaders = itertools.count()
 # What `_set_up` makes.
-_RUNNING = frozenset({"_pid", "_ring", "_stats", "_inline", "_collation", "_persistent", "_epochs"})
+_RUNNING = frozenset(
+    {"_pid", "_ring", "_stats", "_inline", "_collation", "_persistent", "_reader", "_epochs"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,9 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             ``"shared"``, the dataset itself; ``"deep"``, a ``copy.deepcopy``; or a function of
             the dataset that returns one.
         transform: Applied to the samples of an iterable by all threads but the one that reads.
+        seed: Decides order and random numbers of each epoch, at least 0; excludes ``generator``.
+        isolate_rng: Whether each sample draws from its own random streams, so that batches do
+            not depend on threads and your own random state is left alone (see `sample_rng`).
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -149,26 +156,22 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         output: Output | None = None,
         dataset_copy: DatasetCopy = "auto",
         transform: Callable[[Any], Any] | None = None,
+        seed: int | None = None,
+        isolate_rng: bool = True,
     ) -> None:
         workers = workers_of(threads, num_workers)
         batch_size = plain_int(batch_size)
         streams = is_iterable(dataset)
         plain = streams and not isinstance(dataset, _torch.IterableDataset)
-        check_samplers(sampler, batch_sampler)
-        check_callable("collate_fn", collate_fn)
-        check_callable("worker_init_fn", worker_init_fn)
         check_transform(transform, streams=streams)
-        check_flag("shuffle", shuffle)
-        check_flag("drop_last", drop_last)
-        check_flag("persistent_workers", persistent_workers)
-        check_generator(generator)
+        check_seed(seed, generator)
         check_window(prefetch, prefetch_factor)
         if not callable(dataset_copy):
             check_choice("dataset_copy", dataset_copy, ("auto", "shared", "deep"))
         if plain:
             check_stream(shuffle, sampler, batch_sampler)
-        if workers is None:
-            workers = automatic_workers(one=streams and transform is None)
+        workers = workers_for(workers, streams=streams, plain=plain, transform=transform)
+        self._seeds = Seeds(seed)
         super().__init__(
             _torch.as_iterable_dataset(dataset) if plain else dataset,  # type: ignore[arg-type]
             batch_size,
@@ -182,12 +185,17 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             timeout,
             worker_init_fn,
             multiprocessing_context,
-            generator,
+            self._seeds.generator(generator),
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
+        # After torch's checks, so that what it refuses it refuses in its own words.
+        check_samplers(sampler, batch_sampler)
+        check_callable("collate_fn", collate_fn)
+        check_callable("worker_init_fn", worker_init_fn if workers else None)
+        check_generator(generator)
         mine = vars(self)  # past the protection of what is set above
         if plain:
             mine["dataset"] = dataset
@@ -196,24 +204,21 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self.dataset_copy: DatasetCopy = dataset_copy
         self.output: Output = output_of(output)
         self.transform = transform
+        self.generator = generator  # not the one that a seed makes
+        self.seed = seed
+        self.isolate_rng = isolate_rng
         self._streams = streams
         self._plain = plain
         self._batched = batch_sampler is not None or batch_size is not None
         self._whole = streams or (self._batched and fetches_whole_batches(dataset))
         if not streams and (not _torch.AVAILABLE or isinstance(generator, np.random.Generator)):
             if sampler is None:
-                sampler = make_sampler(dataset, generator, shuffle=bool(shuffle))
+                sampler = make_sampler(
+                    dataset, self._seeds.generator(generator), shuffle=bool(shuffle)
+                )
             if self.batch_size is not None:
                 batch_sampler = BatchSampler(sampler, self.batch_size, drop_last)
             mine["sampler"], mine["batch_sampler"] = sampler, batch_sampler
-        rows = self.batch_size or getattr(batch_sampler, "batch_size", None) or UNKNOWN_ROWS
-        self._window = Window.chosen(
-            self.num_workers,
-            rows=rows if self._batched else 1,
-            whole=self._whole,
-            prefetch=self.prefetch,
-            factor=prefetch_factor,
-        )
         self._length_told: int | None = None  # samples, by `len`
         self._name = f"tl{next(_loaders)}"
         self._pace = Pace()
@@ -222,14 +227,14 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def _set_up(self) -> None:
         """Make what threads share; again in a forked child, where locks and threads are dead."""
         self._pid = os.getpid()
+        self._window = self._chosen_window()
         # A consumer holds two batches for a moment: its last, and the one it is just given.
         self._ring = Ring(keep=self._window.most + 2)
         self._stats = Stats()
         self._inline = Worker(0, "the calling thread", self._stats.open())
-        self._collation = Collation(
-            self.collate_fn, output=self.output, batched=self._batched, ring=self._ring
-        )
+        self._collation = self._new_collation()
         self._persistent: Staff | None = None  # kept from epoch to epoch
+        self._reader: Pool[Worker] | None = None  # of the last epoch's plain iterable
         self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
 
     def __iter__(self) -> Epoch:  # type: ignore[override]  # not an iterator of torch's
@@ -237,18 +242,33 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
         Raises:
             AssertionError: ``timeout`` without workers, or a ``prefetch_factor`` of 0, as torch.
+            TypeError: A ``prefetch_factor`` that is no int, as torch.
         """
         end_thread_at_exit()
         if self._pid != os.getpid():
             self._set_up()
-        self._check_runnable()
-        shared_seed = _torch.draw_shared_seed(self.dataset, self.generator)
+        check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
+        # Like torch's, all attributes that may be set count from the next epoch on.
+        self._window = self._chosen_window()
+        if not self._collation.is_made_of(self.collate_fn, self.output):
+            self._collation = self._new_collation()
+        self._seeds.begin_epoch()
+        generator = self._seeds.generator(self.generator)
+        shared_seed = _torch.draw_shared_seed(self.dataset, generator)
         pin = _torch.pinning(self.pin_memory_device) if self.pin_memory else None
-        planner = None if self._streams else self._planner()
-        staff = self._staff()
+        opening = self._opening()
+        planner = opening.planner(self._index_sampler)
+        kept = self._kept_staff()
+        seeds = EpochSeeds(*self._seeds.draw(generator, fresh=kept is None))
+        staff = kept
+        if kept is None and self.num_workers:
+            # As torch does a second time with new workers.  Its second start of the sampler would
+            # make the order of one that draws at once depend on whether there are workers.
+            _torch.draw_shared_seed(self.dataset, generator)
+            staff = self._hire(opening, seeds)
         if shared_seed is not None:
-            self._prepare_pipes(staff, shared_seed)
-        feed = self._stream_feed(staff) if planner is None else self._sampler_feed(planner, staff)
+            opening.prepare_pipes(staff, shared_seed, fresh=kept is None)
+        feed = opening.feed(planner, staff, seeds, self._pace, self._collation, self._length_told)
         if staff is not None:
             staff.start()
         epoch = Epoch(
@@ -324,76 +344,56 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
-    def _check_runnable(self) -> None:
-        """Refuse what torch refuses only when the epoch starts, with its words."""
-        msg = None
-        if self.num_workers == 0 and self.timeout != 0:
-            msg = "_SingleProcessDataLoaderIter requires timeout == 0"
-        elif self.prefetch_factor == 0:
-            msg = "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
-        if msg is not None:
-            raise AssertionError(msg)
-
-    def _planner(self) -> Planner:
-        return Planner(self._index_sampler, batched=self._batched, whole=self._whole)
-
-    def _sampler_feed(self, planner: Planner, staff: Staff | None) -> SamplerFeed:
-        if staff is None:
-            fetchers: list[Fetches] = [Fetcher(self.dataset, whole=self._whole)]
-        else:
-            fetchers = staff.fetchers
-        stages = Stages(fetchers, self._whole, self._pace, self._collation)
-        return SamplerFeed(planner, stages, None if staff is None else staff.pools[0])
-
-    def _stream_feed(self, staff: Staff | None) -> StreamFeed:
-        return open_stream(
-            [] if staff is None else staff.pools,
-            [Given(_torch.unwrapped(self.dataset), self.transform)]
-            if staff is None
-            else staff.fetchers,
-            self.batch_size,
+    def _opening(self) -> Opening:
+        return Opening(
+            self.dataset,
+            streams=self._streams,
+            plain=self._plain,
+            rows=self.batch_size,
+            batched=self._batched,
+            whole=self._whole,
             drop_last=self.drop_last,
-            transforms=self.transform is not None,
-            pace=self._pace,
-            collation=self._collation,
-            announced=(self.dataset, self._length_told),
+            workers=self.num_workers,
+            transform=self.transform,
+            init_fn=self.worker_init_fn,
+            how=self.dataset_copy,
+            in_order=bool(self.in_order),
+            isolated=self.isolate_rng,
         )
 
-    def _prepare_pipes(self, staff: Staff | None, seed: int) -> None:
-        """Seed and shard the replicas of a data pipe."""
-        pipes = [_torch.unwrapped(self.dataset)]
-        if staff is not None and self.transform is None:
-            pipes = [fetcher.dataset for fetcher in staff.fetchers]
-        for number, pipe in enumerate(pipes):
-            _torch.prepare_pipe(pipe, seed, len(pipes), number)
-
-    def _staff(self) -> Staff | None:
-        """Return the threads of an epoch."""
-        if self._persistent is not None and not self._persistent.stopped:
-            return self._persistent  # torch seeds persistent workers once
-        # Drawn without workers too: the sampler's own draw comes after it in the random state.
-        ours = isinstance(self.generator, np.random.Generator)
-        seed = 0 if ours else _torch.draw_base_seed(self.generator)
-        if self.num_workers == 0:
+    def _kept_staff(self) -> Staff | None:
+        """Return the threads of the epochs before, if they are kept."""
+        staff = self._persistent
+        if staff is None or staff.stopped:
             return None
-        # A plain iterable can't shard itself: without a transform one thread is all it has use for.
-        workers = 1 if self._plain and self.transform is None else self.num_workers
-        _torch.draw_shared_seed(self.dataset, self.generator)  # torch draws a second one here
-        job = Job(self._name, workers, seed, self._stats)
-        dataset, init_fn, how = (
-            _torch.unwrapped(self.dataset),
-            self.worker_init_fn,
-            self.dataset_copy,
-        )
-        if self._plain and how == "auto":
-            how = "shared"  # there is one reader; an iterator would be read twice
-        # Copied by the consumer's thread, before it goes on to change anything.
-        if not self._streams:
-            staff = hire(job, dataset, how, init_fn, whole=self._whole)
-        elif self.transform is not None and workers > 1:
-            staff = hire_transformers(job, dataset, self.transform, how, init_fn)
-        else:
-            staff = hire_readers(job, dataset, how, init_fn, self.transform)
+        if self._streams and not self._plain:
+            # Its replicas are one state each: as in torch, the epoch before ends here.
+            for epoch in list(self._epochs):
+                epoch.cancel()
+        return staff
+
+    def _hire(self, opening: Opening, seeds: EpochSeeds) -> Staff | None:
+        """Return new threads."""
+        # Here the dataset is copied, before the consumer's thread goes on to change anything.
+        before = () if self._reader is None else self._reader.threads
+        staff = opening.hire(self._name, seeds.workers, self._stats, before)
+        if staff is not None and self._plain:
+            self._reader = staff.pools[0]
         if self.persistent_workers:
             self._persistent = staff
         return staff
+
+    def _new_collation(self) -> Collation:
+        return Collation(
+            self.collate_fn, output=self.output, batched=self._batched, ring=self._ring
+        )
+
+    def _chosen_window(self) -> Window:
+        rows = self.batch_size or getattr(self.batch_sampler, "batch_size", None) or UNKNOWN_ROWS
+        return Window.chosen(
+            self.num_workers,
+            rows=rows if self._batched else 1,
+            whole=self._whole,
+            prefetch=self.prefetch,
+            factor=self.prefetch_factor,
+        )

@@ -66,7 +66,7 @@ def _drawing(
     A generator, because an error keeps the frames that called the sampler's code.  They end
     here, while it is suspended, instead of leading to the epoch and its batches.
     """
-    sequence = 0
+    sequence = position = 0
     while True:
         try:
             drawn = next(sampler)
@@ -85,8 +85,9 @@ def _drawing(
                 yield error
                 continue
             drawn = indices if type(drawn) is list else drawn
-        yield PlannedBatch(sequence, indices, drawn)
+        yield PlannedBatch(sequence, indices, drawn, position)
         sequence += 1
+        position += len(indices)
 
 
 class Pace:
@@ -209,7 +210,10 @@ class RandomSampler:
 class BatchSampler:
     """Lists of ``batch_size`` indices where torch's sampler of this name is not there."""
 
-    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: object) -> None:
+        if type(drop_last) is not bool:  # in torch's words
+            msg = f"drop_last should be a boolean value, but got drop_last={drop_last}"
+            raise ValueError(msg)
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last

@@ -13,6 +13,7 @@ off inside native code, and torch aborts the process then.
 from __future__ import annotations
 
 import atexit
+import os
 import time
 import weakref
 from collections import deque
@@ -59,6 +60,16 @@ class Work(Protocol[W_contra]):
 # Every crew whose threads may be running: the process-wide hook of the interpreter's exit.
 _teams_lock = RLock()  # a finalizer of the user's may run inside, and start a pool
 _teams: weakref.WeakKeyDictionary[_Crew[Any], tuple[Thread, ...]] = weakref.WeakKeyDictionary()
+
+
+def _forget_teams() -> None:
+    """Start afresh in a forked child: there are no threads, and the lock may be held."""
+    global _teams, _teams_lock  # of the process, and this is a new one
+    _teams, _teams_lock = weakref.WeakKeyDictionary(), RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_teams)
 
 _leaving = False  # whether the interpreter exits; only ever set, with _teams_lock held
 
@@ -111,7 +122,7 @@ class _Crew(Generic[W]):
            too many costs a look at the queue.
 
     Threads:
-        put: planner only.
+        put: the planner or a reader.
         take: worker only.
         stop, wake: shared, also from finalizers; they take no lock.
     """
@@ -190,10 +201,9 @@ class Pool(Generic[W]):
         first: The number of the first thread.
 
     Threads:
-        put: one thread at a time, the planner or a reader.
-        start: the planner.
+        put, start: one thread at a time, the planner or a reader.
         join: shared, after `stop`.
-        stop, wake, stopped: shared.
+        stop, wake, stopped, threads: shared.
     """
 
     def __init__(
@@ -231,6 +241,11 @@ class Pool(Generic[W]):
     def stopped(self) -> bool:
         """Whether `stop` was called; stale as soon as it is read."""
         return self._crew.stopping
+
+    @property
+    def threads(self) -> tuple[Thread, ...]:
+        """The threads that were started."""
+        return tuple(self._threads)
 
     def wake(self) -> None:
         """Let an idle thread look at the queue again, to drop works that were cancelled."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from threadloader import _torch
 from threadloader.dataset_copy import copy_dataset, copy_transform
 from threadloader.fetch import Fetcher
 from threadloader.pool import Pool
+from threadloader.random_hooks import isolated
+from threadloader.rng import Current, WorkerStream
 from threadloader.stream import Given
 from threadloader.work import Worker
 from threadloader.worker import Startup, introduced
@@ -23,9 +25,10 @@ from threadloader.worker import Startup, introduced
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+    from threading import Thread
 
     from threadloader.dataset_copy import DatasetCopy
-    from threadloader.fetch import Fetches
+    from threadloader.fetch import Cancellable, Fetches
     from threadloader.stats import Stats
 
 __all__ = ["Job", "Staff", "hire", "hire_readers", "hire_transformers"]
@@ -39,6 +42,8 @@ class Job:
     workers: int
     base_seed: int
     stats: Stats
+    isolated: bool = True  # whether what workers draw is theirs
+    before: tuple[Thread, ...] = ()  # must have ended before a worker begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +59,27 @@ class Staff:
         """Whether `stop` was called; stale as soon as it is read."""
         return any(pool.stopped for pool in self.pools)
 
-    def ready(self, timeout: float | None) -> bool:
+    def ready(self, timeout: float | None, epoch: Cancellable) -> bool:
         """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
+
+        Args:
+            timeout: Seconds; None waits for ever.
+            epoch: Once it is cancelled there is nothing to wait for; `nudge` then.
 
         Raises:
             BaseException: What the lowest of the workers raised; all threads end then.
         """
-        if self.startup is None or not self.startup.wait(timeout):
-            return self.startup is None
-        error = self.startup.take_error()
-        if error is None:
-            return True
-        self.stop()
+        error = None
         try:
-            raise error
+            if self.startup is None or not self.startup.wait(timeout, epoch):
+                return self.startup is None
+            error = None if epoch.cancelled else self.startup.take_error()
+            if error is not None:
+                self.stop()
+                raise error
+            return True
         finally:
-            del error
+            del self, error, epoch  # this frame stays with the error
 
     def start(self) -> None:
         """Start all threads now, where a worker has something to do before its first batch."""
@@ -81,6 +91,11 @@ class Staff:
         """Let every thread end after its running job; does not wait."""
         for pool in self.pools:
             pool.stop()
+
+    def nudge(self) -> None:
+        """Let who waits in `ready` look again."""
+        if self.startup is not None:
+            self.startup.nudge()
 
     def wake(self) -> None:
         """Let idle threads drop what was cancelled."""
@@ -103,11 +118,11 @@ def hire(job: Job, dataset: Any, how: DatasetCopy, init_fn: Any, *, whole: bool)
         init_fn: Called in each worker with its number, once; None for none.
         whole: Whether ``__getitems__`` is called.
     """
-    fetchers: list[Fetches] = [
-        Fetcher(copy_dataset(dataset, how), whole=whole) for _ in range(job.workers)
-    ]
+    copies = [copy_dataset(dataset, how) for _ in range(job.workers)]
+    fetchers: list[Fetches] = [Fetcher(twin, whole=whole) for twin in copies]
+    init_fns = [_rebound(init_fn, dataset, twin) for twin in copies]
     startup = Startup(job.workers) if init_fn is not None else None
-    enter = partial(_enter, job, _torch.inherited_modes(), fetchers, [init_fn], startup)
+    enter = partial(_enter, job, _torch.inherited_modes(), fetchers, init_fns, startup)
     return Staff([Pool(job.workers, job.name, enter)], fetchers, startup)
 
 
@@ -148,23 +163,25 @@ def hire_transformers(
 
     Args:
         job: What workers have in common; at least two workers.
-        dataset: What is iterated.
+        dataset: The user's dataset.
         transform: Applied to each sample.
-        how: What of the transform each worker has; see `copy_transform`.
+        how: What the reader has of the dataset, and each worker of the transform; see
+            `_replicate` and `copy_transform`.
         init_fn: Called in each worker with its number, once; None for none.
     """
+    replica, init_fns = _replicate_once(dataset, init_fn, how, job.workers)
     fetchers: list[Fetches] = [
-        Given(dataset, copy_transform(transform, how)) for _ in range(job.workers)
+        Given(replica, copy_transform(transform, how)) for _ in range(job.workers)
     ]
     startup = Startup(job.workers) if init_fn is not None else None
     modes = _torch.inherited_modes()
-    alone = Job(job.name, 1, job.base_seed, job.stats)
+    alone, job = replace(job, workers=1), replace(job, before=())
     pools = [
-        Pool(1, job.name, partial(_enter, alone, modes, fetchers, [init_fn], startup)),
+        Pool(1, job.name, partial(_enter, alone, modes, fetchers, init_fns, startup)),
         Pool(
             job.workers - 1,
             job.name,
-            partial(_enter, job, modes, fetchers, [init_fn], startup),
+            partial(_enter, job, modes, fetchers, init_fns, startup),
             first=1,
         ),
     ]
@@ -188,16 +205,37 @@ def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy) -> tuple[Any, Any]:
     if how == "deep":
         return copy.deepcopy((dataset, init_fn))
     if callable(how):
-        return copy_dataset(dataset, how), init_fn
+        twin = copy_dataset(dataset, how)
+        return twin, _rebound(init_fn, dataset, twin)
     with suppress(Exception):  # whatever refuses: a generator, a lock, an open file
         return copy.deepcopy((dataset, init_fn))
     try:
         twin = copy.copy(dataset)
     except Exception:  # noqa: BLE001  # the same
         twin = dataset
+    return twin, _rebound(init_fn, dataset, twin)
+
+
+def _replicate_once(
+    dataset: Any, init_fn: Any, how: DatasetCopy, workers: int
+) -> tuple[Any, list[Any]]:
+    """Return the one replica that is read, and a ``worker_init_fn`` for each worker.
+
+    A method of the dataset given as ``worker_init_fn`` sets up the replica in the worker that
+    reads it, and a replica that nobody reads in each other one.
+    """
+    replica, bound = _replicate(dataset, init_fn, how)
+    others = [init_fn] * (workers - 1)
+    if bound is not init_fn and getattr(init_fn, "__self__", None) is dataset:
+        others = [_replicate(dataset, init_fn, how)[1] for _ in others]
+    return replica, [bound, *others]
+
+
+def _rebound(init_fn: Any, dataset: Any, twin: Any) -> Any:
+    """Return ``init_fn``, or, if it is a method of the dataset, the copy's."""
     if getattr(init_fn, "__self__", None) is dataset and twin is not dataset:
-        init_fn = init_fn.__func__.__get__(twin)
-    return twin, init_fn
+        return init_fn.__func__.__get__(twin)
+    return init_fn
 
 
 @contextmanager
@@ -212,9 +250,17 @@ def _enter(
     """The context of a worker thread's life."""
     counters = job.stats.open()
     try:
+        for thread in job.before:
+            thread.join()
         _torch.use_one_thread()
         dataset = fetchers[number].dataset
-        with modes(), introduced(number, job.workers, job.base_seed, dataset):
+        stream = WorkerStream(job.base_seed, number)
+        rng = Current() if job.isolated else stream
+        with (
+            modes(),
+            isolated(stream if job.isolated else None),
+            introduced(number, job.workers, job.base_seed, dataset, rng),
+        ):
             if startup is not None:
                 init_fn = init_fns[number % len(init_fns)]
                 startup.begun(number, _error_of(init_fn, number))

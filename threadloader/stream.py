@@ -8,10 +8,13 @@ the same thread, or given out as tickets to other threads that apply a transform
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from threadloader.errors import ClosedError
+from threadloader.rng import begin_samples, end
 from threadloader.ticket import PlannedBatch
 from threadloader.work import OpenBatch, failure_of, work_inline
 
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from threadloader.ticket import Ticket
     from threadloader.work import Progress, Stages, Worker
 
-__all__ = ["Given", "Reading", "Source", "StreamBatch", "read_inline"]
+__all__ = ["Errand", "Given", "Reading", "Source", "StreamBatch", "read_inline"]
 
 
 class Source:
@@ -48,6 +51,7 @@ class Source:
         drop_last: bool,
     ) -> None:
         self.number = number
+        self.position = 0  # samples that were read
         self._dataset = dataset
         self._rows = rows
         self._drop_last = drop_last
@@ -80,10 +84,12 @@ class Source:
                 samples.append(next(self._iterator))
         except StopIteration:
             self._iterator = None
-            return samples if samples and not self._drop_last else None
+            if not samples or self._drop_last:
+                return None
         except BaseException:
             samples.clear()  # the error keeps this frame
             raise
+        self.position += len(samples)
         return samples
 
 
@@ -104,15 +110,18 @@ class Given:
         self.dataset = dataset
         self._transform = transform
 
-    def fetch(self, ticket: Ticket, epoch: Cancellable) -> Fetched:
+    def fetch(self, ticket: Ticket, epoch: Cancellable, seed: int | None = None) -> Fetched:
         """Return the samples of a ticket; like `Fetcher.fetch`."""
         read: list[Any] = ticket.batch.drawn
         if self._transform is None:
             samples = read[:]
             read.clear()  # it is one ticket: nobody else wants them
             return samples, None
-        transform, transformed = self._transform, []
+        transform = self._transform
+        transformed: list[Any] = []
         try:
+            if seed is not None:
+                begin_samples(seed, ticket.batch.position + ticket.start, transformed)
             for row in range(ticket.start, ticket.stop):
                 if epoch.cancelled:
                     break
@@ -121,6 +130,9 @@ class Given:
             done = len(transformed)
             transformed.clear()  # the error keeps this frame
             return done, error
+        finally:
+            end()
+            del self, ticket, epoch, read, transform
         return transformed, None
 
 
@@ -171,6 +183,24 @@ class Reading:
         return 1
 
 
+class Errand:
+    """The work of doing one thing in a worker's thread, in its turn; it must not raise."""
+
+    __slots__ = ("_errand",)
+
+    def __init__(self, errand: Callable[[], None]) -> None:
+        self._errand: Callable[[], None] | None = errand
+
+    def claim(self) -> Job[Worker] | None:
+        """Return the job, and then None."""
+        errand, self._errand = self._errand, None
+        return None if errand is None else lambda _: errand()
+
+    def jobs(self) -> int:
+        """Return 1."""
+        return 1
+
+
 def read_inline(batch: StreamBatch, stages: Stages, progress: Progress, worker: Worker) -> None:
     """Read and collate a batch in the calling thread."""
     _read(batch, stages, progress, None, worker)
@@ -196,11 +226,13 @@ def _read(
             batch.exhausted = True
             progress.collated(batch, None)
             return
-        batch.begin(PlannedBatch(batch.sequence, range(len(samples)), samples, label="row"))
+        rows, position = range(len(samples)), batch.source.position - len(samples)
+        batch.begin(PlannedBatch(batch.sequence, rows, samples, position, label="row"))
         if hand_on is None:
             work_inline(batch, worker)
         else:
-            hand_on(batch)
+            with suppress(ClosedError):  # the others have ended: nobody waits for it
+                hand_on(batch)
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         progress.collated(batch, failure_of(error, None, batch.plan, worker))
     finally:

@@ -1,6 +1,7 @@
 """What crosses threads: a planned batch, and tickets, which are some rows of one batch.
 
-Both are frozen, so that no thread can change what another one reads.
+Both are frozen, so that no thread can change what another one reads; but a list of samples that
+was read from an iterable is emptied by the one worker that takes it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class PlannedBatch:
     sequence: int  # position of the batch in the epoch, from 0
     indices: Sequence[Any]  # one entry a row
     drawn: Any  # the sampler's own object, which `__getitems__` is called with; or samples read
+    position: int = 0  # of its first sample in the epoch, from 0
     label: str = "index"  # what an entry of ``indices`` is, for notes on errors
 
 

@@ -10,6 +10,7 @@ reused before.
 from __future__ import annotations
 
 import atexit
+import os
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from threadloader.errors import SampleError
 from threadloader.order import Pace, TicketCutter
 from threadloader.pool import begin_exit
+from threadloader.rng import begin_batch, end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,6 +64,7 @@ class Stages:
     whole: bool  # whether a batch is one ticket
     pace: Pace
     collation: Collation
+    seed: int | None = None  # of the random streams of samples and batches; None for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,16 @@ class Failure:
 # sample starts, then threads end.
 _epochs: weakref.WeakSet[Progress] = weakref.WeakSet()
 _epochs_lock = RLock()  # a finalizer of the user's may run inside, and start an epoch
+
+
+def _forget_epochs() -> None:
+    """Start afresh in a forked child: no epoch of the parent's goes on, and a lock may be held."""
+    global _epochs, _epochs_lock  # of the process, and this is a new one
+    _epochs, _epochs_lock = weakref.WeakSet(), RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_epochs)
 
 
 @atexit.register
@@ -258,13 +271,13 @@ def _work(
             failure = _fill(batch, ticket, stages, progress, worker)
         if progress.finished(batch, ticket, failure):
             started = perf_counter()
-            failure = _finish(batch, worker)
+            failure = _finish(batch, worker, stages.seed)
             worker.counters.collate_seconds += perf_counter() - started
             progress.collated(batch, failure)
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         progress.collated(batch, Failure(error, ticket.start))
     finally:
-        del batch, stages, progress, failure
+        del batch, ticket, stages, progress, failure
 
 
 def _fill(
@@ -274,7 +287,7 @@ def _fill(
     samples = failed = None
     try:
         started = perf_counter()
-        samples, failed = stages.fetchers[worker.number].fetch(ticket, progress)
+        samples, failed = stages.fetchers[worker.number].fetch(ticket, progress, stages.seed)
         fetched = perf_counter()
         if failed is not None:
             # __getitems__ does not tell which of its samples failed.
@@ -291,18 +304,21 @@ def _fill(
         return failure_of(error, ticket.start, batch.plan, worker)
     finally:
         samples = failed = None
-        del batch, stages, progress
+        del batch, ticket, stages, progress
 
 
-def _finish(batch: OpenBatch, worker: Worker) -> Failure | None:
+def _finish(batch: OpenBatch, worker: Worker, seed: int | None) -> Failure | None:
     """Collate a batch whose rows are all there."""
     failed = None
     try:
+        if seed is not None:
+            begin_batch(seed, batch.plan.sequence)
         failed = batch.filling.finish()
         return None if failed is None else failure_of(failed[0], failed[1], batch.plan, worker)
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return failure_of(error, None, batch.plan, worker)
     finally:
+        end()
         failed = None
         del batch
 

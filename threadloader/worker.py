@@ -53,7 +53,9 @@ else:
 
 
 @contextmanager
-def introduced(number: int, workers: int, base_seed: int, dataset: Any) -> Iterator[None]:
+def introduced(
+    number: int, workers: int, base_seed: int, dataset: Any, rng: Any = None
+) -> Iterator[None]:
     """Let `get_worker_info()` describe the calling thread while it is here.
 
     Args:
@@ -61,9 +63,10 @@ def introduced(number: int, workers: int, base_seed: int, dataset: Any) -> Itera
         workers: How many there are.
         base_seed: Drawn once for all workers; a worker's seed is this plus its number.
         dataset: What this worker fetches from.
+        rng: Has its generators.
     """
     before = _here.info
-    _here.info = _torch.make_worker_info(number, workers, base_seed + number, dataset)
+    _here.info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
     try:
         yield
     finally:
@@ -79,6 +82,7 @@ class Startup:
     Threads:
         begun: worker, once each.
         wait, take_error: consumer.
+        nudge: shared.
     """
 
     def __init__(self, workers: int) -> None:
@@ -97,14 +101,20 @@ class Startup:
                 self._failed = True
             self._changed.notify_all()
 
-    def wait(self, timeout: float | None) -> bool:
+    def wait(self, timeout: float | None, epoch: Any) -> bool:
         """Wait until all workers have begun; return False if that takes too long.
 
         Args:
             timeout: Seconds; None waits for ever.
+            epoch: Once it is ``cancelled`` there is nothing to wait for; `nudge` then.
         """
         with self._changed:
-            return self._changed.wait_for(lambda: not self._missing, timeout)
+            return self._changed.wait_for(lambda: not self._missing or epoch.cancelled, timeout)
+
+    def nudge(self) -> None:
+        """Let who waits look again."""
+        with self._changed:
+            self._changed.notify_all()
 
     def take_error(self) -> BaseException | None:
         """Return what the lowest of the workers raised, the first time; None if none did.

@@ -23,8 +23,14 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
         is_dataset,
     )
     from threadloader._torch.pinning import pinning
-    from threadloader._torch.pipes import draw_shared_seed, is_pipe, prepare_pipe, unwrapped
-    from threadloader._torch.sampling import draw_base_seed
+    from threadloader._torch.pipes import draw_shared_seed, prepare_pipe, unwrapped
+    from threadloader._torch.random_ops import (
+        KeyedGenerator,
+        redirect,
+        redirecting,
+        teach_random,
+    )
+    from threadloader._torch.sampling import draw_base_seed, new_generator, reseed
     from threadloader._torch.tensors import Tensor, array_of, arrays_of, tensor_of
     from threadloader._torch.threads import inherited_modes, use_one_thread
     from threadloader._torch.worker_info import (
@@ -38,6 +44,7 @@ else:
         Dataset,
         Generator,
         IterableDataset,
+        KeyedGenerator,
         Tensor,
         array_of,
         arrays_of,
@@ -51,10 +58,14 @@ else:
         inherited_modes,
         is_dataset,
         is_extended,
-        is_pipe,
         make_worker_info,
+        new_generator,
         pinning,
         prepare_pipe,
+        redirect,
+        redirecting,
+        reseed,
+        teach_random,
         teach_worker_info,
         tensor_of,
         unwrapped,
@@ -67,6 +78,7 @@ __all__ = [
     "Dataset",
     "Generator",
     "IterableDataset",
+    "KeyedGenerator",
     "Tensor",
     "array_of",
     "arrays_of",
@@ -80,10 +92,14 @@ __all__ = [
     "inherited_modes",
     "is_dataset",
     "is_extended",
-    "is_pipe",
     "make_worker_info",
+    "new_generator",
     "pinning",
     "prepare_pipe",
+    "redirect",
+    "redirecting",
+    "reseed",
+    "teach_random",
     "teach_worker_info",
     "tensor_of",
     "unwrapped",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +17,7 @@ __all__ = [
     "Dataset",
     "Generator",
     "IterableDataset",
+    "KeyedGenerator",
     "Tensor",
     "array_of",
     "arrays_of",
@@ -29,10 +31,14 @@ __all__ = [
     "inherited_modes",
     "is_dataset",
     "is_extended",
-    "is_pipe",
     "make_worker_info",
+    "new_generator",
     "pinning",
     "prepare_pipe",
+    "redirect",
+    "redirecting",
+    "reseed",
+    "teach_random",
     "teach_worker_info",
     "tensor_of",
     "unwrapped",
@@ -181,9 +187,22 @@ class WorkerInfo:
     worker_method: str = "thread"
 
 
-def make_worker_info(number: int, workers: int, seed: int, dataset: Any) -> WorkerInfo:
+def make_worker_info(number: int, workers: int, seed: int, dataset: Any, rng: Any) -> WorkerInfo:
     """Return the description of a worker."""
-    return WorkerInfo(number, workers, seed, dataset)
+    return WorkerInfo(number, workers, seed, dataset, rng)
+
+
+def teach_random(here: Any) -> None:
+    """Do nothing: there are no operators of torch's."""
+
+
+def redirect(on: bool) -> None:
+    """Do nothing: there are no operators of torch's."""
+
+
+def redirecting() -> AbstractContextManager[None]:
+    """Return a context that changes nothing."""
+    return nullcontext()
 
 
 def use_one_thread() -> None:
@@ -193,11 +212,6 @@ def use_one_thread() -> None:
 def as_iterable_dataset(iterable: Any) -> Any:
     """Return ``iterable``: there is no class to be made an instance of."""
     return iterable
-
-
-def is_pipe(dataset: object) -> bool:  # noqa: ARG001  # same signature as with torch
-    """Return False: torch's data pipes do not exist."""
-    return False
 
 
 def unwrapped(dataset: Any) -> Any:
@@ -210,8 +224,18 @@ def draw_shared_seed(dataset: object, generator: Any) -> None:  # the same
 
 
 def draw_base_seed(generator: Any) -> int:  # noqa: ARG001  # the same
-    """Return 63 fresh random bits; NumPy's global state is left to the sampler."""
-    return secrets.randbits(63)
+    """Draw 63 bits from NumPy's global state, which decides the order, too."""
+    return int(np.random.randint(1 << 63, dtype=np.uint64))  # noqa: NPY002
+
+
+def new_generator() -> np.random.Generator:
+    """Return a generator for samplers."""
+    return np.random.default_rng(0)
+
+
+def reseed(generator: np.random.Generator, seed: int) -> None:
+    """Let ``generator`` draw what ``seed`` decides."""
+    generator.bit_generator.state = np.random.default_rng(seed).bit_generator.state
 
 
 class Generator:
@@ -245,4 +269,4 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
 
 array_of = arrays_of = tensor_of = _missing
 default_collate = default_convert = _missing
-get_worker_info = teach_worker_info = prepare_pipe = pinning = _missing
+get_worker_info = teach_worker_info = prepare_pipe = pinning = KeyedGenerator = _missing

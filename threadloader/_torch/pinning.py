@@ -24,21 +24,21 @@ def pinning(device: str) -> Callable[[Any], Any] | None:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{device}'.",
-            stacklevel=4,
+            stacklevel=3,
         )
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or not torch.accelerator.is_available():
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
-            stacklevel=4,
+            stacklevel=3,
         )
         return None
     if accelerator.type == "mps":
         warnings.warn(
             "'pin_memory' argument is set as true but not supported on MPS now, "
             "device pinned memory won't be used.",
-            stacklevel=4,
+            stacklevel=3,
         )
         return None
     return pin_memory

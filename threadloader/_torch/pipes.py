@@ -7,17 +7,17 @@ from typing import Any
 import torch
 from torch.utils.data import IterDataPipe, dataloader, graph_settings
 
-__all__ = ["draw_shared_seed", "is_pipe", "prepare_pipe", "unwrapped"]
+__all__ = ["draw_shared_seed", "prepare_pipe", "unwrapped"]
 
 
-def is_pipe(dataset: object) -> bool:
+def _is_pipe(dataset: object) -> bool:
     """Whether ``dataset`` is an iterable data pipe."""
     return isinstance(dataset, IterDataPipe)
 
 
 def unwrapped(dataset: Any) -> Any:
     """Return the pipe that DataLoader has wrapped for pickling, which threads do not need."""
-    return getattr(dataset, "_datapipe", dataset) if is_pipe(dataset) else dataset
+    return getattr(dataset, "_datapipe", dataset) if _is_pipe(dataset) else dataset
 
 
 def draw_shared_seed(dataset: object, generator: Any) -> int | None:
@@ -26,7 +26,7 @@ def draw_shared_seed(dataset: object, generator: Any) -> int | None:
     Drawn before the base seed.  Source: ``_BaseDataLoaderIter.__init__`` in
     torch/utils/data/dataloader.py.
     """
-    if not is_pipe(dataset):
+    if not _is_pipe(dataset):
         return None
     group = None
     if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["draw_base_seed"]
+__all__ = ["draw_base_seed", "new_generator", "reseed"]
 
 
 def draw_base_seed(generator: Any) -> int:
@@ -16,3 +16,13 @@ def draw_base_seed(generator: Any) -> int:
     Source: ``_BaseDataLoaderIter.__init__`` in torch/utils/data/dataloader.py.
     """
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+
+
+def new_generator() -> Any:
+    """Return a generator for samplers."""
+    return torch.Generator()
+
+
+def reseed(generator: Any, seed: int) -> None:
+    """Let ``generator`` draw what ``seed`` decides, from 0 to 2**63 - 1."""
+    generator.manual_seed(seed)

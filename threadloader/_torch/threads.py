@@ -46,11 +46,21 @@ def use_one_thread() -> None:
     threads = torch.get_num_threads()
     if threads == 1:
         return
-    with suppress(AttributeError, OSError):
-        # A library's handle finds the names of all libraries that it was linked with.
-        ctypes.CDLL(torch._C.__file__).omp_set_num_threads(1)
+    # A library's handle finds the names of all libraries that it was linked with.
+    torch_c = None
+    with suppress(OSError):
+        torch_c = ctypes.CDLL(torch._C.__file__)
+    with suppress(AttributeError):
+        torch_c.omp_set_num_threads(1)  # type: ignore[union-attr]
+    with suppress(AttributeError):
+        # After `torch.set_num_threads`, MKL's matrix products have a number of their own.
+        torch_c.MKL_Set_Num_Threads_Local(1)  # type: ignore[union-attr]
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
         helper = Thread(target=torch.set_num_threads, args=(threads,), name="tl-intraop")
-        helper.start()
-        helper.join()
+        try:
+            helper.start()
+        except RuntimeError:  # no thread is to be had: better too many for operators
+            torch.set_num_threads(threads)
+        else:
+            helper.join()

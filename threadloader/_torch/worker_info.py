@@ -7,19 +7,18 @@ threads it does what it did, in process workers too.
 
 from __future__ import annotations
 
-import random
 import sys
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import get_worker_info
-from torch.utils.data._utils import collate, worker
+from torch.utils.data._utils import worker
 
 __all__ = ["get_worker_info", "make_worker_info", "teach_worker_info"]
 
-_RNG: Any = getattr(worker, "_RNG", SimpleNamespace)  # from torch 2.10 on
+
+# They would take shared memory, and a file handle with it, for each batch made in a worker.
+_COLLATING = ("torch.utils.data._utils.collate", "torch_geometric.data.collate")
 
 
 def teach_worker_info(here: Any) -> None:
@@ -30,12 +29,10 @@ def teach_worker_info(here: Any) -> None:
     Args:
         here: A `threading.local`; its ``info`` is the thread's WorkerInfo, or None.
     """
-    # default_collate would take shared memory, and a file handle with it, for each batch that
-    # it makes in a worker.
     names: dict[str, Any] = {
         "_threadloader_here": here,
         "_threadloader_frame": sys._getframe,
-        "_threadloader_hide": collate.collate_tensor_fn.__code__,
+        "_threadloader_hide": _COLLATING,
     }
     vars(worker).update(names)
     vars(torch.random).update(names)
@@ -43,20 +40,16 @@ def teach_worker_info(here: Any) -> None:
     torch.random.initial_seed.__code__ = _initial_seed.__code__
 
 
-def make_worker_info(number: int, workers: int, seed: int, dataset: Any) -> Any:
+def make_worker_info(number: int, workers: int, seed: int, dataset: Any, rng: Any) -> Any:
     """Return torch's own description of a worker.
 
     Args:
         number: The worker, from 0.
         workers: How many there are.
-        seed: Its own; its generators in ``rng`` start from it.
+        seed: Its own.
         dataset: What it fetches from.
+        rng: Has the attributes of torch's container of generators.
     """
-    rng = _RNG(
-        random_generator=random.Random(seed),  # noqa: S311  # not for secrets
-        torch_generator=torch.Generator().manual_seed(seed),
-        numpy_generator=np.random.default_rng(seed),
-    )
     kind: Any = worker.WorkerInfo
     return kind(
         id=number,
@@ -75,7 +68,7 @@ def _get_worker_info() -> Any:
     info = _threadloader_here.info  # type: ignore[name-defined]  # noqa: F821
     if info is None:
         return _worker_info  # type: ignore[name-defined]  # noqa: F821
-    if _threadloader_frame(1).f_code is _threadloader_hide:  # type: ignore[name-defined]  # noqa: F821
+    if _threadloader_frame(1).f_globals.get("__name__") in _threadloader_hide:  # type: ignore[name-defined]  # noqa: F821
         return None
     return info
 

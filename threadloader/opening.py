@@ -1,0 +1,152 @@
+"""How an epoch is opened: which threads there are, and where their batches come from.
+
+A loader's attributes can change between epochs, so each epoch is opened from what they are then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from threadloader import _torch
+from threadloader.feed import SamplerFeed, StreamFeed, open_stream
+from threadloader.fetch import Fetcher
+from threadloader.order import Pace, Planner
+from threadloader.rng import WorkerStream
+from threadloader.staff import Job, Staff, hire, hire_readers, hire_transformers
+from threadloader.stream import Errand, Given
+from threadloader.work import Stages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from threading import Thread
+
+    from threadloader.collate import Collation
+    from threadloader.dataset_copy import DatasetCopy
+    from threadloader.fetch import Fetches
+    from threadloader.stats import Stats
+
+__all__ = ["EpochSeeds", "Opening"]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSeeds:
+    """What the random numbers of one epoch follow from."""
+
+    workers: int  # the base seed; a worker's own is this plus its number
+    samples: int  # of the streams of samples and batches
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is loaded, and by whom."""
+
+    dataset: Any  # the user's
+    streams: bool  # whether it is read in its own order
+    plain: bool  # whether it is an iterable of no class of torch's, which can't shard itself
+    rows: int | None  # samples in a batch; None for samples that are not collated
+    batched: bool  # whether a batch has many samples
+    whole: bool  # whether ``__getitems__`` is called
+    drop_last: bool
+    workers: int  # threads; 0 is the calling thread
+    transform: Callable[[Any], Any] | None
+    init_fn: Callable[[int], Any] | None
+    how: DatasetCopy
+    in_order: bool  # whether batches are delivered as they are planned
+    isolated: bool  # whether samples draw from streams of their own
+
+    def hire(
+        self, name: str, base_seed: int, stats: Stats, before: tuple[Thread, ...]
+    ) -> Staff | None:
+        """Return the threads, each with its copy of the dataset; None for the calling thread.
+
+        Args:
+            name: Prefix of the threads' names.
+            base_seed: Of the workers.
+            stats: Counts what they do.
+            before: Readers of a plain iterable that it can't be read at once with.
+        """
+        if self.workers == 0:
+            return None
+        # Without a transform one thread is all that a plain iterable has use for.
+        workers = 1 if self.plain and self.transform is None else self.workers
+        job = Job(name, workers, base_seed, stats, self.isolated, before)
+        dataset = _torch.unwrapped(self.dataset)
+        # There is one reader of a plain iterable; an iterator would be read twice.
+        how = "shared" if self.plain and self.how == "auto" else self.how
+        if not self.streams:
+            return hire(job, dataset, how, self.init_fn, whole=self.whole)
+        if self.transform is not None and workers > 1:
+            return hire_transformers(job, dataset, self.transform, how, self.init_fn)
+        return hire_readers(job, dataset, how, self.init_fn, self.transform)
+
+    def prepare_pipes(self, staff: Staff | None, shared_seed: int, *, fresh: bool) -> None:
+        """Seed and shard what is read of a data pipe.
+
+        Args:
+            staff: As `hire` returned it.
+            shared_seed: Of all ranks and workers.
+            fresh: Whether nothing was read yet: else a worker may be reading, and does it itself.
+        """
+        pipes = [_torch.unwrapped(self.dataset)]
+        if staff is not None:
+            pipes = [fetcher.dataset for fetcher in staff.fetchers]
+            if self.transform is not None:
+                del pipes[1:]  # one reads
+        for number, pipe in enumerate(pipes):
+            prepare = partial(_torch.prepare_pipe, pipe, shared_seed, len(pipes), number)
+            if fresh or staff is None:
+                prepare()
+            else:
+                staff.pools[number].put(Errand(prepare))
+
+    def planner(self, index_sampler: Iterable[Any]) -> Planner | None:
+        """Start the sampler; None where there is no sampler."""
+        if self.streams:
+            return None
+        return Planner(index_sampler, batched=self.batched, whole=self.whole)
+
+    def feed(
+        self,
+        planner: Planner | None,
+        staff: Staff | None,
+        seeds: EpochSeeds,
+        pace: Pace,
+        collation: Collation,
+        length_told: int | None,
+    ) -> SamplerFeed | StreamFeed:
+        """Return where the batches come from.
+
+        Args:
+            planner: As `planner` returned it.
+            staff: As `hire` returned it.
+            seeds: Of this epoch.
+            pace: Tells how large tickets should be.
+            collation: Makes the batches.
+            length_told: The length of an iterable dataset, if ``len(loader)`` has told it by now.
+        """
+        seed = own = None
+        if self.isolated:
+            seed = seeds.samples
+            own = WorkerStream(seeds.workers, 0) if staff is None else None
+        if planner is None:
+            dataset = _torch.unwrapped(self.dataset)
+            return open_stream(
+                [] if staff is None else staff.pools,
+                [Given(dataset, self.transform)] if staff is None else staff.fetchers,
+                self.rows,
+                drop_last=self.drop_last,
+                transforms=self.transform is not None,
+                pace=pace,
+                collation=collation,
+                announced=(self.dataset, length_told),
+                in_order=self.in_order,
+                seed=seed,
+                stream=own,
+            )
+        fetchers: list[Fetches] = [Fetcher(self.dataset, whole=self.whole)]
+        if staff is not None:
+            fetchers = staff.fetchers
+        stages = Stages(fetchers, self.whole, pace, collation, seed)
+        return SamplerFeed(planner, stages, None if staff is None else staff.pools[0], own)
