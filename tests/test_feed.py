@@ -51,10 +51,21 @@ def test_sources_take_turns() -> None:
 def test_an_exhausted_source_is_skipped_and_the_others_keep_their_turns() -> None:
     feed, progress = feed_of(9, 9, 9), Progress()
     batches = [feed.draw(progress) for _ in range(2)]
-    assert batches[1] is not None
-    feed.exhausted(batches[1])
-    feed.exhausted(batches[1])  # what was drawn of it meanwhile is empty, too
+    for _ in range(2):  # what was drawn of it meanwhile is empty, too
+        assert batches[1] is not None
+        batches[1].exhausted = True
+        feed.left(batches[1])
     assert drawn(feed, 4) == [2, 0, 2, 0]
+
+
+def test_out_of_order_the_turn_is_the_source_s_with_the_fewest_batches_on_their_way() -> None:
+    sources = [Source(number, range(9), 2, drop_last=False) for number in range(2)]
+    feed = StreamFeed(sources, stages(), [], None, (None, None), in_order=False)
+    batches = [feed.draw(Progress()) for _ in range(4)]
+    for _ in range(3):  # those of source 0 never leave
+        assert batches[1] is not None
+        feed.left(batches[1])
+        assert drawn(feed, 1) == [1]
 
 
 def test_without_sources_there_is_nothing_to_draw() -> None:
@@ -64,7 +75,7 @@ def test_without_sources_there_is_nothing_to_draw() -> None:
     feed.work(batch, progress, worker())
     assert batch.done
     assert batch.exhausted
-    feed.exhausted(batch)
+    feed.left(batch)
     assert feed.draw(progress) is None
 
 
@@ -122,6 +133,6 @@ def test_a_sampler_s_feed_ends_with_the_sampler() -> None:
     while (batch := feed.draw(progress)) is not None:
         feed.work(batch, progress, worker())
         taken.append(list(batch.take()))
-        feed.exhausted(batch)  # does nothing
+        feed.left(batch)  # does nothing
         feed.returned()
     assert taken == [[0, 1], [2]]

@@ -26,15 +26,12 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 WRONG_TYPES = {
     "dataset": [7, object()],
     "batch_size": ["4", 2.0, True],
-    "shuffle": ["yes"],
     "sampler": [7],
     "batch_sampler": [7],
-    "num_workers": ["2", 1.5, False],
     "collate_fn": ["stack"],
     "threads": ["2", 1.5, True],
     "drop_last": ["no"],
     "generator": ["seed", 7],
-    "persistent_workers": ["no"],
     "prefetch": ["2", 1.5, True],
 }
 WRONG_VALUES = {

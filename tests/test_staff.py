@@ -13,6 +13,7 @@ from threadloader import get_worker_info
 from threadloader.errors import ClosedError
 from threadloader.staff import Job, Staff, hire, hire_readers, hire_transformers
 from threadloader.stats import Stats
+from threadloader.work import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ def end(staff: Staff, spawn: Spawn) -> None:
 
 def begin(staff: Staff, spawn: Spawn) -> None:
     staff.start()
-    assert spawn(staff.ready, PATIENCE).result(2 * PATIENCE)
+    assert spawn(staff.ready, PATIENCE, Progress()).result(2 * PATIENCE)
 
 
 def test_replicas_are_deep_copies_each_with_a_pool() -> None:
@@ -138,9 +139,9 @@ def test_an_error_of_init_fn_is_that_of_the_lowest_worker(spawn: Spawn) -> None:
     staff = hire_readers(job(3), Data(), "auto", fail)
     staff.start()
     with pytest.raises(LookupError, match="0"):
-        spawn(staff.ready, PATIENCE).result(2 * PATIENCE)
+        spawn(staff.ready, PATIENCE, Progress()).result(2 * PATIENCE)
     with pytest.raises(ClosedError, match="worker_init_fn failed"):
-        spawn(staff.ready, PATIENCE).result(2 * PATIENCE)
+        spawn(staff.ready, PATIENCE, Progress()).result(2 * PATIENCE)
     end(staff, spawn)
 
 
@@ -148,9 +149,9 @@ def test_a_worker_that_is_not_ready_in_time_is_told(spawn: Spawn) -> None:
     gate = Event()
     staff = hire_readers(job(1), Data(), "auto", lambda _: gate.wait(PATIENCE))
     staff.start()
-    assert not spawn(staff.ready, 0.01).result(PATIENCE)
+    assert not spawn(staff.ready, 0.01, Progress()).result(PATIENCE)
     gate.set()
-    assert spawn(staff.ready, PATIENCE).result(2 * PATIENCE)
+    assert spawn(staff.ready, PATIENCE, Progress()).result(2 * PATIENCE)
     end(staff, spawn)
 
 
@@ -158,7 +159,7 @@ def test_without_an_init_fn_no_thread_starts_before_its_first_batch(spawn: Spawn
     before = threading.active_count()
     staff = hire_readers(job(2), Data(), "auto", None)
     staff.start()
-    assert staff.ready(None)
+    assert staff.ready(None, Progress())
     assert threading.active_count() == before
     staff.wake()
     assert not staff.stopped

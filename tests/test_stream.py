@@ -1,26 +1,36 @@
-"""Streams: plain iterables are read once, in order; a transform is applied by several threads."""
+"""Streams: plain iterables are read once, in order, and no further than is needed."""
 
 from __future__ import annotations
 
 import gc
-import importlib.util
 import os
 import subprocess
 import sys
-import threading
 import warnings
 import weakref
 from itertools import count, islice
 from pathlib import Path
-from threading import Barrier, Event
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from conftest import PATIENCE
+from streams import (
+    Hiccups,
+    Rows,
+    each_number_of_threads,
+    each_output,
+    join_workers,
+    lists,
+    make,
+    outcomes,
+    patiently,
+    square,
+)
 
 import threadloader
-from threadloader import ThreadLoader, get_worker_info
+from threadloader import ThreadLoader
 from threadloader.collate import Collation
 from threadloader.order import Pace
 from threadloader.ring import Ring
@@ -34,70 +44,7 @@ if TYPE_CHECKING:
 
     Spawn = Callable[..., Future[Any]]
 
-OUTPUTS = ["numpy", *(["torch"] if importlib.util.find_spec("torch") else [])]
-
-each_output = pytest.mark.parametrize("output", OUTPUTS)
-each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 2, 4])
-
-
-class Rows:
-    """Iterable, with nothing but ``__iter__``."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __iter__(self) -> Iterator[int]:
-        return (row for row in range(self.size))
-
-
-class Hiccups:
-    """Raises at some rows, and can go on."""
-
-    def __init__(self, size: int, bad: set[int]) -> None:
-        self.rows = iter(range(size))
-        self.bad = bad
-
-    def __iter__(self) -> Hiccups:
-        return self
-
-    def __next__(self) -> int:
-        row = next(self.rows)
-        if row in self.bad:
-            raise LookupError(row)
-        return row
-
-
-def make(dataset: Any, batch_size: int | None = 3, **arguments: Any) -> ThreadLoader[Any]:
-    return ThreadLoader(dataset, batch_size, **({"threads": 2, "output": "numpy"} | arguments))
-
-
-def lists(loader: Any) -> list[Any]:
-    return [np.asarray(batch).tolist() for batch in loader]
-
-
-def outcomes(loader: ThreadLoader[Any]) -> list[Any]:
-    """Return what each call of next() gives, batches as lists and errors as they are."""
-    told: list[Any] = []
-    iterator = iter(loader)
-    while True:
-        try:
-            told.append(np.asarray(next(iterator)).tolist())
-        except StopIteration:
-            return told
-        except Exception as error:  # noqa: BLE001  # what is told
-            told.append(error)
-
-
-def square(row: int) -> int:
-    return row * row
-
-
-def join_workers() -> None:
-    """Wait until no worker thread is left, of those that were told to end."""
-    for thread in threading.enumerate():
-        if "-worker-" in thread.name:
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
+pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no IterableDataset")
 
 
 def stages_of(workers: int = 1, rows: int | None = 2) -> Stages:
@@ -226,6 +173,9 @@ def test_on_one_core_there_is_no_advice(monkeypatch: pytest.MonkeyPatch) -> None
     assert make(Rows(3), threads=None).num_workers == 1
 
 
+# What is counted
+
+
 def test_delivered_batches_are_counted(spawn: Spawn) -> None:
     loader = make(Rows(7))
     assert len(spawn(lists, loader).result(PATIENCE)) == 3
@@ -233,87 +183,51 @@ def test_delivered_batches_are_counted(spawn: Spawn) -> None:
     assert loader.statistics().totals.samples == 7
 
 
-# Transforms
-
-
-@each_output
 @each_number_of_threads
-@pytest.mark.parametrize("batch_size", [None, 1, 4])
-def test_a_transform_keeps_the_order(
-    batch_size: int | None, threads: int, output: str, spawn: Spawn
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_a_batch_is_one_ticket_and_epochs_add_up(
+    batch_size: int | None, threads: int, spawn: Spawn
 ) -> None:
-    loader = make(Rows(10), batch_size, threads=threads, transform=square, output=output)
-    expected = lists(make(map(square, range(10)), batch_size, threads=0))
-    assert spawn(lists, loader).result(PATIENCE) == expected
-
-
-def test_a_transform_of_a_map_style_dataset_is_refused() -> None:
-    with pytest.raises(TypeError, match="map-style"):
-        make([1, 2], transform=square)
-
-
-def test_a_transform_is_applied_by_several_threads_at_once(spawn: Spawn) -> None:
-    together = Barrier(3)
-
-    def meet(row: int) -> int:
-        together.wait(PATIENCE)
-        return row
-
-    loader = make(Rows(3), 1, threads=4, transform=meet, dataset_copy="shared")
-    assert spawn(lists, loader).result(2 * PATIENCE) == [[0], [1], [2]]
-
-
-def test_the_reader_is_alone_and_the_others_count_themselves_among_all(spawn: Spawn) -> None:
-    def reader() -> Iterator[tuple[int, int]]:
-        for _ in range(4):
-            info = get_worker_info()
-            yield info.id, info.num_workers
-
-    def tell(read: tuple[int, int]) -> tuple[Any, int, bool]:
-        info = get_worker_info()
-        return read, info.num_workers, 1 <= info.id < 3
-
-    loader = make(reader(), None, threads=3, transform=tell)
-    assert spawn(list, loader).result(PATIENCE) == [((0, 1), 3, True)] * 4
+    loader = make(Rows(7), batch_size, threads=threads)
+    for epochs in (1, 2, 3):
+        delivered = len(spawn(list, loader).result(PATIENCE))
+        totals = loader.statistics().totals
+        assert totals.batches == totals.tickets == epochs * delivered
+        assert totals.samples == epochs * 7
 
 
 @each_number_of_threads
-def test_an_error_of_a_transform_names_its_row_and_loses_no_other_batch(
-    threads: int, spawn: Spawn
+def test_an_error_counts_as_a_batch_and_its_samples_do_not(threads: int, spawn: Spawn) -> None:
+    loader = make(Hiccups(9, {4}), threads=threads)
+    told = spawn(outcomes, loader).result(PATIENCE)
+    totals = loader.statistics().totals
+    assert (totals.batches, totals.tickets, totals.samples) == (len(told), 3, 7)
+
+
+# A time limit
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("transform", [None, square])
+def test_a_batch_that_is_read_late_times_out_and_is_the_next_to_come(
+    transform: Any, threads: int, spawn: Spawn
 ) -> None:
-    def fail(row: int) -> int:
-        if row == 4:
-            raise LookupError(row)
-        return row
+    gate = Event()
 
-    loader = make(Rows(9), 3, threads=threads, transform=fail)
-    first, error, last = spawn(outcomes, loader).result(PATIENCE)
-    assert (first, last) == ([0, 1, 2], [6, 7, 8])
-    assert isinstance(error, LookupError)
-    assert error.__notes__[0].endswith("batch 1, row 1")
+    def rows() -> Iterator[int]:
+        yield from range(3)
+        assert gate.wait(PATIENCE)
+        yield from range(3, 7)
 
-
-@each_number_of_threads
-def test_an_error_of_the_iterable_is_in_its_place(threads: int, spawn: Spawn) -> None:
-    loader = make(Hiccups(8, {4}), 3, threads=threads, transform=square, dataset_copy="shared")
-    first, error, last = spawn(outcomes, loader).result(PATIENCE)
-    assert (first, last) == ([0, 1, 4], [25, 36, 49])
-    assert isinstance(error, LookupError)
-
-
-@each_number_of_threads
-def test_a_transform_that_raises_stop_iteration_does_not_end_the_epoch(
-    threads: int, spawn: Spawn
-) -> None:
-    def stop(row: int) -> int:
-        if row == 1:
-            raise StopIteration
-        return row
-
-    loader = make(Rows(6), 3, threads=threads, transform=stop)
-    error, last = spawn(outcomes, loader).result(PATIENCE)
-    assert isinstance(error, RuntimeError)
-    assert last == [3, 4, 5]
+    expected = lists(make(map(transform or int, range(7)), 3, threads=0))
+    iterator = iter(make(rows(), 3, threads=threads, transform=transform, timeout=0.05))
+    batches = patiently(iterator)
+    assert spawn(next, batches).result(PATIENCE) == expected[0]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 0\.05 seconds$"):
+            spawn(next, iterator).result(PATIENCE)
+    gate.set()
+    assert spawn(list, batches).result(PATIENCE) == expected[1:]
 
 
 # How far it is read, and what is left
@@ -425,7 +339,7 @@ import sys
 sys.modules["torch"] = None
 from itertools import count
 from threadloader import ThreadLoader
-plain = iter(ThreadLoader((n for n in count()), 4, threads=3))
+plain = iter(ThreadLoader((n for n in count()), 4, threads=1))
 changed = iter(ThreadLoader((n for n in count()), 4, threads=3, transform=lambda n: n + 1))
 print(next(plain).tolist(), next(changed).tolist())
 """

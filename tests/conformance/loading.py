@@ -12,7 +12,19 @@ from torch.utils.data import DataLoader
 from conformance.pictures import picture
 from threadloader import ThreadLoader
 
-__all__ = ["THREADS", "Build", "Story", "batches", "errors", "ours", "outcomes", "story", "torchs"]
+__all__ = [
+    "THREADS",
+    "Build",
+    "Story",
+    "batches",
+    "errors",
+    "kinds",
+    "ours",
+    "outcomes",
+    "processes",
+    "story",
+    "torchs",
+]
 
 THREADS = (0, 1, 3)
 SEED = 20
@@ -29,6 +41,12 @@ torchs: MakeLoader = partial(DataLoader, num_workers=0)
 def ours(threads: int) -> MakeLoader:
     """Return ThreadLoader with that many threads."""
     return partial(ThreadLoader, threads=threads)
+
+
+def processes(workers: int) -> MakeLoader:
+    """Return torch's loader with that many worker processes."""
+    context = "fork" if workers else None
+    return partial(DataLoader, num_workers=workers, multiprocessing_context=context)
 
 
 def story(build: Build, make_loader: MakeLoader, epochs: int = 2) -> Story:
@@ -73,6 +91,17 @@ def batches(told: Story) -> list[Any]:
 def errors(told: Story) -> list[type[Exception]]:
     """Return the types of the errors of all epochs."""
     return [rest[0] for epoch in told["epochs"] for what, *rest in epoch if what == "error"]
+
+
+def kinds(told: Any) -> Any:
+    """Leave out the messages of errors: those of torch's workers hold a traceback."""
+    if "made" in told:
+        return told["made"][:2]
+    epochs = [
+        [outcome[:2] if outcome[0] == "error" else outcome for outcome in epoch]
+        for epoch in told["epochs"]
+    ]
+    return told | {"epochs": epochs}
 
 
 def _result(function: Callable[[Any], Any], argument: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Iterable datasets: replicas take turns as torch's worker processes do, whatever fails in them."""
+"""Iterable datasets: replicas take turns as torch's worker processes do."""
 
 from __future__ import annotations
 
+import multiprocessing
 import warnings
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,10 @@ import torch
 from conftest import PATIENCE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from streams import patiently
+from torch.utils.data import IterableDataset, get_worker_info
 
-from conformance.loading import batches, errors, ours, story
+from conformance.loading import batches, ours, processes, story
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
@@ -34,23 +35,6 @@ BATCHING: list[dict[str, Any]] = [
     {"batch_size": 100, "drop_last": True},
     {"batch_size": None},
 ]
-
-
-def processes(workers: int) -> Callable[..., Any]:
-    """Return torch's loader with that many worker processes."""
-    context = "fork" if workers else None
-    return partial(DataLoader, num_workers=workers, multiprocessing_context=context)
-
-
-def kinds(told: Any) -> Any:
-    """Leave out the messages of errors: those of torch's workers hold a traceback."""
-    if "made" in told:
-        return told["made"][:2]
-    epochs = [
-        [outcome[:2] if outcome[0] == "error" else outcome for outcome in epoch]
-        for epoch in told["epochs"]
-    ]
-    return told | {"epochs": epochs}
 
 
 class Shard(IterableDataset[Any]):
@@ -116,44 +100,6 @@ class OnlyNext:
 class GivesOnlyNext(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return OnlyNext(7)
-
-
-class Hiccups:
-    """An iterator that raises at some rows and can go on."""
-
-    def __init__(self, size: int, bad: set[int]) -> None:
-        self.size = size
-        self.bad = bad
-        self.row = -1
-
-    def __iter__(self) -> Hiccups:
-        return self
-
-    def __next__(self) -> int:
-        self.row += 1
-        if self.row == self.size:
-            raise StopIteration
-        if self.row in self.bad:
-            raise LookupError(self.row)
-        return self.row
-
-
-class Broken(IterableDataset[Any]):
-    """Fails in the way that ``how`` says."""
-
-    def __init__(self, how: str) -> None:
-        self.how = how
-
-    def __iter__(self) -> Iterator[Any]:
-        if self.how == "iter":
-            raise LookupError("iter")
-        if self.how == "next":
-            return Hiccups(10, {1, 4, 5})
-        return self.generate()
-
-    def generate(self) -> Iterator[Any]:
-        yield from range(4)
-        raise {"generator": LookupError, "StopIteration": StopIteration}[self.how]("here")
 
 
 @pytest.mark.parametrize("arguments", BATCHING, ids=str)
@@ -267,42 +213,6 @@ def test_an_iterator_needs_only_next(workers: int, spawn: Spawn) -> None:
     assert spawn(story, build, ours(workers)).result(PATIENCE) == story(build, processes(workers))
 
 
-@pytest.mark.parametrize("how", ["next", "generator", "StopIteration"])
-@pytest.mark.parametrize("batch_size", [None, 1, 3])
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_iteration_goes_on_after_an_error(
-    workers: int, batch_size: int | None, how: str, spawn: Spawn
-) -> None:
-    def build(loader: Callable[..., Any]) -> Any:
-        return loader(Broken(how), batch_size)
-
-    expected = story(build, processes(workers))
-    told = spawn(story, build, ours(workers)).result(PATIENCE)
-    assert kinds(told) == kinds(expected)
-    assert errors(told)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_error_of_iter_comes_as_soon_as_with_torch(workers: int, spawn: Spawn) -> None:
-    def first(make_loader: Callable[..., Any]) -> tuple[str, type[Exception]]:
-        step, iterator = "iter", None
-        try:
-            iterator = iter(make_loader(Broken("iter"), 2))
-            step = "next"
-            next(iterator)
-        except Exception as error:  # noqa: BLE001  # what is compared
-            return step, type(error)
-        finally:
-            # Dropped in a thread that ends, it dies late on a free-threaded build.
-            getattr(iterator, "close", bool)()
-        raise AssertionError("no error")
-
-    told = spawn(first, ours(workers)).result(PATIENCE)
-    if not workers:  # torch's own leaves threads behind
-        assert told == first(processes(0))
-    assert told == ("next" if workers else "iter", LookupError)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_of_worker_init_fn_comes_at_the_first_next(workers: int, spawn: Spawn) -> None:
     def fail(worker: int) -> None:
@@ -357,27 +267,6 @@ def test_replicas_are_as_fresh_as_torch_s(persistent: bool, spawn: Spawn) -> Non
     assert (told[0] == told[2]) == (not persistent)
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_data_pipes_shuffle_and_shard_as_with_torch(workers: int, spawn: Spawn) -> None:
-    pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
-
-    def build(loader: Callable[..., Any]) -> Any:
-        return loader(pipes.IterableWrapper(range(11)).shuffle().sharding_filter(), 2)
-
-    expected = kinds(story(build, processes(workers), epochs=3))
-    assert kinds(spawn(story, build, ours(workers), 3).result(PATIENCE)) == expected
-    assert len(batches(expected)) >= 3 * 6
-
-
-@pytest.mark.parametrize("threads", [0, 1, 2, 3])
-def test_a_transform_of_a_data_pipe_loses_no_sample(threads: int, spawn: Spawn) -> None:
-    pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
-    pipe = pipes.IterableWrapper(range(12)).sharding_filter()
-    loader = ThreadLoader(pipe, 4, threads=threads, transform=lambda row: 2 * row)
-    got = spawn(list, loader).result(PATIENCE)
-    assert torch.cat(got).tolist() == list(range(0, 24, 2)), threads
-
-
 def test_a_method_of_the_dataset_given_as_worker_init_fn_sets_up_the_replica(spawn: Spawn) -> None:
     class Range(IterableDataset[Any]):
         start = 0
@@ -422,3 +311,53 @@ def test_an_endless_stream_may_be_left(spawn: Spawn) -> None:
         return [batch.tolist() for batch in islice(make_loader(Endless(), 3), 5)]
 
     assert spawn(some, ours(2)).result(PATIENCE) == some(processes(2))
+
+
+def test_process_workers_beside_an_open_loader_are_told_of_themselves(spawn: Spawn) -> None:
+    class Tells(IterableDataset[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            for row in range(3):
+                info = get_worker_info()
+                yield [info.id, info.num_workers, info.seed - torch.initial_seed(), row]
+
+    alone = list(processes(2)(Tells(), None))
+    with ThreadLoader(Tells(), None, threads=2) as loader:
+        iterator = iter(loader)
+        told = [spawn(next, iterator).result(PATIENCE)]
+        assert list(processes(2)(Tells(), None)) == alone
+        assert [*told, *spawn(list, iterator).result(PATIENCE)] == alone
+    assert alone == [[worker, 2, 0, row] for row in range(3) for worker in (0, 1)]
+
+
+def test_a_late_batch_is_torch_s_error_and_the_next_one_to_come(spawn: Spawn) -> None:
+    class Late(IterableDataset[Any]):
+        def __init__(self) -> None:
+            self.gate = multiprocessing.get_context("fork").Event()
+
+        def __iter__(self) -> Iterator[Any]:
+            assert self.gate.wait(PATIENCE)
+            return iter(range(5))
+
+    def told(make_loader: Callable[..., Any]) -> Any:
+        dataset = Late()
+        iterator = iter(make_loader(dataset, 2, timeout=0.05))
+        with pytest.raises(RuntimeError) as caught:
+            next(iterator)
+        dataset.gate.set()
+        return str(caught.value), list(patiently(iterator))
+
+    expected = told(processes(2))
+    assert spawn(told, ours(2)).result(PATIENCE) == expected
+    assert expected[1] == [[0, 1], [0, 1], [2, 3], [2, 3], [4], [4]]
+
+
+@pytest.mark.parametrize("sizes", [[7], [2, 9, 0], [1, 4, 2]], ids=str)
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_samples_of_all_replicas_are_counted(
+    batch_size: int | None, sizes: list[int], spawn: Spawn
+) -> None:
+    loader = ThreadLoader(Shard(sizes), batch_size, threads=len(sizes))
+    delivered = len(spawn(list, loader).result(PATIENCE))
+    totals = loader.statistics().totals
+    assert totals.samples == sum(sizes)
+    assert totals.batches == totals.tickets == delivered == len(model(sizes, batch_size))
