@@ -17,6 +17,8 @@ PROMISED = [
     "ThreadLoader",
     "ThreadLoaderError",
     "get_worker_info",
+    "sample_rng",
+    "sample_seed",
 ]
 HEAVY = {"PIL", "backports.zstd", "compression.zstd", "matplotlib", "rich", "torch"}
 

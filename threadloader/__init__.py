@@ -12,6 +12,7 @@ from threadloader.errors import ClosedError, SampleError, ThreadLoaderError
 
 if TYPE_CHECKING:
     from threadloader.loader import Statistics, ThreadLoader
+    from threadloader.rng import sample_rng, sample_seed
     from threadloader.worker import get_worker_info
 
 __all__ = [
@@ -21,23 +22,27 @@ __all__ = [
     "ThreadLoader",
     "ThreadLoaderError",
     "get_worker_info",
+    "sample_rng",
+    "sample_seed",
 ]
 
 __version__ = "0.1.0"
 
-_LAZY = frozenset({"Statistics", "ThreadLoader", "get_worker_info"})
+_LAZY = frozenset({"Statistics", "ThreadLoader", "get_worker_info", "sample_rng", "sample_seed"})
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    from threadloader import loader, worker
+    from threadloader import loader, rng, worker
 
     globals().update(
         Statistics=loader.Statistics,
         ThreadLoader=loader.ThreadLoader,
         get_worker_info=worker.get_worker_info,
+        sample_rng=rng.sample_rng,
+        sample_seed=rng.sample_seed,
     )
     return globals()[name]
 

@@ -121,7 +121,7 @@ def check_samplers(sampler: Any, batch_sampler: Any) -> None:
             raise TypeError(msg)
 
 
-def check_stream(shuffle: bool | None, sampler: Any, batch_sampler: Any) -> None:
+def check_stream(shuffle: object, sampler: Any, batch_sampler: Any) -> None:
     """Refuse an order for what has its own, with torch's words."""
     named = {"shuffle": shuffle or None, "sampler": sampler, "batch_sampler": batch_sampler}
     for name, value in named.items():

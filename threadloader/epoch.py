@@ -40,6 +40,7 @@ _FORKED = (
 _CLOSED = "this iterator was closed; iter(loader) starts a new one"
 WINDOW = 4  # batches at least: one in use, one due, two in the making
 SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
+UNKNOWN_ROWS = 16  # samples in a batch of unknown size
 SMALL_NBYTES = 16 << 20  # bytes that such a window may take
 LARGE_NBYTES = 1 << 30  # bytes that any window may take, as long as two batches fit
 
@@ -53,13 +54,19 @@ class Window:
 
     @classmethod
     def chosen(
-        cls, workers: int, *, rows: int, whole: bool, prefetch: int | None, factor: int | None
+        cls,
+        workers: int,
+        *,
+        rows: int | None,
+        whole: bool,
+        prefetch: int | None,
+        factor: int | None,
     ) -> Window:
         """Return the window that the user asked for, or else one that keeps all workers busy.
 
         Args:
             workers: Threads.
-            rows: Samples in a batch.
+            rows: Samples in a batch; None if a user's batch sampler does not tell.
             whole: Whether one worker does a whole batch.
             prefetch: Batches; None if not given.
             factor: Batches a worker; None if not given.
@@ -68,7 +75,7 @@ class Window:
             return cls(prefetch, fixed=True)
         if factor:
             return cls(factor * workers, fixed=True)
-        busy = workers if whole else -(-2 * workers // rows)
+        busy = workers if whole else -(-2 * workers // (rows or UNKNOWN_ROWS))
         return cls(max(WINDOW, 2 + busy), fixed=False)
 
     @property

@@ -10,7 +10,7 @@ import os
 import weakref
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from threadloader.collate import Collation
 from threadloader.epoch import Epoch, Window
 from threadloader.fetch import fetches_whole_batches
 from threadloader.opening import EpochSeeds, Opening
-from threadloader.order import BatchSampler, Pace, make_sampler
+from threadloader.order import BatchSampler, KeyedSampler, Pace, make_sampler
 from threadloader.pool import end_thread_at_exit
 from threadloader.ring import Ring, RingStatistics
 from threadloader.seeds import Seeds
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 __all__ = ["Statistics", "ThreadLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
-
-UNKNOWN_ROWS = 16  # samples in a batch, where a user's batch sampler does not tell
 
 _loaders = itertools.count()
 # What `_set_up` makes.
@@ -89,7 +87,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             indices); or iterable, read in its own order.  Of torch's `IterableDataset` each
             worker reads a replica; any other iterable is read once.
         batch_size: Samples in a batch, at least 1; None delivers single samples, not collated.
-        shuffle: Whether each epoch has an order of its own.
+        shuffle: Whether each epoch has an order of its own; ``"keyed"``, one in constant memory.
         sampler: Yields the indices of one epoch; excludes ``shuffle``.
         batch_sampler: Yields the indices of one batch at a time; excludes ``batch_size``,
             ``shuffle``, ``sampler`` and ``drop_last``.
@@ -135,7 +133,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self,
         dataset: Dataset[T_co] | Iterable[T_co] | Samples[T_co],
         batch_size: int | None = 1,
-        shuffle: bool | None = None,
+        shuffle: bool | Literal["keyed"] | None = None,
         sampler: Iterable[Any] | None = None,
         batch_sampler: Iterable[Any] | None = None,
         num_workers: int | None = None,
@@ -172,10 +170,12 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             check_stream(shuffle, sampler, batch_sampler)
         workers = workers_for(workers, streams=streams, plain=plain, transform=transform)
         self._seeds = Seeds(seed)
+        if shuffle == "keyed" and not (streams or sampler or batch_sampler):  # or torch refuses it
+            sampler, shuffle = KeyedSampler(dataset, self._seeds.generator(generator)), None
         super().__init__(
             _torch.as_iterable_dataset(dataset) if plain else dataset,  # type: ignore[arg-type]
             batch_size,
-            shuffle,
+            bool(shuffle) if shuffle == "keyed" else shuffle,
             sampler,
             batch_sampler,
             workers,
@@ -389,7 +389,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         )
 
     def _chosen_window(self) -> Window:
-        rows = self.batch_size or getattr(self.batch_sampler, "batch_size", None) or UNKNOWN_ROWS
+        rows = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
         return Window.chosen(
             self.num_workers,
             rows=rows if self._batched else 1,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from threadloader.permutation import KeyedPermutation
+from threadloader.seeds import draw_seed
 from threadloader.ticket import PlannedBatch, Ticket
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchSampler",
+    "KeyedSampler",
     "Pace",
     "Planner",
     "RandomSampler",
@@ -27,6 +30,7 @@ __all__ = [
     "make_sampler",
 ]
 
+_SPAN = 1024  # indices that are computed at once, in 0.3 ms
 TICKET_SECONDS = 1e-3  # work in a ticket: about 100 times what handing one over costs (bench: rows)
 
 
@@ -202,6 +206,28 @@ class RandomSampler:
     def __iter__(self) -> Iterator[int]:
         draw = np.random if self.generator is None else self.generator
         return iter(draw.permutation(len(self.data_source)).tolist())
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class KeyedSampler:
+    """A fresh permutation each epoch in constant memory: see `threadloader.permutation`.
+
+    Args:
+        dataset: Tells the number of samples.
+        generator: Draws one seed an epoch; None for the process's own random state.
+    """
+
+    def __init__(self, dataset: Any, generator: Any = None) -> None:
+        self.data_source: Sized = dataset
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        samples = len(self.data_source)
+        order = KeyedPermutation(samples, draw_seed(self.generator))
+        for start in range(0, samples, _SPAN):
+            yield from order.span(start, min(samples, start + _SPAN)).tolist()
 
     def __len__(self) -> int:
         return len(self.data_source)

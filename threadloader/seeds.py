@@ -13,7 +13,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader.rng import epoch_seed
 
-__all__ = ["Seeds"]
+__all__ = ["Seeds", "draw_seed"]
 
 
 class Seeds:
@@ -51,13 +51,14 @@ class Seeds:
             fresh: Whether there are new workers: torch draws a base seed for them alone.
         """
         if fresh or self._seed is not None:
-            self._base, self._since = _base_seed(generator), 0
+            self._base, self._since = draw_seed(generator), 0
         else:
             self._since += 1
         return self._base, epoch_seed(self._base, self._since) if self._since else self._base
 
 
-def _base_seed(generator: Any) -> int:
+def draw_seed(generator: Any) -> int:
+    """Draw 63 bits from ``generator``; None for the process's own random state."""
     if isinstance(generator, np.random.Generator):
         return int(generator.integers(1 << 63))
     return _torch.draw_base_seed(generator)

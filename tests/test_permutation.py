@@ -1,0 +1,149 @@
+"""The keyed permutation: a bijection, without a pattern, in constant memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadloader import ThreadLoader
+from threadloader.order import KeyedSampler
+from threadloader.permutation import KeyedPermutation
+
+LARGE = 70_001  # beyond the table, and far from a power of two: many numbers are mapped again
+HUGE = 10**9
+FIRST_OF_A_BILLION = [927323193, 973136304, 876983163, 795890577]
+FIRST_OF_TEN = [8, 4, 7, 0]
+# Of a chi-square statistic: more than 5 standard deviations above its mean for hundreds of
+# degrees of freedom, with fixed seeds, so that the tests never fail by chance.
+SIGMAS = 5.0
+
+
+class Huge:
+    """Sample ``i`` is ``i``."""
+
+    def __len__(self) -> int:
+        return HUGE
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def chi_square(counts: np.ndarray) -> float:
+    """Return how many standard deviations counts are off an even distribution."""
+    expected = counts.sum() / counts.size
+    freedom = counts.size - 1
+    return float((((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 5, 1000, 1 << 16, (1 << 16) + 1, LARGE, 1 << 17])
+def test_every_index_comes_once(length: int) -> None:
+    order = KeyedPermutation(length, 3)
+    assert len(order) == length
+    assert sorted(order.span(0, length).tolist()) == list(range(length))
+
+
+@given(st.integers(1, 1 << 62), st.integers(0, 1 << 63), st.data())
+def test_any_part_may_be_asked_for(length: int, seed: int, data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, length - 1))
+    stop = min(length, start + data.draw(st.integers(0, 50)))
+    order = KeyedPermutation(length, seed)
+    values = order.span(start, stop).tolist()
+    assert values == [int(order.span(i, i + 1)[0]) for i in range(start, stop)]
+    assert all(0 <= value < length for value in values)
+    assert len(set(values)) == len(values)
+
+
+def test_it_is_the_same_on_every_build() -> None:
+    assert KeyedPermutation(HUGE, 1).span(0, 4).tolist() == FIRST_OF_A_BILLION
+    assert KeyedPermutation(10, 1).span(0, 4).tolist() == FIRST_OF_TEN
+
+
+@pytest.mark.parametrize("length", [-1, (1 << 62) + 1])
+def test_a_length_out_of_range_is_named(length: int) -> None:
+    with pytest.raises(ValueError, match=str(length)):
+        KeyedPermutation(length, 0)
+
+
+@pytest.mark.parametrize("length", [1000, LARGE])
+def test_each_place_gets_every_part_of_the_data_equally_often(length: int) -> None:
+    counts = np.zeros((16, 16), int)  # place, sixteenth of the data
+    for seed in range(2000):
+        values = KeyedPermutation(length, seed).span(length // 2, length // 2 + 16)
+        counts[np.arange(16), values * 16 // length] += 1
+    assert abs(chi_square(counts)) < SIGMAS
+
+
+def test_neighbours_are_pairs_of_any_two_parts_of_the_data() -> None:
+    values = KeyedPermutation(1 << 20, 7).span(0, 1 << 20)
+    bins = values >> 14
+    counts = np.zeros((64, 64), int)
+    np.add.at(counts, (bins[:-1], bins[1:]), 1)
+    assert abs(chi_square(counts)) < SIGMAS
+    for lag in (1, 2, 64, 1 << 10):
+        correlation = np.corrcoef(values[:-lag], values[lag:])[0, 1]
+        assert abs(correlation) * 2**10 < SIGMAS
+
+
+def test_low_and_high_bits_of_an_index_say_nothing_of_where_it_goes() -> None:
+    values = KeyedPermutation(1 << 20, 11).span(0, 1 << 20)
+    indices = np.arange(1 << 20)
+    for shift in (0, 14):
+        counts = np.zeros((64, 64), int)
+        np.add.at(counts, ((indices >> shift) & 63, values & 63), 1)
+        assert abs(chi_square(counts)) < SIGMAS
+
+
+def test_two_seeds_have_unrelated_orders() -> None:
+    one, two = (KeyedPermutation(1 << 20, seed).span(0, 1 << 20) for seed in (0, 1))
+    assert abs(np.corrcoef(one, two)[0, 1]) * 2**10 < SIGMAS
+    assert (one == two).sum() < 1 + SIGMAS  # one is what chance gives
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_billion_samples_are_shuffled_in_a_megabyte(threads: int) -> None:
+    loader = ThreadLoader(Huge(), 256, shuffle="keyed", threads=threads, seed=5, output="numpy")
+    tracemalloc.start()
+    try:
+        iterator = iter(loader)
+        first = next(iterator)
+        peak = tracemalloc.get_traced_memory()[1]
+        iterator.close()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+    assert len(set(first.tolist())) == 256
+    assert first.max() > HUGE // 2
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_seed_and_epoch_decide_the_order(threads: int) -> None:
+    def epochs(seed: int) -> list[list[int]]:
+        loader = ThreadLoader(
+            range(100), 7, shuffle="keyed", threads=threads, seed=seed, output="numpy"
+        )
+        return [[int(i) for batch in loader for i in batch] for _ in range(2)]
+
+    first, second = epochs(1)
+    assert sorted(first) == sorted(second) == list(range(100))
+    assert first != second
+    assert [first, second] == epochs(1)
+    assert [first, second] != epochs(2)
+
+
+def test_a_generator_of_numpy_decides_the_order() -> None:
+    one, two = (KeyedSampler(range(50), np.random.default_rng(3)) for _ in range(2))
+    assert list(one) == list(two)
+    assert list(one) == list(two)
+    assert len(one) == 50
+
+
+@pytest.mark.parametrize("arguments", [{"sampler": [0]}, {"batch_sampler": [[0]]}])
+def test_it_excludes_what_shuffle_excludes(arguments: dict[str, list[int]]) -> None:
+    with pytest.raises(ValueError, match="mutually exclusive"):
+        ThreadLoader(range(4), shuffle="keyed", **arguments)
+    with pytest.raises(ValueError, match="shuffle"):
+        ThreadLoader(iter(range(4)), shuffle="keyed", threads=1)

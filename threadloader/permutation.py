@@ -1,0 +1,93 @@
+"""A permutation of 0 to n - 1 that is computed where it is asked for, in constant memory.
+
+    index -> its two halves of bits -> 12 rounds, each mixes one half into the other -> index
+
+A Feistel network is a bijection on whole numbers of b bits, whatever its rounds compute.  Where
+that leads to a number from n on, it is applied again (cycle walking), less than once more on
+average, which leaves a bijection on 0 to n - 1.
+
+Source: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002; the rounds mix
+by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["KeyedPermutation"]
+
+_ROUNDS = 12
+_SMALL = 1 << 16  # numbers up to which a table is made instead, 512 KiB: exactly uniform
+
+
+class KeyedPermutation:
+    """A permutation that a seed decides, with random access.
+
+    Args:
+        length: Numbers, at least 0 and at most 2**62.
+        seed: At least 0.
+
+    Raises:
+        ValueError: ``length`` is out of range.
+
+    Threads:
+        all: any; nothing changes after `__init__`.
+    """
+
+    __slots__ = ("_keys", "_left", "_right", "_table", "length")
+
+    def __init__(self, length: int, seed: int) -> None:
+        if not 0 <= length <= 1 << 62:
+            msg = f"length must be from 0 to 2**62, but got {length}"
+            raise ValueError(msg)
+        self.length = length
+        bits = max(2, (length - 1).bit_length())
+        self._left, self._right = np.uint64(bits // 2), np.uint64(bits - bits // 2)
+        sequence = np.random.SeedSequence(seed)
+        self._keys = sequence.generate_state(_ROUNDS, np.uint64)
+        self._table: NDArray[np.int64] | None = None
+        if length <= _SMALL:
+            self._table = np.random.default_rng(sequence).permutation(length)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def span(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return what the numbers from ``start`` to ``stop`` (excluded) are mapped to.
+
+        Returns:
+            Shape ``(stop - start,)``; memory and time grow with that alone.
+        """
+        if self._table is not None:
+            return self._table[start:stop]
+        values = self._rounds(np.arange(start, stop, dtype=np.uint64))
+        while (outside := np.flatnonzero(values >= self.length)).size:
+            values[outside] = self._rounds(values[outside])
+        return values.astype(np.int64)
+
+    def _rounds(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Apply the network to numbers of as many bits as it has."""
+        one = np.uint64(1)
+        low, high = (one << self._right) - one, (one << self._left) - one
+        left, right = values >> self._right, values & low
+        for number, key in enumerate(self._keys):
+            if number % 2:
+                right ^= _mixed(left ^ key) & low
+            else:
+                left ^= _mixed(right ^ key) & high
+        return (left << self._right) | right
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return numbers each bit of which depends on every bit of one of ``values``."""
+    values ^= values >> np.uint64(30)
+    values *= np.uint64(0xBF58476D1CE4E5B9)
+    values ^= values >> np.uint64(27)
+    values *= np.uint64(0x94D049BB133111EB)
+    values ^= values >> np.uint64(31)
+    return values
