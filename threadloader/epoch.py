@@ -217,6 +217,7 @@ class Epoch(Iterator[Any]):
             return
         self._progress.close()
         self._open.clear()
+        self._feed.end()
         self._signal()
         if self._staff is not None:
             self._staff.nudge()

@@ -9,7 +9,7 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-from threadloader.random_hooks import isolated
+from threadloader.random_hooks import isolated, redirect_for
 from threadloader.stream import Reading, Source, StreamBatch, read_inline
 from threadloader.work import OpenBatch, Stages, work_inline
 
@@ -49,6 +49,9 @@ class Feed(Protocol):
     def returned(self) -> None:
         """Take note that one more batch is returned to the consumer."""
 
+    def end(self) -> None:
+        """Take note that no more batches are wanted."""
+
 
 class SamplerFeed:
     """Batches of a map-style dataset, as the sampler says.
@@ -71,6 +74,7 @@ class SamplerFeed:
         self._stages = stages
         self._pool = pool
         self._stream = stream
+        self._end = _nothing if stream is None else redirect_for(stream)
 
     def draw(self, progress: Progress) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
@@ -93,6 +97,10 @@ class SamplerFeed:
 
     def returned(self) -> None:
         """Do nothing."""
+
+    def end(self) -> None:
+        """Redirect no random functions any more; see `Feed`."""
+        self._end()
 
 
 class StreamFeed:
@@ -133,6 +141,7 @@ class StreamFeed:
         self._drawn = 0
         self._returned = 0
         self._stream = stream
+        self._end = _nothing if stream is None else redirect_for(stream)
         if not pools:
             with isolated(stream):
                 for source in sources:
@@ -187,6 +196,14 @@ class StreamFeed:
                 "for examples."
             )
         warnings.warn(msg, stacklevel=3)
+
+    def end(self) -> None:
+        """Redirect no random functions any more; see `Feed`."""
+        self._end()
+
+
+def _nothing() -> None:
+    """There is nothing to end."""
 
 
 def open_stream(

@@ -129,7 +129,8 @@ class Opening:
         seed = own = None
         if self.isolated:
             seed = seeds.samples
-            own = WorkerStream(seeds.workers, 0) if staff is None else None
+            if staff is None:
+                own = WorkerStream(seeds.workers, 0)
         if planner is None:
             dataset = _torch.unwrapped(self.dataset)
             return open_stream(

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import os
 import random
+import weakref
 from contextlib import contextmanager
 from functools import update_wrapper
+from operator import is_
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from threadloader.rng import WorkerStream
 
-__all__ = ["isolated"]
+__all__ = ["isolated", "redirect_for"]
 
 _Random = random.Random
 _shared: Any = vars(random)["_inst"]  # what the functions are methods of
@@ -124,69 +126,108 @@ def _legacy_function(name: str) -> Callable[..., Any]:
     return function
 
 
-def _replacements() -> list[tuple[Any, str, Any, Any]]:
-    """Return what is replaced: module, name, before, after."""
-    found: list[tuple[Any, str, Any, Any]] = []
-    for name in ("random", "getrandbits", "seed", "getstate", "setstate"):
-        method = getattr(_Redirected, name).__get__(_shared)
-        found.append((random, name, getattr(random, name), method))
-    methods = [
+class _Redirection:
+    """The names of one module that are replaced while there are workers.
+
+    Args:
+        module: The module.
+        after: What each name becomes.
+    """
+
+    def __init__(self, module: Any, after: dict[str, Any]) -> None:
+        self._names = vars(module)
+        self._after = after
+        self._before = {name: self._names[name] for name in after}
+
+    def start(self) -> None:
+        self._names.update(self._after)
+
+    def stop(self) -> None:
+        if all(map(is_, map(self._names.get, self._after), self._after.values())):
+            self._names.update(self._before)
+            return
+        for name, after in self._after.items():
+            if self._names.get(name) is after:  # else somebody else has replaced it since
+                self._names[name] = self._before[name]
+
+
+def _redirections() -> tuple[_Redirection, ...]:
+    primitive = ("random", "getrandbits", "seed", "getstate", "setstate")
+    methods = {name: getattr(_Redirected, name).__get__(_shared) for name in primitive}
+    names = [
         name
         for name in dir(np.random)
         if getattr(getattr(np.random, name), "__self__", None) is _legacy
     ]
-    found += [
-        (np.random, name, getattr(np.random, name), _legacy_function(name))
-        for name in (*methods, *_FUNCTIONS)
-    ]
+    functions = {name: _legacy_function(name) for name in (*names, *_FUNCTIONS)}
     for name in dir(_legacy):
         if not name.startswith("_") and callable(getattr(_legacy, name)):
             setattr(_RedirectedLegacy, name, _legacy_method(name))
     proxy = _RedirectedLegacy(_legacy._bit_generator)  # noqa: SLF001  # the very same state
-    found.append((np.random.mtrand, "_rand", _legacy, proxy))
-    return found
+    return (
+        _Redirection(random, methods),
+        _Redirection(np.random, functions),
+        _Redirection(np.random.mtrand, {"_rand": proxy}),
+    )
 
 
 class _Hooks:
     """Whether the functions are redirected, and how many need it.
 
     Invariants, whenever ``_lock`` is not held:
-        1. The functions are redirected if ``_holders`` is not 0.
+        1. The functions are redirected if and only if ``_holders`` is not 0.
 
     Threads:
-        hold, release: shared.
+        hold, release: shared, also from finalizers, which may run inside of either.
     """
 
     def __init__(self) -> None:
         self._lock = RLock()
         # All below: guarded by _lock.
         self._holders = 0
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
+        self._forks = 0  # of this process and its ancestors
+        self._redirected = False
+        self._settling = False  # a call from a finalizer leaves it to the one that it interrupts
+        self._redirections: tuple[_Redirection, ...] = ()
 
-    def hold(self) -> None:
+    def hold(self) -> int:
+        """Redirect the functions until `release` is called with what this returns."""
         with self._lock:
             self._holders += 1
-            if self._holders == 1:
-                self._replaced = self._replaced or _replacements()
-                _shared.__class__ = _Redirected
-                for module, name, _, after in self._replaced:
-                    setattr(module, name, after)
+            self._settle()
+            return self._forks
 
-    def release(self) -> None:
+    def release(self, forks: int) -> None:
         with self._lock:
-            self._holders -= 1
-            if not self._holders:
-                _shared.__class__ = random.Random
-                for module, name, before, after in self._replaced:
-                    if getattr(module, name) is after:  # else somebody else has replaced it since
-                        setattr(module, name, before)
+            if forks == self._forks:  # else it was held in the parent process
+                self._holders -= 1
+                self._settle()
+
+    def _settle(self) -> None:
+        """Redirect the functions, or do so no more.  Call with ``_lock`` held."""
+        if self._settling:
+            return
+        self._settling = True
+        try:
+            while self._redirected != (self._holders > 0):
+                self._redirections = self._redirections or _redirections()
+                self._redirected = not self._redirected
+                if self._redirected:
+                    _shared.__class__ = _Redirected
+                for redirection in self._redirections:
+                    redirection.start() if self._redirected else redirection.stop()
+                if not self._redirected:
+                    _shared.__class__ = _Random
+        finally:
+            self._settling = False
 
     def forked(self) -> None:
         """Start afresh in a child process: there are no workers, and the lock may be held."""
         self._lock = RLock()
-        if self._holders:
-            self._holders = 1
-            self.release()
+        self._forks += 1
+        self._holders, self._settling = 0, False
+        self._redirected = self._redirected or bool(self._redirections)  # or half-way there
+        self._settle()
         if here.stream is not None:  # a worker forked: the child's random state is its own
             here.stream = here.outer = here.samples = None
             _torch.redirect(False)
@@ -200,6 +241,17 @@ if hasattr(os, "register_at_fork"):
 _taught = _torch.teach_random(here)  # for as long as the process lives
 
 
+def redirect_for(stream: WorkerStream) -> Callable[[], object]:
+    """Keep the functions redirected as long as ``stream`` lives, or until the result is called.
+
+    For the calling thread, which is a worker for the time of one batch again and again: to
+    redirect them takes longer than small batches do.
+    """
+    finalizer = weakref.finalize(stream, _hooks.release, _hooks.hold())
+    finalizer.atexit = False
+    return finalizer
+
+
 @contextmanager
 def isolated(stream: WorkerStream | None) -> Iterator[None]:
     """Let the calling thread draw from ``stream``, and from those of its samples, while this lasts.
@@ -210,9 +262,9 @@ def isolated(stream: WorkerStream | None) -> Iterator[None]:
     if stream is None:
         yield
         return
-    _hooks.hold()
+    held = _hooks.hold()
     try:
         with _torch.redirecting(), drawing_from(stream):
             yield
     finally:
-        _hooks.release()
+        _hooks.release(held)

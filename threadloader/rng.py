@@ -106,6 +106,7 @@ class SampleStream:
         "_numpy",
         "_numpy_at",
         "_philox",
+        "_philox_state",
         "_random",
         "_random_at",
         "_seed",
@@ -123,6 +124,7 @@ class SampleStream:
         self._numpy: np.random.Generator | None = None
         self._torch: Any = None
         self._philox: Any = None
+        self._philox_state: Any = None
         self._forget()
 
     def move(self, seed: int, kind: bytes, first: int, counted: Sized) -> None:
@@ -201,17 +203,12 @@ class SampleStream:
         return self._torch.generator
 
     def _key_philox(self, philox: Any, position: int, counter: int) -> None:
-        philox.state = {
-            "bit_generator": "Philox",
-            "state": {
-                "counter": np.array((0, 0, 0, counter), np.uint64),
-                "key": np.frombuffer(_key(self._seed, position, self._kind), np.uint64),
-            },
-            "buffer": np.zeros(4, np.uint64),
-            "buffer_pos": 4,  # nothing of the buffer is left
-            "has_uint32": 0,
-            "uinteger": 0,
-        }
+        state = self._philox_state
+        if state is None:
+            state = self._philox_state = np.random.Philox(0).state  # its buffer is empty
+        state["state"]["key"] = np.frombuffer(_key(self._seed, position, self._kind), np.uint64)
+        state["state"]["counter"][3] = counter
+        philox.state = state
 
 
 class WorkerStream:
@@ -225,9 +222,19 @@ class WorkerStream:
         number: The worker, from 0.
     """
 
-    __slots__ = ("_base_seed", "_legacy", "_number", "_numpy", "_random", "_torch")
+    __slots__ = (
+        "__weakref__",
+        "_base_seed",
+        "_legacy",
+        "_number",
+        "_numpy",
+        "_random",
+        "_torch",
+        "samples",
+    )
 
     def __init__(self, base_seed: int, number: int) -> None:
+        self.samples = SampleStream()  # what it draws from while it loads a sample
         self._base_seed = base_seed
         self._number = number
         self._random: random.Random | None = None
@@ -302,7 +309,7 @@ def drawing_from(stream: WorkerStream) -> Iterator[None]:
     """Let the calling thread draw from ``stream``, and from that of each sample while it lasts."""
     before = here.stream, here.outer, here.samples
     here.stream = here.outer = stream
-    here.samples = SampleStream()
+    here.samples = stream.samples
     try:
         yield
     finally:

@@ -47,7 +47,7 @@ def teach_random(here: Any) -> Any:
     for name in _random_operators():
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        library.impl(name, _kernel(operator, here))
+        library.impl(name, _kernel(operator, here), with_keyset=True)
     names: dict[str, Any] = {"_threadloader_streams": here}
     for name, code in _EXCHANGED.items():
         function = inspect.unwrap(getattr(torch.random, name))
@@ -118,32 +118,36 @@ def _arguments(packet: str, overload: str) -> Any:
 
 
 def _kernel(operator: Any, here: Any) -> Callable[..., Any]:
-    """Return what is called in a thread that includes the key, with all arguments."""
+    """Return what is called in a thread that includes the key, with the key set that is left."""
     arguments = operator._schema.arguments
     place = next(n for n, argument in enumerate(arguments) if argument.name == "generator")
     on_tensor = str(arguments[0].type) == "Tensor"
-    call = operator._op
-    guard = torch._C._ExcludeDispatchKeyGuard
+    redispatch = operator._handle.redispatch_boxed
+    fake = torch._C._len_torch_dispatch_stack
 
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        with guard(_KEYS):
-            stream = here.stream
-            given = args[place] if len(args) > place else kwargs.get("generator")
-            if stream is None or (given is not None and given._cdata != _default_cdata):
-                return call(*args, **kwargs)
-            device = args[0].device if on_tensor else kwargs.get("device")
-            if device is not None and torch.device(device).type != "cpu":
-                return call(*args, **kwargs)  # an accelerator's generator is left alone
-            if torch._C._len_torch_dispatch_stack():
-                return call(*args, **kwargs)  # fake tensors, which draw nothing
-            generator = stream.torch_generator
-            if len(args) > place:
-                args = (*args[:place], generator, *args[place + 1 :])
-            else:
-                kwargs["generator"] = generator
-            return call(*args, **kwargs)
+    def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        stream = here.stream
+        given = args[place] if len(args) > place else kwargs.get("generator")
+        if stream is None or (given is not None and given._cdata != _default_cdata):
+            pass
+        elif not (args[0].is_cpu if on_tensor else _on_cpu(kwargs.get("device"))) or fake():
+            pass  # an accelerator's generator is left alone, and fake tensors draw nothing
+        elif len(args) > place:
+            args = (*args[:place], stream.torch_generator, *args[place + 1 :])
+        else:
+            kwargs["generator"] = stream.torch_generator
+        # What the operator calls itself has its generator by now.
+        _include(_KEY, False)
+        try:
+            return redispatch(keys - _KEYS, *args, **kwargs)
+        finally:
+            _include(_KEY, True)
 
     return kernel
+
+
+def _on_cpu(device: Any) -> bool:
+    return device is None or torch.device(device).type == "cpu"
 
 
 # What follows runs with the globals of torch.random.
