@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import weakref
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -39,6 +38,7 @@ from threadloader.opening import EpochSeeds, Opening
 from threadloader.order import BatchSampler, KeyedSampler, Pace, make_sampler
 from threadloader.pool import end_thread_at_exit
 from threadloader.ring import Ring, RingStatistics
+from threadloader.roster import Roster
 from threadloader.seeds import Seeds
 from threadloader.stats import Stats, Totals
 from threadloader.work import Worker
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from threadloader.collate import Output
     from threadloader.dataset_copy import DatasetCopy
     from threadloader.fetch import Samples
-    from threadloader.pool import Pool
-    from threadloader.staff import Staff
 
 __all__ = ["Statistics", "ThreadLoader"]
 
@@ -60,9 +58,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 _loaders = itertools.count()
 # What `_set_up` makes.
-_RUNNING = frozenset(
-    {"_pid", "_ring", "_stats", "_inline", "_collation", "_persistent", "_reader", "_epochs"}
-)
+_RUNNING = frozenset({"_pid", "_ring", "_stats", "_inline", "_collation", "_roster"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +229,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self._stats = Stats()
         self._inline = Worker(0, "the calling thread", self._stats.open())
         self._collation = self._new_collation()
-        self._persistent: Staff | None = None  # kept from epoch to epoch
-        self._reader: Pool[Worker] | None = None  # of the last epoch's plain iterable
-        self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
+        self._roster = Roster(self._name, self._stats)
 
     def __iter__(self) -> Epoch:  # type: ignore[override]  # not an iterator of torch's
         """Start an epoch; its threads end with it, unless the workers are persistent.
@@ -258,14 +252,14 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         pin = _torch.pinning(self.pin_memory_device) if self.pin_memory else None
         opening = self._opening()
         planner = opening.planner(self._index_sampler)
-        kept = self._kept_staff()
+        kept = self._roster.kept(opening)
         seeds = EpochSeeds(*self._seeds.draw(generator, fresh=kept is None))
         staff = kept
         if kept is None and self.num_workers:
             # As torch does a second time with new workers.  Its second start of the sampler would
             # make the order of one that draws at once depend on whether there are workers.
             _torch.draw_shared_seed(self.dataset, generator)
-            staff = self._hire(opening, seeds)
+            staff = self._roster.hire(opening, seeds.workers, keep=self.persistent_workers)
         if shared_seed is not None:
             opening.prepare_pipes(staff, shared_seed, fresh=kept is None)
         feed = opening.feed(planner, staff, seeds, self._pace, self._collation, self._length_told)
@@ -284,7 +278,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             in_order=bool(self.in_order),
             finish=pin,
         )
-        self._epochs.add(epoch)
+        self._roster.begun(epoch)
         return epoch
 
     def _get_iterator(self) -> Any:
@@ -323,13 +317,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
     def close(self) -> None:
         """End all iterators and threads, after running samples; iter() starts afresh."""
-        staff, self._persistent = self._persistent, None
-        if staff is not None:
-            staff.stop()
-        for epoch in list(self._epochs):
-            epoch.close()
-        if staff is not None:
-            staff.join()
+        self._roster.close()
 
     def statistics(self) -> Statistics:
         """Return what has been counted so far."""
@@ -360,28 +348,6 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             in_order=bool(self.in_order),
             isolated=self.isolate_rng,
         )
-
-    def _kept_staff(self) -> Staff | None:
-        """Return the threads of the epochs before, if they are kept."""
-        staff = self._persistent
-        if staff is None or staff.stopped:
-            return None
-        if self._streams and not self._plain:
-            # Its replicas are one state each: as in torch, the epoch before ends here.
-            for epoch in list(self._epochs):
-                epoch.cancel()
-        return staff
-
-    def _hire(self, opening: Opening, seeds: EpochSeeds) -> Staff | None:
-        """Return new threads."""
-        # Here the dataset is copied, before the consumer's thread goes on to change anything.
-        before = () if self._reader is None else self._reader.threads
-        staff = opening.hire(self._name, seeds.workers, self._stats, before)
-        if staff is not None and self._plain:
-            self._reader = staff.pools[0]
-        if self.persistent_workers:
-            self._persistent = staff
-        return staff
 
     def _new_collation(self) -> Collation:
         return Collation(

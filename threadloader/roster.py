@@ -1,0 +1,82 @@
+"""The threads of a loader that outlive an epoch: kept for the next one, or not to be overtaken.
+
+Persistent workers serve all epochs.  A plain iterable, which all epochs have in common, is read by
+one thread at a time: the next epoch's reader begins when the one before has left.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from threadloader.epoch import Epoch
+    from threadloader.opening import Opening
+    from threadloader.pool import Pool
+    from threadloader.staff import Staff
+    from threadloader.stats import Stats
+    from threadloader.work import Worker
+
+__all__ = ["Roster"]
+
+
+class Roster:
+    """The staff and the epochs of one loader.
+
+    Args:
+        name: Prefix of the threads' names.
+        stats: Counts what they do.
+
+    Threads:
+        kept, hire, begun: planner only.
+        close: shared.
+    """
+
+    def __init__(self, name: str, stats: Stats) -> None:
+        self._name = name
+        self._stats = stats
+        self._kept: Staff | None = None
+        self._reader: Pool[Worker] | None = None  # of the last epoch's plain iterable
+        self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
+
+    def kept(self, opening: Opening) -> Staff | None:
+        """Return the threads of the epochs before, if they are kept."""
+        staff = self._kept
+        if staff is None or staff.stopped:
+            return None
+        if opening.streams and not opening.plain:
+            # Its replicas are one state each: as in torch, the epoch before ends here.
+            for epoch in list(self._epochs):
+                epoch.cancel()
+        return staff
+
+    def hire(self, opening: Opening, base_seed: int, *, keep: bool) -> Staff | None:
+        """Return new threads; None for the calling thread.
+
+        Args:
+            opening: What they load.
+            base_seed: Of the workers.
+            keep: Whether they serve later epochs, too.
+        """
+        before = () if self._reader is None else self._reader.threads
+        # Here the dataset is copied, before the consumer's thread goes on to change anything.
+        staff = opening.hire(self._name, base_seed, self._stats, before)
+        if staff is not None and opening.plain:
+            self._reader = staff.pools[0]
+        if keep:
+            self._kept = staff
+        return staff
+
+    def begun(self, epoch: Epoch) -> None:
+        """Note an epoch, to be closed with the loader."""
+        self._epochs.add(epoch)
+
+    def close(self) -> None:
+        """End all epochs and threads, after running samples."""
+        staff, self._kept = self._kept, None
+        if staff is not None:
+            staff.stop()
+        for epoch in list(self._epochs):
+            epoch.close()
+        if staff is not None:
+            staff.join()
