@@ -230,15 +230,13 @@ class _Hooks:
         self._settle()
         if here.stream is not None:  # a worker forked: the child's random state is its own
             here.stream = here.outer = here.samples = None
-            _torch.redirect(False)
+            _operators.stop()
 
 
+_operators = _torch.teach_random(here)
 _hooks = _Hooks()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_hooks.forked)
-
-
-_taught = _torch.teach_random(here)  # for as long as the process lives
 
 
 def redirect_for(stream: WorkerStream) -> Callable[[], object]:
@@ -264,7 +262,7 @@ def isolated(stream: WorkerStream | None) -> Iterator[None]:
         return
     held = _hooks.hold()
     try:
-        with _torch.redirecting(), drawing_from(stream):
+        with _operators.redirecting(), drawing_from(stream):
             yield
     finally:
         _hooks.release(held)

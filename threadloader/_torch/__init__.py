@@ -24,12 +24,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
     )
     from threadloader._torch.pinning import pinning
     from threadloader._torch.pipes import draw_shared_seed, prepare_pipe, unwrapped
-    from threadloader._torch.random_ops import (
-        KeyedGenerator,
-        redirect,
-        redirecting,
-        teach_random,
-    )
+    from threadloader._torch.random_state import KeyedGenerator, teach_random
     from threadloader._torch.sampling import draw_base_seed, new_generator, reseed
     from threadloader._torch.tensors import Tensor, array_of, arrays_of, tensor_of
     from threadloader._torch.threads import inherited_modes, use_one_thread
@@ -62,8 +57,6 @@ else:
         new_generator,
         pinning,
         prepare_pipe,
-        redirect,
-        redirecting,
         reseed,
         teach_random,
         teach_worker_info,
@@ -96,8 +89,6 @@ __all__ = [
     "new_generator",
     "pinning",
     "prepare_pipe",
-    "redirect",
-    "redirecting",
     "reseed",
     "teach_random",
     "teach_worker_info",

@@ -35,8 +35,6 @@ __all__ = [
     "new_generator",
     "pinning",
     "prepare_pipe",
-    "redirect",
-    "redirecting",
     "reseed",
     "teach_random",
     "teach_worker_info",
@@ -192,17 +190,20 @@ def make_worker_info(number: int, workers: int, seed: int, dataset: Any, rng: An
     return WorkerInfo(number, workers, seed, dataset, rng)
 
 
-def teach_random(here: Any) -> None:
-    """Do nothing: there are no operators of torch's."""
+class NoOperators:
+    """Stands for torch's operators where there are none."""
+
+    def redirecting(self) -> AbstractContextManager[None]:
+        """Return a context that changes nothing."""
+        return nullcontext()
+
+    def stop(self) -> None:
+        """Do nothing."""
 
 
-def redirect(on: bool) -> None:
-    """Do nothing: there are no operators of torch's."""
-
-
-def redirecting() -> AbstractContextManager[None]:
-    """Return a context that changes nothing."""
-    return nullcontext()
+def teach_random(here: Any) -> NoOperators:  # noqa: ARG001  # same signature as with torch
+    """Return what redirects no operators."""
+    return NoOperators()
 
 
 def use_one_thread() -> None:

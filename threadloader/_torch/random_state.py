@@ -1,0 +1,136 @@
+"""torch's random state as a worker sees it: seeding functions, and a generator set to a key.
+
+`torch.manual_seed` and its like get their code exchanged, as they may have been imported long
+ago (see `worker_info`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from contextlib import suppress
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from threadloader._torch.random_mode import OperatorsByMode
+from threadloader._torch.random_ops import OperatorsByKey
+
+__all__ = ["KeyedGenerator", "teach_random"]
+
+
+def teach_random(here: Any) -> OperatorsByKey | OperatorsByMode:
+    """Redirect torch's random functions in threads that ask for it.  Call once.
+
+    Args:
+        here: A `threading.local`; its ``stream`` has the thread's ``torch_generator``, or is None.
+
+    Returns:
+        What redirects operators in the calling thread; it has to be kept.
+    """
+    names: dict[str, Any] = {"_threadloader_streams": here}
+    for name, code in _EXCHANGED.items():
+        function = inspect.unwrap(getattr(torch.random, name))
+        names[f"_threadloader_{name}"] = FunctionType(function.__code__, function.__globals__)
+        vars(torch.random).update(names)
+        with suppress(ValueError):  # a function of another kind: it is left alone
+            function.__code__ = code
+    try:
+        operators = OperatorsByKey(here)
+        if _works(operators, here):
+            return operators
+    except Exception:  # noqa: BLE001, S110  # whatever torch has changed
+        pass
+    warnings.warn(
+        f"torch {torch.__version__} lacks what random operators are redirected by; another way is "
+        "used, which misses dropout, torch.nn.init and scripted code",
+        stacklevel=2,
+    )
+    return OperatorsByMode(here)
+
+
+def _works(operators: OperatorsByKey, here: Any) -> bool:
+    """Try whether a draw comes from the thread's stream, and leaves the global state alone."""
+
+    class Trial:
+        torch_generator = torch.Generator().manual_seed(1)
+
+    expected = torch.rand(1, generator=torch.Generator().manual_seed(1))
+    state, before = torch.default_generator.get_state(), here.stream
+    here.stream = Trial
+    try:
+        with operators.redirecting():
+            drawn = torch.rand(1, generator=torch.default_generator)
+            torch.rand(1)
+    finally:
+        here.stream = before
+    return torch.equal(drawn, expected) and torch.equal(state, torch.default_generator.get_state())
+
+
+class KeyedGenerator:
+    """A ``torch.Generator`` of the CPU that is set to a state of given words.
+
+    ``manual_seed`` would keep 32 bits of a key: of 100,000 samples, two would likely share one.
+    Source: ``CPUGeneratorImplStateLegacy`` in aten/src/ATen/CPUGeneratorImpl.cpp.
+    """
+
+    WORDS = 624  # of 32 bits, the state of a Mersenne twister
+    _OFFSET = 24  # bytes: seed, words left, whether it is seeded, next word
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+        self._state = self.generator.get_state()
+        end = self._OFFSET + 8 * self.WORDS
+        self._seed = self._state.numpy()[:8].view("u8")
+        self._words = self._state.numpy()[self._OFFSET : end].view("u8")
+
+    def set(self, seed: int, words: Any) -> None:
+        """Set the state.
+
+        Args:
+            seed: What ``initial_seed`` answers.
+            words: ``WORDS // 2`` random numbers of 64 bits.
+        """
+        self._seed[0] = seed
+        self._words[:] = words.view("u4")
+        self.generator.set_state(self._state)
+
+
+# What follows runs with the globals of torch.random.
+
+
+def _manual_seed(seed: Any) -> Any:
+    stream = _threadloader_streams.stream  # type: ignore[name-defined]  # noqa: F821
+    if stream is None:
+        return _threadloader_manual_seed(seed)  # type: ignore[name-defined]  # noqa: F821
+    return stream.torch_generator.manual_seed(int(seed))
+
+
+def _seed() -> Any:
+    stream = _threadloader_streams.stream  # type: ignore[name-defined]  # noqa: F821
+    if stream is None:
+        return _threadloader_seed()  # type: ignore[name-defined]  # noqa: F821
+    return stream.torch_generator.seed()
+
+
+def _get_rng_state() -> Any:
+    stream = _threadloader_streams.stream  # type: ignore[name-defined]  # noqa: F821
+    if stream is None:
+        return _threadloader_get_rng_state()  # type: ignore[name-defined]  # noqa: F821
+    return stream.torch_generator.get_state()
+
+
+def _set_rng_state(new_state: Any) -> Any:
+    stream = _threadloader_streams.stream  # type: ignore[name-defined]  # noqa: F821
+    if stream is None:
+        return _threadloader_set_rng_state(new_state)  # type: ignore[name-defined]  # noqa: F821
+    return stream.torch_generator.set_state(new_state)
+
+
+_EXCHANGED = {
+    "manual_seed": _manual_seed.__code__,
+    "seed": _seed.__code__,
+    "get_rng_state": _get_rng_state.__code__,
+    "set_rng_state": _set_rng_state.__code__,
+}
