@@ -42,8 +42,9 @@ def workers_of(threads: int | None, num_workers: int | None) -> int | None:
         threads = whole("threads", threads)
     if num_workers is None:
         return threads
-    if num_workers >= 0:  # or torch refuses it
-        num_workers = operator.index(num_workers)
+    if num_workers < 0:
+        return num_workers  # torch refuses it
+    num_workers = operator.index(num_workers)
     if threads is not None and threads != num_workers:
         msg = f"threads and num_workers are one setting, but got {threads} and {num_workers}"
         raise ValueError(msg)

@@ -153,7 +153,7 @@ class Epoch(Iterator[Any]):
         # Held while one thread gets its batch, the dataset's code in the calling thread included:
         # threads that share an iterator take turns.  Re-entrant, or a sample that asks for the
         # next batch would wait for itself.  All below: guarded by _turn, but that `close` may
-        # empty the window at any moment.
+        # put an empty window in place at any moment.
         self._turn = RLock()
         self._open: deque[OpenBatch | FailedBatch] = deque()  # drawn and not yet returned, in order
         self._drawn_all = False
@@ -216,7 +216,7 @@ class Epoch(Iterator[Any]):
             self._progress.cancel()
             return
         self._progress.close()
-        self._open.clear()
+        self._open = deque()  # not cleared: the consumer may be iterating over it
         self._feed.end()
         self._signal()
         if self._staff is not None:
@@ -271,19 +271,22 @@ class Epoch(Iterator[Any]):
     def _pass(self, batch: OpenBatch | FailedBatch) -> None:
         """Take a batch off the window, and draw one more."""
         try:
-            self._open.remove(batch)
-        except ValueError:  # closed by another thread
-            raise _closed() from None
-        if not batch.done:
-            raise _closed()
-        if isinstance(batch, OpenBatch):
-            self._feed.left(batch)
-        if self._staff is None:
-            return
-        self._draw()
-        if not self._open and self._owns_staff:
-            # Here and not at StopIteration, which a loop over len(loader) never asks for.
-            self._staff.stop()
+            try:
+                self._open.remove(batch)
+            except ValueError:  # closed by another thread
+                raise _closed() from None
+            if not batch.done:
+                raise _closed()
+            if isinstance(batch, OpenBatch):
+                self._feed.left(batch)
+            if self._staff is None:
+                return
+            self._draw()
+            if not self._open and self._owns_staff:
+                # Here and not at StopIteration, which a loop over len(loader) never asks for.
+                self._staff.stop()
+        finally:
+            del self, batch  # this frame stays with the error
 
     def _wait(self, first: OpenBatch | FailedBatch, staff: Staff) -> OpenBatch | FailedBatch:
         """Wait for a batch until it is done, or the epoch is closed, and return it.
@@ -320,8 +323,7 @@ class Epoch(Iterator[Any]):
 
     def _wait_for_any(self, first: OpenBatch, limit: float | None) -> tuple[OpenBatch, bool]:
         """Wait for whichever open batch is done; return it, and whether there was one in time."""
-        # `close`, in another thread, may empty the window: `deque.copy` is atomic on both builds.
-        batches = [batch for batch in self._open.copy() if isinstance(batch, OpenBatch)]
+        batches = [batch for batch in self._open if isinstance(batch, OpenBatch)]
         in_time = self._progress.wait_for_any(batches, limit)
         return next((batch for batch in batches if batch.done), first), in_time
 

@@ -293,6 +293,7 @@ class Pool(Generic[W]):
 def _run(crew: _Crew[W], enter: Callable[[int], AbstractContextManager[W]], number: int) -> None:
     """Run jobs until there are none; the body of each thread."""
     with enter(number) as worker:
+        del enter  # errors keep the frames that led to them, this one included
         while (job := crew.take()) is not None:
             job(worker)
             del job  # an idle thread keeps no batch alive

@@ -248,6 +248,7 @@ def _enter(
     number: int,
 ) -> Iterator[Worker]:
     """The context of a worker thread's life."""
+    dataset = init_fn = None
     counters = job.stats.open()
     try:
         for thread in job.before:
@@ -267,6 +268,9 @@ def _enter(
             yield Worker(number, f"worker {number}", counters)
     finally:
         job.stats.retire(counters)
+        # An error of init_fn keeps this frame, too.
+        dataset = init_fn = None
+        del job, fetchers, init_fns, startup
 
 
 def _error_of(init_fn: Any, number: int) -> BaseException | None:
@@ -277,4 +281,6 @@ def _error_of(init_fn: Any, number: int) -> BaseException | None:
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         BaseException.with_traceback(error, error.__traceback__ and error.__traceback__.tb_next)
         return error
+    finally:
+        del init_fn
     return None

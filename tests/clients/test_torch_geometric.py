@@ -69,3 +69,13 @@ def test_its_own_loader_can_be_given_threads() -> None:
     expected = plain(DataLoader(Rings(), batch_size=4))
     assert plain(GraphLoader(rings, batch_size=4, threads=2)) == expected
     assert rings.by_workers
+
+
+def test_batches_made_by_workers_take_no_shared_memory() -> None:
+    # Each would keep a file handle open for as long as it is kept.
+    rings = Rings()
+    kept = list(ThreadLoader(rings, batch_size=2, threads=2, collate_fn=Collater(rings)))
+    tensors = [value for batch in kept for value in batch.to_dict().values()]
+    assert rings.by_workers
+    assert len(tensors) >= 3 * len(kept)
+    assert not any(tensor.is_shared() for tensor in tensors if isinstance(tensor, torch.Tensor))

@@ -1,0 +1,184 @@
+"""What is assigned to a loader's attributes counts from the next epoch on, as with torch."""
+
+from __future__ import annotations
+
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import PATIENCE
+from torch.utils.data import DataLoader
+
+from conformance.loading import THREADS, ours, story, torchs
+from threadloader import ThreadLoader, get_worker_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from conformance.loading import MakeLoader
+
+    Spawn = Callable[..., Future[Any]]
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+each_number_of_threads = pytest.mark.parametrize("threads", THREADS)
+
+
+def mine(samples: list[Any]) -> tuple[str, list[Any]]:
+    return "mine", samples
+
+
+def theirs(samples: list[Any]) -> tuple[str, list[Any]]:
+    return "theirs", samples
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("batch_size", [None, 2])
+@pytest.mark.parametrize("given", [None, theirs])
+def test_a_collate_fn(batch_size: int | None, given: Any, threads: int, spawn: Spawn) -> None:
+    def build(make: MakeLoader) -> Any:
+        loader = make(range(5), batch_size, collate_fn=given)
+        list(loader)
+        loader.collate_fn = mine
+        return loader
+
+    expected = spawn(story, build, torchs).result(PATIENCE)
+    assert spawn(story, build, ours(threads)).result(PATIENCE) == expected
+    assert "mine" in str(expected)
+
+
+@each_number_of_threads
+def test_a_collate_fn_that_a_subclass_sets_after_the_constructor(
+    threads: int, spawn: Spawn
+) -> None:
+    def with_its_own(kind: Any) -> Any:
+        class Own(kind):  # type: ignore[misc]
+            def __init__(self, dataset: Any, **arguments: Any) -> None:
+                super().__init__(dataset, **arguments)
+                self.collate_fn = self.collate
+
+            def collate(self, samples: list[int]) -> int:
+                return sum(samples)
+
+        return Own
+
+    arguments: dict[str, Any] = {"batch_size": 3, "num_workers": threads}
+    loader = with_its_own(ThreadLoader)(range(7), **arguments)
+    expected = list(with_its_own(DataLoader)(range(7), batch_size=3))
+    assert spawn(list, loader).result(PATIENCE) == expected == [3, 12, 6]
+
+
+def test_an_epoch_that_runs_goes_on_with_the_collate_fn_it_began_with(spawn: Spawn) -> None:
+    loader: Any = ThreadLoader(range(6), 1, threads=2, collate_fn=theirs)
+    iterator = iter(loader)
+    loader.collate_fn = mine
+    kept = spawn(list, iterator).result(PATIENCE)
+    assert kept == [("theirs", [row]) for row in range(6)]
+
+
+@each_number_of_threads
+def test_an_output(threads: int, spawn: Spawn) -> None:
+    loader: Any = ThreadLoader(range(4), 4, threads=threads)
+    [before] = spawn(list, loader).result(PATIENCE)
+    loader.output = "numpy"
+    [after] = spawn(list, loader).result(PATIENCE)
+    assert (type(before), type(after)) == (torch.Tensor, np.ndarray)
+    assert after.tolist() == before.tolist()
+
+
+class Workers:
+    """A sample is who made it."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[int, int] | None:
+        info = get_worker_info()
+        return None if info is None else (info.num_workers, info.seed - info.id)
+
+
+def told(loader: Any) -> set[Any]:
+    return {sample and tuple(sample) for sample in loader}
+
+
+def test_a_number_of_workers(spawn: Spawn) -> None:
+    loader: Any = ThreadLoader(Workers(), None, num_workers=0)
+    numbers = []
+    for workers in (0, 2, 3, 0):
+        loader.num_workers = workers
+        made = spawn(told, loader).result(PATIENCE)
+        numbers.append({info and info[0] for info in made})
+        assert loader.statistics().workers == workers
+    assert numbers == [{None}, {2}, {3}, {None}]
+
+
+def test_a_prefetch_factor(spawn: Spawn) -> None:
+    loader: Any = ThreadLoader(range(100), num_workers=2, prefetch_factor=1)
+    windows = []
+    for factor in (1, 7, 2):
+        loader.prefetch_factor = factor
+        spawn(list, loader).result(PATIENCE)
+        windows.append(loader.statistics().window)
+    assert windows == [2, 14, 4]
+
+
+def test_a_timeout(spawn: Spawn) -> None:
+    gate = Event()
+
+    class Blocked(Workers):
+        def __getitem__(self, index: int) -> Any:
+            assert gate.wait(PATIENCE)
+            return index
+
+    with ThreadLoader(Blocked(), None, num_workers=1) as loader:
+        loader.timeout = 0.01
+        iterator = iter(loader)
+        try:
+            with pytest.raises(RuntimeError, match=r"timed out after 0\.01 seconds"):
+                spawn(next, iterator).result(PATIENCE)
+        finally:
+            gate.set()
+
+
+def test_a_worker_init_fn(spawn: Spawn) -> None:
+    begun: list[int] = []
+    loader: Any = ThreadLoader(range(4), num_workers=2)
+    spawn(list, loader).result(PATIENCE)
+    loader.worker_init_fn = begun.append
+    spawn(list, loader).result(PATIENCE)
+    loader.worker_init_fn = None
+    spawn(list, loader).result(PATIENCE)
+    assert sorted(begun) == [0, 1]
+
+
+def test_a_generator(spawn: Spawn) -> None:
+    def seeds(kind: Any, **arguments: Any) -> set[Any]:
+        loader = kind(Workers(), None, num_workers=1, **arguments)
+        loader.generator = torch.Generator().manual_seed(7)
+        return told(loader)
+
+    expected = seeds(DataLoader, multiprocessing_context="fork")
+    assert spawn(seeds, ThreadLoader).result(PATIENCE) == expected
+
+
+def test_the_workers_seed_follows_from_a_numpy_generator_and_is_new_each_epoch(
+    spawn: Spawn,
+) -> None:
+    def seeds(seed: int) -> list[Any]:
+        generator = np.random.default_rng(seed)
+        loader = ThreadLoader(Workers(), None, num_workers=2, generator=generator)
+        return [told(loader) for _ in range(4)]
+
+    first = spawn(seeds, 5).result(PATIENCE)
+    assert len(set.union(*first)) == 4
+    assert spawn(seeds, 5).result(PATIENCE) == first
+    assert spawn(seeds, 6).result(PATIENCE) != first
+
+
+def test_the_workers_seed_is_new_each_epoch_without_a_generator_too(spawn: Spawn) -> None:
+    loader = ThreadLoader(Workers(), None, num_workers=2)
+    made = [spawn(told, loader).result(PATIENCE) for _ in range(4)]
+    assert len(set.union(*made)) == 4
