@@ -23,7 +23,6 @@ __all__ = [
     "check_generator",
     "check_runnable",
     "check_samplers",
-    "check_seed",
     "check_stream",
     "check_transform",
     "check_window",
@@ -31,6 +30,7 @@ __all__ = [
     "is_iterable",
     "output_of",
     "plain_int",
+    "seed_of",
     "workers_for",
     "workers_of",
 ]
@@ -197,14 +197,18 @@ def check_runnable(workers: int, timeout: float, prefetch_factor: int | None) ->
         raise AssertionError(msg)
 
 
-def check_seed(seed: Any, generator: Any) -> None:
-    """Refuse what is no seed, and two sources of random numbers."""
+def seed_of(seed: Any, generator: Any) -> int | None:
+    """Return the seed, an int; refuse what is none, and two sources of random numbers."""
     if seed is None:
-        return
-    count("seed", seed, at_least=0)
+        return None
     if generator is not None:
         msg = "seed and generator both decide the order: give one of them"
         raise ValueError(msg)
+    whole_seed = count("seed", seed, at_least=0)
+    if whole_seed >= 1 << 64:
+        msg = f"seed must be less than 2**64, but got {seed}"
+        raise ValueError(msg)
+    return whole_seed
 
 
 def check_callable(name: str, value: Any) -> None:

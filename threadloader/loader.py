@@ -5,6 +5,7 @@ Nothing that a worker thread holds refers to the loader, so dropping it ends wha
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from threadloader.arguments import (
     check_generator,
     check_runnable,
     check_samplers,
-    check_seed,
     check_stream,
     check_transform,
     check_window,
@@ -28,6 +28,7 @@ from threadloader.arguments import (
     is_iterable,
     output_of,
     plain_int,
+    seed_of,
     workers_for,
     workers_of,
 )
@@ -158,16 +159,16 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         streams = is_iterable(dataset)
         plain = streams and not isinstance(dataset, _torch.IterableDataset)
         check_transform(transform, streams=streams)
-        check_seed(seed, generator)
+        seed = seed_of(seed, generator)
         check_window(prefetch, prefetch_factor)
         if not callable(dataset_copy):
             check_choice("dataset_copy", dataset_copy, ("auto", "shared", "deep"))
         if plain:
             check_stream(shuffle, sampler, batch_sampler)
         workers = workers_for(workers, streams=streams, plain=plain, transform=transform)
-        self._seeds = Seeds(seed)
+        self._seeds = Seeds()
         if shuffle == "keyed" and not (streams or sampler or batch_sampler):  # or torch refuses it
-            sampler, shuffle = KeyedSampler(dataset, self._seeds.generator(generator)), None
+            sampler, shuffle = KeyedSampler(dataset, generator), None
         super().__init__(
             _torch.as_iterable_dataset(dataset) if plain else dataset,  # type: ignore[arg-type]
             batch_size,
@@ -181,7 +182,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             timeout,
             worker_init_fn,
             multiprocessing_context,
-            self._seeds.generator(generator),
+            generator,
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
@@ -200,7 +201,6 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self.dataset_copy: DatasetCopy = dataset_copy
         self.output: Output = output_of(output)
         self.transform = transform
-        self.generator = generator  # not the one that a seed makes
         self.seed = seed
         self.isolate_rng = isolate_rng
         self._streams = streams
@@ -209,9 +209,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self._whole = streams or (self._batched and fetches_whole_batches(dataset))
         if not streams and (not _torch.AVAILABLE or isinstance(generator, np.random.Generator)):
             if sampler is None:
-                sampler = make_sampler(
-                    dataset, self._seeds.generator(generator), shuffle=bool(shuffle)
-                )
+                sampler = make_sampler(dataset, generator, shuffle=bool(shuffle))
             if self.batch_size is not None:
                 batch_sampler = BatchSampler(sampler, self.batch_size, drop_last)
             mine["sampler"], mine["batch_sampler"] = sampler, batch_sampler
@@ -246,14 +244,14 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self._window = self._chosen_window()
         if not self._collation.is_made_of(self.collate_fn, self.output):
             self._collation = self._new_collation()
-        self._seeds.begin_epoch()
-        generator = self._seeds.generator(self.generator)
+        generator = self._seeds.begin_epoch(self.seed, self.generator)
         shared_seed = _torch.draw_shared_seed(self.dataset, generator)
         pin = _torch.pinning(self.pin_memory_device) if self.pin_memory else None
         opening = self._opening()
-        planner = opening.planner(self._index_sampler)
+        seeded = self.seed is not None
+        planner = opening.planner(self._index_sampler, generator if seeded else None)
         kept = self._roster.kept(opening)
-        seeds = EpochSeeds(*self._seeds.draw(generator, fresh=kept is None))
+        seeds = EpochSeeds(*self._seeds.draw(generator, fresh=seeded or kept is None))
         staff = kept
         if kept is None and self.num_workers:
             # As torch does a second time with new workers.  Its second start of the sampler would
@@ -302,6 +300,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
+        self._seeds = copy.copy(self._seeds)
         self._set_up()
 
     def __enter__(self) -> ThreadLoader[T_co]:

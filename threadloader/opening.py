@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader.feed import SamplerFeed, StreamFeed, open_stream
 from threadloader.fetch import Fetcher
-from threadloader.order import Pace, Planner
+from threadloader.order import Pace, Planner, with_generator
 from threadloader.rng import WorkerStream
 from threadloader.staff import Job, Staff, hire, hire_readers, hire_transformers
 from threadloader.stream import Errand, Given
@@ -101,10 +101,17 @@ class Opening:
             else:
                 staff.pools[number].put(Errand(prepare))
 
-    def planner(self, index_sampler: Iterable[Any]) -> Planner | None:
-        """Start the sampler; None where there is no sampler."""
+    def planner(self, index_sampler: Iterable[Any], seeded: Any) -> Planner | None:
+        """Start the sampler; None where there is no sampler.
+
+        Args:
+            index_sampler: Yields a batch's indices, or single ones.
+            seeded: Draws the order instead of the process's random state; None for that.
+        """
         if self.streams:
             return None
+        if seeded is not None:
+            index_sampler = with_generator(index_sampler, seeded)
         return Planner(index_sampler, batched=self.batched, whole=self.whole)
 
     def feed(

@@ -7,11 +7,13 @@ size can follow what the samples before them took.  No threads and no data here.
 
 from __future__ import annotations
 
+import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from threadloader import _torch
 from threadloader.permutation import KeyedPermutation
 from threadloader.seeds import draw_seed
 from threadloader.ticket import PlannedBatch, Ticket
@@ -28,6 +30,7 @@ __all__ = [
     "SequentialSampler",
     "TicketCutter",
     "make_sampler",
+    "with_generator",
 ]
 
 _SPAN = 1024  # indices that are computed at once, in 0.3 ms
@@ -177,6 +180,30 @@ def make_sampler(dataset: Any, generator: Any, *, shuffle: bool) -> Iterable[int
     return RandomSampler(dataset, generator) if shuffle else SequentialSampler(dataset)
 
 
+def with_generator(sampler: Any, generator: Any) -> Any:
+    """Return ``sampler``, or a copy of it that draws from ``generator``.
+
+    Args:
+        sampler: A copy is made of torch's or our own that would draw from the process's random
+            state, alone or in a `BatchSampler`.
+        generator: Draws the order.
+    """
+    kind = type(sampler)
+    if kind in (BatchSampler, *_torch.BATCHING):
+        name, before = "sampler", sampler.sampler
+        after = with_generator(before, generator)
+    elif kind in (RandomSampler, KeyedSampler, *_torch.DRAWING):
+        name, before = "generator", sampler.generator
+        after = generator if before is None else before
+    else:
+        return sampler
+    if after is before:
+        return sampler
+    twin = copy.copy(sampler)
+    setattr(twin, name, after)
+    return twin
+
+
 class SequentialSampler:
     """Indices 0, 1, 2 ... where torch's sampler of this name is not there."""
 
@@ -204,8 +231,9 @@ class RandomSampler:
         self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
+        # When it is asked for the first index, like torch's: the seed of workers is drawn before.
         draw = np.random if self.generator is None else self.generator
-        return iter(draw.permutation(len(self.data_source)).tolist())
+        yield from draw.permutation(len(self.data_source)).tolist()
 
     def __len__(self) -> int:
         return len(self.data_source)

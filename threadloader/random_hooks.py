@@ -129,6 +129,8 @@ def _legacy_function(name: str) -> Callable[..., Any]:
 class _Redirection:
     """The names of one module that are replaced while there are workers.
 
+    What somebody else has put in a name's place is left alone.
+
     Args:
         module: The module.
         after: What each name becomes.
@@ -140,15 +142,18 @@ class _Redirection:
         self._before = {name: self._names[name] for name in after}
 
     def start(self) -> None:
-        self._names.update(self._after)
+        self._exchange(self._before, self._after)
 
     def stop(self) -> None:
-        if all(map(is_, map(self._names.get, self._after), self._after.values())):
-            self._names.update(self._before)
+        self._exchange(self._after, self._before)
+
+    def _exchange(self, old: dict[str, Any], new: dict[str, Any]) -> None:
+        if all(map(is_, map(self._names.get, old), old.values())):
+            self._names.update(new)
             return
-        for name, after in self._after.items():
-            if self._names.get(name) is after:  # else somebody else has replaced it since
-                self._names[name] = self._before[name]
+        for name, value in old.items():
+            if self._names.get(name) is value:
+                self._names[name] = new[name]
 
 
 def _redirections() -> tuple[_Redirection, ...]:

@@ -73,15 +73,18 @@ class Stream(Protocol):
     def seed(self) -> int:
         """Return 63 bits for a generator of somebody else's."""
 
+    def reseeded(self) -> bool:
+        """Whether user code has seeded `torch_generator`, for ``torch.initial_seed``."""
 
-def _key(seed: int, position: int, kind: bytes) -> bytes:
-    """Return the 16 bytes that streams are made of.
 
-    Source: BLAKE2b (RFC 7693), with the kind as its personalisation: any two of (seed, position,
-    kind) give keys that have nothing to do with each other, in 0.5 us (bench: rng).
+def _key(seed: int, position: int, purpose: bytes) -> bytes:
+    """Return the 16 bytes that a generator is made of.
+
+    Source: BLAKE2b (RFC 7693), with the purpose as its personalisation, 16 bytes at most: any two
+    of (seed, position, purpose) give keys that have nothing to do with each other, in 0.5 us.
     """
     return hashlib.blake2b(
-        _key_input(seed & _MASK, position & _MASK), digest_size=16, person=kind
+        _key_input(seed & _MASK, position & _MASK), digest_size=16, person=purpose
     ).digest()
 
 
@@ -122,7 +125,8 @@ class SampleStream:
         self._random: random.Random | None = None
         self._legacy: np.random.RandomState | None = None
         self._numpy: np.random.Generator | None = None
-        self._torch: Any = None
+        # Made here: while a sample is loaded, modes of torch's may give tensors without memory.
+        self._torch: Any = _torch.KeyedGenerator() if _torch.AVAILABLE else None
         self._philox: Any = None
         self._philox_state: Any = None
         self._forget()
@@ -147,7 +151,7 @@ class SampleStream:
 
     def seed(self) -> int:
         """Return 63 bits of the key."""
-        key = _key(self._seed, self._first + len(self._counted), self._kind)
+        key = _key(self._seed, self._first + len(self._counted), self._kind + b".seed")
         return int.from_bytes(key[8:], "little") >> 1
 
     @property
@@ -159,7 +163,8 @@ class SampleStream:
             if generator is None:
                 generator = self._random = random.Random(0)  # noqa: S311  # not for secrets
             self._random_at = position
-            generator.seed(int.from_bytes(_key(self._seed, position, self._kind), "little"))
+            key = _key(self._seed, position, self._kind + b".random")
+            generator.seed(int.from_bytes(key, "little"))
         return generator
 
     @property
@@ -171,8 +176,8 @@ class SampleStream:
             if generator is None:
                 generator = self._legacy = np.random.RandomState(np.random.MT19937(0))
             self._legacy_at = position
-            words = np.frombuffer(_key(self._seed, position, self._kind), np.uint32)
-            generator.seed(words)
+            key = _key(self._seed, position, self._kind + b".legacy")
+            generator.seed(np.frombuffer(key, np.uint32))
         return generator
 
     @property
@@ -184,7 +189,7 @@ class SampleStream:
             if generator is None:
                 generator = self._numpy = np.random.Generator(np.random.Philox(0))
             self._numpy_at = position
-            self._key_philox(generator.bit_generator, position, counter=0)
+            self._key_philox(generator.bit_generator, position, b".numpy")
         return generator
 
     @property
@@ -192,22 +197,25 @@ class SampleStream:
         """See `Stream`."""
         position = self._first + len(self._counted)
         if self._torch_at != position:
-            if self._torch is None:
-                self._torch = _torch.KeyedGenerator()
+            if self._philox is None:
                 self._philox = np.random.Philox(0)
             self._torch_at = position
-            # Far from what `numpy_generator` reaches, which counts from 0.
-            self._key_philox(self._philox, position, counter=1 << 63)
+            self._key_philox(self._philox, position, b".torch")
             words = self._philox.random_raw(_torch.KeyedGenerator.WORDS // 2)
             self._torch.set(self.seed(), words)
         return self._torch.generator
 
-    def _key_philox(self, philox: Any, position: int, counter: int) -> None:
+    def reseeded(self) -> bool:
+        """Whether user code has seeded `torch_generator` since this position was reached."""
+        reached = self._torch_at == self._first + len(self._counted)
+        return reached and self._torch.generator.initial_seed() != self.seed()
+
+    def _key_philox(self, philox: Any, position: int, use: bytes) -> None:
         state = self._philox_state
         if state is None:
             state = self._philox_state = np.random.Philox(0).state  # its buffer is empty
-        state["state"]["key"] = np.frombuffer(_key(self._seed, position, self._kind), np.uint64)
-        state["state"]["counter"][3] = counter
+        key = _key(self._seed, position, self._kind + use)
+        state["state"]["key"] = np.frombuffer(key, np.uint64)
         philox.state = state
 
 
@@ -241,6 +249,11 @@ class WorkerStream:
         self._legacy: np.random.RandomState | None = None
         self._numpy: np.random.Generator | None = None
         self._torch: Any = None
+
+    def reseeded(self) -> bool:
+        """Whether user code has seeded `torch_generator`."""
+        made = self._torch is not None
+        return made and self._torch.initial_seed() != self._base_seed + self._number
 
     def seed(self) -> int:
         """Return 63 bits, drawn afresh: how many samples were read is the dataset's own affair."""
@@ -295,6 +308,10 @@ class Current:
     random_generator = property(lambda self: _current().random_generator)  # noqa: ARG005
     numpy_generator = property(lambda self: _current().numpy_generator)  # noqa: ARG005
     torch_generator = property(lambda self: _current().torch_generator)  # noqa: ARG005
+
+    def reseeded(self) -> bool:
+        """Whether user code has seeded ``torch_generator``."""
+        return _current().reseeded()
 
 
 def _current() -> Stream:

@@ -19,38 +19,33 @@ __all__ = ["Seeds", "draw_seed"]
 class Seeds:
     """The seeds of one loader's epochs.
 
-    Args:
-        seed: What all of them follow from, with the number of the epoch; None to draw them.
-
     Threads:
         all: planner only.
     """
 
-    def __init__(self, seed: int | None) -> None:
-        self._seed = seed
-        self._own = None if seed is None else _torch.new_generator()
+    def __init__(self) -> None:
         self.epoch = 0  # that starts next
         self._base = 0
         self._since = 0  # epochs since the base seed was drawn
 
-    def generator(self, given: Any) -> Any:
-        """Return what draws order and seeds: the seed's own generator, or else the user's."""
-        return given if self._own is None else self._own
+    def begin_epoch(self, seed: int | None, given: Any) -> Any:
+        """Go on to the next epoch; return what draws its seeds and its order.
 
-    def begin_epoch(self) -> None:
-        """Go on to the next epoch, before anything is drawn for it."""
-        if self._seed is not None:
-            _torch.reseed(self._own, epoch_seed(self._seed, self.epoch))
-        self.epoch += 1
+        Args:
+            seed: What all epochs follow from, with their numbers; None to draw from ``given``.
+            given: The user's generator; None for the process's own random state.
+        """
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        return given if seed is None else _torch.new_generator(epoch_seed(seed, epoch))
 
     def draw(self, generator: Any, *, fresh: bool) -> tuple[int, int]:
         """Return the base seed of the workers, and the seed of the epoch's samples.
 
         Args:
-            generator: As `generator` returned it; None for the process's own random state.
-            fresh: Whether there are new workers: torch draws a base seed for them alone.
+            generator: As `begin_epoch` returned it.
+            fresh: Whether to draw a base seed: torch does for new workers alone.
         """
-        if fresh or self._seed is not None:
+        if fresh:
             self._base, self._since = draw_seed(generator), 0
         else:
             self._since += 1

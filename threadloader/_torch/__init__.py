@@ -25,7 +25,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
     from threadloader._torch.pinning import pinning
     from threadloader._torch.pipes import draw_shared_seed, prepare_pipe, unwrapped
     from threadloader._torch.random_state import KeyedGenerator, teach_random
-    from threadloader._torch.sampling import draw_base_seed, new_generator, reseed
+    from threadloader._torch.sampling import BATCHING, DRAWING, draw_base_seed, new_generator
     from threadloader._torch.tensors import Tensor, array_of, arrays_of, tensor_of
     from threadloader._torch.threads import inherited_modes, use_one_thread
     from threadloader._torch.worker_info import (
@@ -35,6 +35,8 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
     )
 else:
     from threadloader._torch.absent import (
+        BATCHING,
+        DRAWING,
         DataLoader,
         Dataset,
         Generator,
@@ -57,7 +59,6 @@ else:
         new_generator,
         pinning,
         prepare_pipe,
-        reseed,
         teach_random,
         teach_worker_info,
         tensor_of,
@@ -67,6 +68,8 @@ else:
 
 __all__ = [
     "AVAILABLE",
+    "BATCHING",
+    "DRAWING",
     "DataLoader",
     "Dataset",
     "Generator",
@@ -89,7 +92,6 @@ __all__ = [
     "new_generator",
     "pinning",
     "prepare_pipe",
-    "reseed",
     "teach_random",
     "teach_worker_info",
     "tensor_of",

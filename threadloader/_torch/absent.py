@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 __all__ = [
+    "BATCHING",
+    "DRAWING",
     "DataLoader",
     "Dataset",
     "Generator",
@@ -35,7 +37,6 @@ __all__ = [
     "new_generator",
     "pinning",
     "prepare_pipe",
-    "reseed",
     "teach_random",
     "teach_worker_info",
     "tensor_of",
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 
+BATCHING: tuple[Any, ...] = ()
+DRAWING: tuple[Any, ...] = ()
 _FIXED = frozenset(
     {"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"}
 )
@@ -229,14 +232,9 @@ def draw_base_seed(generator: Any) -> int:  # noqa: ARG001  # the same
     return int(np.random.randint(1 << 63, dtype=np.uint64))  # noqa: NPY002
 
 
-def new_generator() -> np.random.Generator:
-    """Return a generator for samplers."""
-    return np.random.default_rng(0)
-
-
-def reseed(generator: np.random.Generator, seed: int) -> None:
-    """Let ``generator`` draw what ``seed`` decides."""
-    generator.bit_generator.state = np.random.default_rng(seed).bit_generator.state
+def new_generator(seed: int) -> np.random.Generator:
+    """Return a generator for samplers that draws what ``seed`` decides."""
+    return np.random.default_rng(seed)
 
 
 class Generator:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import IterDataPipe, dataloader, graph_settings
 
@@ -28,6 +29,8 @@ def draw_shared_seed(dataset: object, generator: Any) -> int | None:
     """
     if not _is_pipe(dataset):
         return None
+    if isinstance(generator, np.random.Generator):
+        generator = torch.Generator().manual_seed(int(generator.integers(1 << 63)))
     group = None
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         group = torch.distributed.new_group(backend="gloo")

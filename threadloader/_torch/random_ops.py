@@ -70,7 +70,6 @@ class OperatorsByKey:
         place = next(n for n, argument in enumerate(arguments) if argument.name == "generator")
         on_tensor = str(arguments[0].type) == "Tensor"
         redispatch = operator._handle.redispatch_boxed
-        fake = torch._C._len_torch_dispatch_stack
         # Kernels see another object for torch's global generator.
         default: Any = torch.default_generator
         key, keys_without, include = self._key, torch._C.DispatchKeySet(self._key), self._include
@@ -80,8 +79,8 @@ class OperatorsByKey:
             given = args[place] if len(args) > place else kwargs.get("generator")
             if stream is None or (given is not None and given._cdata != default._cdata):
                 pass
-            elif not (args[0].is_cpu if on_tensor else _on_cpu(kwargs.get("device"))) or fake():
-                pass  # an accelerator's generator is left alone, and fake tensors draw nothing
+            elif not (args[0].is_cpu if on_tensor else _on_cpu(kwargs.get("device"))):
+                pass  # an accelerator's generator is left alone
             elif len(args) > place:
                 args = (*args[:place], stream.torch_generator, *args[place + 1 :])
             else:

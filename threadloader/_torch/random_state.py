@@ -77,13 +77,14 @@ class KeyedGenerator:
 
     WORDS = 624  # of 32 bits, the state of a Mersenne twister
     _OFFSET = 24  # bytes: seed, words left, whether it is seeded, next word
+    _seeded = torch.Generator().manual_seed(0).get_state().numpy()
 
     def __init__(self) -> None:
-        self.generator = torch.Generator().manual_seed(0)
-        self._state = self.generator.get_state()
-        end = self._OFFSET + 8 * self.WORDS
-        self._seed = self._state.numpy()[:8].view("u8")
-        self._words = self._state.numpy()[self._OFFSET : end].view("u8")
+        self.generator = torch.Generator()
+        state = self._seeded.copy()
+        self._state = torch.from_numpy(state)
+        self._seed = state[:8].view("u8")
+        self._words = state[self._OFFSET : self._OFFSET + 8 * self.WORDS].view("u8")
 
     def set(self, seed: int, words: Any) -> None:
         """Set the state.

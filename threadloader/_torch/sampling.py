@@ -5,8 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils.data import (
+    BatchSampler,
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
-__all__ = ["draw_base_seed", "new_generator", "reseed"]
+__all__ = ["BATCHING", "DRAWING", "draw_base_seed", "new_generator"]
+
+BATCHING: tuple[Any, ...] = (BatchSampler,)  # have a ``sampler``
+DRAWING: tuple[Any, ...] = (  # have a ``generator``
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 
 def draw_base_seed(generator: Any) -> int:
@@ -18,11 +31,6 @@ def draw_base_seed(generator: Any) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def new_generator() -> Any:
-    """Return a generator for samplers."""
-    return torch.Generator()
-
-
-def reseed(generator: Any, seed: int) -> None:
-    """Let ``generator`` draw what ``seed`` decides, from 0 to 2**63 - 1."""
-    generator.manual_seed(seed)
+def new_generator(seed: int) -> Any:
+    """Return a generator for samplers that draws what ``seed`` decides."""
+    return torch.Generator().manual_seed(seed)

@@ -1,0 +1,342 @@
+"""A sample draws torch's numbers from a stream of its own; the consumer's are left as by torch."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import PATIENCE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader
+
+from conformance.loading import processes
+from conformance.pictures import picture
+from threadloader import ThreadLoader
+from threadloader.rng import SampleStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+    Draw = Callable[[], Any]
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*use of fork:DeprecationWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+
+legacy = np.random  # its old functions are what is tested
+each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
+HAS_THREAD_SAFE_GENERATOR = hasattr(torch.random, "thread_safe_generator")
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+
+    @torch.jit.script
+    def scripted(x: torch.Tensor) -> torch.Tensor:
+        return torch.rand_like(x) + torch.randn([3]) + nn.functional.dropout(x)
+
+
+def initialised(make: Callable[[torch.Tensor], object]) -> torch.Tensor:
+    weight = torch.empty(2, 3)
+    make(weight)
+    return weight
+
+
+def differentiated() -> torch.Tensor:
+    x = torch.ones(40, requires_grad=True)
+    nn.functional.dropout(x).sum().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def seeded() -> torch.Tensor:
+    torch.manual_seed(int(torch.randint(1 << 40, ()).item()))
+    return torch.rand(2)
+
+
+def forked() -> list[torch.Tensor]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        torch.rand(2)
+    state = torch.get_rng_state()
+    before = torch.rand(2)
+    torch.set_rng_state(state)
+    assert torch.equal(before, torch.rand(2))
+    return [before]
+
+
+def of_vmap() -> torch.Tensor:
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand(())
+
+    return torch.func.vmap(noisy, randomness="different")(torch.zeros(3))
+
+
+def ones(*shape: int) -> torch.Tensor:
+    return torch.ones(*shape)
+
+
+DRAWS: dict[str, Draw] = {
+    "rand": lambda: torch.rand(2),
+    "rand double out": lambda: torch.rand(2, out=torch.empty(2, dtype=torch.float64)),
+    "randn": lambda: torch.randn(3),
+    "randn many": lambda: torch.randn(40),
+    "randint": lambda: torch.randint(1 << 40, (2,)),
+    "randperm": lambda: torch.randperm(20),
+    "normal": lambda: torch.normal(0.0, 1.0, (3,)),
+    "normal of tensors": lambda: torch.normal(ones(3), ones(3)),
+    "bernoulli": lambda: torch.bernoulli(0.5 * ones(40)),
+    "multinomial": lambda: torch.multinomial(ones(1000), 4),
+    "poisson": lambda: torch.poisson(1000 * ones(4)),
+    "rand_like": lambda: torch.rand_like(ones(2)),
+    "randn_like": lambda: torch.randn_like(ones(3)),
+    "randint_like": lambda: torch.randint_like(ones(2), 1 << 20),
+    "uniform_": lambda: ones(2).uniform_(),
+    "normal_": lambda: ones(3).normal_(),
+    "random_": lambda: ones(2).long().random_(),
+    "bernoulli_": lambda: ones(40).bernoulli_(),
+    "exponential_": lambda: ones(2).exponential_(),
+    "geometric_": lambda: ones(6).geometric_(0.01),
+    "cauchy_": lambda: ones(2).cauchy_(),
+    "log_normal_": lambda: ones(3).log_normal_(),
+    "dropout": lambda: nn.functional.dropout(ones(40)),
+    "alpha_dropout": lambda: nn.functional.alpha_dropout(ones(40), training=True),
+    "feature dropout": lambda: nn.functional.dropout2d(ones(1, 40, 2, 2)),
+    "Dropout": lambda: nn.Dropout()(ones(40)),
+    "rrelu": lambda: nn.functional.rrelu(-ones(3), training=True),
+    "gumbel_softmax": lambda: nn.functional.gumbel_softmax(ones(3)),
+    "gradient of dropout": differentiated,
+    "attention": lambda: nn.functional.scaled_dot_product_attention(
+        ones(1, 2, 8, 4), ones(1, 2, 8, 4), torch.arange(64.0).view(1, 2, 8, 4), dropout_p=0.5
+    ),
+    "xavier_uniform_": lambda: initialised(nn.init.xavier_uniform_),
+    "kaiming_normal_": lambda: initialised(nn.init.kaiming_normal_),
+    "trunc_normal_": lambda: initialised(nn.init.trunc_normal_),
+    "orthogonal_": lambda: initialised(nn.init.orthogonal_),
+    "Linear": lambda: nn.Linear(2, 3).weight.detach() + 0,
+    "Normal": lambda: torch.distributions.Normal(0.0, 1.0).sample((3,)),
+    "Beta": lambda: torch.distributions.Beta(1.0, 2.0).sample((2,)),
+    "Dirichlet": lambda: torch.distributions.Dirichlet(ones(3)).sample(),
+    "Categorical": lambda: torch.distributions.Categorical(ones(1000)).sample((3,)),
+    "Binomial": lambda: torch.distributions.Binomial(100_000, 0.5 * ones(3)).sample(),
+    "scripted": lambda: scripted(ones(3)),
+    "given the default": lambda: torch.rand(2, generator=torch.default_generator),
+    "seeded": seeded,
+    "forked": forked,
+    "vmap": of_vmap,
+    "all at once": lambda: [torch.rand(2), random.random(), float(legacy.rand())],
+}
+if HAS_THREAD_SAFE_GENERATOR:
+    DRAWS["thread_safe_generator"] = lambda: torch.rand(
+        2, generator=torch.random.thread_safe_generator()
+    )
+
+each_draw = pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+
+
+class Draws:
+    """Sample ``i`` is what it draws after ``i % 3`` draws that are thrown away."""
+
+    def __init__(self, draw: Draw, size: int = 22) -> None:
+        self.draw = draw
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        for _ in range(index % 3):
+            self.draw()
+        return self.draw()
+
+
+class WholeDraws(Draws):
+    def __getitems__(self, indices: list[int]) -> Any:
+        first = self.draw()
+        return [(first, self[index]) for index in indices]
+
+
+def epoch(dataset: Any, threads: int, seed: int = 5, **arguments: Any) -> list[Any]:
+    """Return the pictures of one epoch's batches, as ``torch.manual_seed`` decides them."""
+    torch.manual_seed(seed)
+    defaults = {"batch_size": 5, "shuffle": isinstance(dataset, Draws)}
+    with ThreadLoader(dataset, threads=threads, **(defaults | arguments)) as loader:
+        return [picture(batch) for batch in loader]
+
+
+@each_draw
+@pytest.mark.parametrize("dataset", [Draws, WholeDraws])
+def test_batches_are_the_same_for_all_numbers_of_threads(
+    dataset: type[Draws], draw: Draw, spawn: Spawn
+) -> None:
+    expected = epoch(dataset(draw), 0)
+    for threads in (1, 2, 7, 32):
+        assert spawn(epoch, dataset(draw), threads).result(PATIENCE) == expected, threads
+    assert spawn(epoch, dataset(draw), 2, 6).result(PATIENCE) != expected
+
+
+@each_draw
+def test_each_sample_draws_numbers_of_its_own(draw: Draw, spawn: Spawn) -> None:
+    def rows() -> list[Any]:
+        loader = ThreadLoader(Draws(draw), None, threads=2)
+        return [str(picture(sample)) for sample in loader]
+
+    drawn = spawn(rows).result(PATIENCE)
+    assert len(set(drawn)) == len(drawn)
+
+
+@each_draw
+def test_a_collate_function_draws_the_same_for_all_numbers_of_threads(
+    draw: Draw, spawn: Spawn
+) -> None:
+    def run(threads: int) -> list[Any]:
+        return epoch(Draws(draw), threads, collate_fn=lambda samples: (samples, draw()))
+
+    expected = run(0)
+    for threads in (1, 3):
+        assert spawn(run, threads).result(PATIENCE) == expected
+
+
+@each_draw
+def test_a_transform_draws_the_same_for_all_numbers_of_threads(draw: Draw, spawn: Spawn) -> None:
+    def run(threads: int) -> list[Any]:
+        return epoch(iter(range(12)), threads, transform=lambda row: (row, draw()))
+
+    expected = run(0)
+    for threads in (1, 2, 5):
+        assert spawn(run, threads).result(PATIENCE) == expected
+
+
+@settings(max_examples=25)
+@given(size=st.integers(1, 40), batch=st.integers(1, 12), threads=st.integers(0, 9))
+def test_a_sample_draws_the_same_in_batches_of_any_size(
+    size: int, batch: int, threads: int
+) -> None:
+    def rows(threads: int, batch: int) -> list[Any]:
+        dataset = Draws(DRAWS["all at once"], size)
+        told = epoch(dataset, threads, batch_size=batch, collate_fn=list, shuffle=True)
+        return [row for batch in told for row in batch[1]]
+
+    assert rows(threads, batch) == rows(0, 7)
+
+
+@each_number_of_threads
+def test_the_second_of_a_pair_of_normal_values_is_not_kept_for_the_next_sample(
+    threads: int, spawn: Spawn
+) -> None:
+    class Normals(Draws):
+        def __getitem__(self, index: int) -> Any:
+            values = [torch.randn(()).item() for _ in range(1 + index % self.draw())]
+            return values[0]
+
+    even = epoch(Normals(lambda: 1), threads, shuffle=False)
+    assert spawn(lambda: epoch(Normals(lambda: 2), threads, shuffle=False)).result(PATIENCE) == even
+
+
+@each_number_of_threads
+def test_seeding_torch_in_a_sample_changes_that_sample_only(threads: int, spawn: Spawn) -> None:
+    state = torch.Generator().manual_seed(8).get_state()
+
+    class Meddles(Draws):
+        def __getitem__(self, index: int) -> Any:
+            if index % 4 == 1:
+                torch.manual_seed(1)
+            elif index % 4 == 2:
+                torch.set_rng_state(state)
+            elif index % 4 == 3:
+                torch.seed()
+            return super().__getitem__(index)
+
+    def rows(dataset: Any, threads: int) -> list[float]:
+        torch.manual_seed(5)
+        return [batch.item() for batch in ThreadLoader(dataset, threads=threads)]
+
+    plain = rows(Draws(lambda: torch.rand(())), 0)
+    meddled = spawn(rows, Meddles(lambda: torch.rand(())), threads).result(PATIENCE)
+    assert meddled[::4] == plain[::4]
+    assert meddled[1] == meddled[13]  # seeded alike, and one draw before
+    assert meddled[1] != plain[1]
+
+
+def left_behind(loader: Any, between: Callable[[], Any]) -> list[Any]:
+    """Return what a consumer draws itself in two epochs, and its random states in the end."""
+    torch.manual_seed(9)
+    random.seed(9)
+    legacy.seed(9)
+    drawn = [[between() for _ in loader] for _ in range(2)]
+    kind, words, *rest = legacy.get_state()
+    states = [torch.get_rng_state().tolist(), random.getstate(), kind, words.tolist(), rest]
+    return [drawn, states, torch.initial_seed()]
+
+
+def consumed() -> list[Any]:
+    dropped = nn.functional.dropout(ones(20)).tolist()
+    return [dropped, torch.randn(3).tolist(), random.gauss(0, 1), legacy.normal()]
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_the_consumer_is_left_as_torchs_worker_processes_leave_it(
+    shuffle: bool, threads: int, spawn: Spawn
+) -> None:
+    dataset = Draws(DRAWS["all at once"])
+    loader = processes(2)(dataset, 5, shuffle=shuffle)
+    expected = left_behind(loader, consumed)
+    ours = ThreadLoader(dataset, 5, shuffle=shuffle, threads=threads)
+    assert spawn(left_behind, ours, consumed).result(PATIENCE) == expected
+
+
+@each_number_of_threads
+def test_seeding_in_samples_leaves_the_consumer_alone(threads: int, spawn: Spawn) -> None:
+    def meddle() -> torch.Tensor:
+        torch.manual_seed(1)
+        random.seed(1)
+        legacy.seed(1)
+        return torch.rand(2)
+
+    expected = left_behind(DataLoader(Draws(lambda: ones(1)), 5), consumed)
+    ours = ThreadLoader(Draws(meddle), 5, threads=threads)
+    assert spawn(left_behind, ours, consumed).result(PATIENCE) == expected
+
+
+@each_number_of_threads
+def test_a_generator_given_by_the_sample_is_used(threads: int, spawn: Spawn) -> None:
+    def own() -> torch.Tensor:
+        return torch.rand(2, generator=torch.Generator().manual_seed(2))
+
+    expected = picture(own().repeat(5, 1))
+    got = spawn(lambda: epoch(Draws(own), threads, drop_last=True)).result(PATIENCE)
+    assert got == [expected] * 4
+
+
+def test_torchs_first_draws_of_positions_do_not_collide() -> None:
+    stream = SampleStream()
+    counted: list[None] = []
+    stream.move(9, b"sample", 0, counted)
+    drawn = set()
+    for _ in range(20_000):
+        generator = stream.torch_generator
+        drawn.add(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+        counted.append(None)
+    assert len(drawn) == 20_000
+
+
+@each_number_of_threads
+def test_without_isolation_draws_come_from_the_global_state(threads: int, spawn: Spawn) -> None:
+    def rows(threads: int) -> list[float]:
+        torch.manual_seed(5)
+        dataset = Draws(lambda: torch.rand(()))
+        loader = ThreadLoader(dataset, 22, threads=threads, isolate_rng=False)
+        return sorted(next(iter(loader)).tolist())
+
+    torch.manual_seed(5)
+    iter(processes(0)(range(3)))  # draws a base seed, as every loader does
+    expected = sorted(torch.rand(()).item() for _ in range(22 + sum(n % 3 for n in range(22))))
+    assert set(spawn(rows, threads).result(PATIENCE)) <= set(expected)

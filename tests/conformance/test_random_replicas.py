@@ -1,0 +1,248 @@
+"""Replicas draw what torch's worker processes draw; pipes, nested loaders and threads besides."""
+
+from __future__ import annotations
+
+import random
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import PATIENCE
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
+
+from conformance.loading import processes
+from conformance.pictures import picture
+from threadloader import ThreadLoader
+from threadloader.rng import WorkerStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+    Draw = Callable[[], Any]
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+legacy = np.random  # its old functions are what is tested
+SEED = 11
+
+
+def told(loader: Any, epochs: int = 2) -> list[Any]:
+    """Return the pictures of the batches, epoch by epoch, as ``torch.manual_seed`` decides them."""
+    torch.manual_seed(SEED)
+    random.seed(SEED)
+    legacy.seed(SEED)
+    return [[picture(batch) for batch in loader] for _ in range(epochs)]
+
+
+def draw_all() -> list[Any]:
+    return [torch.rand(2), random.random(), legacy.rand()]
+
+
+class Replica(IterableDataset[Any]):
+    """Yields what it draws, and drew at first."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> Iterator[Any]:
+        first = self.draw()
+        for _ in range(5):
+            yield first, self.draw()
+
+
+DRAWS: dict[str, Draw] = {
+    "random": lambda: [random.random(), random.gauss(0, 1), random.randint(0, 1 << 30)],
+    "numpy": lambda: [legacy.rand(), legacy.normal(), legacy.randint(1 << 30)],
+    "torch": lambda: [torch.rand(2), torch.randn(3), torch.randperm(9)],
+    "dropout": lambda: nn.functional.dropout(torch.ones(20)),
+    "Normal": lambda: torch.distributions.Normal(0.0, 1.0).sample((3,)),
+    "initial_seed": torch.initial_seed,
+    "get_rng_state": torch.get_rng_state,
+    "random.getstate": lambda: torch.tensor(random.getstate()[1]),
+    "np.random.get_state": lambda: legacy.get_state()[1].astype(np.int64),
+}
+each_draw = pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+
+
+@each_draw
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_replicas_draw_what_torchs_worker_processes_draw(
+    persistent: bool, workers: int, draw: Draw, spawn: Spawn
+) -> None:
+    arguments: dict[str, Any] = {"batch_size": 2, "persistent_workers": persistent}
+    expected = told(processes(workers)(Replica(draw), **arguments))
+    with ThreadLoader(Replica(draw), threads=workers, **arguments) as loader:
+        assert spawn(told, loader).result(PATIENCE) == expected
+
+
+@each_draw
+def test_the_calling_thread_draws_what_one_thread_draws(draw: Draw, spawn: Spawn) -> None:
+    if draw is DRAWS["initial_seed"]:
+        pytest.skip("without workers it is the process's own")
+    expected = told(ThreadLoader(Replica(draw), 2, threads=0))
+    got = spawn(told, ThreadLoader(Replica(draw), 2, threads=1)).result(PATIENCE)
+    assert got == expected
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_collating_and_worker_init_fn_draw_what_they_draw_in_processes(
+    workers: int, spawn: Spawn
+) -> None:
+    def seed_worker(_: int) -> None:  # of torch's notes on reproducibility
+        seed = torch.initial_seed() % 2**32
+        legacy.seed(seed)
+        random.seed(seed)
+
+    def collate(samples: list[Any]) -> Any:
+        return samples, draw_all()
+
+    def build(loader: Callable[..., Any]) -> Any:
+        dataset = Replica(draw_all)
+        return loader(dataset, 2, worker_init_fn=seed_worker, collate_fn=collate)
+
+    expected = told(build(processes(workers)))
+    ours = build(lambda *given, **named: ThreadLoader(*given, threads=workers, **named))
+    assert spawn(told, ours).result(PATIENCE) == expected
+
+
+@pytest.mark.parametrize("base_seed", [0, 1, (1 << 32) - 1, 1 << 32, (1 << 63) - 1])
+def test_numpy_is_seeded_as_in_torchs_worker_processes(base_seed: int) -> None:
+    for number in (0, 1, 31):
+        words = torch_worker._generate_state(base_seed, number)  # noqa: SLF001  # what is compared
+        expected = legacy.RandomState(words).random_sample(5).tolist()
+        stream = WorkerStream(base_seed, number)
+        assert stream.legacy_generator.random_sample(5).tolist() == expected
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 3])
+def test_data_pipes_follow_a_seed_and_leave_the_consumer_alone(threads: int, spawn: Spawn) -> None:
+    pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
+
+    def make(seed: int) -> Any:
+        pipe = pipes.IterableWrapper(range(12)).shuffle()
+        return ThreadLoader(
+            pipe, 4, threads=threads, seed=seed, transform=lambda row: (row, torch.rand(2))
+        )
+
+    def epochs(seed: int) -> list[Any]:
+        with make(seed) as loader:
+            return [[picture(batch) for batch in loader] for _ in range(2)]
+
+    before = torch.get_rng_state().tolist()
+    first = spawn(epochs, 1).result(PATIENCE)
+    assert torch.get_rng_state().tolist() == before
+    torch.manual_seed(SEED)
+    assert spawn(epochs, 1).result(PATIENCE) == first
+    assert spawn(epochs, 2).result(PATIENCE) != first
+    assert first[0] != first[1]
+    rows = sorted(row for batch in make(1) for row in batch[0].tolist())
+    assert rows == list(range(12))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_a_transform_of_a_data_pipe_draws_the_same_for_all_numbers_of_threads(
+    workers: int, spawn: Spawn
+) -> None:
+    pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
+
+    def make(threads: int) -> Any:
+        pipe = pipes.IterableWrapper(range(12)).shuffle()
+        return ThreadLoader(pipe, 4, threads=threads, seed=3, transform=lambda _: draw_all())
+
+    expected = told(make(0))
+    assert spawn(told, make(workers)).result(PATIENCE) == expected
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda dataset: DataLoader(dataset, 2, shuffle=True),
+        lambda dataset: ThreadLoader(dataset, 2, shuffle=True, threads=0),
+        lambda dataset: ThreadLoader(dataset, 2, shuffle=True, threads=2),
+    ],
+    ids=["DataLoader", "ThreadLoader", "two threads"],
+)
+def test_a_loader_in_a_sample_draws_what_the_sample_decides(
+    inner: Callable[[Any], Any], spawn: Spawn
+) -> None:
+    class Inner:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            return index, draw_all()
+
+    class Outer(Inner):
+        def __getitem__(self, index: int) -> Any:
+            return [draw_all(), [picture(batch) for batch in inner(Inner())], draw_all()]
+
+    def make(threads: int) -> Any:
+        return ThreadLoader(Outer(), 2, threads=threads, shuffle=True, collate_fn=list)
+
+    expected = told(make(0))
+    for threads in (1, 2, 7):
+        assert spawn(told, make(threads)).result(PATIENCE) == expected
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.random, "thread_safe_generator"), reason="torch is older than 2.13"
+)
+def test_thread_safe_generator_is_the_samples_own(spawn: Spawn) -> None:
+    class Both:
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, _: int) -> Any:
+            state = torch.get_rng_state()
+            given = torch.rand(2, generator=torch.random.thread_safe_generator())
+            torch.set_rng_state(state)
+            info = get_worker_info()
+            return torch.equal(given, torch.rand(2)), info is None or info.rng is not None
+
+    loader = ThreadLoader(Both(), 9, threads=2, collate_fn=list)
+    assert spawn(list, loader).result(PATIENCE) == [[(True, True)] * 9]
+    assert torch.random.thread_safe_generator() is None
+
+
+def test_threads_outside_of_loading_draw_valid_numbers_while_epochs_come_and_go(
+    spawn: Spawn,
+) -> None:
+    ended = threading.Event()
+
+    def draw() -> bool:
+        good = True
+        while not ended.is_set():
+            numbers = torch.rand(20)
+            good &= bool((numbers >= 0).all()) and bool((numbers < 1).all())
+            good &= sorted(torch.randperm(20).tolist()) == list(range(20))
+            good &= 0 <= random.random() < 1 and 0 <= legacy.rand() < 1
+            good &= nn.functional.dropout(torch.ones(4)).max().item() in (0.0, 2.0)
+        return good
+
+    def rows(threads: int) -> list[Any]:
+        loader = ThreadLoader(range(8), 2, threads=threads, seed=1, collate_fn=lambda _: draw_all())
+        return [picture(batch) for batch in loader]
+
+    drawing = [spawn(draw) for _ in range(4)]
+    try:
+        expected = rows(0)
+        for n in range(20):
+            assert spawn(rows, n % 4).result(PATIENCE) == expected
+    finally:
+        ended.set()
+    assert all(future.result(PATIENCE) for future in drawing)
+
+
+def test_warnings_are_none_of_ours(spawn: Spawn) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = ThreadLoader(range(8), 2, threads=2, collate_fn=lambda _: draw_all())
+        assert len(spawn(list, loader).result(PATIENCE)) == 4
