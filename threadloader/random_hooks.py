@@ -186,14 +186,14 @@ class _Hooks:
         hold, release: shared, also from finalizers, which may run inside of either.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, redirections: tuple[_Redirection, ...]) -> None:
+        self._redirections = redirections  # of one module each
         self._lock = RLock()
         # All below: guarded by _lock.
         self._holders = 0
         self._forks = 0  # of this process and its ancestors
         self._redirected = False
         self._settling = False  # a call from a finalizer leaves it to the one that it interrupts
-        self._redirections: tuple[_Redirection, ...] = ()
 
     def hold(self) -> int:
         """Redirect the functions until `release` is called with what this returns."""
@@ -215,7 +215,6 @@ class _Hooks:
         self._settling = True
         try:
             while self._redirected != (self._holders > 0):
-                self._redirections = self._redirections or _redirections()
                 self._redirected = not self._redirected
                 if self._redirected:
                     _shared.__class__ = _Redirected
@@ -231,7 +230,7 @@ class _Hooks:
         self._lock = RLock()
         self._forks += 1
         self._holders, self._settling = 0, False
-        self._redirected = self._redirected or bool(self._redirections)  # or half-way there
+        self._redirected = True  # or half-way there
         self._settle()
         if here.stream is not None:  # a worker forked: the child's random state is its own
             here.stream = here.outer = here.samples = None
@@ -239,7 +238,7 @@ class _Hooks:
 
 
 _operators = _torch.teach_random(here)
-_hooks = _Hooks()
+_hooks = _Hooks(_redirections())  # made here: in a first epoch they would take 0.5 ms of it
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_hooks.forked)
 
