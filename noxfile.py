@@ -58,10 +58,10 @@ def tests_torch(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def clients(session: nox.Session) -> None:
-    """Run packages that use a DataLoader, such as Lightning and Accelerate, with a ThreadLoader."""
+    """Run packages that use a DataLoader, or augment samples, with a ThreadLoader."""
     add_torch(session)
     install(session, ".", "clients")
-    run_pytest(session, "tests/clients")
+    run_pytest(session, "tests/clients", "tests/conformance/test_random_transforms.py")
 
 
 @nox.session(python="3.13")
