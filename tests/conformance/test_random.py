@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sysconfig
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,6 @@ DRAWS: dict[str, Draw] = {
     "Dropout": lambda: nn.Dropout()(ones(40)),
     "rrelu": lambda: nn.functional.rrelu(-ones(3), training=True),
     "gumbel_softmax": lambda: nn.functional.gumbel_softmax(ones(3)),
-    "gradient of dropout": differentiated,
     "attention": lambda: nn.functional.scaled_dot_product_attention(
         ones(1, 2, 8, 4), ones(1, 2, 8, 4), torch.arange(64.0).view(1, 2, 8, 4), dropout_p=0.5
     ),
@@ -133,6 +133,10 @@ DRAWS: dict[str, Draw] = {
     "vmap": of_vmap,
     "all at once": lambda: [torch.rand(2), random.random(), float(legacy.rand())],
 }
+# torch 2.12 leaves a Python object in the C++ storage of a thread that ran backward(); on 3.13t the
+# interpreter may crash when such a thread ends, with or without this package.
+if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+    DRAWS["gradient of dropout"] = differentiated
 if HAS_THREAD_SAFE_GENERATOR:
     DRAWS["thread_safe_generator"] = lambda: torch.rand(
         2, generator=torch.random.thread_safe_generator()
