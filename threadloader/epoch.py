@@ -340,7 +340,10 @@ class Epoch(Iterator[Any]):
                     return
             except Exception as error:  # noqa: BLE001  # raised in its place, after what came before
                 end_thread_at_exit()
-                self._open.append(FailedBatch(error))
+                # Of an epoch that another thread has closed nobody wants it, and it would keep
+                # this frame, and with it the iterator.
+                if not self._progress.cancelled:
+                    self._open.append(FailedBatch(error))
                 return
             self._open.append(batch)
 
