@@ -320,6 +320,18 @@ def test_a_generator_given_by_the_sample_is_used(threads: int, spawn: Spawn) -> 
     assert got == [expected] * 4
 
 
+def test_threads_may_share_a_generator_and_make_their_own(spawn: Spawn) -> None:
+    shared = torch.Generator()
+
+    def draw() -> torch.Tensor:
+        torch.rand(2, generator=shared)
+        torch.rand(2, generator=torch.default_generator)
+        return torch.rand(2, generator=torch.Generator().manual_seed(5))
+
+    batches = spawn(epoch, Draws(draw, 300), 7).result(3 * PATIENCE)
+    assert batches == epoch(Draws(draw, 300), 0)
+
+
 def test_torchs_first_draws_of_positions_do_not_collide() -> None:
     stream = SampleStream()
     counted: list[None] = []

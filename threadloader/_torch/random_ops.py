@@ -12,6 +12,7 @@ is done where it fails.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["OperatorsByKey"]
 
 _NAME = "TESTING_ONLY_GenericMode"
+MOST_KEPT = 4096  # Python objects of generators that are kept, 5 KB each with their generator
 
 
 class OperatorsByKey:
@@ -33,11 +35,22 @@ class OperatorsByKey:
     Raises:
         Exception: Something that this rests on is not there.
 
+    Invariants, whenever ``_lock`` is not held:
+        1. The objects that kernels were given for generators live on in ``_kept``, the last
+           `MOST_KEPT` of them.  torch makes such an object for a generator that has none and
+           notes it there, without a lock: were it to die, another thread that draws from the same
+           generator could be about to use it, and crash on a free-threaded build.
+           Source: ``THPGenerator_Wrap`` in torch/csrc/Generator.cpp.
+
     Threads:
-        all: any; nothing changes after `__init__`.
+        all: any.
     """
 
     def __init__(self, here: Any) -> None:
+        self._lock = Lock()
+        # All below, but what never changes: guarded by _lock; looked at without it, as reading a
+        # dict is atomic on both builds.
+        self._kept: dict[int, Any] = {}
         self._key = torch._C._dispatch_key_parse(_NAME)
         self._include: Any = torch._C._dispatch_tls_set_dispatch_key_included
         self._is_included: Any = torch._C._dispatch_tls_is_dispatch_key_included
@@ -72,11 +85,14 @@ class OperatorsByKey:
         redispatch = operator._handle.redispatch_boxed
         # Kernels see another object for torch's global generator.
         default: Any = torch.default_generator
+        kept = self._kept
         key, keys_without, include = self._key, torch._C.DispatchKeySet(self._key), self._include
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
             stream = here.stream
             given = args[place] if len(args) > place else kwargs.get("generator")
+            if given is not None and id(given) not in kept:
+                self._keep(given)
             if stream is None or (given is not None and given._cdata != default._cdata):
                 pass
             elif not (args[0].is_cpu if on_tensor else _on_cpu(kwargs.get("device"))):
@@ -93,6 +109,13 @@ class OperatorsByKey:
                 include(key, True)
 
         return kernel
+
+    def _keep(self, generator: Any) -> None:
+        with self._lock:
+            self._kept[id(generator)] = generator
+            if len(self._kept) > MOST_KEPT:
+                oldest = next(iter(self._kept))
+                del self._kept[oldest]
 
 
 def _on_cpu(device: Any) -> bool:
