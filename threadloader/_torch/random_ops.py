@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["OperatorsByKey"]
 
 _NAME = "TESTING_ONLY_GenericMode"
-MOST_KEPT = 4096  # Python objects of generators that are kept, 5 KB each with their generator
+MOST_KEPT = 1024  # Python objects of generators that are kept, 5 KB each with their generator
 
 
 class OperatorsByKey:
