@@ -141,7 +141,10 @@ def test_a_generator_of_numpy_decides_the_order() -> None:
     assert len(one) == 50
 
 
-@pytest.mark.parametrize("arguments", [{"sampler": [0]}, {"batch_sampler": [[0]]}])
+@pytest.mark.parametrize(
+    "arguments",
+    [{"sampler": [0]}, {"sampler": []}, {"batch_sampler": [[0]]}, {"batch_sampler": []}],
+)
 def test_it_excludes_what_shuffle_excludes(arguments: dict[str, list[int]]) -> None:
     with pytest.raises(ValueError, match="mutually exclusive"):
         ThreadLoader(range(4), shuffle="keyed", **arguments)

@@ -167,7 +167,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             check_stream(shuffle, sampler, batch_sampler)
         workers = workers_for(workers, streams=streams, plain=plain, transform=transform)
         self._seeds = Seeds()
-        if shuffle == "keyed" and not (streams or sampler or batch_sampler):  # or torch refuses it
+        ordered = streams or sampler is not None or batch_sampler is not None
+        if shuffle == "keyed" and not ordered:  # or torch refuses it
             sampler, shuffle = KeyedSampler(dataset, generator), None
         super().__init__(
             _torch.as_iterable_dataset(dataset) if plain else dataset,  # type: ignore[arg-type]
