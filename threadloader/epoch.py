@@ -188,7 +188,7 @@ class Epoch(Iterator[Any]):
         except Exception:
             raise
         except BaseException as error:  # Ctrl-C, say, here or in a sample
-            self._cancel()  # and wait for nobody: the sample that runs may never end
+            self.cancel()  # and wait for nobody: the sample that runs may never end
             if failure is None:
                 # It came up in our own frames, all of which hold this iterator.
                 error.with_traceback(None)
@@ -203,15 +203,12 @@ class Epoch(Iterator[Any]):
 
         Persistent workers are not waited for: they may run samples of another epoch.
         """
-        self._cancel()
+        self.cancel()
         if self._staff is not None and self._owns_staff:
             self._staff.join()
 
     def cancel(self) -> None:
         """End the epoch as `close` does, but wait for nobody."""
-        self._cancel()
-
-    def _cancel(self) -> None:
         if self._pid != os.getpid():  # forked: a lock may be held by a thread that is not here
             self._progress.cancel()
             return
@@ -262,7 +259,7 @@ class Epoch(Iterator[Any]):
                 raise _closed()
             if batch is None:
                 self._ended = True
-                self._cancel()  # for an epoch of no batches; all others have ended their pool
+                self.cancel()  # for an epoch of no batches; all others have ended their pool
                 raise StopIteration
             return batch
         finally:
@@ -301,7 +298,7 @@ class Epoch(Iterator[Any]):
             try:
                 in_time = staff.ready(limit, progress)
             except Exception:
-                self._cancel()
+                self.cancel()
                 self._ended = True
                 raise
             if limit is not None:

@@ -35,7 +35,7 @@ from threadloader.arguments import (
 from threadloader.collate import Collation
 from threadloader.epoch import Epoch, Window
 from threadloader.fetch import fetches_whole_batches
-from threadloader.opening import EpochSeeds, Opening
+from threadloader.opening import Opening
 from threadloader.order import BatchSampler, KeyedSampler, Pace, make_sampler
 from threadloader.pool import end_thread_at_exit
 from threadloader.ring import Ring, RingStatistics
@@ -252,7 +252,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         seeded = self.seed is not None
         planner = opening.planner(self._index_sampler, generator if seeded else None)
         kept = self._roster.kept(opening)
-        seeds = EpochSeeds(*self._seeds.draw(generator, fresh=seeded or kept is None))
+        seeds = self._seeds.draw(generator, fresh=seeded or kept is None)
         staff = kept
         if kept is None and self.num_workers:
             # As torch does a second time with new workers.  Its second start of the sampler would

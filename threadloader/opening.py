@@ -25,17 +25,10 @@ if TYPE_CHECKING:
     from threadloader.collate import Collation
     from threadloader.dataset_copy import DatasetCopy
     from threadloader.fetch import Fetches
+    from threadloader.seeds import EpochSeeds
     from threadloader.stats import Stats
 
-__all__ = ["EpochSeeds", "Opening"]
-
-
-@dataclass(frozen=True, slots=True)
-class EpochSeeds:
-    """What the random numbers of one epoch follow from."""
-
-    workers: int  # the base seed; a worker's own is this plus its number
-    samples: int  # of the streams of samples and batches
+__all__ = ["Opening"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +92,7 @@ class Opening:
             if fresh or staff is None:
                 prepare()
             else:
-                staff.pools[number].put(Errand(prepare))
+                staff.pools[number].put(Errand(lambda _, prepare=prepare: prepare()))
 
     def planner(self, index_sampler: Iterable[Any], seeded: Any) -> Planner | None:
         """Start the sampler; None where there is no sampler.
@@ -153,8 +146,10 @@ class Opening:
                 seed=seed,
                 stream=own,
             )
-        fetchers: list[Fetches] = [Fetcher(self.dataset, whole=self.whole)]
-        if staff is not None:
-            fetchers = staff.fetchers
+        if staff is None:
+            pool = None
+            fetchers: list[Fetches] = [Fetcher(self.dataset, whole=self.whole)]
+        else:
+            pool, fetchers = staff.pools[0], staff.fetchers
         stages = Stages(fetchers, self.whole, pace, collation, seed)
-        return SamplerFeed(planner, stages, None if staff is None else staff.pools[0], own)
+        return SamplerFeed(planner, stages, pool, own)

@@ -6,6 +6,7 @@ by it, too, and nobody's random state is touched.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,15 @@ import numpy as np
 from threadloader import _torch
 from threadloader.rng import epoch_seed
 
-__all__ = ["Seeds", "draw_seed"]
+__all__ = ["EpochSeeds", "Seeds", "draw_seed"]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSeeds:
+    """What the random numbers of one epoch follow from."""
+
+    workers: int  # the base seed; a worker's own is this plus its number
+    samples: int  # of the streams of samples and batches
 
 
 class Seeds:
@@ -38,8 +47,8 @@ class Seeds:
         epoch, self.epoch = self.epoch, self.epoch + 1
         return given if seed is None else _torch.new_generator(epoch_seed(seed, epoch))
 
-    def draw(self, generator: Any, *, fresh: bool) -> tuple[int, int]:
-        """Return the base seed of the workers, and the seed of the epoch's samples.
+    def draw(self, generator: Any, *, fresh: bool) -> EpochSeeds:
+        """Return the seeds of the epoch that has begun.
 
         Args:
             generator: As `begin_epoch` returned it.
@@ -49,7 +58,8 @@ class Seeds:
             self._base, self._since = draw_seed(generator), 0
         else:
             self._since += 1
-        return self._base, epoch_seed(self._base, self._since) if self._since else self._base
+        samples = epoch_seed(self._base, self._since) if self._since else self._base
+        return EpochSeeds(self._base, samples)
 
 
 def draw_seed(generator: Any) -> int:

@@ -263,7 +263,7 @@ def _enter(
             introduced(number, job.workers, job.base_seed, dataset, rng),
         ):
             if startup is not None:
-                init_fn = init_fns[number % len(init_fns)]
+                init_fn = init_fns[number]
                 startup.begun(number, _error_of(init_fn, number))
             yield Worker(number, f"worker {number}", counters)
     finally:
@@ -276,8 +276,7 @@ def _enter(
 def _error_of(init_fn: Any, number: int) -> BaseException | None:
     """Call a ``worker_init_fn``; return what it raises."""
     try:
-        if init_fn is not None:
-            init_fn(number)
+        init_fn(number)
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         BaseException.with_traceback(error, error.__traceback__ and error.__traceback__.tb_next)
         return error

@@ -143,35 +143,25 @@ class StreamBatch(OpenBatch):
         as `OpenBatch`; begin: the worker that reads the source.
     """
 
-    __slots__ = ("sequence", "source")
+    __slots__ = ("source",)
 
     def __init__(self, sequence: int, source: Source, stages: Stages, progress: Progress) -> None:
         unread = PlannedBatch(sequence, (), None, label="row")
         super().__init__(unread, stages, progress, begin=False)
-        self.sequence = sequence
         self.source = source
 
 
-class Reading:
-    """The work of reading one batch; it is one job.
+class Errand:
+    """Work that is one job, for the thread whose turn it is.
 
     Args:
-        batch: The batch.
-        stages: What workers need.
-        progress: Of the epoch.
-        hand_on: Takes the batch when it was read; None has it collated by the thread that read.
+        job: The job.
     """
 
     __slots__ = ("_job",)
 
-    def __init__(
-        self,
-        batch: StreamBatch,
-        stages: Stages,
-        progress: Progress,
-        hand_on: Callable[[OpenBatch], None] | None,
-    ) -> None:
-        self._job: Job[Worker] | None = partial(_read, batch, stages, progress, hand_on)
+    def __init__(self, job: Job[Worker]) -> None:
+        self._job: Job[Worker] | None = job
 
     def claim(self) -> Job[Worker] | None:
         """Return the job, and then None."""
@@ -183,22 +173,26 @@ class Reading:
         return 1
 
 
-class Errand:
-    """The work of doing one thing in a worker's thread, in its turn; it must not raise."""
+class Reading(Errand):
+    """The work of reading one batch.
 
-    __slots__ = ("_errand",)
+    Args:
+        batch: The batch.
+        stages: What workers need.
+        progress: Of the epoch.
+        hand_on: Takes the batch when it was read; None has it collated by the thread that read.
+    """
 
-    def __init__(self, errand: Callable[[], None]) -> None:
-        self._errand: Callable[[], None] | None = errand
+    __slots__ = ()
 
-    def claim(self) -> Job[Worker] | None:
-        """Return the job, and then None."""
-        errand, self._errand = self._errand, None
-        return None if errand is None else lambda _: errand()
-
-    def jobs(self) -> int:
-        """Return 1."""
-        return 1
+    def __init__(
+        self,
+        batch: StreamBatch,
+        stages: Stages,
+        progress: Progress,
+        hand_on: Callable[[OpenBatch], None] | None,
+    ) -> None:
+        super().__init__(partial(_read, batch, stages, progress, hand_on))
 
 
 def read_inline(batch: StreamBatch, stages: Stages, progress: Progress, worker: Worker) -> None:
@@ -227,7 +221,7 @@ def _read(
             progress.collated(batch, None)
             return
         rows, position = range(len(samples)), batch.source.position - len(samples)
-        batch.begin(PlannedBatch(batch.sequence, rows, samples, position, label="row"))
+        batch.begin(PlannedBatch(batch.plan.sequence, rows, samples, position, label="row"))
         if hand_on is None:
             work_inline(batch, worker)
         else:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from threadloader._torch.random_ops import on_cpu
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -77,7 +79,7 @@ class _Mode(TorchFunctionMode):
         kwargs = kwargs or {}
         if function in self._functions and kwargs.get("generator") is None:
             stream = self._here.stream
-            if stream is not None and _on_cpu(args, kwargs):
+            if stream is not None and _draws_on_cpu(args, kwargs):
                 kwargs = {**kwargs, "generator": stream.torch_generator}
         return function(*args, **kwargs)
 
@@ -90,9 +92,8 @@ def _takes_generator(like: Any) -> bool:
     return True
 
 
-def _on_cpu(args: Any, kwargs: Any) -> bool:
+def _draws_on_cpu(args: Any, kwargs: Any) -> bool:
     """Whether a call draws on the CPU."""
     if args and isinstance(args[0], torch.Tensor):
         return args[0].is_cpu
-    device = kwargs.get("device")
-    return device is None or torch.device(device).type == "cpu"
+    return on_cpu(kwargs.get("device"))

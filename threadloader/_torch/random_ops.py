@@ -20,7 +20,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["OperatorsByKey"]
+__all__ = ["OperatorsByKey", "on_cpu"]
 
 _NAME = "TESTING_ONLY_GenericMode"
 MOST_KEPT = 1024  # Python objects of generators that are kept, 5 KB each with their generator
@@ -95,7 +95,7 @@ class OperatorsByKey:
                 self._keep(given)
             if stream is None or (given is not None and given._cdata != default._cdata):
                 pass
-            elif not (args[0].is_cpu if on_tensor else _on_cpu(kwargs.get("device"))):
+            elif not (args[0].is_cpu if on_tensor else on_cpu(kwargs.get("device"))):
                 pass  # an accelerator's generator is left alone
             elif len(args) > place:
                 args = (*args[:place], stream.torch_generator, *args[place + 1 :])
@@ -118,7 +118,8 @@ class OperatorsByKey:
                 del self._kept[oldest]
 
 
-def _on_cpu(device: Any) -> bool:
+def on_cpu(device: Any) -> bool:
+    """Whether a device that a factory function is given is the CPU."""
     return device is None or torch.device(device).type == "cpu"
 
 
