@@ -13,6 +13,7 @@ import threadloader
 PROMISED = [
     "ClosedError",
     "SampleError",
+    "StateError",
     "Statistics",
     "ThreadLoader",
     "ThreadLoaderError",

@@ -10,11 +10,18 @@ import pytest
 from threadloader.collate import Collation
 from threadloader.feed import SamplerFeed, StreamFeed, open_stream
 from threadloader.fetch import Fetcher
-from threadloader.order import BatchSampler, Pace, Planner
+from threadloader.order import Pace, Planner
+from threadloader.position import Lane, Position
 from threadloader.ring import Ring
+from threadloader.sampler_pass import UserPass
+from threadloader.samplers import BatchSampler
 from threadloader.stats import Stats
 from threadloader.stream import Given, Source, StreamBatch
 from threadloader.work import Progress, Stages, Worker
+
+
+def position_of(sources: list[Source]) -> Position:
+    return Position(0, [Lane() for _ in sources], turn=len(sources) - 1)
 
 
 def collation() -> Collation:
@@ -31,7 +38,7 @@ def worker() -> Worker:
 
 def feed_of(*sizes: int, announced: tuple[Any, int | None] = (None, None)) -> StreamFeed:
     sources = [Source(number, range(size), 2, drop_last=False) for number, size in enumerate(sizes)]
-    return StreamFeed(sources, stages(), [], None, announced)
+    return StreamFeed(sources, stages(), [], None, announced, position_of(sources))
 
 
 def drawn(feed: StreamFeed, batches: int) -> list[int]:
@@ -60,7 +67,9 @@ def test_an_exhausted_source_is_skipped_and_the_others_keep_their_turns() -> Non
 
 def test_out_of_order_the_turn_is_the_source_s_with_the_fewest_batches_on_their_way() -> None:
     sources = [Source(number, range(9), 2, drop_last=False) for number in range(2)]
-    feed = StreamFeed(sources, stages(), [], None, (None, None), in_order=False)
+    feed = StreamFeed(
+        sources, stages(), [], None, (None, None), position_of(sources), in_order=False
+    )
     batches = [feed.draw(Progress()) for _ in range(4)]
     for _ in range(3):  # those of source 0 never leave
         assert batches[1] is not None
@@ -90,8 +99,9 @@ def test_a_batch_is_read_and_collated_in_the_calling_thread() -> None:
 
 
 def test_an_error_of_iter_is_raised_at_once_without_threads() -> None:
+    sources = [Source(0, 7, 2, drop_last=False)]
     with pytest.raises(TypeError):
-        StreamFeed([Source(0, 7, 2, drop_last=False)], stages(), [], None, (None, None))
+        StreamFeed(sources, stages(), [], None, (None, None), position_of(sources))
 
 
 def test_more_batches_than_the_length_are_warned_of_each_time() -> None:
@@ -121,18 +131,21 @@ def test_a_stream_without_pools_has_one_source() -> None:
         pace=Pace(),
         collation=collation(),
         announced=(None, None),
+        position=Position(0, []),
     )
     assert drawn(feed, 3) == [0, 0, 0]
 
 
 def test_a_sampler_s_feed_ends_with_the_sampler() -> None:
-    planner = Planner(BatchSampler(range(3), 2, drop_last=False), batched=True, whole=False)
+    planner = Planner(
+        UserPass(BatchSampler(range(3), 2, drop_last=False)), Lane(), batched=True, whole=False
+    )
     shared = Stages([Fetcher(range(3), whole=False)], False, Pace(), collation())
-    feed, progress = SamplerFeed(planner, shared, None), Progress()
+    feed, progress = SamplerFeed(planner, shared, None, Position(0, [Lane()])), Progress()
     taken = []
     while (batch := feed.draw(progress)) is not None:
         feed.work(batch, progress, worker())
         taken.append(list(batch.take()))
-        feed.left(batch)  # does nothing
+        feed.left(batch)
         feed.returned()
     assert taken == [[0, 1], [2]]

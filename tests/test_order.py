@@ -12,14 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadloader import ThreadLoader
-from threadloader.order import (
-    BatchSampler,
-    Pace,
-    Planner,
-    RandomSampler,
-    SequentialSampler,
-    TicketCutter,
-)
+from threadloader.order import Pace, Planner, TicketCutter
+from threadloader.position import Lane
+from threadloader.sampler_pass import UserPass
+from threadloader.samplers import BatchSampler, RandomSampler, SequentialSampler
 from threadloader.ticket import PlannedBatch, Ticket
 
 if TYPE_CHECKING:
@@ -31,7 +27,7 @@ MILLISECOND = 1e-3
 
 
 def _planned(sampler: Iterable[Any], *, batched: bool = True) -> list[PlannedBatch]:
-    planner = Planner(sampler, batched=batched)
+    planner = Planner(UserPass(sampler), Lane(), batched=batched)
     batches = []
     while (batch := planner.draw()) is not None:
         batches.append(batch)
@@ -142,7 +138,7 @@ def test_a_sampler_may_reuse_its_list(spawn: Callable[..., Future[Any]], threads
 
 
 def test_a_sampler_that_ends_stays_ended() -> None:
-    planner = Planner([[1]], batched=True)
+    planner = Planner(UserPass([[1]]), Lane(), batched=True)
     assert planner.draw() is not None
     assert [planner.draw(), planner.draw()] == [None, None]
 
@@ -155,7 +151,7 @@ def test_no_batch_is_drawn_before_it_is_asked_for() -> None:
             drawn.append(index)
             yield [index]
 
-    planner = Planner(sampler(), batched=True)
+    planner = Planner(UserPass(sampler()), Lane(), batched=True)
     assert not drawn
     planner.draw()
     assert drawn == [0]
@@ -168,7 +164,7 @@ def test_an_error_of_the_sampler_is_raised_as_it_is() -> None:
         yield [1]
         raise error
 
-    planner = Planner(sampler(), batched=True)
+    planner = Planner(UserPass(sampler()), Lane(), batched=True)
     planner.draw()
     with pytest.raises(LookupError) as caught:
         planner.draw()
@@ -189,7 +185,7 @@ def test_a_sampler_that_goes_on_after_an_error_loses_no_number() -> None:
                 raise OSError
             return [self.calls]
 
-    planner = Planner(Hiccup(), batched=True)
+    planner = Planner(UserPass(Hiccup()), Lane(), batched=True)
     assert planner.draw() == PlannedBatch(0, [1], [1])
     with pytest.raises(OSError):  # noqa: PT011  # it has no message
         planner.draw()
@@ -198,7 +194,7 @@ def test_a_sampler_that_goes_on_after_an_error_loses_no_number() -> None:
 
 def test_a_batch_that_is_no_iterable_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="not iterable"):
-        Planner([5], batched=True).draw()
+        Planner(UserPass([5]), Lane(), batched=True).draw()
 
 
 # Pace and TicketCutter

@@ -8,7 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from threadloader.order import BatchSampler, Pace, Planner, TicketCutter
+from threadloader.order import Pace, Planner, TicketCutter
+from threadloader.position import Lane
+from threadloader.sampler_pass import UserPass
+from threadloader.samplers import BatchSampler
 
 if TYPE_CHECKING:
     from threadloader.ticket import PlannedBatch
@@ -27,7 +30,9 @@ class OrderMachine(RuleBasedStateMachine):
     )
     def start(self, samples: int, batch_size: int, drop_last: bool, whole: bool) -> None:
         self.samples, self.batch_size, self.drop_last = samples, batch_size, drop_last
-        self.planner = Planner(BatchSampler(range(samples), batch_size, drop_last), batched=True)
+        self.planner = Planner(
+            UserPass(BatchSampler(range(samples), batch_size, drop_last)), Lane(), batched=True
+        )
         self.pace = Pace()
         self.whole = whole
         self.rows_seen = 0

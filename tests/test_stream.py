@@ -107,7 +107,7 @@ def test_a_transform_that_fails_tells_how_many_came_before() -> None:
 
 def test_a_reading_is_one_job() -> None:
     stages, progress = stages_of(), Progress()
-    batch = StreamBatch(0, Source(0, range(4), 2, drop_last=False), stages, progress)
+    batch = StreamBatch(0, Source(0, range(4), 2, drop_last=False), 0, stages, progress)
     reading = Reading(batch, stages, progress, None)
     assert reading.jobs() == 1
     assert reading.claim() is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadloader.errors import ClosedError, SampleError, ThreadLoaderError
+from threadloader.errors import ClosedError, SampleError, StateError, ThreadLoaderError
 
 if TYPE_CHECKING:
     from threadloader.loader import Statistics, ThreadLoader
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClosedError",
     "SampleError",
+    "StateError",
     "Statistics",
     "ThreadLoader",
     "ThreadLoaderError",

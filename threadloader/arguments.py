@@ -31,6 +31,7 @@ __all__ = [
     "output_of",
     "plain_int",
     "seed_of",
+    "steps_of",
     "workers_for",
     "workers_of",
 ]
@@ -209,6 +210,11 @@ def seed_of(seed: Any, generator: Any) -> int | None:
         msg = f"seed must be less than 2**64, but got {seed}"
         raise ValueError(msg)
     return whole_seed
+
+
+def steps_of(steps: int | None) -> int | None:
+    """Return a number of steps, at least 0; None as it is."""
+    return None if steps is None else count("snapshot_every_n_steps", steps, at_least=0)
 
 
 def check_callable(name: str, value: Any) -> None:

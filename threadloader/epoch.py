@@ -259,6 +259,7 @@ class Epoch(Iterator[Any]):
                 raise _closed()
             if batch is None:
                 self._ended = True
+                self._feed.finish()
                 self.cancel()  # for an epoch of no batches; all others have ended their pool
                 raise StopIteration
             return batch

@@ -2,7 +2,8 @@
 
 ThreadLoaderError
 ├── ClosedError   (RuntimeError)   the iterator or loader was closed
-└── SampleError   (RuntimeError)   a sample raised StopIteration, which would end the epoch unseen
+├── SampleError   (RuntimeError)   a sample raised StopIteration, which would end the epoch unseen
+└── StateError    (ValueError)     a saved state does not belong to this loader
 
 An error of the user's dataset, sampler or collate function is never wrapped: it arrives as
 the object that was raised, with a note that names worker, batch and index.
@@ -10,7 +11,7 @@ the object that was raised, with a note that names worker, batch and index.
 
 from __future__ import annotations
 
-__all__ = ["ClosedError", "SampleError", "ThreadLoaderError"]
+__all__ = ["ClosedError", "SampleError", "StateError", "ThreadLoaderError"]
 
 
 class ThreadLoaderError(Exception):
@@ -23,3 +24,7 @@ class ClosedError(ThreadLoaderError, RuntimeError):
 
 class SampleError(ThreadLoaderError, RuntimeError):
     """Loading a sample raised StopIteration; that error is ``__cause__``."""
+
+
+class StateError(ThreadLoaderError, ValueError):
+    """A saved state is no state of this loader; the message says what differs."""

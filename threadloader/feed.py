@@ -9,6 +9,8 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
+from threadloader.errors import StateError
+from threadloader.position import Lane
 from threadloader.random_hooks import isolated, redirect_for
 from threadloader.stream import Reading, Source, StreamBatch, read_inline
 from threadloader.work import OpenBatch, Stages, work_inline
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from threadloader.fetch import Fetches
     from threadloader.order import Pace, Planner
     from threadloader.pool import Pool
+    from threadloader.position import Position
     from threadloader.rng import WorkerStream
     from threadloader.work import Progress, Worker
 
@@ -49,6 +52,9 @@ class Feed(Protocol):
     def returned(self) -> None:
         """Take note that one more batch is returned to the consumer."""
 
+    def finish(self) -> None:
+        """Take note that the consumer is told of the end."""
+
     def end(self) -> None:
         """Take note that no more batches are wanted."""
 
@@ -60,6 +66,7 @@ class SamplerFeed:
         planner: Draws the batches.
         stages: What workers need.
         pool: Whose threads do the work; None for the calling thread.
+        position: Where the epoch is; with one lane.
         stream: What the calling thread draws from then; None for its own random state.
     """
 
@@ -68,9 +75,11 @@ class SamplerFeed:
         planner: Planner,
         stages: Stages,
         pool: Pool[Worker] | None,
+        position: Position,
         stream: WorkerStream | None = None,
     ) -> None:
         self._planner = planner
+        self._position = position
         self._stages = stages
         self._pool = pool
         self._stream = stream
@@ -93,10 +102,15 @@ class SamplerFeed:
         del self, batch
 
     def left(self, batch: OpenBatch) -> None:
-        """Do nothing: a sampler ends by itself."""
+        """Count it as delivered; see `Feed`."""
+        self._position.lanes[0].delivered(batch.plan.sequence, batch.plan.mark)
 
     def returned(self) -> None:
         """Do nothing."""
+
+    def finish(self) -> None:
+        """Count the epoch as finished; see `Feed`."""
+        self._position.finished = True
 
     def end(self) -> None:
         """Redirect no random functions any more; see `Feed`."""
@@ -116,6 +130,7 @@ class StreamFeed:
         pools: One thread for each source, which it is bound to; empty for the calling thread.
         hand_on: Takes a batch that was read; None has it collated by the thread that read it.
         announced: The dataset, and its length if ``len(loader)`` has told of it by now.
+        position: Where the epoch is; with a lane for each source.
         in_order: Whether batches are delivered in the order of the turns.
         stream: As for `SamplerFeed`.
     """
@@ -127,19 +142,26 @@ class StreamFeed:
         pools: list[Pool[Worker]],
         hand_on: Callable[[OpenBatch], None] | None,
         announced: tuple[Any, int | None],
+        position: Position,
         *,
         in_order: bool = True,
         stream: WorkerStream | None = None,
     ) -> None:
-        self._turns = deque(sources)
+        # Who comes after the one that delivered last; those at their end have no turn.
+        first = position.turn + 1
+        turns = sources[first:] + sources[:first]
+        self._turns = deque(source for source in turns if not position.lanes[source.number].ended)
+        self._position = position
+        self._ahead = [set(lane.ahead) for lane in position.lanes]
+        self._numbers = [lane.batches for lane in position.lanes]  # of each source's next batch
         self._stages = stages
         self._pools = pools
         self._hand_on = hand_on
         self._announced = announced
         self._in_order = in_order
         self._open = [0] * len(sources)  # batches on their way, by the source's number
-        self._drawn = 0
-        self._returned = 0
+        self._returned = sum(lane.batches + len(lane.ahead) for lane in position.lanes)
+        self._drawn = self._returned
         self._stream = stream
         self._end = _nothing if stream is None else redirect_for(stream)
         if not pools:
@@ -156,7 +178,10 @@ class StreamFeed:
             self._turns.rotate(-self._turns.index(fewest))
         source = self._turns[0]
         self._open[source.number] += 1
-        batch = StreamBatch(self._drawn, source, self._stages, progress)
+        number = self._next_number(source.number)
+        # What a collate function draws must follow from what is delivered alone.
+        sequence = number if len(self._numbers) == 1 else self._drawn
+        batch = StreamBatch(sequence, source, number, self._stages, progress)
         if self._pools:
             reading = Reading(batch, self._stages, progress, self._hand_on)
             self._pools[source.number].put(reading)
@@ -173,10 +198,18 @@ class StreamFeed:
 
     def left(self, batch: OpenBatch) -> None:
         """Draw no more batches from the source of ``batch`` if it was empty."""
-        if isinstance(batch, StreamBatch):
-            self._open[batch.source.number] -= 1
-            if batch.exhausted and batch.source in self._turns:
-                self._turns.remove(batch.source)
+        if not isinstance(batch, StreamBatch):
+            return
+        number = batch.source.number
+        lane = self._position.lanes[number]
+        self._open[number] -= 1
+        if not batch.exhausted:
+            self._position.turn = number
+            lane.delivered(batch.number, batch.mark)
+        elif batch.source in self._turns:
+            self._turns.remove(batch.source)
+            lane.ended = True
+            lane.mark = batch.mark or lane.mark
 
     def returned(self) -> None:
         """Warn where there are more batches than ``len(loader)`` made of the dataset's length."""
@@ -197,9 +230,37 @@ class StreamFeed:
             )
         warnings.warn(msg, stacklevel=3)
 
+    def finish(self) -> None:
+        """Count the epoch as finished; see `Feed`."""
+        self._position.finished = True
+
     def end(self) -> None:
         """Redirect no random functions any more; see `Feed`."""
         self._end()
+
+    def _next_number(self, source: int) -> int:
+        """Return the number of a source's next batch: of those that were not delivered."""
+        number = self._numbers[source]
+        while number in self._ahead[source]:
+            number += 1
+        self._numbers[source] = number + 1
+        return number
+
+
+def _warn_of_reading_again(position: Position) -> None:
+    """Warn of an iterable that has to be read from its beginning."""
+    batches = sum(
+        lane.batches
+        for lane in position.lanes
+        if not lane.ended and (lane.mark is None or lane.mark.states is None)
+    )
+    if batches:
+        msg = (
+            f"the state holds none of the iterable dataset, so {batches} batches that were "
+            "delivered are read again, to be left out; state_dict() and load_state_dict() on the "
+            "dataset or its iterator save that time"
+        )
+        warnings.warn(msg, stacklevel=4)
 
 
 def _nothing() -> None:
@@ -216,6 +277,8 @@ def open_stream(
     pace: Pace,
     collation: Collation,
     announced: tuple[Any, int | None],
+    position: Position,
+    every: int = 0,
     in_order: bool = True,
     seed: int | None = None,
     stream: WorkerStream | None = None,
@@ -232,19 +295,41 @@ def open_stream(
         pace: Tells how large tickets should be.
         collation: Makes the batches.
         announced: See `StreamFeed`.
+        position: See `StreamFeed`; it is given a lane for each source, if it has none.
+        every: Batches from one saved state of the dataset to the next; 0 for none.
         in_order: See `StreamFeed`.
         seed: Of the random streams of samples that are transformed; None for none.
         stream: See `StreamFeed`.
     """
     spread = transforms and len(pools) > 1
     readers = pools[:1] if spread else pools
+    count = max(1, len(readers))
+    if not position.lanes:
+        position.lanes.extend(Lane() for _ in range(count))
+        position.turn = count - 1
+    if len(position.lanes) != count:
+        msg = (
+            f"the state is that of {len(position.lanes)} replicas of an iterable dataset, and "
+            f"there are {count} now: it needs the same number of workers"
+        )
+        raise StateError(msg)
+    if position.restored:
+        _warn_of_reading_again(position)
+    each = -(-every // count)  # of its own batches
     sources = [
-        Source(number, fetchers[number].dataset, rows, drop_last=drop_last)
-        for number in range(max(1, len(readers)))
+        Source(
+            number,
+            fetchers[number].dataset,
+            rows,
+            drop_last=drop_last,
+            every=each,
+            start=lane if position.restored else None,
+        )
+        for number, lane in enumerate(position.lanes)
     ]
     # Without a transform all that a replica draws comes from its worker's stream, as in torch.
     stages = Stages(fetchers, not transforms, pace, collation, seed if transforms else None)
     hand_on = pools[1].put if spread else None
     return StreamFeed(
-        sources, stages, readers, hand_on, announced, in_order=in_order, stream=stream
+        sources, stages, readers, hand_on, announced, position, in_order=in_order, stream=stream
     )

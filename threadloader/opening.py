@@ -12,20 +12,24 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader.feed import SamplerFeed, StreamFeed, open_stream
 from threadloader.fetch import Fetcher
-from threadloader.order import Pace, Planner, with_generator
+from threadloader.order import Pace, Planner
 from threadloader.rng import WorkerStream
+from threadloader.sampler_pass import open_pass
 from threadloader.staff import Job, Staff, hire, hire_readers, hire_transformers
 from threadloader.stream import Errand, Given
 from threadloader.work import Stages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from threading import Thread
 
-    from threadloader.collate import Collation
+    from threadloader.collate import Collation, Output
     from threadloader.dataset_copy import DatasetCopy
+    from threadloader.epoch import Window
     from threadloader.fetch import Fetches
-    from threadloader.seeds import EpochSeeds
+    from threadloader.position import Position
+    from threadloader.sampler_pass import SamplerPass
+    from threadloader.seeds import Draws, EpochSeeds
     from threadloader.stats import Stats
 
 __all__ = ["Opening"]
@@ -36,6 +40,7 @@ class Opening:
     """What is loaded, and by whom."""
 
     dataset: Any  # the user's
+    index_sampler: Any  # yields a batch's indices, or single ones; a dummy for an iterable dataset
     streams: bool  # whether it is read in its own order
     plain: bool  # whether it is an iterable of no class of torch's, which can't shard itself
     rows: int | None  # samples in a batch; None for samples that are not collated
@@ -48,6 +53,21 @@ class Opening:
     how: DatasetCopy
     in_order: bool  # whether batches are delivered as they are planned
     isolated: bool  # whether samples draw from streams of their own
+    collate_fn: Callable[[Any], Any] | None
+    output: Output
+    window: Window
+    timeout: float | None  # seconds to wait for a batch; None for ever
+    persistent: bool  # whether threads are kept for the next epoch
+    seed: int | None  # decides all random numbers
+    generator: Any  # the user's; draws them otherwise
+    every: int  # batches from one saved state of the user's objects to the next; 0 for none
+    pace: Pace  # tells how large tickets should be
+    length_told: int | None  # of an iterable dataset, if ``len(loader)`` has told it by now
+
+    @property
+    def shares(self) -> bool:
+        """Whether workers read the user's dataset itself."""
+        return self.workers == 0 or self.how == ("auto" if self.plain else "shared")
 
     def hire(
         self, name: str, base_seed: int, stats: Stats, before: tuple[Thread, ...]
@@ -94,44 +114,46 @@ class Opening:
             else:
                 staff.pools[number].put(Errand(lambda _, prepare=prepare: prepare()))
 
-    def planner(self, index_sampler: Iterable[Any], seeded: Any) -> Planner | None:
+    def sampler_pass(self, draws: Draws, position: Position) -> SamplerPass | None:
         """Start the sampler; None where there is no sampler.
 
         Args:
-            index_sampler: Yields a batch's indices, or single ones.
-            seeded: Draws the order instead of the process's random state; None for that.
+            draws: Of the epoch.
+            position: Where it begins.
+
+        Raises:
+            StateError: The position is another sampler's.
         """
         if self.streams:
             return None
-        if seeded is not None:
-            index_sampler = with_generator(index_sampler, seeded)
-        return Planner(index_sampler, batched=self.batched, whole=self.whole)
+        return open_pass(self.index_sampler, draws, every=self.every, position=position)
 
     def feed(
         self,
-        planner: Planner | None,
+        sampler_pass: SamplerPass | None,
         staff: Staff | None,
         seeds: EpochSeeds,
-        pace: Pace,
+        position: Position,
         collation: Collation,
-        length_told: int | None,
     ) -> SamplerFeed | StreamFeed:
         """Return where the batches come from.
 
         Args:
-            planner: As `planner` returned it.
+            sampler_pass: As `sampler_pass` returned it.
             staff: As `hire` returned it.
             seeds: Of this epoch.
-            pace: Tells how large tickets should be.
+            position: Where the epoch begins.
             collation: Makes the batches.
-            length_told: The length of an iterable dataset, if ``len(loader)`` has told it by now.
+
+        Raises:
+            StateError: The position is another dataset's or sampler's.
         """
         seed = own = None
         if self.isolated:
             seed = seeds.samples
             if staff is None:
                 own = WorkerStream(seeds.workers, 0)
-        if planner is None:
+        if sampler_pass is None:
             dataset = _torch.unwrapped(self.dataset)
             return open_stream(
                 [] if staff is None else staff.pools,
@@ -139,9 +161,11 @@ class Opening:
                 self.rows,
                 drop_last=self.drop_last,
                 transforms=self.transform is not None,
-                pace=pace,
+                pace=self.pace,
                 collation=collation,
-                announced=(self.dataset, length_told),
+                announced=(self.dataset, self.length_told),
+                position=position,
+                every=self.every,
                 in_order=self.in_order,
                 seed=seed,
                 stream=own,
@@ -151,5 +175,7 @@ class Opening:
             fetchers: list[Fetches] = [Fetcher(self.dataset, whole=self.whole)]
         else:
             pool, fetchers = staff.pools[0], staff.fetchers
-        stages = Stages(fetchers, self.whole, pace, collation, seed)
-        return SamplerFeed(planner, stages, pool, own)
+        stages = Stages(fetchers, self.whole, self.pace, collation, seed)
+        planner = Planner(sampler_pass, position.lanes[0], batched=self.batched, whole=self.whole)
+        planner.skip()
+        return SamplerFeed(planner, stages, pool, position, own)

@@ -7,33 +7,20 @@ size can follow what the samples before them took.  No threads and no data here.
 
 from __future__ import annotations
 
-import copy
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from threadloader import _torch
-from threadloader.permutation import KeyedPermutation
-from threadloader.seeds import draw_seed
+from threadloader.errors import StateError
 from threadloader.ticket import PlannedBatch, Ticket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sized
+    from collections.abc import Iterator
+    from typing import Any
 
-__all__ = [
-    "BatchSampler",
-    "KeyedSampler",
-    "Pace",
-    "Planner",
-    "RandomSampler",
-    "SequentialSampler",
-    "TicketCutter",
-    "make_sampler",
-    "with_generator",
-]
+    from threadloader.position import Lane
+    from threadloader.sampler_pass import SamplerPass
 
-_SPAN = 1024  # indices that are computed at once, in 0.3 ms
+__all__ = ["Pace", "Planner", "TicketCutter"]
+
 TICKET_SECONDS = 1e-3  # work in a ticket: about 100 times what handing one over costs (bench: rows)
 
 
@@ -42,23 +29,64 @@ class Planner:
 
     Args:
         sampler: Yields a batch's indices, or one index if not ``batched``.
+        lane: What was delivered already: that is left out.
         batched: Whether a batch has many samples; else it is one sample, not collated.
         whole: Whether the dataset is given what the sampler yields, which may be any object
             then, a slice or an iterator; the batch counts as one row.
 
     Threads:
-        draw: planner only.
+        all: planner only.
     """
 
-    def __init__(self, sampler: Iterable[Any], *, batched: bool, whole: bool = False) -> None:
-        self._drawing = _drawing(iter(sampler), batched=batched, whole=whole)
+    def __init__(
+        self, sampler: SamplerPass, lane: Lane, *, batched: bool, whole: bool = False
+    ) -> None:
+        self._lane = lane
+        self._ahead = set(lane.ahead)
+        self._skipped = sampler.batches
+        self._drawing = _drawing(sampler, batched=batched, whole=whole)
+
+    def skip(self) -> None:
+        """Leave out what was delivered, once the epoch's seeds are drawn.
+
+        Raises:
+            StateError: The sampler does not give what it gave.
+            Exception: What the sampler raises.
+        """
+        expected, stop = self._lane.mark, self._lane.batches
+        while self._skipped < stop:
+            batch = self._draw()
+            if batch is None:
+                msg = (
+                    f"the sampler ended after {self._skipped} batches, but {stop} were delivered "
+                    "when the state was saved"
+                )
+                raise StateError(msg)
+            self._skipped += 1
+            mark = batch.mark
+            if expected is None or mark is None or mark.batches != expected.batches:
+                continue
+            if None not in (mark.check, expected.check) and mark.check != expected.check:
+                msg = (
+                    f"the sampler's first {mark.batches} batches are others than when the state "
+                    "was saved: it needs a seed, its set_epoch() before iter(), or a state_dict()"
+                )
+                raise StateError(msg)
 
     def draw(self) -> PlannedBatch | None:
-        """Return the next batch, or None after the last.
+        """Return the next batch that was not delivered, or None after the last.
 
         Raises:
             Exception: What the sampler raises; the next call goes on with what it yields then.
         """
+        batch = self._draw()
+        while self._ahead and batch is not None and batch.sequence in self._ahead:
+            self._ahead.discard(batch.sequence)
+            self._lane.drawn_again(batch.sequence, batch.mark)
+            batch = self._draw()
+        return batch
+
+    def _draw(self) -> PlannedBatch | None:
         drawn = next(self._drawing, None)
         if isinstance(drawn, Exception):
             raise drawn
@@ -66,14 +94,14 @@ class Planner:
 
 
 def _drawing(
-    sampler: Iterator[Any], *, batched: bool, whole: bool
+    sampler: SamplerPass, *, batched: bool, whole: bool
 ) -> Iterator[PlannedBatch | Exception]:
     """Yield the batches of the sampler, and its errors.
 
     A generator, because an error keeps the frames that called the sampler's code.  They end
     here, while it is suspended, instead of leading to the epoch and its batches.
     """
-    sequence = position = 0
+    sequence, position = sampler.batches, sampler.samples
     while True:
         try:
             drawn = next(sampler)
@@ -92,9 +120,14 @@ def _drawing(
                 yield error
                 continue
             drawn = indices if type(drawn) is list else drawn
-        yield PlannedBatch(sequence, indices, drawn, position)
+        first, position = position, position + len(indices)
+        try:
+            mark = sampler.mark(sequence + 1, position, indices)
+        except Exception as error:  # noqa: BLE001  # the same, of its state_dict
+            mark = None
+            yield error
+        yield PlannedBatch(sequence, indices, drawn, first, mark=mark)
         sequence += 1
-        position += len(indices)
 
 
 class Pace:
@@ -173,111 +206,3 @@ class TicketCutter:
             return 1
         rows = len(self._batch.indices)
         return max(1, -(-(rows - self._next) // self._pace.rows(rows, self._threads)))
-
-
-def make_sampler(dataset: Any, generator: Any, *, shuffle: bool) -> Iterable[int]:
-    """Return the sampler for ``shuffle`` where torch's are not there, or can't draw."""
-    return RandomSampler(dataset, generator) if shuffle else SequentialSampler(dataset)
-
-
-def with_generator(sampler: Any, generator: Any) -> Any:
-    """Return ``sampler``, or a copy of it that draws from ``generator``.
-
-    Args:
-        sampler: A copy is made of torch's or our own that would draw from the process's random
-            state, alone or in a `BatchSampler`.
-        generator: Draws the order.
-    """
-    kind = type(sampler)
-    if kind in (BatchSampler, *_torch.BATCHING):
-        name, before = "sampler", sampler.sampler
-        after = with_generator(before, generator)
-    elif kind in (RandomSampler, KeyedSampler, *_torch.DRAWING):
-        name, before = "generator", sampler.generator
-        after = generator if before is None else before
-    else:
-        return sampler
-    if after is before:
-        return sampler
-    twin = copy.copy(sampler)
-    setattr(twin, name, after)
-    return twin
-
-
-class SequentialSampler:
-    """Indices 0, 1, 2 ... where torch's sampler of this name is not there."""
-
-    def __init__(self, dataset: Sized) -> None:
-        self.data_source = dataset
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self.data_source)))
-
-    def __len__(self) -> int:
-        return len(self.data_source)
-
-
-class RandomSampler:
-    """A fresh permutation each epoch where torch's sampler of this name is not there.
-
-    Args:
-        dataset: Tells the number of samples.
-        generator: Draws the permutations; by default NumPy's global state, so that
-            ``numpy.random.seed`` decides the order as ``torch.manual_seed`` does with torch.
-    """
-
-    def __init__(self, dataset: Sized, generator: np.random.Generator | None = None) -> None:
-        self.data_source = dataset
-        self.generator = generator
-
-    def __iter__(self) -> Iterator[int]:
-        # When it is asked for the first index, like torch's: the seed of workers is drawn before.
-        draw = np.random if self.generator is None else self.generator
-        yield from draw.permutation(len(self.data_source)).tolist()
-
-    def __len__(self) -> int:
-        return len(self.data_source)
-
-
-class KeyedSampler:
-    """A fresh permutation each epoch in constant memory: see `threadloader.permutation`.
-
-    Args:
-        dataset: Tells the number of samples.
-        generator: Draws one seed an epoch; None for the process's own random state.
-    """
-
-    def __init__(self, dataset: Any, generator: Any = None) -> None:
-        self.data_source: Sized = dataset
-        self.generator = generator
-
-    def __iter__(self) -> Iterator[int]:
-        samples = len(self.data_source)
-        order = KeyedPermutation(samples, draw_seed(self.generator))
-        for start in range(0, samples, _SPAN):
-            yield from order.span(start, min(samples, start + _SPAN)).tolist()
-
-    def __len__(self) -> int:
-        return len(self.data_source)
-
-
-class BatchSampler:
-    """Lists of ``batch_size`` indices where torch's sampler of this name is not there."""
-
-    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: object) -> None:
-        if type(drop_last) is not bool:  # in torch's words
-            msg = f"drop_last should be a boolean value, but got drop_last={drop_last}"
-            raise ValueError(msg)
-        self.sampler = sampler
-        self.batch_size = batch_size
-        self.drop_last = drop_last
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        indices = iter(self.sampler)
-        while batch := list(islice(indices, self.batch_size)):
-            if len(batch) == self.batch_size or not self.drop_last:
-                yield batch
-
-    def __len__(self) -> int:
-        samples = len(self.sampler)  # type: ignore[arg-type]  # TypeError, as in torch
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)

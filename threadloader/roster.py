@@ -50,26 +50,36 @@ class Roster:
                 epoch.cancel()
         return staff
 
-    def hire(self, opening: Opening, base_seed: int, *, keep: bool) -> Staff | None:
+    def hire(self, opening: Opening, base_seed: int) -> Staff | None:
         """Return new threads; None for the calling thread.
 
         Args:
             opening: What they load.
             base_seed: Of the workers.
-            keep: Whether they serve later epochs, too.
         """
         before = () if self._reader is None else self._reader.threads
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
         staff = opening.hire(self._name, base_seed, self._stats, before)
         if staff is not None and opening.plain:
             self._reader = staff.pools[0]
-        if keep:
+        if opening.persistent:
             self._kept = staff
         return staff
 
     def begun(self, epoch: Epoch) -> None:
         """Note an epoch, to be closed with the loader."""
         self._epochs.add(epoch)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there are threads that a next epoch goes on with."""
+        return self._kept is not None and not self._kept.stopped
+
+    def dismiss(self) -> None:
+        """Let kept threads end after their running jobs: the next epoch has new ones."""
+        staff, self._kept = self._kept, None
+        if staff is not None:
+            staff.stop()
 
     def close(self) -> None:
         """End all epochs and threads, after running samples."""

@@ -1,20 +1,25 @@
 """Where the seed of each epoch comes from: the random state that torch draws from, or ``seed=``.
 
 One number an epoch decides everything that its workers draw.  With ``seed`` the order is decided
-by it, too, and nobody's random state is touched.
+by it, too, and nobody's random state is touched.  An epoch that is resumed draws what it drew
+before, from the user's generator as it was; from the process's random state it draws nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from threadloader import _torch
+from threadloader.generators import encoded_state, restore_generator, state_of
 from threadloader.rng import epoch_seed
 
-__all__ = ["EpochSeeds", "Seeds", "draw_seed"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Draws", "EpochSeeds", "Seeds", "draw_seed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +39,123 @@ class Seeds:
 
     def __init__(self) -> None:
         self.epoch = 0  # that starts next
-        self._base = 0
-        self._since = 0  # epochs since the base seed was drawn
+        self.base: int | None = None  # drawn last
+        self.since = 0  # epochs since the base seed was drawn
 
-    def begin_epoch(self, seed: int | None, given: Any) -> Any:
+    def begin_epoch(self, seed: int | None, given: Any, saved: Mapping[str, Any] | None) -> Draws:
         """Go on to the next epoch; return what draws its seeds and its order.
 
         Args:
             seed: What all epochs follow from, with their numbers; None to draw from ``given``.
             given: The user's generator; None for the process's own random state.
-        """
-        epoch, self.epoch = self.epoch, self.epoch + 1
-        return given if seed is None else _torch.new_generator(epoch_seed(seed, epoch))
+            saved: A loader's state, of the epoch that begins; None for none.
 
-    def draw(self, generator: Any, *, fresh: bool) -> EpochSeeds:
-        """Return the seeds of the epoch that has begun.
+        Raises:
+            StateError: The state is of another kind of generator.
+        """
+        drawn: Mapping[str, Any] = {}
+        begun = False
+        if saved is not None:
+            self.epoch, drawn, begun = saved["epoch"], saved["draws"], saved["begun"]
+            if "base" in drawn:
+                self.base, self.since = drawn["base"], drawn["since"] - 1
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        if seed is not None:
+            return Draws(self, _torch.new_generator(epoch_seed(seed, epoch)), seeded=True)
+        if given is not None and "generator" in drawn:
+            restore_generator(given, drawn["generator"])
+        return Draws(self, given, drawn=drawn, begun=begun)
+
+    def state(self, given: Any, *, kept: bool) -> dict[str, Any]:
+        """Return what decides the next epoch, JSON-able.
 
         Args:
-            generator: As `begin_epoch` returned it.
-            fresh: Whether to draw a base seed: torch does for new workers alone.
+            given: The user's generator; None for none.
+            kept: Whether workers are kept, and so their seed.
         """
+        state: dict[str, Any] = {}
+        if given is not None:
+            state["generator"] = encoded_state(state_of(given))
+        if kept and self.base is not None:
+            state |= {"base": self.base, "since": self.since + 1}
+        return state
+
+
+class Draws:
+    """What one epoch draws before its first batch.
+
+    Args:
+        seeds: Of the loader.
+        generator: Draws; None for the process's own random state.
+        seeded: Whether the loader has a ``seed``, which decides all of it.
+        drawn: What was drawn, by a saved state.
+        begun: Whether that state is of this very epoch, not of the end of the one before.
+
+    Threads:
+        all: planner only.
+    """
+
+    def __init__(
+        self,
+        seeds: Seeds,
+        generator: Any,
+        *,
+        seeded: bool = False,
+        drawn: Mapping[str, Any] | None = None,
+        begun: bool = False,
+    ) -> None:
+        drawn = drawn or {}
+        self.generator = generator
+        self.seeded = seeded
+        self._seeds = seeds
+        self._start = None if seeded or generator is None else state_of(generator)
+        self._again = begun and not seeded  # what was drawn once is not drawn afresh
+        self._silent = self._again and generator is None
+        self._redraws = self._again and not self._silent and drawn["since"] == 0
+        self._has_base = "base" in drawn
+        self._shared: int | None = drawn.get("shared")
+        self._state: dict[str, Any] | None = None
+
+    def shared_seed(self, dataset: object) -> int | None:
+        """Return the seed that all workers' shuffling pipes share; None if no pipe."""
+        if not self._silent:
+            self._shared = _torch.draw_shared_seed(dataset, self.generator)
+        return self._shared
+
+    def seeds(self, *, kept: bool) -> EpochSeeds:
+        """Return the seeds of the epoch.
+
+        Args:
+            kept: Whether workers of the epoch before go on: torch draws for new workers alone.
+        """
+        seeds = self._seeds
+        fresh = self._redraws if self._has_base else self.seeded or not kept
         if fresh:
-            self._base, self._since = draw_seed(generator), 0
+            seeds.base, seeds.since = draw_seed(self.generator), 0
         else:
-            self._since += 1
-        samples = epoch_seed(self._base, self._since) if self._since else self._base
-        return EpochSeeds(self._base, samples)
+            seeds.since += 1
+        base = seeds.base or 0
+        self._epoch = EpochSeeds(base, epoch_seed(base, seeds.since) if seeds.since else base)
+        self._since = seeds.since
+        return self._epoch
+
+    def draw_again(self, dataset: object) -> None:
+        """Draw the shared seed once more, as torch does with new workers."""
+        if not self._has_base or self._redraws:
+            _torch.draw_shared_seed(dataset, self.generator)
+
+    def state(self) -> dict[str, Any]:
+        """Return what was drawn, JSON-able."""
+        if self.seeded:
+            return {}
+        if self._state is None:
+            state: dict[str, Any] = {"base": self._epoch.workers, "since": self._since}
+            if self._start is not None:
+                state["generator"] = encoded_state(self._start)
+            elif self._shared is not None:
+                state["shared"] = self._shared
+            self._state = state
+        return dict(self._state)
 
 
 def draw_seed(generator: Any) -> int:

@@ -13,9 +13,10 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from threadloader.errors import ClosedError
+from threadloader.errors import ClosedError, StateError
 from threadloader.rng import begin_samples, end
-from threadloader.ticket import PlannedBatch
+from threadloader.stateful import is_stateful, restore, restore_whole, snapshot
+from threadloader.ticket import Mark, PlannedBatch
 from threadloader.work import OpenBatch, failure_of, work_inline
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from threadloader.fetch import Cancellable, Fetched
     from threadloader.pool import Job
+    from threadloader.position import Lane
     from threadloader.ticket import Ticket
     from threadloader.work import Progress, Stages, Worker
 
@@ -37,6 +39,8 @@ class Source:
         dataset: The worker's own replica.
         rows: Samples in a batch; None for samples that are not collated.
         drop_last: Whether a last batch with fewer samples is left out.
+        every: Batches from one saved state of the replica to the next; 0 for none.
+        start: What was delivered already, and what to go back to; None for nothing.
 
     Threads:
         start, read: one thread, the worker that owns it; `start` also the consumer, before.
@@ -49,14 +53,23 @@ class Source:
         rows: int | None,
         *,
         drop_last: bool,
+        every: int = 0,
+        start: Lane | None = None,
     ) -> None:
         self.number = number
         self.position = 0  # samples that were read
+        self.mark: Mark | None = None  # of the replica after the batch that was read last
+        self._batches = 0  # read
         self._dataset = dataset
         self._rows = rows
         self._drop_last = drop_last
+        self._every = every
         self._iterator: Iterator[Any] | None = None
         self._started = False
+        # What to leave out, until it is: batches up to a number, and some beyond.
+        self._stop = 0 if start is None else start.batches
+        self._ahead = set() if start is None else set(start.ahead)
+        self._from = None if start is None else start.mark
 
     def start(self) -> None:
         """Ask the dataset for its iterator.
@@ -65,32 +78,87 @@ class Source:
             BaseException: What its ``__iter__`` raises; there is nothing to read then.
         """
         self._started = True
-        self._iterator = iter(self._dataset)
+        states = self._states_from()
+        if "dataset" in states:
+            give_back = restore if self._batches else restore_whole
+            give_back("dataset", self._dataset, states["dataset"])
+        self._iterator = iterator = iter(self._dataset)
+        if "iterator" in states:
+            restore("dataset's iterator", iterator, states["iterator"])
 
     def read(self, epoch: Cancellable) -> list[Any] | None:
         """Return the samples of the next batch, or None for ever after the last.
 
         Raises:
             BaseException: What the dataset raises; the next call goes on with what it yields then.
+            StateError: The dataset ended before what was delivered when its state was saved.
         """
         if not self._started:
             self.start()
+        self._leave_out(epoch)
+        return self._read(epoch)
+
+    def _read(self, epoch: Cancellable) -> list[Any] | None:
         if self._iterator is None:
             return None
         rows = 1 if self._rows is None else self._rows
         samples: list[Any] = []
+        iterator = self._iterator
         try:
             while len(samples) < rows and not epoch.cancelled:
-                samples.append(next(self._iterator))
+                samples.append(next(iterator))
         except StopIteration:
             self._iterator = None
             if not samples or self._drop_last:
+                self.mark = self._marked(iterator)
                 return None
         except BaseException:
             samples.clear()  # the error keeps this frame
+            self._batches += 1
+            self.mark = None
             raise
+        self._batches += 1
         self.position += len(samples)
+        at_end = self._iterator is None
+        self.mark = None
+        if at_end or (self._every and self._batches % self._every == 0):
+            self.mark = self._marked(iterator)
         return samples
+
+    def _marked(self, iterator: Any) -> Mark | None:
+        """Return what the replica is like; None if it does not tell."""
+        objects = {"dataset": self._dataset, "iterator": iterator}
+        if iterator is self._dataset:
+            del objects["dataset"]
+        states = {role: snapshot(value) for role, value in objects.items() if is_stateful(value)}
+        return Mark(self._batches, self.position, None, states) if states else None
+
+    def _states_from(self) -> dict[str, Any]:
+        """Return the states that were saved, and count on from there."""
+        mark, self._from = self._from, None
+        if mark is None or mark.states is None:
+            return {}
+        self._batches, self.position = mark.batches, mark.samples
+        return mark.states
+
+    def _leave_out(self, epoch: Cancellable) -> None:
+        """Read what was delivered already, to no use but that it is behind."""
+        while self._batches < self._stop or self._batches in self._ahead:
+            if epoch.cancelled:
+                return
+            read = self._batches
+            failed: Exception | None = None
+            try:
+                self._read(epoch)
+            except Exception as error:  # noqa: BLE001  # it was raised before the state was saved
+                failed = error
+            if self._batches == read and not epoch.cancelled:
+                msg = (
+                    f"the iterable dataset ended after {read} batches, but {self._stop} were "
+                    "delivered when the state was saved"
+                )
+                self._stop, self._ahead = 0, set()
+                raise StateError(msg) from failed
 
 
 class Given:
@@ -143,12 +211,16 @@ class StreamBatch(OpenBatch):
         as `OpenBatch`; begin: the worker that reads the source.
     """
 
-    __slots__ = ("source",)
+    __slots__ = ("mark", "number", "source")
 
-    def __init__(self, sequence: int, source: Source, stages: Stages, progress: Progress) -> None:
+    def __init__(
+        self, sequence: int, source: Source, number: int, stages: Stages, progress: Progress
+    ) -> None:
         unread = PlannedBatch(sequence, (), None, label="row")
         super().__init__(unread, stages, progress, begin=False)
         self.source = source
+        self.number = number  # of those of its source
+        self.mark: Mark | None = None  # of the source after it
 
 
 class Errand:
@@ -215,6 +287,7 @@ def _read(
             return
         started = perf_counter()
         samples = batch.source.read(progress)
+        batch.mark = batch.source.mark
         worker.counters.fetch_seconds += perf_counter() - started
         if samples is None:
             batch.exhausted = True

@@ -1,18 +1,28 @@
-"""What crosses threads: a planned batch, and tickets, which are some rows of one batch.
+"""What crosses threads: planned batches, tickets, which are some rows of one, and marks.
 
-Both are frozen, so that no thread can change what another one reads; but a list of samples that
+All are frozen, so that no thread can change what another one reads; but a list of samples that
 was read from an iterable is emptied by the one worker that takes it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PlannedBatch", "Ticket"]
+__all__ = ["Mark", "PlannedBatch", "Ticket"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a sampler or an iterable was like between two batches, to go back to."""
+
+    batches: int  # drawn or read before
+    samples: int  # in them
+    check: int | None = None  # of the indices drawn; None where they are not looked at
+    states: dict[str, Any] | None = None  # of the user's objects that have any, by role
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +34,7 @@ class PlannedBatch:
     drawn: Any  # the sampler's own object, which `__getitems__` is called with; or samples read
     position: int = 0  # of its first sample in the epoch, from 0
     label: str = "index"  # what an entry of ``indices`` is, for notes on errors
+    mark: Mark | None = field(default=None, compare=False)  # of the sampler after this batch
 
 
 @dataclass(frozen=True, slots=True)

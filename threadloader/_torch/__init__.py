@@ -25,7 +25,16 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
     from threadloader._torch.pinning import pinning
     from threadloader._torch.pipes import draw_shared_seed, prepare_pipe, unwrapped
     from threadloader._torch.random_state import KeyedGenerator, teach_random
-    from threadloader._torch.sampling import BATCHING, DRAWING, draw_base_seed, new_generator
+    from threadloader._torch.sampling import (
+        BATCHING,
+        DRAWING,
+        SEEDED,
+        SEQUENTIAL,
+        draw_base_seed,
+        generator_state,
+        new_generator,
+        set_generator_state,
+    )
     from threadloader._torch.tensors import Tensor, array_of, arrays_of, tensor_of
     from threadloader._torch.threads import inherited_modes, use_one_thread
     from threadloader._torch.worker_info import (
@@ -37,6 +46,8 @@ else:
     from threadloader._torch.absent import (
         BATCHING,
         DRAWING,
+        SEEDED,
+        SEQUENTIAL,
         DataLoader,
         Dataset,
         Generator,
@@ -50,6 +61,7 @@ else:
         default_convert,
         draw_base_seed,
         draw_shared_seed,
+        generator_state,
         get_worker_info,
         gives_whole_batches,
         inherited_modes,
@@ -59,6 +71,7 @@ else:
         new_generator,
         pinning,
         prepare_pipe,
+        set_generator_state,
         teach_random,
         teach_worker_info,
         tensor_of,
@@ -70,6 +83,8 @@ __all__ = [
     "AVAILABLE",
     "BATCHING",
     "DRAWING",
+    "SEEDED",
+    "SEQUENTIAL",
     "DataLoader",
     "Dataset",
     "Generator",
@@ -83,6 +98,7 @@ __all__ = [
     "default_convert",
     "draw_base_seed",
     "draw_shared_seed",
+    "generator_state",
     "get_worker_info",
     "gives_whole_batches",
     "inherited_modes",
@@ -92,6 +108,7 @@ __all__ = [
     "new_generator",
     "pinning",
     "prepare_pipe",
+    "set_generator_state",
     "teach_random",
     "teach_worker_info",
     "tensor_of",

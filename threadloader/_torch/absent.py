@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCHING",
     "DRAWING",
+    "SEEDED",
+    "SEQUENTIAL",
     "DataLoader",
     "Dataset",
     "Generator",
@@ -28,6 +30,7 @@ __all__ = [
     "default_convert",
     "draw_base_seed",
     "draw_shared_seed",
+    "generator_state",
     "get_worker_info",
     "gives_whole_batches",
     "inherited_modes",
@@ -37,6 +40,7 @@ __all__ = [
     "new_generator",
     "pinning",
     "prepare_pipe",
+    "set_generator_state",
     "teach_random",
     "teach_worker_info",
     "tensor_of",
@@ -47,6 +51,8 @@ __all__ = [
 
 BATCHING: tuple[Any, ...] = ()
 DRAWING: tuple[Any, ...] = ()
+SEEDED: tuple[Any, ...] = ()
+SEQUENTIAL: tuple[Any, ...] = ()
 _FIXED = frozenset(
     {"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"}
 )
@@ -235,6 +241,16 @@ def draw_base_seed(generator: Any) -> int:  # noqa: ARG001  # the same
 def new_generator(seed: int) -> np.random.Generator:
     """Return a generator for samplers that draws what ``seed`` decides."""
     return np.random.default_rng(seed)
+
+
+def generator_state(generator: Any) -> bytes:
+    """Refuse: there is no generator of torch's to ask."""
+    raise TypeError(generator)
+
+
+def set_generator_state(generator: Any, state: bytes) -> None:  # noqa: ARG001  # the same
+    """Refuse what is no generator of NumPy's."""
+    raise TypeError(generator)
 
 
 class Generator:

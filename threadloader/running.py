@@ -1,0 +1,155 @@
+"""What a loader has running: its slots, its counters, its threads, and the epoch begun last.
+
+Made afresh in a forked child, where locks and threads are dead; never copied with the loader.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from threadloader.collate import Collation
+from threadloader.epoch import Epoch
+from threadloader.position import Lane, Position
+from threadloader.ring import Ring
+from threadloader.roster import Roster
+from threadloader.sampler_pass import mark_between
+from threadloader.state import Begun
+from threadloader.stateful import restore
+from threadloader.stats import Stats
+from threadloader.work import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from threadloader.opening import Opening
+    from threadloader.seeds import Seeds
+
+__all__ = ["Running"]
+
+
+class Running:
+    """What one loader has running.
+
+    Args:
+        name: Prefix of the threads' names.
+        opening: What the loader is set up for, to begin with.
+
+    Threads:
+        begin, forget, state: consumer.
+    """
+
+    def __init__(self, name: str, opening: Opening) -> None:
+        self._pid = os.getpid()
+        # A consumer holds two batches for a moment: its last, and the one it is just given.
+        self.ring = Ring(keep=opening.window.most + 2)
+        self.stats = Stats()
+        self.roster = Roster(name, self.stats)
+        self.window = opening.window
+        self._inline = Worker(0, "the calling thread", self.stats.open())
+        self._collation = self._new_collation(opening)
+        self._begun: Begun | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process is the one where it runs."""
+        return self._pid == os.getpid()
+
+    def begin(
+        self,
+        opening: Opening,
+        seeds: Seeds,
+        saved: Mapping[str, Any] | None,
+        finish: Callable[[Any], Any] | None,
+    ) -> Epoch:
+        """Begin an epoch.
+
+        Args:
+            opening: What is loaded, and by whom.
+            seeds: Of the loader.
+            saved: Its state, to go on from; None for the beginning.
+            finish: Called with each batch; None for nothing.
+
+        Raises:
+            StateError: The state is not of this sampler, dataset, generator or number of replicas.
+        """
+        self.window = opening.window
+        if not self._collation.is_made_of(opening.collate_fn, opening.output):
+            self._collation = self._new_collation(opening)
+        if saved is not None and "dataset" in saved:
+            restore("dataset", opening.dataset, saved["dataset"])
+        lanes = self._lanes_between(opening) if saved is None else []
+        draws = seeds.begin_epoch(opening.seed, opening.generator, saved)
+        shared_seed = draws.shared_seed(opening.dataset)
+        position = Position(seeds.epoch - 1, lanes, turn=len(lanes) - 1)
+        if saved is not None:
+            position = Position.of(position.epoch, saved)
+        if not (opening.streams or position.lanes):
+            position.lanes.append(Lane())
+        sampler_pass = opening.sampler_pass(draws, position)
+        kept = self.roster.kept(opening)
+        epoch_seeds = draws.seeds(kept=kept is not None)
+        staff = kept
+        if kept is None and opening.workers:
+            # As torch does a second time with new workers.  Its second start of the sampler would
+            # make the order of one that draws at once depend on whether there are workers.
+            draws.draw_again(opening.dataset)
+            staff = self.roster.hire(opening, epoch_seeds.workers)
+        if shared_seed is not None:
+            opening.prepare_pipes(staff, shared_seed, fresh=kept is None)
+        feed = opening.feed(sampler_pass, staff, epoch_seeds, position, self._collation)
+        if staff is not None:
+            staff.start()
+        epoch = Epoch(
+            feed,
+            self._collation,
+            self.window,
+            staff=staff,
+            owns_staff=not opening.persistent,
+            inline=self._inline,
+            stats=self.stats,
+            length=partial(len, opening.index_sampler),
+            timeout=opening.timeout,
+            in_order=opening.in_order,
+            finish=finish,
+        )
+        self.roster.begun(epoch)
+        self._begun = Begun(position, draws, sampler_pass)
+        return epoch
+
+    def forget(self) -> None:
+        """Begin the next epoch with new threads and replicas, as if there were none before."""
+        self.roster.dismiss()
+        self._begun = None
+
+    def state(self, opening: Opening, seeds: Seeds) -> dict[str, Any]:
+        """Return the state of the epoch that is going on, or of the next.
+
+        Args:
+            opening: What the next epoch would load.
+            seeds: Of the loader.
+        """
+        if self._begun is not None and not self._begun.position.finished:
+            return self._begun.state()
+        kept = opening.seed is None and self.roster.keeps
+        return {
+            "epoch": seeds.epoch,
+            "begun": False,
+            "draws": seeds.state(opening.generator, kept=kept),
+            "lanes": [lane.state() for lane in self._lanes_between(opening)],
+        }
+
+    def _lanes_between(self, opening: Opening) -> list[Lane]:
+        """Return the lanes of the next epoch: what the user's objects are like between two."""
+        if self._begun is None or not self._begun.position.finished:
+            return []
+        if not opening.streams:
+            return [Lane(mark=mark_between(opening.index_sampler))]
+        goes_on = opening.shares or self.roster.keeps
+        return self._begun.position.lanes_after() if goes_on else []
+
+    def _new_collation(self, opening: Opening) -> Collation:
+        return Collation(
+            opening.collate_fn, output=opening.output, batched=opening.batched, ring=self.ring
+        )

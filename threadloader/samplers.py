@@ -1,0 +1,205 @@
+"""Samplers: our own, where torch's can't serve, and where in their order a pass starts.
+
+Of torch's own classes and ours, exactly these, it is known what decides their order and how to go
+on in the middle of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from threadloader import _torch
+from threadloader.permutation import KeyedPermutation
+from threadloader.seeds import draw_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sized
+
+__all__ = [
+    "BatchSampler",
+    "KeyedSampler",
+    "RandomSampler",
+    "SequentialSampler",
+    "batches_of",
+    "decided_by_seed",
+    "inner_sampler",
+    "is_known",
+    "make_sampler",
+    "starting_at",
+    "with_generator",
+]
+
+_SPAN = 1024  # indices that are computed at once, in 0.3 ms
+
+
+def make_sampler(dataset: Any, generator: Any, *, shuffle: bool) -> Iterable[int]:
+    """Return the sampler for ``shuffle`` where torch's are not there, or can't draw."""
+    return RandomSampler(dataset, generator) if shuffle else SequentialSampler(dataset)
+
+
+def with_generator(sampler: Any, generator: Any) -> Any:
+    """Return ``sampler``, or a copy of it that draws from ``generator``.
+
+    Args:
+        sampler: A copy is made of torch's or our own that would draw from the process's random
+            state, alone or in a `BatchSampler`.
+        generator: Draws the order.
+    """
+    if _is_batching(sampler):
+        name, before = "sampler", sampler.sampler
+        after = with_generator(before, generator)
+    elif type(sampler) in (RandomSampler, KeyedSampler, *_torch.DRAWING):
+        name, before = "generator", sampler.generator
+        after = generator if before is None else before
+    else:
+        return sampler
+    if after is before:
+        return sampler
+    twin = copy.copy(sampler)
+    setattr(twin, name, after)
+    return twin
+
+
+def batches_of(indices: Iterable[Any], batch_size: int, *, drop_last: bool) -> Iterator[list[Any]]:
+    """Yield lists of ``batch_size`` indices, as torch's ``BatchSampler`` does."""
+    indices = iter(indices)
+    while batch := list(islice(indices, batch_size)):
+        if len(batch) == batch_size or not drop_last:
+            yield batch
+
+
+def _is_batching(sampler: object) -> bool:
+    """Whether ``sampler`` is a batch sampler of torch's or our own, no subclass of it."""
+    return type(sampler) in (BatchSampler, *_torch.BATCHING)
+
+
+def inner_sampler(sampler: Any) -> Any:
+    """Return the sampler of single indices in a batch sampler; any other is its own."""
+    return sampler.sampler if _is_batching(sampler) else sampler
+
+
+def is_known(sampler: Any) -> bool:
+    """Whether a pass over ``sampler`` can be begun anywhere, knowing its class alone."""
+    kinds = (SequentialSampler, RandomSampler, KeyedSampler, *_torch.DRAWING, *_torch.SEQUENTIAL)
+    return type(inner_sampler(sampler)) in kinds
+
+
+def decided_by_seed(sampler: Any) -> bool:
+    """Whether a known sampler without a generator draws one number, which decides its order."""
+    return type(inner_sampler(sampler)) in (RandomSampler, KeyedSampler, *_torch.SEEDED)
+
+
+def starting_at(sampler: Any, batches: int) -> Iterator[Any]:
+    """Return a pass over a known sampler without its first batches.
+
+    Args:
+        sampler: Yields a batch's indices, or single ones.
+        batches: Left out: computed by none, and drawn by none but torch's.
+    """
+    if not batches:
+        return iter(sampler)
+    inner = inner_sampler(sampler)
+    if inner is sampler:
+        return _from(inner, batches)
+    rest = _from(inner, batches * sampler.batch_size)
+    return batches_of(rest, sampler.batch_size, drop_last=sampler.drop_last)
+
+
+def _from(sampler: Any, position: int) -> Iterator[Any]:
+    """Return a pass over a known sampler of single indices from a position on."""
+    kind = type(sampler)
+    if kind in (SequentialSampler, *_torch.SEQUENTIAL):
+        return iter(range(position, len(sampler.data_source)))
+    if kind is KeyedSampler:
+        rest: Iterator[Any] = sampler.starting_at(position)
+        return rest
+    indices: Iterator[Any] = iter(sampler)
+    next(islice(indices, position, position), None)
+    return indices
+
+
+class SequentialSampler:
+    """Indices 0, 1, 2 ... where torch's sampler of this name is not there."""
+
+    def __init__(self, dataset: Sized) -> None:
+        self.data_source = dataset
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source)))
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class RandomSampler:
+    """A fresh permutation each epoch where torch's sampler of this name is not there.
+
+    Args:
+        dataset: Tells the number of samples.
+        generator: Draws the permutations; by default NumPy's global state, so that
+            ``numpy.random.seed`` decides the order as ``torch.manual_seed`` does with torch.
+    """
+
+    def __init__(self, dataset: Sized, generator: np.random.Generator | None = None) -> None:
+        self.data_source = dataset
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        # When it is asked for the first index, like torch's: the seed of workers is drawn before.
+        draw = self.generator
+        if draw is None:
+            # NumPy's, also where torch is installed.
+            draw = np.random.default_rng(np.random.randint(1 << 63, dtype=np.uint64))  # noqa: NPY002
+        yield from draw.permutation(len(self.data_source)).tolist()
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class KeyedSampler:
+    """A fresh permutation each epoch in constant memory: see `threadloader.permutation`.
+
+    Args:
+        dataset: Tells the number of samples.
+        generator: Draws one seed an epoch; None for the process's own random state.
+    """
+
+    def __init__(self, dataset: Any, generator: Any = None) -> None:
+        self.data_source: Sized = dataset
+        self.generator = generator
+
+    def __iter__(self) -> Iterator[int]:
+        return self.starting_at(0)
+
+    def starting_at(self, position: int) -> Iterator[int]:
+        """Yield the indices from a position on; none before it is computed."""
+        samples = len(self.data_source)
+        order = KeyedPermutation(samples, draw_seed(self.generator))
+        for start in range(position, samples, _SPAN):
+            yield from order.span(start, min(samples, start + _SPAN)).tolist()
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class BatchSampler:
+    """Lists of ``batch_size`` indices where torch's sampler of this name is not there."""
+
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: object) -> None:
+        if type(drop_last) is not bool:  # in torch's words
+            msg = f"drop_last should be a boolean value, but got drop_last={drop_last}"
+            raise ValueError(msg)
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return batches_of(self.sampler, self.batch_size, drop_last=self.drop_last)
+
+    def __len__(self) -> int:
+        samples = len(self.sampler)  # type: ignore[arg-type]  # TypeError, as in torch
+        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)

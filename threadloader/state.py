@@ -1,0 +1,144 @@
+"""A loader's state: how far it is in which epoch, and what decides the rest; versioned, JSON-able.
+
+It holds no indices and no samples.  What the user's own objects return of their ``state_dict`` is
+in it as it is, and the state of a generator of theirs.  All else is below 500 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from threadloader import _torch
+from threadloader.errors import StateError
+from threadloader.samplers import inner_sampler
+from threadloader.stateful import is_stateful, snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from threadloader.position import Position
+    from threadloader.sampler_pass import SamplerPass
+    from threadloader.seeds import Draws
+
+__all__ = ["VERSION", "Begun", "check_state", "complete", "is_over", "look_of"]
+
+VERSION = 1
+_VERSION_KEY = "threadloader"
+_PARTS = ("loader", "epoch", "begun", "draws", "lanes")
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An epoch that was begun: what its state is told by."""
+
+    position: Position
+    draws: Draws
+    sampler_pass: SamplerPass | None  # None where there is no sampler
+
+    def state(self) -> dict[str, Any]:
+        """Return the parts of the state that are the epoch's."""
+        state = {"epoch": self.position.epoch, "begun": True, "draws": self.draws.state()}
+        order = None if self.sampler_pass is None else self.sampler_pass.order()
+        if order is not None:
+            state["order"] = dict(order)
+        return state | self.position.state()
+
+
+def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
+    """Return what tells loaders apart: types, lengths, sizes.
+
+    Args:
+        loader: A `ThreadLoader`.
+        streams: Whether it reads an iterable dataset, in whose place its sampler is a dummy.
+    """
+    look = {
+        "torch": _torch.AVAILABLE,
+        "dataset": _name_of(loader.dataset),
+        "batch_size": loader.batch_size,
+        "drop_last": loader.drop_last,
+        "seed": loader.seed,
+        "generator": None if loader.generator is None else _name_of(loader.generator),
+    }
+    if streams:
+        return look
+    index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    return look | {
+        "samples": _length_of(loader.dataset),
+        "sampler": _name_of(inner_sampler(index_sampler)),
+        "batch_sampler": _name_of(index_sampler),
+        "batches": _length_of(index_sampler),
+    }
+
+
+def _name_of(value: object) -> str:
+    """Return the name of a class; the user's classes may move from one module to another."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    prefix = f"{package}." if package in ("torch", "numpy", "threadloader") else ""
+    return prefix + kind.__qualname__
+
+
+def _length_of(value: Any) -> int | None:
+    try:
+        return len(value)
+    except Exception:  # noqa: BLE001  # the user's: NotImplementedError, say
+        return None
+
+
+def complete(parts: Mapping[str, Any], look: Mapping[str, Any], dataset: Any) -> dict[str, Any]:
+    """Return a state.
+
+    Args:
+        parts: Those of the epoch.
+        look: Of the loader; see `look_of`.
+        dataset: Of map style, with a state of its own perhaps; None for none.
+    """
+    state = {_VERSION_KEY: VERSION, "loader": dict(look), **parts}
+    if is_stateful(dataset):
+        state["dataset"] = snapshot(dataset)
+    return state
+
+
+def check_state(state: Any, look: Mapping[str, Any]) -> None:
+    """Refuse what a loader can't go on from.
+
+    Args:
+        state: As ``state_dict`` returned it, perhaps of another loader.
+        look: Of the loader that is to go on; see `look_of`.
+
+    Raises:
+        StateError: It is no state, incomplete, newer than this version, or another loader's.
+    """
+    version = state.get(_VERSION_KEY) if hasattr(state, "get") else None
+    if type(version) is not int:
+        msg = f"this is no state of a ThreadLoader: it has no version under {_VERSION_KEY!r}"
+        raise StateError(msg)
+    if version > VERSION:
+        msg = (
+            f"the state has version {version}, saved by a newer threadloader: this one reads "
+            f"versions up to {VERSION}"
+        )
+        raise StateError(msg)
+    missing = [name for name in _PARTS if name not in state]
+    if missing:
+        msg = f"the state is incomplete: it has no {', '.join(missing)}"
+        raise StateError(msg)
+    saved = state["loader"]
+    different = [
+        f"{name} was {saved.get(name)!r} and is {look.get(name)!r}"
+        for name in {**look, **saved}
+        if saved.get(name) != look.get(name)
+    ]
+    if different:
+        msg = f"the state is that of another loader: {'; '.join(different)}"
+        raise StateError(msg)
+
+
+def is_over(state: Mapping[str, Any]) -> bool:
+    """Whether the epoch has ended though its end was not asked for.
+
+    Accelerate's loaders are one batch ahead of what they yield, and note it in the state.
+    Source: ``DataLoaderAdapter._update_state_dict`` in accelerate/data_loader.py.
+    """
+    return bool(state["begun"] and state.get("_iterator_finished"))
