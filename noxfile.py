@@ -53,6 +53,8 @@ def tests_torch(session: nox.Session) -> None:
     """Run the tests with torch, its behaviour compared with torch's own DataLoader."""
     add_torch(session)
     install(session, ".[demo,zstd]", "test")
+    # Whose loader's states ours are compared with.  What it depends on is torch, which is there.
+    session.install("--only-binary=:all:", "--no-deps", "torchdata==0.11.0")
     run_pytest(session)
 
 

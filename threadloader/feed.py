@@ -206,10 +206,10 @@ class StreamFeed:
         if not batch.exhausted:
             self._position.turn = number
             lane.delivered(batch.number, batch.mark)
-        elif batch.source in self._turns:
+            return
+        lane.ends(batch.number, batch.mark)
+        if batch.source in self._turns:
             self._turns.remove(batch.source)
-            lane.ended = True
-            lane.mark = batch.mark or lane.mark
 
     def returned(self) -> None:
         """Warn where there are more batches than ``len(loader)`` made of the dataset's length."""

@@ -232,8 +232,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         end_thread_at_exit()
         # Like torch's, all attributes that may be set count from the next epoch on.
         opening = self._opening()
-        if not self._running.is_here:  # but in a forked child
-            self._running = Running(self._name, opening)
+        self._live_here()
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
         saved = self._saved
         finish = _torch.pinning(self.pin_memory_device) if self.pin_memory else None
@@ -285,6 +284,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         """
         if state_dict:
             check_state(state_dict, look_of(self, streams=self._streams))
+        self._live_here()
         self._running.forget()
         self._saved = copy.deepcopy(dict(state_dict)) if state_dict else None
 
@@ -339,6 +339,11 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     @property
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    def _live_here(self) -> None:
+        """In a forked child, start afresh: threads and locks of the parent's are dead."""
+        if not self._running.is_here:
+            self._running = Running(self._name, self._opening())
 
     def _opening(self) -> Opening:
         rows = self.batch_size or getattr(self.batch_sampler, "batch_size", None)

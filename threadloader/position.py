@@ -27,9 +27,15 @@ class Lane:
     """
 
     batches: int = 0  # all before this one were delivered
-    ended: bool = False  # a replica has no more
     mark: Mark | None = None  # the latest of those before ``batches``
     ahead: dict[int, Mark | None] = field(default_factory=dict)  # delivered beyond ``batches``
+    total: int | None = None  # batches of a replica, once it was read to its end
+    end_mark: Mark | None = None  # then
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to deliver, of a replica."""
+        return self.total is not None and self.batches >= self.total
 
     def delivered(self, number: int, mark: Mark | None) -> None:
         """Take note of a batch.
@@ -44,6 +50,11 @@ class Lane:
             self.batches += 1
             if mark is not None:
                 self.mark = mark
+
+    def ends(self, number: int, mark: Mark | None) -> None:
+        """Take note that a replica has no batch of a number, nor any after it."""
+        if self.total is None or number < self.total:
+            self.total, self.end_mark = number, mark
 
     def drawn_again(self, number: int, mark: Mark | None) -> None:
         """Take note of the mark of a batch that was delivered before this lane was restored."""
@@ -70,9 +81,9 @@ class Lane:
         ahead = dict.fromkeys(state.get("ahead", ()))
         return cls(
             state["batches"],
-            bool(state.get("ended", False)),
             None if mark is None else _decoded(mark),
             ahead,
+            state["batches"] if state.get("ended") else None,
         )
 
 
@@ -120,7 +131,7 @@ class Position:
 
     def lanes_after(self) -> list[Lane]:
         """Return the lanes of an epoch that goes on with the same replicas."""
-        marks = [_between(lane.mark) for lane in self.lanes]
+        marks = [_between(lane.end_mark) for lane in self.lanes]
         return [Lane(mark=mark) for mark in marks] if any(marks) else []
 
 

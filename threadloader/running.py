@@ -145,7 +145,8 @@ class Running:
         if self._begun is None or not self._begun.position.finished:
             return []
         if not opening.streams:
-            return [Lane(mark=mark_between(opening.index_sampler))]
+            last = self._begun.position.lanes[0].mark
+            return [Lane(mark=mark_between(opening.index_sampler, last))]
         goes_on = opening.shares or self.roster.keeps
         return self._begun.position.lanes_after() if goes_on else []
 

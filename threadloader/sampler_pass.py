@@ -55,6 +55,9 @@ class SamplerPass(Protocol):
             indices: Of the last one.
         """
 
+    def first(self) -> Mark | None:
+        """Return what the sampler was like at its beginning; None if of no use."""
+
     def order(self) -> Mapping[str, Any] | None:
         """Return what decided the order, JSON-able; None where there is nothing to keep."""
 
@@ -98,6 +101,9 @@ class KnownPass:
 
     def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> None:
         """Return None: how far it got says all."""
+
+    def first(self) -> None:
+        """Return None, too."""
 
     def order(self) -> Mapping[str, Any] | None:
         """Return what decided the order; see `SamplerPass`.  If nothing did yet, decide it."""
@@ -146,6 +152,7 @@ class UserPass:
         self._stateful = is_stateful(inner)
         self._iterator: Any = None
         self._check: int | None = 0
+        self._first: Mark | None = None
         self.batches = self.samples = 0
         states: Mapping[str, Any] = {}
         if start is not None and start.states is not None:
@@ -153,10 +160,13 @@ class UserPass:
         if "sampler" in states:
             give_back = restore if self.batches else restore_whole
             give_back("sampler", inner, states["sampler"])
+        if "ended" in states:  # it may have left something on the sampler
+            restore("sampler's iterator", iter(inner), states["ended"])
+        self._saved_iterator = states.get("iterator")
         if inner is sampler:
-            self._drawing = self._start(states)
+            self._drawing = self._start()
         else:
-            self._drawing = self._draw(sampler.batch_size, states, drop_last=sampler.drop_last)
+            self._drawing = self._draw(sampler.batch_size, drop_last=sampler.drop_last)
 
     def __next__(self) -> Any:
         return next(self._drawing)
@@ -168,28 +178,37 @@ class UserPass:
             return None if self._check is None else Mark(batches, samples, self._check)
         if not self._every or batches % self._every:
             return None
-        states = {"sampler": self._inner, "iterator": self._iterator}
-        if self._iterator is self._inner:
-            del states["iterator"]
-        saved = {role: snapshot(value) for role, value in states.items() if is_stateful(value)}
-        return Mark(batches, samples, None, saved)
+        return Mark(batches, samples, None, self._states())
+
+    def first(self) -> Mark | None:
+        """Return what the sampler's iterator was like; see `SamplerPass`.  Start it, if need be."""
+        self._start()
+        return self._first
 
     def order(self) -> None:
         """Return None: what decides the order is the user's."""
 
-    def _draw(
-        self, batch_size: int, states: Mapping[str, Any], *, drop_last: bool
-    ) -> Iterator[list[Any]]:
+    def _draw(self, batch_size: int, *, drop_last: bool) -> Iterator[list[Any]]:
         """Yield a batch's indices, as torch's ``BatchSampler`` does; the sampler starts with it."""
-        yield from batches_of(self._start(states), batch_size, drop_last=drop_last)
+        yield from batches_of(self._start(), batch_size, drop_last=drop_last)
 
-    def _start(self, states: Mapping[str, Any]) -> Iterator[Any]:
-        iterator: Iterator[Any] = iter(self._inner)
-        self._iterator = iterator
-        self._stateful = self._stateful or is_stateful(iterator)
-        if "iterator" in states:
-            restore("sampler's iterator", iterator, states["iterator"])
+    def _start(self) -> Iterator[Any]:
+        """Return the sampler's iterator, which is asked for once."""
+        if self._iterator is None:
+            self._iterator = iter(self._inner)
+            if self._saved_iterator is not None:
+                restore("sampler's iterator", self._iterator, self._saved_iterator)
+            if self._iterator is not self._inner and is_stateful(self._iterator):
+                self._stateful = True
+                self._first = Mark(self.batches, self.samples, None, self._states())
+        iterator: Iterator[Any] = self._iterator
         return iterator
+
+    def _states(self) -> dict[str, Any]:
+        states = {"sampler": self._inner, "iterator": self._iterator}
+        if self._iterator is self._inner:
+            del states["sampler"]  # which may go back to its beginning when it is iterated
+        return {role: snapshot(value) for role, value in states.items() if is_stateful(value)}
 
 
 def _checked(check: int | None, indices: Sequence[Any]) -> int | None:
@@ -221,9 +240,18 @@ def open_pass(sampler: Any, draws: Draws, *, every: int, position: Position) -> 
     return UserPass(sampler, every, lane.mark if position.restored else None)
 
 
-def mark_between(sampler: Any) -> Mark | None:
-    """Return what a user's sampler is like between two passes; None if it does not tell."""
-    inner = inner_sampler(sampler)
-    if is_known(sampler) or not is_stateful(inner):
+def mark_between(sampler: Any, last: Mark | None) -> Mark | None:
+    """Return what a user's sampler is like between two passes; None if it does not tell.
+
+    Args:
+        sampler: Yields a batch's indices, or single ones.
+        last: What it was like in the pass before.
+    """
+    if is_known(sampler):
         return None
-    return Mark(0, 0, None, {"sampler": snapshot(inner)})
+    inner = inner_sampler(sampler)
+    if is_stateful(inner):
+        return Mark(0, 0, None, {"sampler": snapshot(inner)})
+    if last is not None and last.states:
+        return Mark(0, 0, None, {"ended": last.states["iterator"]})
+    return None

@@ -39,9 +39,12 @@ class Begun:
     def state(self) -> dict[str, Any]:
         """Return the parts of the state that are the epoch's."""
         state = {"epoch": self.position.epoch, "begun": True, "draws": self.draws.state()}
-        order = None if self.sampler_pass is None else self.sampler_pass.order()
-        if order is not None:
-            state["order"] = dict(order)
+        if self.sampler_pass is not None:
+            order = self.sampler_pass.order()
+            if order is not None:
+                state["order"] = dict(order)
+            (lane,) = self.position.lanes
+            lane.mark = lane.mark or self.sampler_pass.first()
         return state | self.position.state()
 
 
