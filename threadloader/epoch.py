@@ -164,7 +164,7 @@ class Epoch(Iterator[Any]):
             self._signal = staff.stop if owns_staff else staff.wake
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
         weakref.finalize(self, _abandon, self._progress, self._signal).atexit = False
-        if staff is not None:
+        if staff is not None and feed.eager:
             self._draw()
 
     def __len__(self) -> int:

@@ -36,6 +36,8 @@ class Feed(Protocol):
         all: planner only.
     """
 
+    eager: bool  # whether batches may be planned before the first is asked for
+
     def draw(self, progress: Progress) -> OpenBatch | None:
         """Plan the next batch and give it to the threads; None after the last.
 
@@ -68,6 +70,7 @@ class SamplerFeed:
         pool: Whose threads do the work; None for the calling thread.
         position: Where the epoch is; with one lane.
         stream: What the calling thread draws from then; None for its own random state.
+        eager: See `Feed`.
     """
 
     def __init__(
@@ -77,7 +80,10 @@ class SamplerFeed:
         pool: Pool[Worker] | None,
         position: Position,
         stream: WorkerStream | None = None,
+        *,
+        eager: bool = True,
     ) -> None:
+        self.eager = eager
         self._planner = planner
         self._position = position
         self._stages = stages
@@ -135,6 +141,8 @@ class StreamFeed:
         stream: As for `SamplerFeed`.
     """
 
+    eager = True
+
     def __init__(
         self,
         sources: list[Source],
@@ -147,10 +155,8 @@ class StreamFeed:
         in_order: bool = True,
         stream: WorkerStream | None = None,
     ) -> None:
-        # Who comes after the one that delivered last; those at their end have no turn.
-        first = position.turn + 1
-        turns = sources[first:] + sources[:first]
-        self._turns = deque(source for source in turns if not position.lanes[source.number].ended)
+        first = position.turn + 1  # who comes after the one that delivered last
+        self._turns = deque(sources[first:] + sources[:first])
         self._position = position
         self._ahead = [set(lane.ahead) for lane in position.lanes]
         self._numbers = [lane.batches for lane in position.lanes]  # of each source's next batch
@@ -279,6 +285,7 @@ def open_stream(
     announced: tuple[Any, int | None],
     position: Position,
     every: int = 0,
+    goes_on: bool = False,
     in_order: bool = True,
     seed: int | None = None,
     stream: WorkerStream | None = None,
@@ -297,6 +304,7 @@ def open_stream(
         announced: See `StreamFeed`.
         position: See `StreamFeed`; it is given a lane for each source, if it has none.
         every: Batches from one saved state of the dataset to the next; 0 for none.
+        goes_on: Whether a later epoch reads the same replicas.
         in_order: See `StreamFeed`.
         seed: Of the random streams of samples that are transformed; None for none.
         stream: See `StreamFeed`.
@@ -324,6 +332,7 @@ def open_stream(
             drop_last=drop_last,
             every=each,
             start=lane if position.restored else None,
+            goes_on=goes_on,
         )
         for number, lane in enumerate(position.lanes)
     ]

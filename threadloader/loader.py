@@ -236,11 +236,12 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
         saved = self._saved
         finish = _torch.pinning(self.pin_memory_device) if self.pin_memory else None
+        seeds = copy.copy(self._seeds)  # they go on only if an epoch begins
         if saved is not None and is_over(saved):
-            next(self._running.begin(opening, self._seeds, saved, None), None)
+            next(self._running.begin(opening, seeds, saved, None), None)
             saved = None
-        epoch = self._running.begin(opening, self._seeds, saved, finish)
-        self._saved = None
+        epoch = self._running.begin(opening, seeds, saved, finish)
+        self._saved, self._seeds = None, seeds
         return epoch
 
     def state_dict(self) -> dict[str, Any]:
@@ -249,8 +250,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         As of torchdata's ``StatefulDataLoader``: batches that were prefetched are not counted,
         and after StopIteration it is the beginning of the next epoch.  It can be written as JSON,
         if the states of your own objects can; it has less than 500 bytes and theirs, and about
-        4,000 more with ``generator=``.  It does not depend on the number of threads, but for
-        replicas of an iterable dataset.
+        4,000 more with a ``generator=`` of torch's.  It does not depend on the number of threads,
+        but for replicas of an iterable dataset.
 
         A ``state_dict()`` of yours is asked after each batch (see ``snapshot_every_n_steps``):
         of a sampler, batch sampler or their iterator in the consumer's thread, of an iterable
@@ -277,12 +278,13 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         Raises:
             StateError: It is no state of a `ThreadLoader`, or of a newer version, or of a loader
                 with another dataset, sampler, batch size or seed: the message says which.  Also
-                raised by ``iter()``, if the sampler or dataset does not give what it gave.
+                raised by ``iter()`` or the first ``next()``, if the sampler or dataset does not
+                give what it gave.
 
         Threads:
             consumer.
         """
-        if state_dict:
+        if state_dict != {}:
             check_state(state_dict, look_of(self, streams=self._streams))
         self._live_here()
         self._running.forget()

@@ -166,6 +166,7 @@ class Opening:
                 announced=(self.dataset, self.length_told),
                 position=position,
                 every=self.every,
+                goes_on=self.shares or self.persistent,
                 in_order=self.in_order,
                 seed=seed,
                 stream=own,
@@ -177,5 +178,6 @@ class Opening:
             pool, fetchers = staff.pools[0], staff.fetchers
         stages = Stages(fetchers, self.whole, self.pace, collation, seed)
         planner = Planner(sampler_pass, position.lanes[0], batched=self.batched, whole=self.whole)
-        planner.skip()
-        return SamplerFeed(planner, stages, pool, position, own)
+        # A sampler of the user's may be told which epoch it is between iter() and the first batch.
+        eager = sampler_pass.known or not position.restored
+        return SamplerFeed(planner, stages, pool, position, own, eager=eager)

@@ -23,6 +23,8 @@ __all__ = ["Pace", "Planner", "TicketCutter"]
 
 TICKET_SECONDS = 1e-3  # work in a ticket: about 100 times what handing one over costs (bench: rows)
 
+MOST_ERRORS = 100  # of a sampler, while what was delivered is left out
+
 
 class Planner:
     """Draws the batches of one epoch from the sampler.
@@ -43,48 +45,62 @@ class Planner:
     ) -> None:
         self._lane = lane
         self._ahead = set(lane.ahead)
-        self._skipped = sampler.batches
+        self._delivered = lane.batches
+        self._drawn = sampler.batches  # of those
+        self._refused: StateError | None = None
         self._drawing = _drawing(sampler, batched=batched, whole=whole)
-
-    def skip(self) -> None:
-        """Leave out what was delivered, once the epoch's seeds are drawn.
-
-        Raises:
-            StateError: The sampler does not give what it gave.
-            Exception: What the sampler raises.
-        """
-        expected, stop = self._lane.mark, self._lane.batches
-        while self._skipped < stop:
-            batch = self._draw()
-            if batch is None:
-                msg = (
-                    f"the sampler ended after {self._skipped} batches, but {stop} were delivered "
-                    "when the state was saved"
-                )
-                raise StateError(msg)
-            self._skipped += 1
-            mark = batch.mark
-            if expected is None or mark is None or mark.batches != expected.batches:
-                continue
-            if None not in (mark.check, expected.check) and mark.check != expected.check:
-                msg = (
-                    f"the sampler's first {mark.batches} batches are others than when the state "
-                    "was saved: it needs a seed, its set_epoch() before iter(), or a state_dict()"
-                )
-                raise StateError(msg)
 
     def draw(self) -> PlannedBatch | None:
         """Return the next batch that was not delivered, or None after the last.
 
         Raises:
+            StateError: The sampler does not give what it gave; raised again by each further call.
             Exception: What the sampler raises; the next call goes on with what it yields then.
         """
+        if self._refused is not None:
+            raise self._refused
+        try:
+            self._leave_out()
+        except StateError as error:
+            self._refused = error
+            raise
         batch = self._draw()
         while self._ahead and batch is not None and batch.sequence in self._ahead:
             self._ahead.discard(batch.sequence)
             self._lane.drawn_again(batch.sequence, batch.mark)
             batch = self._draw()
         return batch
+
+    def _leave_out(self) -> None:
+        """Draw what was delivered already, and compare it with what it was."""
+        expected = self._lane.mark
+        errors = 0
+        while self._drawn < self._delivered:
+            try:
+                batch = self._draw()
+            except Exception:
+                # It was raised before the state was saved, too; but not for ever.
+                errors += 1
+                if errors > MOST_ERRORS:
+                    raise
+                continue
+            if batch is None:
+                msg = (
+                    f"the sampler ended after {self._drawn} batches, but {self._delivered} were "
+                    "delivered when the state was saved"
+                )
+                raise StateError(msg)
+            self._drawn += 1
+            mark = batch.mark
+            if expected is None or mark is None or mark.batches != expected.batches:
+                continue
+            if None not in (mark.check, expected.check) and mark.check != expected.check:
+                msg = (
+                    f"the sampler's first {mark.batches} batches are others than when the state "
+                    "was saved: it needs a seed, its set_epoch() before the first batch, or a "
+                    "state_dict()"
+                )
+                raise StateError(msg)
 
     def _draw(self) -> PlannedBatch | None:
         drawn = next(self._drawing, None)

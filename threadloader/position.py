@@ -69,22 +69,23 @@ class Lane:
         if self.ended:
             state["ended"] = True
         if self.ahead:
-            state["ahead"] = sorted(self.ahead)
-        if self.mark is not None:
-            state["mark"] = _encoded(self.mark)
+            # Bits, not a list: few bytes, also with a large window.
+            state["ahead"] = hex(sum(1 << (number - self.batches) for number in self.ahead))
+        mark = self.end_mark if self.ended else self.mark
+        if mark is not None:
+            state["mark"] = _encoded(mark)
         return state
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Lane:
         """Return the lane that `state` described; what is ahead of a mark is not told by it."""
-        mark = state.get("mark")
-        ahead = dict.fromkeys(state.get("ahead", ()))
-        return cls(
-            state["batches"],
-            None if mark is None else _decoded(mark),
-            ahead,
-            state["batches"] if state.get("ended") else None,
-        )
+        mark = _decoded(state["mark"]) if "mark" in state else None
+        batches, bits = state["batches"], int(state.get("ahead", "0x0"), 16)
+        ahead = [batches + bit for bit in range(bits.bit_length()) if bits >> bit & 1]
+        lane = cls(batches, mark, dict.fromkeys(ahead))
+        if state.get("ended"):
+            lane.ends(lane.batches, mark)
+        return lane
 
 
 def _encoded(mark: Mark) -> dict[str, Any]:
@@ -93,11 +94,19 @@ def _encoded(mark: Mark) -> dict[str, Any]:
         encoded["check"] = mark.check
     if mark.states is not None:
         encoded["states"] = copy.deepcopy(mark.states)
+    if mark.ended:
+        encoded["ended"] = True
     return encoded
 
 
 def _decoded(encoded: Mapping[str, Any]) -> Mark:
-    return Mark(encoded["batches"], encoded["samples"], encoded.get("check"), encoded.get("states"))
+    return Mark(
+        encoded["batches"],
+        encoded["samples"],
+        encoded.get("check"),
+        encoded.get("states"),
+        bool(encoded.get("ended")),
+    )
 
 
 @dataclass(slots=True)
@@ -137,7 +146,6 @@ class Position:
 
 def _between(mark: Mark | None) -> Mark | None:
     """Return what an iterable is like between two passes, of what it was like after one."""
-    states = mark.states if mark is not None else None
-    if not states or "dataset" not in states:
-        return None
-    return Mark(0, 0, None, {"dataset": states["dataset"]})
+    states = mark.states if mark is not None and mark.states is not None else {}
+    state = states.get("self", states.get("dataset"))
+    return None if state is None else Mark(0, 0, None, {"dataset": state})

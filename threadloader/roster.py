@@ -76,10 +76,12 @@ class Roster:
         return self._kept is not None and not self._kept.stopped
 
     def dismiss(self) -> None:
-        """Let kept threads end after their running jobs: the next epoch has new ones."""
+        """Let kept threads end after their running jobs, and the epochs that they work for."""
         staff, self._kept = self._kept, None
         if staff is not None:
             staff.stop()
+            for epoch in list(self._epochs):
+                epoch.cancel()
 
     def close(self) -> None:
         """End all epochs and threads, after running samples."""

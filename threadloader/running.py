@@ -14,7 +14,7 @@ from threadloader.epoch import Epoch
 from threadloader.position import Lane, Position
 from threadloader.ring import Ring
 from threadloader.roster import Roster
-from threadloader.sampler_pass import mark_between
+from threadloader.sampler_pass import mark_between, order_between
 from threadloader.state import Begun
 from threadloader.stateful import restore
 from threadloader.stats import Stats
@@ -133,12 +133,14 @@ class Running:
         if self._begun is not None and not self._begun.position.finished:
             return self._begun.state()
         kept = opening.seed is None and self.roster.keeps
-        return {
+        state: dict[str, Any] = {
             "epoch": seeds.epoch,
             "begun": False,
             "draws": seeds.state(opening.generator, kept=kept),
             "lanes": [lane.state() for lane in self._lanes_between(opening)],
         }
+        order = order_between(opening.index_sampler, opening.generator)
+        return state if order is None else state | {"order": order}
 
     def _lanes_between(self, opening: Opening) -> list[Lane]:
         """Return the lanes of the next epoch: what the user's objects are like between two."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from threadloader.position import Position
     from threadloader.seeds import Draws
 
-__all__ = ["KnownPass", "SamplerPass", "UserPass", "mark_between", "open_pass"]
+__all__ = ["KnownPass", "SamplerPass", "UserPass", "mark_between", "open_pass", "order_between"]
 
 
 class SamplerPass(Protocol):
@@ -40,6 +40,7 @@ class SamplerPass(Protocol):
         all: planner only.
     """
 
+    known: bool  # whether the sampler is one of torch's or ours
     batches: int  # left out at its beginning
     samples: int  # in them
 
@@ -71,6 +72,8 @@ class KnownPass:
         draws: Of the epoch.
         order: As `order` returned it before; None to draw it.
     """
+
+    known = True
 
     def __init__(
         self, sampler: Any, batches: int, draws: Draws, order: Mapping[str, Any] | None
@@ -146,24 +149,36 @@ class UserPass:
         start: What to go back to; None for the beginning.
     """
 
+    known = False
+
     def __init__(self, sampler: Any, every: int = 0, start: Mark | None = None) -> None:
         self._inner = inner = inner_sampler(sampler)
         self._every = every
         self._stateful = is_stateful(inner)
         self._iterator: Any = None
+        self._drawing: Iterator[Any]
         self._check: int | None = 0
         self._first: Mark | None = None
         self.batches = self.samples = 0
         states: Mapping[str, Any] = {}
         if start is not None and start.states is not None:
             self.batches, self.samples, states = start.batches, start.samples, start.states
+        at_end = start is not None and start.ended
         if "sampler" in states:
-            give_back = restore if self.batches else restore_whole
+            inside = self.batches and not at_end
+            give_back = restore if inside else restore_whole
             give_back("sampler", inner, states["sampler"])
-        if "ended" in states:  # it may have left something on the sampler
-            restore("sampler's iterator", iter(inner), states["ended"])
-        self._saved_iterator = states.get("iterator")
-        if inner is sampler:
+        self._saved_iterator = states.get("self", states.get("iterator"))
+        if at_end and "self" in states:
+            restore_whole("sampler", inner, states["self"])
+        if "ended" in states or (at_end and "iterator" in states):
+            # A pass that is over may have left something on the sampler, a generator's state say.
+            restore("sampler's iterator", iter(inner), states.get("ended", self._saved_iterator))
+        self._batch_size = None if inner is sampler else sampler.batch_size
+        if at_end:
+            self._iterator = iter(())
+            self._drawing = self._iterator
+        elif inner is sampler:
             self._drawing = self._start()
         else:
             self._drawing = self._draw(sampler.batch_size, drop_last=sampler.drop_last)
@@ -176,9 +191,13 @@ class UserPass:
         if not self._stateful:
             self._check = _checked(self._check, indices)
             return None if self._check is None else Mark(batches, samples, self._check)
-        if not self._every or batches % self._every:
+        if not self._every:
             return None
-        return Mark(batches, samples, None, self._states())
+        ended = self._batch_size is not None and len(indices) < self._batch_size
+        # After the first, too: nothing else tells where a pass begins that follows a ``break``.
+        if ended or batches == 1 or batches % self._every == 0:
+            return Mark(batches, samples, None, self._states(), ended)
+        return None
 
     def first(self) -> Mark | None:
         """Return what the sampler's iterator was like; see `SamplerPass`.  Start it, if need be."""
@@ -205,9 +224,10 @@ class UserPass:
         return iterator
 
     def _states(self) -> dict[str, Any]:
-        states = {"sampler": self._inner, "iterator": self._iterator}
         if self._iterator is self._inner:
-            del states["sampler"]  # which may go back to its beginning when it is iterated
+            states = {"self": self._inner}  # goes back to its beginning, perhaps, when iterated
+        else:
+            states = {"sampler": self._inner, "iterator": self._iterator}
         return {role: snapshot(value) for role, value in states.items() if is_stateful(value)}
 
 
@@ -252,6 +272,19 @@ def mark_between(sampler: Any, last: Mark | None) -> Mark | None:
     inner = inner_sampler(sampler)
     if is_stateful(inner):
         return Mark(0, 0, None, {"sampler": snapshot(inner)})
-    if last is not None and last.states:
-        return Mark(0, 0, None, {"ended": last.states["iterator"]})
-    return None
+    states = last.states if last is not None and last.states is not None else {}
+    ended = states.get("iterator", states.get("ended"))
+    return None if ended is None else Mark(0, 0, None, {"ended": ended})
+
+
+def order_between(sampler: Any, given: Any) -> dict[str, Any] | None:
+    """Return the state of the generator of a known sampler's own, JSON-able; None for none.
+
+    Args:
+        sampler: Yields a batch's indices, or single ones.
+        given: The loader's generator, whose state is kept elsewhere.
+    """
+    own = getattr(inner_sampler(sampler), "generator", None)
+    if not is_known(sampler) or own is None or own is given:
+        return None
+    return encoded_state(state_of(own))

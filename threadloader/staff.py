@@ -207,8 +207,11 @@ def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy) -> tuple[Any, Any]:
     if callable(how):
         twin = copy_dataset(dataset, how)
         return twin, _rebound(init_fn, dataset, twin)
+    # What worker processes would share stays one, an epoch number in shared memory say.
+    parts = getattr(dataset, "__dict__", {}).values()
+    memo = {id(part): part for part in parts if _torch.is_shared(part)}
     with suppress(Exception):  # whatever refuses: a generator, a lock, an open file
-        return copy.deepcopy((dataset, init_fn))
+        return copy.deepcopy((dataset, init_fn), memo)
     try:
         twin = copy.copy(dataset)
     except Exception:  # noqa: BLE001  # the same

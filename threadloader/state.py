@@ -6,6 +6,7 @@ in it as it is, and the state of a generator of theirs.  All else is below 500 b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,6 @@ from threadloader.samplers import inner_sampler
 from threadloader.stateful import is_stateful, snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from threadloader.position import Position
     from threadloader.sampler_pass import SamplerPass
     from threadloader.seeds import Draws
@@ -25,7 +24,8 @@ __all__ = ["VERSION", "Begun", "check_state", "complete", "is_over", "look_of"]
 
 VERSION = 1
 _VERSION_KEY = "threadloader"
-_PARTS = ("loader", "epoch", "begun", "draws", "lanes")
+_PARTS = {"loader": Mapping, "epoch": int, "begun": bool, "draws": Mapping, "lanes": list}
+_DEFAULTS = {"drop_last": False, "torch": False}  # left out, as None is, to save bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
         loader: A `ThreadLoader`.
         streams: Whether it reads an iterable dataset, in whose place its sampler is a dummy.
     """
-    look = {
+    look: dict[str, Any] = {
         "torch": _torch.AVAILABLE,
         "dataset": _name_of(loader.dataset),
         "batch_size": loader.batch_size,
@@ -63,15 +63,15 @@ def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
         "seed": loader.seed,
         "generator": None if loader.generator is None else _name_of(loader.generator),
     }
-    if streams:
-        return look
-    index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-    return look | {
-        "samples": _length_of(loader.dataset),
-        "sampler": _name_of(inner_sampler(index_sampler)),
-        "batch_sampler": _name_of(index_sampler),
-        "batches": _length_of(index_sampler),
-    }
+    if not streams:
+        index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        look |= {
+            "samples": _length_of(loader.dataset),
+            "sampler": _name_of(inner_sampler(index_sampler)),
+            "batch_sampler": _name_of(index_sampler),
+            "batches": _length_of(index_sampler),
+        }
+    return {name: value for name, value in look.items() if value not in (None, False)}
 
 
 def _name_of(value: object) -> str:
@@ -113,8 +113,8 @@ def check_state(state: Any, look: Mapping[str, Any]) -> None:
     Raises:
         StateError: It is no state, incomplete, newer than this version, or another loader's.
     """
-    version = state.get(_VERSION_KEY) if hasattr(state, "get") else None
-    if type(version) is not int:
+    version = state.get(_VERSION_KEY) if isinstance(state, Mapping) else None
+    if type(version) is not int or version < 1:
         msg = f"this is no state of a ThreadLoader: it has no version under {_VERSION_KEY!r}"
         raise StateError(msg)
     if version > VERSION:
@@ -123,19 +123,26 @@ def check_state(state: Any, look: Mapping[str, Any]) -> None:
             f"versions up to {VERSION}"
         )
         raise StateError(msg)
-    missing = [name for name in _PARTS if name not in state]
-    if missing:
-        msg = f"the state is incomplete: it has no {', '.join(missing)}"
+    wrong = [name for name, kind in _PARTS.items() if not isinstance(state.get(name), kind)]
+    if not wrong and not all(map(_is_lane, state["lanes"])):
+        wrong = ["lanes"]
+    if wrong:
+        msg = f"the state is incomplete or changed: see its {', '.join(wrong)}"
         raise StateError(msg)
     saved = state["loader"]
     different = [
-        f"{name} was {saved.get(name)!r} and is {look.get(name)!r}"
+        f"{name} was {saved.get(name, _DEFAULTS.get(name))!r} and is "
+        f"{look.get(name, _DEFAULTS.get(name))!r}"
         for name in {**look, **saved}
         if saved.get(name) != look.get(name)
     ]
     if different:
         msg = f"the state is that of another loader: {'; '.join(different)}"
         raise StateError(msg)
+
+
+def _is_lane(lane: Any) -> bool:
+    return isinstance(lane, Mapping) and isinstance(lane.get("batches"), int)
 
 
 def is_over(state: Mapping[str, Any]) -> bool:

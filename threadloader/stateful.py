@@ -39,7 +39,7 @@ def restore(role: str, value: Any, state: Any) -> None:
     value.load_state_dict(copy.deepcopy(state))
 
 
-def restore_whole(role: str, value: Any, state: Any) -> None:
+def restore_whole(role: str, value: Any, state: Any, fresh: Any = None) -> None:
     """Give an iterable the state that it had between two passes, so that its next pass is whole.
 
     After the end of a pass some go back to a state from which the next begins.  Some save that
@@ -51,8 +51,10 @@ def restore_whole(role: str, value: Any, state: Any) -> None:
         role: See `restore`.
         value: The object; an item of it may be read.
         state: See `restore`.
+        fresh: What it had before any state was restored; None for what it has.
     """
-    before = snapshot(value) if is_stateful(value) else None
+    if fresh is None and is_stateful(value):
+        fresh = snapshot(value)
     restore(role, value, state)
     if not _is_at_end(value):
         restore(role, value, state)
@@ -60,7 +62,7 @@ def restore_whole(role: str, value: Any, state: Any) -> None:
         restore(role, value, state)
         _is_at_end(value)
     else:
-        restore(role, value, before)
+        restore(role, value, fresh)
 
 
 def _is_at_end(iterable: Any) -> bool:

@@ -41,6 +41,7 @@ class Source:
         drop_last: Whether a last batch with fewer samples is left out.
         every: Batches from one saved state of the replica to the next; 0 for none.
         start: What was delivered already, and what to go back to; None for nothing.
+        goes_on: Whether a later epoch reads the same replica.
 
     Threads:
         start, read: one thread, the worker that owns it; `start` also the consumer, before.
@@ -55,21 +56,26 @@ class Source:
         drop_last: bool,
         every: int = 0,
         start: Lane | None = None,
+        goes_on: bool = False,
     ) -> None:
         self.number = number
         self.position = 0  # samples that were read
         self.mark: Mark | None = None  # of the replica after the batch that was read last
+        self._end_mark: Mark | None = None
         self._batches = 0  # read
         self._dataset = dataset
         self._rows = rows
         self._drop_last = drop_last
         self._every = every
+        self._goes_on = goes_on
+        self._fresh: Any = None  # the dataset's state before another was restored
         self._iterator: Iterator[Any] | None = None
         self._started = False
         # What to leave out, until it is: batches up to a number, and some beyond.
         self._stop = 0 if start is None else start.batches
         self._ahead = set() if start is None else set(start.ahead)
-        self._from = None if start is None else start.mark
+        self._from = None if start is None else start.end_mark or start.mark
+        self._over = start is not None and (start.ended or bool(start.mark and start.mark.ended))
 
     def start(self) -> None:
         """Ask the dataset for its iterator.
@@ -79,12 +85,22 @@ class Source:
         """
         self._started = True
         states = self._states_from()
+        if self._over and not self._every:
+            return
         if "dataset" in states:
-            give_back = restore if self._batches else restore_whole
+            inside = self._batches and not self._over
+            if inside and self._goes_on and is_stateful(self._dataset):
+                self._fresh = snapshot(self._dataset)
+            give_back = restore if inside else restore_whole
             give_back("dataset", self._dataset, states["dataset"])
+        if self._over:
+            if "self" in states:
+                restore_whole("dataset", self._dataset, states["self"])
+            return
         self._iterator = iterator = iter(self._dataset)
-        if "iterator" in states:
-            restore("dataset's iterator", iterator, states["iterator"])
+        own = states.get("self", states.get("iterator"))
+        if own is not None:
+            restore("dataset's iterator", iterator, own)
 
     def read(self, epoch: Cancellable) -> list[Any] | None:
         """Return the samples of the next batch, or None for ever after the last.
@@ -95,11 +111,13 @@ class Source:
         """
         if not self._started:
             self.start()
-        self._leave_out(epoch)
+        if not self._over:
+            self._leave_out(epoch)
         return self._read(epoch)
 
     def _read(self, epoch: Cancellable) -> list[Any] | None:
         if self._iterator is None:
+            self.mark = self._end_mark
             return None
         rows = 1 if self._rows is None else self._rows
         samples: list[Any] = []
@@ -110,7 +128,8 @@ class Source:
         except StopIteration:
             self._iterator = None
             if not samples or self._drop_last:
-                self.mark = self._marked(iterator)
+                self.mark = self._end_mark = self._marked(iterator, ended=True)
+                self._let_go()
                 return None
         except BaseException:
             samples.clear()  # the error keeps this frame
@@ -120,22 +139,36 @@ class Source:
         self._batches += 1
         self.position += len(samples)
         at_end = self._iterator is None
-        self.mark = None
-        if at_end or (self._every and self._batches % self._every == 0):
-            self.mark = self._marked(iterator)
+        mark = None
+        # After the first, too: nothing else tells where a pass begins that follows a ``break``.
+        if at_end or (self._every and (self._batches == 1 or self._batches % self._every == 0)):
+            mark = self._marked(iterator, ended=at_end)
+        if at_end:
+            self._end_mark = mark
+            self._let_go()
+        self.mark = mark if self._every else None
         return samples
 
-    def _marked(self, iterator: Any) -> Mark | None:
+    def _let_go(self) -> None:
+        """See to it that the next pass is whole, after one that was begun in its middle."""
+        fresh, self._fresh = self._fresh, None
+        if fresh is not None:
+            restore_whole("dataset", self._dataset, snapshot(self._dataset), fresh)
+
+    def _marked(self, iterator: Any, *, ended: bool) -> Mark | None:
         """Return what the replica is like; None if it does not tell."""
-        objects = {"dataset": self._dataset, "iterator": iterator}
         if iterator is self._dataset:
-            del objects["dataset"]
+            objects = {"self": iterator}  # goes back to its beginning, perhaps, when iterated
+        else:
+            objects = {"dataset": self._dataset, "iterator": iterator}
         states = {role: snapshot(value) for role, value in objects.items() if is_stateful(value)}
-        return Mark(self._batches, self.position, None, states) if states else None
+        return Mark(self._batches, self.position, None, states, ended) if states else None
 
     def _states_from(self) -> dict[str, Any]:
         """Return the states that were saved, and count on from there."""
         mark, self._from = self._from, None
+        if self._over:
+            self.mark = self._end_mark = mark
         if mark is None or mark.states is None:
             return {}
         self._batches, self.position = mark.batches, mark.samples

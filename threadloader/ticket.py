@@ -23,6 +23,7 @@ class Mark:
     samples: int  # in them
     check: int | None = None  # of the indices drawn; None where they are not looked at
     states: dict[str, Any] | None = None  # of the user's objects that have any, by role
+    ended: bool = False  # whether nothing comes after: an object may be at its beginning again
 
 
 @dataclass(frozen=True, slots=True)

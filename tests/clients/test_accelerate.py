@@ -18,7 +18,6 @@ pytest.importorskip("accelerate")
 import accelerate
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 
 from clients.points import Points, Stream, lists, model
@@ -165,14 +164,7 @@ def test_what_accelerate_can_not_share_out_is_refused(accelerator: Accelerator) 
         prepare(accelerator, ThreadLoader(n for n in range(4)))
 
 
-def test_a_stateful_loader_is_refused() -> None:
-    pytest.importorskip("torchdata")
-    stateful = DataLoaderConfiguration(use_stateful_dataloader=True)
-    with pytest.raises(ValueError, match="use_stateful_dataloader"):
-        prepare(Accelerator(cpu=True, dataloader_config=stateful), ThreadLoader(Points()))
-
-
-def test_two_processes_get_what_torch_gives_them() -> None:
+def test_two_processes_get_what_torch_gives_them_and_resume() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,7 +1,8 @@
-"""One of two processes that share the samples; compares torch's batches and ours."""
+"""One of two processes that share the samples: compares torch's batches and ours, and resumes."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ CONFIGURATIONS: list[dict[str, Any]] = [
     {"split_batches": True},
     {"dispatch_batches": True},
     {"dispatch_batches": True, "split_batches": True},
-    {"use_seedable_sampler": True},
+    {"use_seedable_sampler": True, "data_seed": 6},
 ]
 
 
@@ -51,8 +52,38 @@ def compare(samples: type, configuration: dict[str, Any]) -> None:
         assert dataset.by_workers
 
 
+def resume(samples: type, configuration: dict[str, Any]) -> None:
+    """Fail unless a loader goes on with the batches that were not yielded."""
+
+    def load() -> Any:
+        config = DataLoaderConfiguration(**configuration)
+        accelerator = Accelerator(cpu=True, dataloader_config=config)
+        shuffle = True if "use_seedable_sampler" in configuration else None  # or it is in no state
+        loader = ThreadLoader(samples(), 2, num_workers=1, shuffle=shuffle)
+        return prepare(accelerator, loader)
+
+    loader = load()
+    epochs = [lists(loader) for _ in range(3)]
+    last = len(epochs[1])
+    for batches in (2, last):
+        loader = load()
+        lists(loader)
+        for _ in itertools.islice(loader, batches):
+            state = loader.state_dict()
+        loader = load()
+        loader.load_state_dict(state)
+        if batches < last:
+            loader.set_epoch(1)
+            assert lists(loader) == epochs[1][batches:], (samples, configuration)
+        loader.set_epoch(2)
+        assert lists(loader) == epochs[2], (samples, configuration)
+
+
 if __name__ == "__main__":
     for configuration in CONFIGURATIONS:
         compare(Points, configuration)
         compare(Stream, configuration)
+        resume(Points, configuration)
+        if "use_seedable_sampler" not in configuration:
+            resume(Stream, configuration)
     torch.distributed.destroy_process_group()

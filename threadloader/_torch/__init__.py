@@ -35,7 +35,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
         new_generator,
         set_generator_state,
     )
-    from threadloader._torch.tensors import Tensor, array_of, arrays_of, tensor_of
+    from threadloader._torch.tensors import Tensor, array_of, arrays_of, is_shared, tensor_of
     from threadloader._torch.threads import inherited_modes, use_one_thread
     from threadloader._torch.worker_info import (
         get_worker_info,
@@ -67,6 +67,7 @@ else:
         inherited_modes,
         is_dataset,
         is_extended,
+        is_shared,
         make_worker_info,
         new_generator,
         pinning,
@@ -104,6 +105,7 @@ __all__ = [
     "inherited_modes",
     "is_dataset",
     "is_extended",
+    "is_shared",
     "make_worker_info",
     "new_generator",
     "pinning",

@@ -36,6 +36,7 @@ __all__ = [
     "inherited_modes",
     "is_dataset",
     "is_extended",
+    "is_shared",
     "make_worker_info",
     "new_generator",
     "pinning",
@@ -270,6 +271,11 @@ def gives_whole_batches(dataset: object) -> bool:
 def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
     """Return a context that changes nothing."""
     return nullcontext
+
+
+def is_shared(value: object) -> bool:  # noqa: ARG001  # same signature as with torch
+    """Return False: there are no tensors."""
+    return False
 
 
 def is_extended() -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Tensor", "array_of", "arrays_of", "tensor_of"]
+__all__ = ["Tensor", "array_of", "arrays_of", "is_shared", "tensor_of"]
 
 tensor_of = torch.from_numpy
 
@@ -33,3 +33,8 @@ def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
         RuntimeError: One requires grad, or has a pending conjugation or negation.
     """
     return list(map(Tensor.numpy, tensors))
+
+
+def is_shared(value: object) -> bool:
+    """Whether ``value`` is a tensor in memory that processes share."""
+    return isinstance(value, Tensor) and value.is_shared()  # type: ignore[no-untyped-call]

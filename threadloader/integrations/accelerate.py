@@ -5,6 +5,10 @@ of a loader's attributes, whatever its class, and silently.  The functions here 
 just that, and then put a `ThreadLoader` with the same dataset and samplers in its place: of
 that class itself, also where yours is a subclass.
 
+What `prepare` returns has ``state_dict()`` and ``load_state_dict()``.  With Accelerate's
+``use_stateful_dataloader`` its ``save_state`` and ``load_state`` call them, and no torchdata
+is asked.
+
 The Trainer of transformers calls Accelerate's own function when it resumes within an epoch: the
 rest of that epoch is loaded by processes, unless ``ignore_data_skip`` is set.
 """
@@ -12,14 +16,20 @@ rest of that epoch is loaded by processes, unless ``ignore_data_skip`` is set.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections import deque
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import accelerate
-from accelerate.data_loader import DataLoaderAdapter
+from accelerate.data_loader import DataLoaderAdapter, DataLoaderDispatcher
 
 from threadloader import _torch
 from threadloader.arguments import is_iterable
 from threadloader.loader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["prepare", "skip_first_batches"]
 
@@ -40,13 +50,15 @@ def prepare(
     Raises:
         TypeError: Accelerate wraps loaders in something other than its `DataLoaderAdapter`, or a
             dataset is an iterable other than torch's ``IterableDataset``, which it can't share out.
-        ValueError: The accelerator is set up for stateful loaders.
+        ValueError: The accelerator is set up for stateful loaders, and there is a loader of
+            another class among the objects.
     """
-    prepared = accelerator.prepare(*objects, device_placement=device_placement)
+    with _no_torchdata(accelerator, objects) as stateful:
+        prepared = accelerator.prepare(*objects, device_placement=device_placement)
     pairs = zip(objects, prepared if len(objects) > 1 else (prepared,), strict=True)
     for before, after in pairs:
         if isinstance(before, ThreadLoader) and after is not before:
-            _exchange(before, after)
+            _exchange(before, after).use_stateful_dataloader = stateful
     return prepared
 
 
@@ -84,11 +96,64 @@ def _exchange(loader: ThreadLoader[Any], adapter: Any) -> Any:
     if not isinstance(adapter, DataLoaderAdapter):
         msg = f"a ThreadLoader can't be put into a {type(adapter).__name__} of Accelerate"
         raise TypeError(msg)
-    if adapter.use_stateful_dataloader:
-        msg = "use_stateful_dataloader=True makes a loader of torchdata's: a ThreadLoader is none"
-        raise ValueError(msg)
-    adapter.base_dataloader = _rebuild(loader, adapter.base_dataloader)
+    adapter.base_dataloader = threaded = _rebuild(loader, adapter.base_dataloader)
+    adapter.dl_state_dict = threaded.state_dict()  # as its __init__ does of a stateful loader
+    if isinstance(adapter, DataLoaderDispatcher):
+        whole = adapter.split_batches or adapter.submesh_tp
+        at_once = 1 if whole else adapter.state.num_processes
+        keep = partial(_step_back, adapter, deque(maxlen=at_once))
+        adapter.adjust_state_dict_for_prefetch = keep
     return adapter
+
+
+def _step_back(adapter: Any, states: deque[dict[str, Any]]) -> None:
+    """Let the state of a dispatcher be that of what it yielded.
+
+    It draws a batch for each process, one round ahead of what it yields, and has a look at the
+    state before each: the first look of a round is what counts.  Of torchdata's states it
+    corrects the numbers; ours has none of the keys that it knows.
+
+    Args:
+        adapter: Has looked at a state.
+        states: It looked at, the last ones.
+
+    Source: ``DataLoaderAdapter.adjust_state_dict_for_prefetch``, made to be overridden.
+    """
+    states.append(adapter.dl_state_dict)
+    if adapter.end_of_dataloader:
+        states.clear()
+    else:
+        adapter.dl_state_dict = states[0]
+
+
+@contextmanager
+def _no_torchdata(accelerator: accelerate.Accelerator, objects: Sequence[Any]) -> Iterator[bool]:
+    """Yield whether loaders are to be stateful; Accelerate makes none of torchdata's meanwhile.
+
+    It would ask theirs for its state at once, which starts processes and draws an order.
+    """
+    fresh = [
+        each
+        for each in objects
+        if isinstance(each, _torch.DataLoader) and not isinstance(each, DataLoaderAdapter)
+    ]
+    ours = [each for each in fresh if isinstance(each, ThreadLoader)]
+    configuration = accelerator.dataloader_config
+    stateful = configuration.use_stateful_dataloader
+    if not (stateful and ours):
+        yield False
+        return
+    if len(ours) < len(fresh):
+        msg = (
+            "use_stateful_dataloader=True makes a loader of torchdata's of each loader but a "
+            "ThreadLoader: prepare them in a call of their own"
+        )
+        raise ValueError(msg)
+    configuration.use_stateful_dataloader = False
+    try:
+        yield True
+    finally:
+        configuration.use_stateful_dataloader = stateful
 
 
 def _rebuild(loader: ThreadLoader[Any], plain: Any) -> ThreadLoader[Any]:
