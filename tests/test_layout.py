@@ -20,7 +20,8 @@ from conformance.samples import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadloader.layout import Layout, infer
+from threadloader.inference import infer
+from threadloader.layout import Layout
 from threadloader.numpy_collate import numpy_collate
 
 LARGE = Branch("tuple", PLAIN)  # a tree of every leaf at once

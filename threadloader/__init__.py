@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from threadloader.errors import ClosedError, SampleError, StateError, ThreadLoaderError
 
 if TYPE_CHECKING:
-    from threadloader.loader import Statistics, ThreadLoader
+    from threadloader.loader import ThreadLoader
     from threadloader.rng import sample_rng, sample_seed
+    from threadloader.running import Statistics
     from threadloader.worker import get_worker_info
 
 __all__ = [
@@ -36,10 +37,10 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    from threadloader import loader, rng, worker
+    from threadloader import loader, rng, running, worker
 
     globals().update(
-        Statistics=loader.Statistics,
+        Statistics=running.Statistics,
         ThreadLoader=loader.ThreadLoader,
         get_worker_info=worker.get_worker_info,
         sample_rng=rng.sample_rng,

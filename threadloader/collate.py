@@ -8,12 +8,15 @@ its own results and its own errors.  The layout is then learned again.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
+from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from threadloader import _torch
-from threadloader.layout import Field, Layout, describe, infer
+from threadloader.inference import describe, infer
 from threadloader.numpy_collate import numpy_collate, numpy_convert
 
 if TYPE_CHECKING:
@@ -21,9 +24,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from threadloader.ring import Ring, Slot
+    from threadloader.device import Device
+    from threadloader.layout import Field, Layout
+    from threadloader.ring import FreshSlots, Ring, Slot
 
-__all__ = ["Collation", "Failed", "Filling", "Output"]
+__all__ = ["Collation", "Failed", "Filling", "Output", "Sent"]
 
 Output = Literal["torch", "numpy"]
 
@@ -35,6 +40,15 @@ MAX_SKIPPED = 64  # batches that go to the collate function unseen, between trie
 Failed = tuple[BaseException, int | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A batch on its way to a device."""
+
+    batch: Any  # there
+    tensors: list[Any]  # all that it consists of, as the device's `receive` takes them
+    nbytes: int  # of its slot; 0 if it was in none
+
+
 class Filling(Protocol):
     """A batch on its way: rows arrive in any order, then it is finished, then taken.
 
@@ -42,6 +56,7 @@ class Filling(Protocol):
         write: shared, each row once.
         finish: the worker that wrote the last row, after all others.
         take: consumer, once, after `finish`.
+        send, let_go: copier, once each, instead.
     """
 
     def write(self, start: int, stop: int, samples: Any) -> None:
@@ -60,6 +75,12 @@ class Filling(Protocol):
     def take(self) -> Any:
         """Return the batch."""
 
+    def send(self, device: Device) -> Sent:
+        """Begin to copy the batch to a device."""
+
+    def let_go(self) -> None:
+        """Give back what was copied from, all copies being finished."""
+
 
 class Collation:
     """How one loader makes batches, and the layout that it has learned.
@@ -69,6 +90,7 @@ class Collation:
         output: Whether batches consist of tensors or of arrays.
         batched: Whether samples are collated at all, or delivered one by one.
         ring: Where slots come from.
+        pinned: Makes page-locked slots instead, which batches are views of; None for none.
 
     Threads:
         open: planner, or the worker that has read the batch.
@@ -85,11 +107,14 @@ class Collation:
         output: Output,
         batched: bool,
         ring: Ring,
+        pinned: FreshSlots | None = None,
     ) -> None:
         self._made_of = collate_fn, output
         self._batched = batched
         self._most_rows = 0  # of the batches so far: slots are sized for a full one
         self.ring = ring
+        self.pinned = pinned
+        self.slots: Ring | FreshSlots = ring if pinned is None else pinned
         tensors = output == "torch"
         self.function: Callable[[Any], Any] = _torch.default_collate if tensors else numpy_collate
         self.convert: Callable[[Any], Any] = _torch.tensor_of if tensors else _unchanged
@@ -209,7 +234,7 @@ class _SlotFilling:
             return None
         samples = self._gather() if self._whole is _NOTHING else self._whole
         if self._slot is not None:
-            self._collation.ring.free(self._slot)
+            self._collation.slots.free(self._slot)
             self._slot = None
         self._collation.fell_back(samples)
         self._result, failed = _call(self._collation.function, samples, default=True)
@@ -224,12 +249,35 @@ class _SlotFilling:
         if slot is None or layout is None:
             result, self._result = self._result, None
             return result
-        root: NDArray[Any] = self._collation.ring.lease(slot)
         self._slot = None
+        if self._collation.pinned is not None:
+            return layout.batch_of(self._fields, self._rows, partial(_torch.view_of, slot.source))
+        root: NDArray[Any] = self._collation.ring.lease(slot)
         return layout.batch(root, self._fields, self._rows, self._collation.convert)
 
+    def send(self, device: Device) -> Sent:
+        slot, layout = self._slot, self._layout
+        if slot is None or layout is None:
+            result, self._result = self._result, None
+            return Sent(*device.move(result), nbytes=0)
+        spans = layout.spans(self._rows)
+        memories = device.copy(slot.source, spans)
+        starts = [start for start, _ in spans]
+
+        def view(offset: int, dtype: Any, shape: tuple[int, ...]) -> Any:
+            number = bisect_right(starts, offset) - 1
+            return device.view(memories[number], offset - starts[number], dtype, shape)
+
+        batch = layout.batch_of(self._fields, self._rows, view)
+        return Sent(batch, memories, nbytes=layout.nbytes(self._slot_rows))
+
+    def let_go(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            self._collation.slots.free(slot)
+
     def _lay_out(self, layout: Layout) -> None:
-        slot = self._collation.ring.take(layout.nbytes(self._slot_rows), self)
+        slot = self._collation.slots.take(layout.nbytes(self._slot_rows), self)
         self._slot = slot
         self._fields = layout.fields(slot.memory, self._rows)
         self._layout = layout  # last: other workers write as soon as they see it
@@ -282,6 +330,12 @@ class _ListFilling:
         result, self._result = self._result, None
         return result
 
+    def send(self, device: Device) -> Sent:
+        return Sent(*device.move(self.take()), nbytes=0)
+
+    def let_go(self) -> None:
+        """Do nothing: torch's allocator keeps what is copied from."""
+
 
 class _SampleFilling:
     """A single sample, converted but not collated (``batch_size=None``)."""
@@ -304,6 +358,12 @@ class _SampleFilling:
     def take(self) -> Any:
         result, self._result = self._result, None
         return result
+
+    def send(self, device: Device) -> Sent:
+        return Sent(*device.move(self.take()), nbytes=0)
+
+    def let_go(self) -> None:
+        """Do nothing: torch's allocator keeps what is copied from."""
 
 
 def _call(

@@ -17,6 +17,7 @@ from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from threadloader.copier import Copier
 from threadloader.errors import ClosedError
 from threadloader.pool import end_thread_at_exit
 from threadloader.work import (
@@ -27,6 +28,7 @@ from threadloader.work import (
 
 if TYPE_CHECKING:
     from threadloader.collate import Collation
+    from threadloader.device import Device
     from threadloader.feed import Feed
     from threadloader.staff import Staff
     from threadloader.stats import Stats
@@ -111,6 +113,9 @@ class Epoch(Iterator[Any]):
         timeout: Seconds to wait for a batch; None waits for ever.
         in_order: Whether a batch that is ready waits for those before it.
         finish: Called with each batch, in the consumer's thread; its result is returned.
+        device: Batches are copied to it; None leaves them where they are.
+        ahead: Batches that are copied ahead.
+        name: Prefix of the copier's thread.
 
     Invariants, whenever ``_turn`` is not held:
         1. The batches in ``_open`` and those that were returned are all that were drawn; in
@@ -135,6 +140,9 @@ class Epoch(Iterator[Any]):
         timeout: float | None = None,
         in_order: bool = True,
         finish: Callable[[Any], Any] | None = None,
+        device: Device | None = None,
+        ahead: int = 1,
+        name: str = "tl",
     ) -> None:
         end_thread_at_exit()
         self._feed = feed
@@ -148,7 +156,11 @@ class Epoch(Iterator[Any]):
         self._timeout = timeout
         self._in_order = in_order
         self._finish = finish
-        self._progress = Progress()
+        self._progress = progress = Progress()
+        self._copier: Copier | None = None
+        if device is not None:
+            self._copier = Copier(device, progress, ahead, in_order=in_order, name=name)
+        self._delivery: Copier | Progress = self._copier or progress
         self._pid = os.getpid()
         # Held while one thread gets its batch, the dataset's code in the calling thread included:
         # threads that share an iterator take turns.  Re-entrant, or a sample that asks for the
@@ -159,11 +171,13 @@ class Epoch(Iterator[Any]):
         self._drawn_all = False
         self._ended = False  # all were returned
         # Ends the pool's threads, or lets persistent ones drop what is cancelled.
-        self._signal: Callable[[], None] = _nobody
+        self._signals: list[Callable[[], None]] = []
         if staff is not None:
-            self._signal = staff.stop if owns_staff else staff.wake
+            self._signals.append(staff.stop if owns_staff else staff.wake)
+        if self._copier is not None:
+            self._signals.append(self._copier.wake)
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
-        weakref.finalize(self, _abandon, self._progress, self._signal).atexit = False
+        weakref.finalize(self, _abandon, self._progress, self._signals).atexit = False
         if staff is not None and feed.eager:
             self._draw()
 
@@ -183,7 +197,7 @@ class Epoch(Iterator[Any]):
                     self._feed.returned()
             if failure is not None:
                 raise failure.error
-            taken = batch.take()
+            taken = self._take(batch)
             return taken if self._finish is None else self._finish(taken)
         except Exception:
             raise
@@ -206,6 +220,8 @@ class Epoch(Iterator[Any]):
         self.cancel()
         if self._staff is not None and self._owns_staff:
             self._staff.join()
+        if self._copier is not None:
+            self._copier.join()
 
     def cancel(self) -> None:
         """End the epoch as `close` does, but wait for nobody."""
@@ -215,9 +231,12 @@ class Epoch(Iterator[Any]):
         self._progress.close()
         self._open = deque()  # not cleared: the consumer may be iterating over it
         self._feed.end()
-        self._signal()
+        for signal in self._signals:
+            signal()
         if self._staff is not None:
             self._staff.nudge()
+        if self._copier is not None:
+            self._copier.nudge()
 
     def _next(self) -> OpenBatch | FailedBatch:
         """Return the next batch that is done, and draw one more."""
@@ -228,6 +247,8 @@ class Epoch(Iterator[Any]):
                 batch = self._wait(batch, self._staff)
             elif isinstance(batch, OpenBatch):
                 self._feed.work(batch, self._progress, self._inline)
+                if self._copier is not None:
+                    self._copier.wait(batch)
                 if not batch.exhausted:
                     self._stats.delivered(0.0)
             self._pass(batch)
@@ -273,7 +294,7 @@ class Epoch(Iterator[Any]):
                 self._open.remove(batch)
             except ValueError:  # closed by another thread
                 raise _closed() from None
-            if not batch.done:
+            if isinstance(batch, OpenBatch) and not self._delivery.has(batch):
                 raise _closed()
             if isinstance(batch, OpenBatch):
                 self._feed.left(batch)
@@ -306,7 +327,7 @@ class Epoch(Iterator[Any]):
                 limit = max(0.0, limit - (perf_counter() - started))
             if in_time and isinstance(first, OpenBatch):
                 if self._in_order:
-                    in_time = progress.wait(first, limit)
+                    in_time = self._delivery.wait(first, limit)
                 else:
                     first, in_time = self._wait_for_any(first, limit)
             if not in_time:
@@ -322,8 +343,9 @@ class Epoch(Iterator[Any]):
     def _wait_for_any(self, first: OpenBatch, limit: float | None) -> tuple[OpenBatch, bool]:
         """Wait for whichever open batch is done; return it, and whether there was one in time."""
         batches = [batch for batch in self._open if isinstance(batch, OpenBatch)]
-        in_time = self._progress.wait_for_any(batches, limit)
-        return next((batch for batch in batches if batch.done), first), in_time
+        delivery = self._delivery
+        in_time = delivery.wait_for_any(batches, limit)
+        return next((batch for batch in batches if delivery.has(batch)), first), in_time
 
     def _draw(self) -> None:
         """Draw batches from the sampler until the window is full."""
@@ -344,6 +366,17 @@ class Epoch(Iterator[Any]):
                     self._open.append(FailedBatch(error))
                 return
             self._open.append(batch)
+            if self._copier is not None:
+                self._copier.put(batch)
+
+    def _take(self, batch: OpenBatch | FailedBatch) -> Any:
+        """Return a batch that did not fail."""
+        if self._copier is None or isinstance(batch, FailedBatch):
+            return batch.take()
+        sent = self._copier.take(batch)
+        if self._collation.first_nbytes is None:
+            self._collation.first_nbytes = sent.nbytes
+        return sent.batch
 
 
 def _closed() -> ClosedError:
@@ -351,10 +384,7 @@ def _closed() -> ClosedError:
     return ClosedError(_CLOSED)
 
 
-def _abandon(progress: Progress, signal: Callable[[], None]) -> None:
+def _abandon(progress: Progress, signals: list[Callable[[], None]]) -> None:
     progress.cancel()
-    signal()
-
-
-def _nobody() -> None:
-    """There are no threads to signal."""
+    for signal in signals:
+        signal()

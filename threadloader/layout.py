@@ -11,8 +11,8 @@ lists, named tuples and dicts keep their type, strings are gathered.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,24 +25,30 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Layout", "describe", "infer"]
+__all__ = [
+    "ArrayLeaf",
+    "DictNode",
+    "Layout",
+    "Leaf",
+    "Node",
+    "ScalarLeaf",
+    "SequenceNode",
+    "TextLeaf",
+    "leaves_of",
+]
 
 ALIGNMENT = 64  # bytes between the starts of leaves; the ring aligns the whole slot alike
-MAX_LEAVES = 64  # a sample with more (a list of numbers, say) costs less in default_collate
 
-# The dtypes that NumPy and torch share, by type code; all others fall back.  Of the two 64-bit
-# codes (C's long and long long) torch takes both where signed, only `numpy.uint64` where not.
-_CODES = frozenset("?bBhHiIlqefdFD") | {np.dtype(np.uint64).char}
-_NUMPY_SCALARS = frozenset(np.dtype(code).type for code in "?bBhHiIlqefdFD")
-_PYTHON_SCALARS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
-
+# Bytes from which on a leaf is copied to a device by itself.  Beginning a copy takes about as long
+# as 256 KiB take at 25 GB/s, so that four times as much is not slowed down by it; not measured.
+ALONE_NBYTES = 1 << 20
 MAX_PLACES = 64  # numbers of rows that a layout remembers the places for
 
 Field = Any  # one leaf of the whole batch while it is written: an array, or a list of strings
 
 
 @dataclass(frozen=True, slots=True)
-class _Array:
+class ArrayLeaf:
     """A leaf of plain arrays or plain CPU tensors of one dtype and shape."""
 
     kind: type  # numpy.ndarray, numpy.memmap or torch.Tensor, exactly
@@ -50,6 +56,7 @@ class _Array:
     shape: tuple[int, ...]
 
     def write(self, column: Sequence[Any], field: NDArray[Any], start: int) -> bool:
+        """Write a column from row ``start`` on; return False if it does not fit."""
         if not _uniform(map(type, column), self.kind):
             return False
         try:
@@ -70,13 +77,14 @@ class _Array:
         return True
 
     def read(self, field: NDArray[Any], row: int) -> Any:
+        """Return a copy of one row."""
         height = self.shape[0] if self.shape else 1
         array = field[row * height : (row + 1) * height].reshape(self.shape).copy()
         return _torch.tensor_of(array) if self.kind is _torch.Tensor else array
 
 
 @dataclass(frozen=True, slots=True)
-class _Scalars:
+class ScalarLeaf:
     """A leaf of Python or NumPy numbers of one type."""
 
     kind: type
@@ -84,6 +92,7 @@ class _Scalars:
     shape: tuple[int, ...] = ()
 
     def write(self, column: Sequence[Any], field: NDArray[Any], start: int) -> bool:
+        """Write a column from row ``start`` on; return False if it does not fit."""
         if not _uniform(map(type, column), self.kind):
             return False
         try:
@@ -94,32 +103,38 @@ class _Scalars:
         return True
 
     def read(self, field: NDArray[Any], row: int) -> Any:
+        """Return a copy of one row."""
         return self.kind(field[row])
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
+class TextLeaf:
     """A leaf of str or bytes: it takes no memory of the slot, but a list of its own."""
 
     kind: type
     gathered: Callable[[list[Any]], Any]  # default_collate gives a tuple inside sequences
 
     def write(self, column: Sequence[Any], field: list[Any], start: int) -> bool:
+        """Write a column from row ``start`` on; return False if it does not fit."""
         if not _uniform(map(type, column), self.kind):
             return False
         field[start : start + len(column)] = column
         return True
 
     def read(self, field: list[Any], row: int) -> Any:
+        """Return a copy of one row."""
         return field[row]
 
 
 @dataclass(frozen=True, slots=True)
-class _Dict:
+class DictNode:
+    """Samples that are dicts with the same keys in the same order."""
+
     keys: tuple[Any, ...]
-    children: tuple[_Node, ...]
+    children: tuple[Node, ...]
 
     def split(self, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
+        """Add a column for each leaf; return False if a sample does not fit."""
         # The batch has its first sample's order of keys, so the order has to be equal too.
         if not _uniform(map(type, samples), dict) or not _uniform(map(tuple, samples), self.keys):
             return False
@@ -129,6 +144,7 @@ class _Dict:
         )
 
     def build(self, parts: Iterator[Any], *, batch: bool) -> Any:
+        """Return the container, of a batch or of a sample, with the next parts in it."""
         return {
             key: _build(child, parts, batch=batch)
             for key, child in zip(self.keys, self.children, strict=True)
@@ -136,11 +152,14 @@ class _Dict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sequence:
+class SequenceNode:
+    """Samples that are lists, tuples or named tuples of the same length."""
+
     kind: type  # tuple, list or a named tuple, exactly
-    children: tuple[_Node, ...]
+    children: tuple[Node, ...]
 
     def split(self, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
+        """Add a column for each leaf; return False if a sample does not fit."""
         if not _uniform(map(type, samples), self.kind):
             return False
         try:
@@ -155,14 +174,15 @@ class _Sequence:
         return True
 
     def build(self, parts: Iterator[Any], *, batch: bool) -> Any:
+        """Return the container, of a batch or of a sample, with the next parts in it."""
         items = [_build(child, parts, batch=batch) for child in self.children]
         if self.kind is list or (self.kind is tuple and batch):
             return items
         return tuple(items) if self.kind is tuple else self.kind(*items)
 
 
-_Leaf = _Array | _Scalars | _Text
-_Node = _Leaf | _Dict | _Sequence
+Leaf = ArrayLeaf | ScalarLeaf | TextLeaf
+Node = Leaf | DictNode | SequenceNode
 
 
 def _uniform(values: Iterable[Any], value: Any) -> bool:
@@ -172,15 +192,15 @@ def _uniform(values: Iterable[Any], value: Any) -> bool:
     return listed.count(value) == len(listed)
 
 
-def _split(node: _Node, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
-    if isinstance(node, (_Dict, _Sequence)):
+def _split(node: Node, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
+    if isinstance(node, (DictNode, SequenceNode)):
         return node.split(samples, columns)
     columns.append(samples)
     return True
 
 
-def _build(node: _Node, parts: Iterator[Any], *, batch: bool) -> Any:
-    if isinstance(node, (_Dict, _Sequence)):
+def _build(node: Node, parts: Iterator[Any], *, batch: bool) -> Any:
+    if isinstance(node, (DictNode, SequenceNode)):
         return node.build(parts, batch=batch)
     return next(parts)
 
@@ -193,6 +213,7 @@ class _Place:
     offset: int  # bytes
     flat: tuple[int, ...]  # (rows * shape[0], *shape[1:]): what concatenate() writes into
     shape: tuple[int, ...]  # (rows, *shape)
+    alone: bool  # whether it is copied to a device by itself
 
 
 class Layout:
@@ -204,9 +225,9 @@ class Layout:
 
     __slots__ = ("_leaves", "_places", "_root")
 
-    def __init__(self, root: _Node) -> None:
+    def __init__(self, root: Node) -> None:
         self._root = root
-        self._leaves = tuple(_leaves(root))
+        self._leaves = tuple(leaves_of(root))
         self._places: dict[int, tuple[int, list[_Place | None]]] = {}  # rows -> bytes, places
 
     def nbytes(self, rows: int) -> int:
@@ -260,27 +281,67 @@ class Layout:
             rows: Samples in the batch.
             convert: Called with each leaf's array ``(rows, *shape)``.
         """
+        return self.batch_of(
+            fields,
+            rows,
+            lambda offset, dtype, shape: convert(np.ndarray(shape, dtype, root, offset)),
+        )
+
+    def batch_of(
+        self,
+        fields: list[Field],
+        rows: int,
+        view: Callable[[int, np.dtype[Any], tuple[int, ...]], Any],
+    ) -> Any:
+        """Return the batch, wherever its leaves lie.
+
+        Args:
+            fields: From `fields`, written.
+            rows: Samples in the batch.
+            view: Returns a leaf, of its offset in `fields`' memory (bytes), dtype and shape
+                ``(rows, *shape)``.
+        """
         parts = [
             leaf.gathered(field)  # type: ignore[union-attr]  # only text has no place
             if place is None
-            else convert(np.ndarray(place.shape, place.dtype, root, place.offset))
+            else view(place.offset, place.dtype, place.shape)
             for leaf, field, place in zip(self._leaves, fields, self._place(rows)[1], strict=True)
         ]
         return _build(self._root, iter(parts), batch=True)
 
+    def spans(self, rows: int) -> list[tuple[int, int]]:
+        """Return the parts in which a batch is copied to a device.
+
+        Small leaves together, so that there are few copies; each large one alone, so that who
+        keeps one leaf of a batch keeps no other's memory.
+
+        Returns:
+            First byte, and the one after the last, of each, in their order.
+        """
+        nbytes, places = self._place(rows)
+        starts = {place.offset for place in places if place is not None and place.alone}
+        bounds = sorted({0, nbytes, *starts})  # large ones lie last, without gaps
+        return list(itertools.pairwise(bounds))
+
     def _place(self, rows: int) -> tuple[int, list[_Place | None]]:
-        """Return the bytes of a batch and the place of each leaf; None where it needs none."""
+        """Return the bytes of a batch and the place of each leaf; None where it needs none.
+
+        The small leaves lie before the large ones.
+        """
         placed = self._places.get(rows)
         if placed is None:
-            places: list[_Place | None] = []
+            places: list[_Place | None] = [None] * len(self._leaves)
+            sized = [
+                (rows * math.prod(leaf.shape) * leaf.dtype.itemsize, number, leaf)
+                for number, leaf in enumerate(self._leaves)
+                if not isinstance(leaf, TextLeaf)
+            ]
             offset = 0
-            for leaf in self._leaves:
-                if isinstance(leaf, _Text):
-                    places.append(None)
-                    continue
+            for nbytes, number, leaf in sorted(sized, key=lambda each: each[0] >= ALONE_NBYTES):
                 flat = (rows * leaf.shape[0], *leaf.shape[1:]) if leaf.shape else (rows,)
-                places.append(_Place(leaf.dtype, offset, flat, (rows, *leaf.shape)))
-                offset += _aligned(rows * math.prod(leaf.shape) * leaf.dtype.itemsize)
+                alone = nbytes >= ALONE_NBYTES
+                places[number] = _Place(leaf.dtype, offset, flat, (rows, *leaf.shape), alone)
+                offset += _aligned(nbytes)
             placed = offset, places
             if len(self._places) < MAX_PLACES:
                 self._places[rows] = placed
@@ -292,83 +353,16 @@ class Layout:
     __hash__ = None  # type: ignore[assignment]  # a dict's keys may be of any type
 
 
-def infer(sample: Any) -> Layout | None:
-    """Infer the layout of batches from one sample.
-
-    Returns:
-        None where the direct path does not apply: a type that `default_collate` handles in a
-        way of its own, an exotic dtype, or more leaves than `MAX_LEAVES`.
-    """
-    node = _infer(sample, list)
-    if node is None or sum(1 for _ in _leaves(node)) > MAX_LEAVES:
-        return None
-    return Layout(node)
-
-
-def describe(value: Any) -> Any:
-    """Return what has to be equal for samples to make a batch, of any sample; hashable.
-
-    For messages: unlike `infer` it knows no limits, and no path that does not apply.
-    """
-    kind = type(value)
-    if isinstance(value, Mapping):
-        return kind, *((key, describe(part)) for key, part in value.items())
-    if isinstance(value, (list, tuple)):
-        return kind, *map(describe, value)
-    return kind, repr(getattr(value, "shape", None)), repr(getattr(value, "dtype", None))
-
-
-def _infer(value: Any, gathered: Callable[[list[Any]], Any]) -> _Node | None:
-    kind = type(value)
-    if kind is dict:
-        return _infer_children(value.values(), list, lambda c: _Dict(tuple(value), c))
-    if kind is list or kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_fields")):
-        return _infer_children(value, tuple, lambda c: _Sequence(kind, c))
-    return _infer_leaf(value, kind, gathered)
-
-
-def _infer_children(
-    values: Iterable[Any],
-    gathered: Callable[[list[Any]], Any],
-    make: Callable[[tuple[_Node, ...]], _Node],
-) -> _Node | None:
-    children: list[_Node] = []
-    for value in values:
-        child = _infer(value, gathered)
-        # Stopping at the first too many keeps a list of a million numbers cheap.
-        if child is None or len(children) >= MAX_LEAVES:
-            return None
-        children.append(child)
-    return make(tuple(children))
-
-
-def _infer_leaf(value: Any, kind: type, gathered: Callable[[list[Any]], Any]) -> _Leaf | None:
-    if kind in _PYTHON_SCALARS:
-        return _Scalars(kind, np.dtype(_PYTHON_SCALARS[kind]))
-    if kind is str or kind is bytes:
-        return _Text(kind, gathered)
-    if kind in _NUMPY_SCALARS:
-        return _Scalars(kind, value.dtype)
-    if kind is np.ndarray or kind is np.memmap:
-        array: NDArray[Any] | None = value
-    else:
-        array = _torch.array_of(value) if kind is _torch.Tensor else None
-    if array is None or not array.size:
-        return None
-    if array.dtype.char not in _CODES or not array.dtype.isnative:
-        return None
-    return _Array(kind, array.dtype, array.shape)
-
-
-def _leaves(node: _Node) -> Iterator[_Leaf]:
-    if isinstance(node, (_Dict, _Sequence)):
+def leaves_of(node: Node) -> Iterator[Leaf]:
+    """Yield all leaves, in the order in which samples are split."""
+    if isinstance(node, (DictNode, SequenceNode)):
         for child in node.children:
-            yield from _leaves(child)
+            yield from leaves_of(child)
     else:
         yield node
 
 
-def _read_row(leaf: _Leaf, field: Field, row: int) -> Any:
+def _read_row(leaf: Leaf, field: Field, row: int) -> Any:
     return leaf.read(field, row)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -36,7 +35,7 @@ from threadloader.fetch import fetches_whole_batches
 from threadloader.opening import Opening
 from threadloader.order import Pace
 from threadloader.pool import end_thread_at_exit
-from threadloader.running import Running
+from threadloader.running import Running, Statistics
 from threadloader.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader.seeds import Seeds
 from threadloader.state import check_state, complete, is_over, look_of
@@ -49,24 +48,12 @@ if TYPE_CHECKING:
     from threadloader.collate import Output
     from threadloader.dataset_copy import DatasetCopy
     from threadloader.fetch import Samples
-    from threadloader.ring import RingStatistics
-    from threadloader.stats import Totals
 
-__all__ = ["Statistics", "ThreadLoader"]
+__all__ = ["ThreadLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 _loaders = itertools.count()
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """What a loader has done so far, all epochs together; stale as soon as returned."""
-
-    workers: int  # threads of an epoch; 0 is the calling thread
-    window: int  # batches that may be planned ahead at the most
-    totals: Totals
-    slots: RingStatistics
 
 
 class ThreadLoader(_torch.DataLoader[T_co]):
@@ -112,13 +99,18 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         seed: Decides order and random numbers of each epoch, at least 0; excludes ``generator``.
         isolate_rng: Whether each sample draws from its own random streams, so that batches do
             not depend on threads and your own random state is left alone (see `sample_rng`).
+        device: Where batches are to be: a thread with a stream of its own copies them there ahead
+            of you.  What torch takes for a device: ``"cuda"``, ``"cuda:1"``, an index, a
+            ``torch.device``; the CPU is as None.
+        device_prefetch: Batches that are copied ahead, at least 1.
         snapshot_every_n_steps: Batches from one ``state_dict()`` of your sampler or iterable
             dataset to the next, see `state_dict`; None or 0 for none.
 
     Raises:
         TypeError: An argument has a wrong type.
         ValueError: An argument has a wrong value, or excludes another.
-        ModuleNotFoundError: ``output="torch"``, and torch is not installed.
+        ModuleNotFoundError: ``output="torch"`` or ``device``, and torch is not installed.
+        RuntimeError: The device is not there.
 
     Threads:
         iter, close, statistics: shared, but not ``iter`` and ``close`` at once.  Each iterator is
@@ -153,6 +145,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         seed: int | None = None,
         isolate_rng: bool = True,
         snapshot_every_n_steps: int | None = 1,
+        device: Any = None,
+        device_prefetch: int = 2,
     ) -> None:
         workers = workers_of(threads, num_workers)
         batch_size = plain_int(batch_size)
@@ -206,6 +200,9 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self.seed = seed
         self.isolate_rng = isolate_rng
         self.snapshot_every_n_steps = steps_of(snapshot_every_n_steps)
+        self.device = device
+        self.device_prefetch = count("device_prefetch", device_prefetch, at_least=1)
+        self._opened: tuple[Any, Any] = (None, None)  # a device, and what it was opened as
         self._streams = streams
         self._plain = plain
         self._batched = batch_sampler is not None or batch_size is not None
@@ -231,11 +228,14 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         """
         end_thread_at_exit()
         # Like torch's, all attributes that may be set count from the next epoch on.
-        opening = self._opening()
+        device = self._open_device()
+        finish = device if callable(device) else None
+        if device is None and self.pin_memory:
+            finish = _torch.pinning(self.pin_memory_device)
+        opening = self._opening(pinned=device is None and finish is not None)
         self._live_here()
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
         saved = self._saved
-        finish = _torch.pinning(self.pin_memory_device) if self.pin_memory else None
         seeds = copy.copy(self._seeds)  # they go on only if an epoch begins
         if saved is not None and is_over(saved):
             next(self._running.begin(opening, seeds, saved, None), None)
@@ -331,23 +331,25 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
     def statistics(self) -> Statistics:
         """Return what has been counted so far."""
-        return Statistics(
-            workers=self.num_workers,
-            window=self._running.window.most,
-            totals=self._running.stats.total(),
-            slots=self._running.ring.statistics(),
-        )
+        return self._running.statistics(self.num_workers)
 
     @property
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    def _open_device(self) -> Any:
+        """Return the device, or what moves a batch there, or None for neither."""
+        if self._opened[0] is not self.device:
+            self._opened = self.device, _torch.open_device(self.device)
+        return self._opened[1]
 
     def _live_here(self) -> None:
         """In a forked child, start afresh: threads and locks of the parent's are dead."""
         if not self._running.is_here:
             self._running = Running(self._name, self._opening())
 
-    def _opening(self) -> Opening:
+    def _opening(self, *, pinned: bool = False) -> Opening:
+        device = self._open_device()
         rows = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
         window = Window.chosen(
             self.num_workers,
@@ -376,6 +378,9 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             window=window,
             timeout=self.timeout or None,
             persistent=self.persistent_workers,
+            device=None if callable(device) else device,
+            ahead=self.device_prefetch,
+            pinned=pinned and self.output == "torch",
             seed=self.seed,
             generator=self.generator,
             every=self.snapshot_every_n_steps or 0,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from threadloader.collate import Collation, Output
     from threadloader.dataset_copy import DatasetCopy
+    from threadloader.device import Device
     from threadloader.epoch import Window
     from threadloader.fetch import Fetches
     from threadloader.position import Position
@@ -60,6 +61,9 @@ class Opening:
     persistent: bool  # whether threads are kept for the next epoch
     seed: int | None  # decides all random numbers
     generator: Any  # the user's; draws them otherwise
+    device: Device | None  # batches are copied to it; None leaves them where they are
+    ahead: int  # batches that are copied ahead
+    pinned: bool  # whether batches are made in page-locked memory, for the user to copy
     every: int  # batches from one saved state of the user's objects to the next; 0 for none
     pace: Pace  # tells how large tickets should be
     length_told: int | None  # of an iterable dataset, if ``len(loader)`` has told it by now

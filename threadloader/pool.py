@@ -196,9 +196,10 @@ class Pool(Generic[W]):
 
     Args:
         size: Threads, at least 1.
-        name: Prefix of the threads' names, which become ``<name>-worker-<n>``.
+        name: Prefix of the threads' names, which become ``<name>-<role>-<n>``.
         enter: Makes the context in which thread ``n`` runs; its value is given to each job.
         first: The number of the first thread.
+        role: What its threads are called.
 
     Threads:
         put, start: one thread at a time, the planner or a reader.
@@ -213,7 +214,9 @@ class Pool(Generic[W]):
         enter: Callable[[int], AbstractContextManager[W]],
         *,
         first: int = 0,
+        role: str = "worker",
     ) -> None:
+        self._role = role
         self.size = size
         self._first = first
         self._name = name
@@ -278,7 +281,7 @@ class Pool(Generic[W]):
                     thread = Thread(
                         target=_run,
                         args=(self._crew, self._enter, number),
-                        name=f"{self._name}-worker-{number}",
+                        name=f"{self._name}-{self._role}-{number}",
                         daemon=True,
                     )
                     thread.start()

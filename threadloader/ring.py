@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Ring", "RingStatistics", "Slot"]
+__all__ = ["FreshSlots", "Ring", "RingStatistics", "Slot"]
 
 ALIGNMENT = 64  # bytes: a cache line, and what SIMD loads and torch's own allocator use
 HELD_NBYTES = 4 << 30  # bytes of delivered batches from which on their keeper is told, once
@@ -41,6 +41,7 @@ class Slot:
     """The memory of one batch."""
 
     memory: memoryview[Any]  # of bytes
+    source: Any = None  # what a device copies it by; None for ordinary memory
 
     @property
     def nbytes(self) -> int:
@@ -68,10 +69,10 @@ class _Lease(weakref.ref[Any]):
     delivered: bool
 
 
-def _allocate(nbytes: int) -> memoryview[Any]:
+def _allocate(nbytes: int) -> tuple[memoryview[Any], None]:
     raw = np.empty(nbytes + ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
-    return memoryview(raw[start : start + nbytes])  # type: ignore[arg-type]  # numpy stubs
+    return memoryview(raw[start : start + nbytes]), None  # type: ignore[arg-type]  # numpy stubs
 
 
 class Ring:
@@ -81,6 +82,8 @@ class Ring:
 
     Args:
         keep: Free slots to keep for reuse; more are dropped, longest unused first.
+        allocate: Returns memory of so many bytes, and what a device copies it by; by default
+            ordinary memory.
 
     Invariants, whenever ``_changed`` is not held:
         1. A slot is in ``_free`` or a key of ``_leases``, never in both; for a moment, on its way
@@ -95,7 +98,12 @@ class Ring:
             next runs).
     """
 
-    def __init__(self, keep: int) -> None:
+    def __init__(
+        self,
+        keep: int,
+        allocate: Callable[[int], tuple[memoryview[Any], Any]] = _allocate,
+    ) -> None:
+        self._allocate = allocate
         self._keep = keep
         # Appended to by weak reference callbacks, which can run at any moment and in any
         # thread, also inside our own lock: `deque.append` is atomic and takes no lock of ours.
@@ -122,7 +130,7 @@ class Ring:
             if slot is None:
                 self._made += 1
         if slot is None:
-            slot = Slot(_allocate(nbytes))
+            slot = Slot(*self._allocate(nbytes))
         self._bind(slot, holder, delivered=False)
         return slot
 
@@ -210,3 +218,27 @@ class Ring:
         if best is not None:
             self._free.remove(best)
         return best
+
+
+class FreshSlots:
+    """Slots that are made for one batch each, where another allocator than ours reuses memory.
+
+    Page-locked memory that the user copies from is torch's: its allocator alone knows which
+    copies are pending.
+
+    Args:
+        allocate: As for `Ring`.
+
+    Threads:
+        all: shared.
+    """
+
+    def __init__(self, allocate: Callable[[int], tuple[memoryview[Any], Any]]) -> None:
+        self._allocate = allocate
+
+    def take(self, nbytes: int, holder: object) -> Slot:  # noqa: ARG002  # as `Ring.take`
+        """Return a slot."""
+        return Slot(*self._allocate(max(1, nbytes)))
+
+    def free(self, slot: Slot) -> None:
+        """Do nothing: the slot's memory lives as long as something refers to it."""

@@ -6,13 +6,15 @@ Made afresh in a forked child, where locks and threads are dead; never copied wi
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from threadloader import _torch
 from threadloader.collate import Collation
 from threadloader.epoch import Epoch
 from threadloader.position import Lane, Position
-from threadloader.ring import Ring
+from threadloader.ring import FreshSlots, Ring
 from threadloader.roster import Roster
 from threadloader.sampler_pass import mark_between, order_between
 from threadloader.state import Begun
@@ -24,9 +26,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from threadloader.opening import Opening
+    from threadloader.ring import RingStatistics
     from threadloader.seeds import Seeds
+    from threadloader.stats import Totals
 
-__all__ = ["Running"]
+__all__ = ["Running", "Statistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """What a loader has done so far, all epochs together; stale as soon as returned."""
+
+    workers: int  # threads of an epoch; 0 is the calling thread
+    window: int  # batches that may be planned ahead at the most
+    totals: Totals
+    slots: RingStatistics
 
 
 class Running:
@@ -42,8 +56,9 @@ class Running:
 
     def __init__(self, name: str, opening: Opening) -> None:
         self._pid = os.getpid()
-        # A consumer holds two batches for a moment: its last, and the one it is just given.
-        self.ring = Ring(keep=opening.window.most + 2)
+        self._name = name
+        self.ring = self._new_ring(opening)
+        self._memory = opening.device, opening.pinned
         self.stats = Stats()
         self.roster = Roster(name, self.stats)
         self.window = opening.window
@@ -74,9 +89,7 @@ class Running:
         Raises:
             StateError: The state is not of this sampler, dataset, generator or number of replicas.
         """
-        self.window = opening.window
-        if not self._collation.is_made_of(opening.collate_fn, opening.output):
-            self._collation = self._new_collation(opening)
+        self._renew(opening)
         if saved is not None and "dataset" in saved:
             restore("dataset", opening.dataset, saved["dataset"])
         lanes = self._lanes_between(opening) if saved is None else []
@@ -113,6 +126,9 @@ class Running:
             timeout=opening.timeout,
             in_order=opening.in_order,
             finish=finish,
+            device=None if opening.device is None else opening.device.here(),
+            ahead=opening.ahead,
+            name=self._name,
         )
         self.roster.begun(epoch)
         self._begun = Begun(position, draws, sampler_pass)
@@ -142,6 +158,15 @@ class Running:
         order = order_between(opening.index_sampler, opening.generator)
         return state if order is None else state | {"order": order}
 
+    def statistics(self, workers: int) -> Statistics:
+        """Return what was counted so far."""
+        return Statistics(
+            workers=workers,
+            window=self.window.most,
+            totals=self.stats.total(),
+            slots=self.ring.statistics(),
+        )
+
     def _lanes_between(self, opening: Opening) -> list[Lane]:
         """Return the lanes of the next epoch: what the user's objects are like between two."""
         if self._begun is None or not self._begun.position.finished:
@@ -152,7 +177,28 @@ class Running:
         goes_on = opening.shares or self.roster.keeps
         return self._begun.position.lanes_after() if goes_on else []
 
+    def _renew(self, opening: Opening) -> None:
+        """Make anew what the loader's attributes have changed since it was made."""
+        self.window = opening.window
+        memory = opening.device, opening.pinned
+        moved = self._memory != memory
+        if moved:
+            self.ring, self._memory = self._new_ring(opening), memory
+        if moved or not self._collation.is_made_of(opening.collate_fn, opening.output):
+            self._collation = self._new_collation(opening)
+
+    def _new_ring(self, opening: Opening) -> Ring:
+        # A consumer holds two batches for a moment: its last, and the one it is just given.
+        keep = opening.window.most + 2
+        if opening.device is None:
+            return Ring(keep)
+        return Ring(keep + opening.ahead, opening.device.allocate)
+
     def _new_collation(self, opening: Opening) -> Collation:
         return Collation(
-            opening.collate_fn, output=opening.output, batched=opening.batched, ring=self.ring
+            opening.collate_fn,
+            output=opening.output,
+            batched=opening.batched,
+            ring=self.ring,
+            pinned=FreshSlots(_torch.page_locked) if opening.pinned else None,
         )

@@ -25,10 +25,11 @@ from threadloader.pool import begin_exit
 from threadloader.rng import begin_batch, end
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
-    from threadloader.collate import Collation, Filling
+    from threadloader.collate import Collation, Filling, Sent
+    from threadloader.device import Event
     from threadloader.fetch import Fetches
     from threadloader.pool import Job
     from threadloader.stats import Counters
@@ -41,6 +42,7 @@ __all__ = [
     "Stages",
     "Worker",
     "failure_of",
+    "failure_of_copy",
     "work_inline",
 ]
 
@@ -118,6 +120,9 @@ class Progress:
         with _epochs_lock:
             _epochs.add(self)
         self.cancelled = False  # only ever set; read and written whole, on both builds
+        # Told of each batch that is done, and of the end; called with the lock held, or by a
+        # finalizer: it must do no more than `SimpleQueue.put` does.
+        self.told: Callable[[], None] = _nobody
         self._changed = Condition()
         # All below, and the progress of each open batch: guarded by _changed.
         self._awaited: OpenBatch | None = None
@@ -179,11 +184,21 @@ class Progress:
         self.cancel()
         with self._changed:
             self._changed.notify_all()
+        self.told()
 
     def _let_go(self, batch: OpenBatch) -> None:
         batch.done = True
         if batch is self._awaited or self._any_awaited:
             self._changed.notify_all()
+        self.told()
+
+    def has(self, batch: OpenBatch) -> bool:
+        """Whether there is nothing to wait for."""
+        return batch.done
+
+
+def _nobody() -> None:
+    """There is nobody to tell."""
 
 
 class OpenBatch:
@@ -199,12 +214,14 @@ class OpenBatch:
         "_cutter",
         "_progress",
         "_stages",
+        "arrived",
         "done",
         "exhausted",
         "failure",
         "filling",
         "missing",
         "plan",
+        "sent",
     )
 
     filling: Filling  # all three: of a stream's batch only once it was read
@@ -218,6 +235,10 @@ class OpenBatch:
         self.failure: Failure | None = None
         self.done = False
         self.exhausted = False  # whether there was nothing to read; it is not returned then
+        # The copier's, if there is one: whether the copy was begun, or the batch failed; and what
+        # is on its way to the device.
+        self.arrived = False
+        self.sent: tuple[Sent, Event] | None = None
         self._stages = stages
         self._progress = progress
         if begin:
@@ -346,6 +367,17 @@ def failure_of(
             where += f", {plan.label} {plan.indices[row]!r}"
         error.add_note(where)
     return Failure(error, row or 0)
+
+
+def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) -> Failure:
+    """Make an error of copying a batch ready for the consumer: with a note, and without frames.
+
+    They are all ours and torch's, and would keep slots.
+    """
+    BaseException.with_traceback(error, None)
+    with suppress(BaseException):  # an error that refuses notes
+        error.add_note(f"copying batch {plan.sequence} to {device}")
+    return Failure(error, 0)
 
 
 def _strip(error: BaseException) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
         gives_whole_batches,
         is_dataset,
     )
+    from threadloader._torch.devices import open_device, page_locked, view_of
     from threadloader._torch.pinning import pinning
     from threadloader._torch.pipes import draw_shared_seed, prepare_pipe, unwrapped
     from threadloader._torch.random_state import KeyedGenerator, teach_random
@@ -70,6 +71,8 @@ else:
         is_shared,
         make_worker_info,
         new_generator,
+        open_device,
+        page_locked,
         pinning,
         prepare_pipe,
         set_generator_state,
@@ -78,6 +81,7 @@ else:
         tensor_of,
         unwrapped,
         use_one_thread,
+        view_of,
     )
 
 __all__ = [
@@ -108,6 +112,8 @@ __all__ = [
     "is_shared",
     "make_worker_info",
     "new_generator",
+    "open_device",
+    "page_locked",
     "pinning",
     "prepare_pipe",
     "set_generator_state",
@@ -116,4 +122,5 @@ __all__ = [
     "tensor_of",
     "unwrapped",
     "use_one_thread",
+    "view_of",
 ]

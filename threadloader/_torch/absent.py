@@ -39,6 +39,8 @@ __all__ = [
     "is_shared",
     "make_worker_info",
     "new_generator",
+    "open_device",
+    "page_locked",
     "pinning",
     "prepare_pipe",
     "set_generator_state",
@@ -47,6 +49,7 @@ __all__ = [
     "tensor_of",
     "unwrapped",
     "use_one_thread",
+    "view_of",
 ]
 
 
@@ -256,6 +259,24 @@ def set_generator_state(generator: Any, state: bytes) -> None:  # noqa: ARG001  
 
 class Generator:
     """A type that no object has."""
+
+
+def open_device(value: Any) -> Any:
+    """Return a device that is none of torch's; refuse all others."""
+    if hasattr(value, "receive"):
+        return value
+    msg = f"device={value!r} needs torch: pip install threadloader[torch]"
+    raise ModuleNotFoundError(msg, name="torch")
+
+
+def page_locked(nbytes: int) -> NoReturn:
+    """Refuse: there is no accelerator to lock memory for."""
+    raise NotImplementedError(nbytes)
+
+
+def view_of(memory: Any, offset: int, dtype: Any, shape: Any) -> NoReturn:
+    """Refuse: there are no tensors."""
+    raise NotImplementedError(memory, offset, dtype, shape)
 
 
 def is_dataset(value: object) -> bool:  # noqa: ARG001  # same signature as with torch

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from threadloader._torch.devices import adopted_device
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
@@ -17,17 +19,19 @@ __all__ = ["inherited_modes", "use_one_thread"]
 
 
 def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
-    """Note the calling thread's grad and inference mode, for another thread to work in.
+    """Note the calling thread's device, grad and inference mode, for another thread to work in.
 
-    A forked worker process inherits them; a new thread starts with torch's defaults.
+    A forked worker process inherits the modes; a new thread starts with torch's defaults.
 
     Returns:
         Makes the context in which the other thread runs.
     """
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    adopt_device = adopted_device()
 
     @contextmanager
     def modes() -> Iterator[None]:
+        adopt_device()
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             yield
 

@@ -1,0 +1,222 @@
+"""Accelerators as the copier sees them: page-locked memory, one stream of its own, and events.
+
+The one seam to a device.  Tests have a second implementation of it, whose copies finish late.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from threadloader._torch.structures import mapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from threadloader.device import Device, Event
+
+__all__ = ["adopted_device", "open_device", "page_locked", "view_of"]
+
+# A free-threaded torch may crash where threads make tensors at once (pytorch#171992, open): of
+# ours at least no two do.
+_making = Lock()
+
+_DTYPES: dict[str, torch.dtype] = {
+    np.dtype(code).str: torch.from_numpy(np.empty(0, code)).dtype
+    for code in (*"?bBhHiIlqefdFD", np.uint64)
+}
+
+
+def open_device(value: Any) -> Device | Callable[[Any], Any] | None:
+    """Return the device that batches are copied to.
+
+    Args:
+        value: What the user gave: a name, an index, a ``torch.device``; or a `Device`.
+
+    Returns:
+        None for the CPU; for a device without streams, what moves a batch there.
+
+    Raises:
+        RuntimeError: The device is not there; the message says what is missing.
+        TypeError: It is no device.
+    """
+    if hasattr(value, "receive"):
+        device: Device = value
+        return device
+    try:
+        wanted = torch.device(value)
+    except (RuntimeError, TypeError) as error:
+        msg = f"device must be what torch.device() accepts, but got {value!r}: {error}"
+        raise TypeError(msg) from error
+    if wanted.type in ("cpu", "meta"):
+        return None
+    present = torch.accelerator.current_accelerator()
+    if present is None or present.type != wanted.type:
+        has = "no accelerator" if present is None else f"{present.type!r} alone"
+        msg = f"device={value!r} needs a torch with {wanted.type!r}; {torch.__version__} has {has}"
+        raise RuntimeError(msg)
+    if not torch.accelerator.is_available():
+        msg = f"device={value!r} is not there: torch finds no such device, or no driver for it"
+        raise RuntimeError(msg)
+    count = torch.accelerator.device_count()
+    index: int | None = wanted.index
+    if index is not None and index >= count:
+        msg = f"device={value!r} is not there: there are {count}, numbered from 0"
+        raise RuntimeError(msg)
+    if wanted.type == "mps":  # it has no streams to copy on
+        return lambda batch: moved(batch, wanted, [])
+    return _Cuda(wanted) if wanted.type == "cuda" else Accelerator(wanted)
+
+
+def adopted_device() -> Callable[[], None]:
+    """Note the calling thread's current device, for another thread to make its own.
+
+    A new thread starts with device 0, and the first thing that it does there makes a context.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    module = None if accelerator is None else torch.get_device_module(accelerator)
+    # Asking for its current device would make a context where there is none yet.
+    if module is None or not getattr(module, "is_initialized", bool)():
+        return _nothing
+    index = torch.accelerator.current_device_index()
+    return lambda: torch.accelerator.set_device_index(index)
+
+
+def _nothing() -> None:
+    """There is no device to adopt."""
+
+
+class Accelerator:
+    """A device that torch's generic interface to accelerators knows; see `Device`.
+
+    Args:
+        device: Without an index, the current one of the thread that calls `here`.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream: Any = None
+
+    def here(self) -> Device:
+        index: int | None = self.device.index
+        if index is None:
+            index = torch.accelerator.current_device_index()
+        return type(self)(torch.device(self.device.type, index))
+
+    def allocate(self, nbytes: int) -> tuple[memoryview[Any], Any]:
+        return page_locked(nbytes)
+
+    def adopt(self) -> None:
+        # Of the thread, for its life: it does nothing else.
+        torch.accelerator.set_device_index(self.device.index)
+        self._stream = self._new_stream()
+        self._use(self._stream)
+
+    def copy(self, source: Any, spans: Sequence[tuple[int, int]]) -> list[Any]:
+        copies = []
+        for start, stop in spans:
+            copy = torch.empty(stop - start, dtype=torch.uint8, device=self.device)
+            copies.append(copy.copy_(source[start:stop], non_blocking=True))
+        return copies
+
+    def move(self, batch: Any) -> tuple[Any, list[Any]]:
+        tensors: list[Any] = []
+        return moved(batch, self.device, tensors), tensors
+
+    def view(self, memory: Any, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+        return view_of(memory, offset, dtype, shape)
+
+    def record(self) -> Event:
+        event: Any = self._new_event()
+        event.record(self._stream)
+        marked: Event = event
+        return marked
+
+    def receive(self, event: Event, tensors: Iterable[Any]) -> None:
+        stream = self._current_stream()
+        stream.wait_event(event)
+        for tensor in tensors:
+            tensor.record_stream(stream)
+
+    def _new_stream(self) -> Any:
+        return torch.Stream(self.device)
+
+    def _use(self, stream: Any) -> None:
+        torch.accelerator.set_stream(stream)
+
+    def _new_event(self) -> Any:
+        return torch.Event(self.device)
+
+    def _current_stream(self) -> Any:
+        return torch.accelerator.current_stream(self.device)
+
+
+class _Cuda(Accelerator):
+    """CUDA: its own events can wait on the host without using a core."""
+
+    def _new_stream(self) -> Any:
+        return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+
+    def _use(self, stream: Any) -> None:
+        torch.cuda.set_stream(stream)
+
+    def _new_event(self) -> Any:
+        return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+
+    def _current_stream(self) -> Any:
+        return torch.cuda.current_stream(self.device)
+
+
+def page_locked(nbytes: int) -> tuple[memoryview[Any], Tensor]:
+    """Return page-locked memory for the current accelerator, and the tensor that owns it."""
+    with _making:
+        tensor = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        array: Any = tensor.numpy()
+    return memoryview(array), tensor
+
+
+def view_of(memory: Tensor, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Tensor:
+    """Return a tensor of ``shape`` in the bytes of another, from ``offset`` (bytes) on."""
+    nbytes = dtype.itemsize
+    for length in shape:
+        nbytes *= length
+    return memory[offset : offset + nbytes].view(_DTYPES[dtype.str]).view(shape)
+
+
+def moved(batch: Any, device: torch.device, tensors: list[Any]) -> Any:
+    """Begin to copy a batch of any structure to a device, from page-locked memory.
+
+    Args:
+        batch: Its tensors, and objects with a ``to()``, are copied; all else stays as it is.
+        device: Where to.
+        tensors: Gets what was copied, tensors and objects with a ``record_stream()``.
+
+    Returns:
+        The structure that torch's ``pin_memory=True`` makes.
+    """
+
+    def move(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            if leaf.device.type == "cpu" and leaf.layout == torch.strided and device.type != "mps":
+                leaf = leaf.pin_memory()
+            leaf = leaf.to(device, non_blocking=True)
+        elif hasattr(leaf, "to"):
+            if hasattr(leaf, "pin_memory") and device.type != "mps":
+                leaf = leaf.pin_memory()
+            with suppress(TypeError):  # it takes no such argument
+                leaf = leaf.to(device, non_blocking=True)
+                tensors.append(leaf)
+                return leaf
+            leaf = leaf.to(device)
+        else:
+            return leaf
+        if hasattr(leaf, "record_stream"):
+            tensors.append(leaf)
+        return leaf
+
+    return mapped(batch, move)

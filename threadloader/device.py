@@ -1,0 +1,85 @@
+"""What the copier asks of a device: the seam between it and an accelerator.
+
+``_torch`` has the real one; tests have one whose copies finish late and in any order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    import numpy as np
+
+__all__ = ["Device", "Event"]
+
+
+class Event(Protocol):
+    """A place in the copier's stream."""
+
+    def query(self) -> bool:
+        """Whether all copies before it have finished."""
+
+    def synchronize(self) -> None:
+        """Wait for them, on the host."""
+
+
+class Device(Protocol):
+    """A device that batches are copied to.
+
+    Threads:
+        here, receive: consumer.
+        allocate: any.
+        adopt, copy, move, record: copier.
+        view: copier.
+    """
+
+    def here(self) -> Device:
+        """Return it for one epoch, with a stream of its own.
+
+        If no device is named, it is the current one of the calling thread.
+        """
+
+    def allocate(self, nbytes: int) -> tuple[memoryview[Any], Any]:
+        """Return page-locked memory, and what `copy` takes it by."""
+
+    def adopt(self) -> None:
+        """Make the device current in the calling thread, and a stream of its own."""
+
+    def copy(self, source: Any, spans: Sequence[tuple[int, int]]) -> list[Any]:
+        """Begin to copy spans of page-locked memory.
+
+        Args:
+            source: As `allocate` returned it.
+            spans: First byte, and the one after the last, of each.
+
+        Returns:
+            Memory on the device, one for each span.
+        """
+
+    def move(self, batch: Any) -> tuple[Any, list[Any]]:
+        """Begin to copy a batch that lies in no slot; return it on the device, and its tensors."""
+
+    def view(self, memory: Any, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+        """Return a tensor in memory on the device.
+
+        Args:
+            memory: As `copy` returned it.
+            offset: Bytes.
+            dtype: Of its elements.
+            shape: Of the tensor.
+        """
+
+    def record(self) -> Event:
+        """Return an event behind all copies that were begun."""
+
+    def receive(self, event: Event, tensors: Iterable[Any]) -> None:
+        """Let the calling thread's current stream wait for copies, and use what they made.
+
+        The host does not wait.
+
+        Args:
+            event: Behind the copies.
+            tensors: Memory on the device; not reused before that stream is done with it.
+        """
