@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -21,8 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadloader.inference import infer
-from threadloader.layout import Layout
 from threadloader.numpy_collate import numpy_collate
+
+if TYPE_CHECKING:
+    from threadloader.layout import Layout
 
 LARGE = Branch("tuple", PLAIN)  # a tree of every leaf at once
 plain_trees = trees(PLAIN, DIRECT_KINDS)

@@ -20,8 +20,8 @@ from queue import Empty, SimpleQueue
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
+from threadloader.failure import failure_of_copy
 from threadloader.pool import Pool
-from threadloader.work import failure_of_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -104,6 +104,9 @@ class Copier:
 
 class _Line:
     """What a copier and its thread share; it references neither.
+
+    Invariants, whenever ``_changed`` is not held:
+        1. A batch that has arrived never changes again, but for what the consumer takes of it.
 
     Threads:
         wait: consumer.

@@ -14,10 +14,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader.errors import ClosedError, StateError
+from threadloader.failure import failure_of
 from threadloader.rng import begin_samples, end
 from threadloader.stateful import is_stateful, restore, restore_whole, snapshot
 from threadloader.ticket import Mark, PlannedBatch
-from threadloader.work import OpenBatch, failure_of, work_inline
+from threadloader.work import OpenBatch, work_inline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -334,7 +335,7 @@ def _read(
             with suppress(ClosedError):  # the others have ended: nobody waits for it
                 hand_on(batch)
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
-        progress.collated(batch, failure_of(error, None, batch.plan, worker))
+        progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:
         samples = None
         del batch, stages, progress, hand_on

@@ -12,21 +12,19 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Condition, RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from threadloader.errors import SampleError
+from threadloader.failure import Failure, failure_of, strip
 from threadloader.order import Pace, TicketCutter
 from threadloader.pool import begin_exit
 from threadloader.rng import begin_batch, end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
 
     from threadloader.collate import Collation, Filling, Sent
     from threadloader.device import Event
@@ -41,12 +39,8 @@ __all__ = [
     "Progress",
     "Stages",
     "Worker",
-    "failure_of",
-    "failure_of_copy",
     "work_inline",
 ]
-
-_PACKAGE = __name__.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +61,6 @@ class Stages:
     pace: Pace
     collation: Collation
     seed: int | None = None  # of the random streams of samples and batches; None for none
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An error, and the row by which the lowest of several is chosen."""
-
-    error: BaseException
-    row: int
 
 
 # Every epoch that may have open batches: the process-wide hook of the interpreter's exit.  It is
@@ -313,7 +299,7 @@ def _fill(
         if failed is not None:
             # __getitems__ does not tell which of its samples failed.
             row = None if stages.whole else ticket.start + samples
-            return failure_of(failed, row, batch.plan, worker)
+            return failure_of(failed, row, batch.plan, worker.place)
         if progress.cancelled:
             return None  # not all of them were fetched
         batch.filling.write(ticket.start, ticket.stop, samples)
@@ -322,7 +308,7 @@ def _fill(
         stages.pace.measured(ticket.stop - ticket.start, written - started)
         return None
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
-        return failure_of(error, ticket.start, batch.plan, worker)
+        return failure_of(error, ticket.start, batch.plan, worker.place)
     finally:
         samples = failed = None
         del batch, ticket, stages, progress
@@ -335,9 +321,11 @@ def _finish(batch: OpenBatch, worker: Worker, seed: int | None) -> Failure | Non
         if seed is not None:
             begin_batch(seed, batch.plan.sequence)
         failed = batch.filling.finish()
-        return None if failed is None else failure_of(failed[0], failed[1], batch.plan, worker)
+        return (
+            None if failed is None else failure_of(failed[0], failed[1], batch.plan, worker.place)
+        )
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
-        return failure_of(error, None, batch.plan, worker)
+        return failure_of(error, None, batch.plan, worker.place)
     finally:
         end()
         failed = None
@@ -349,52 +337,6 @@ def _count(counters: Counters, ticket: Ticket, fetch: float, collate: float) -> 
     counters.samples += ticket.stop - ticket.start
     counters.fetch_seconds += fetch
     counters.collate_seconds += collate
-
-
-def failure_of(
-    error: BaseException, row: int | None, plan: PlannedBatch, worker: Worker
-) -> Failure:
-    """Make an error ready for the consumer: with a note, and without our own frames."""
-    _strip(error)
-    if isinstance(error, StopIteration):
-        # Raised from next(), it would end the epoch as if the data had come to its end.
-        stopped = SampleError("loading a sample raised StopIteration")
-        stopped.__cause__ = error
-        error = stopped
-    with suppress(BaseException):  # an index without a repr(), an error that refuses notes
-        where = f"in {worker.place}, batch {plan.sequence}"
-        if row is not None and row < len(plan.indices):
-            where += f", {plan.label} {plan.indices[row]!r}"
-        error.add_note(where)
-    return Failure(error, row or 0)
-
-
-def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) -> Failure:
-    """Make an error of copying a batch ready for the consumer: with a note, and without frames.
-
-    They are all ours and torch's, and would keep slots.
-    """
-    BaseException.with_traceback(error, None)
-    with suppress(BaseException):  # an error that refuses notes
-        error.add_note(f"copying batch {plan.sequence} to {device}")
-    return Failure(error, 0)
-
-
-def _strip(error: BaseException) -> None:
-    """Take our own frames off the traceback of an error of the user's code."""
-    # Not by attribute or method: an exception's class may be a frozen dataclass, or have its own.
-    BaseException.with_traceback(error, _without_our_frames(error.__traceback__))
-
-
-def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Skip the frames between a worker's loop and the user's code."""
-    inner = traceback
-    while inner is not None:
-        module = str(inner.tb_frame.f_globals.get("__name__"))
-        if module.partition(".")[0] != _PACKAGE:
-            return inner
-        inner = inner.tb_next
-    return traceback  # no code but ours: that is what there is to see
 
 
 def work_inline(batch: OpenBatch, worker: Worker) -> None:
@@ -411,7 +353,7 @@ class FailedBatch:
     exhausted = False
 
     def __init__(self, error: Exception) -> None:
-        _strip(error)
+        strip(error)
         self.failure = Failure(error, 0)
 
     def take(self) -> NoReturn:

@@ -1,0 +1,70 @@
+"""Errors on their way to the consumer: as the user raised them, with a note, without our frames."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from threadloader.errors import SampleError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from threadloader.ticket import PlannedBatch
+
+__all__ = ["Failure", "failure_of", "failure_of_copy", "strip"]
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error, and the row by which the lowest of several is chosen."""
+
+    error: BaseException
+    row: int
+
+
+def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place: str) -> Failure:
+    """Make an error ready for the consumer: with a note, and without our own frames."""
+    strip(error)
+    if isinstance(error, StopIteration):
+        # Raised from next(), it would end the epoch as if the data had come to its end.
+        stopped = SampleError("loading a sample raised StopIteration")
+        stopped.__cause__ = error
+        error = stopped
+    with suppress(BaseException):  # an index without a repr(), an error that refuses notes
+        where = f"in {place}, batch {plan.sequence}"
+        if row is not None and row < len(plan.indices):
+            where += f", {plan.label} {plan.indices[row]!r}"
+        error.add_note(where)
+    return Failure(error, row or 0)
+
+
+def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) -> Failure:
+    """Make an error of copying a batch ready for the consumer: with a note, and without frames.
+
+    They are all ours and torch's, and would keep slots.
+    """
+    BaseException.with_traceback(error, None)
+    with suppress(BaseException):  # an error that refuses notes
+        error.add_note(f"copying batch {plan.sequence} to {device}")
+    return Failure(error, 0)
+
+
+def strip(error: BaseException) -> None:
+    """Take our own frames off the traceback of an error of the user's code."""
+    # Not by attribute or method: an exception's class may be a frozen dataclass, or have its own.
+    BaseException.with_traceback(error, _without_our_frames(error.__traceback__))
+
+
+def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:
+    """Skip the frames between a worker's loop and the user's code."""
+    inner = traceback
+    while inner is not None:
+        module = str(inner.tb_frame.f_globals.get("__name__"))
+        if module.partition(".")[0] != _PACKAGE:
+            return inner
+        inner = inner.tb_next
+    return traceback  # no code but ours: that is what there is to see
