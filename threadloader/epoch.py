@@ -158,6 +158,7 @@ class Epoch(Iterator[Any]):
         self._open: deque[OpenBatch | FailedBatch] = deque()  # drawn and not yet returned, in order
         self._drawn_all = False
         self._ended = False  # all were returned
+        self._failed: Callable[[], None] | None = None  # counts the batch whose error was raised
         # Ends the pool's threads, or lets persistent ones drop what is cancelled.
         self._signal: Callable[[], None] = _nobody
         if staff is not None:
@@ -171,20 +172,21 @@ class Epoch(Iterator[Any]):
         return self._length()
 
     def __next__(self) -> Any:
-        batch = failure = taken = None
+        batch = failure = taken = receipt = None
         self._collation.ring.warn_if_hoarded()
         try:
             with self._turn:
-                batch = self._next()
-                while batch.exhausted:
-                    batch = self._next()
+                batch = self._due()
                 failure = batch.failure
-                if failure is None:
-                    self._feed.returned()
+                receipt = self._receipt(batch)
             if failure is not None:
                 raise failure.error
             taken = batch.take()
-            return taken if self._finish is None else self._finish(taken)
+            if self._finish is not None:
+                taken = self._finish(taken)
+            with self._turn:
+                receipt()
+            return taken
         except Exception:
             raise
         except BaseException as error:  # Ctrl-C, say, here or in a sample
@@ -195,7 +197,7 @@ class Epoch(Iterator[Any]):
             raise
         finally:
             # The frame of this call stays with an error that is raised.
-            batch = failure = taken = None
+            batch = failure = taken = receipt = None
             del self
 
     def close(self) -> None:
@@ -218,6 +220,31 @@ class Epoch(Iterator[Any]):
         self._signal()
         if self._staff is not None:
             self._staff.nudge()
+
+    def _due(self) -> OpenBatch | FailedBatch:
+        """Return the next batch for the consumer, done or failed."""
+        batch = None
+        try:
+            failed, self._failed = self._failed, None
+            if failed is not None:
+                failed()  # whoever goes on after its error does without it
+            batch = self._next()
+            while batch.exhausted:
+                batch = self._next()
+            return batch
+        finally:
+            del self, batch  # this frame stays with an error of a sample's in the calling thread
+
+    def _receipt(self, batch: OpenBatch | FailedBatch) -> Callable[[], None]:
+        """Return what counts a batch as delivered, once it was."""
+        if not isinstance(batch, OpenBatch):
+            return _nobody
+        receipt = self._feed.receipt(batch)
+        if batch.failure is None:
+            self._feed.returned()
+        elif isinstance(batch.failure.error, Exception):
+            self._failed = receipt
+        return receipt
 
     def _next(self) -> OpenBatch | FailedBatch:
         """Return the next batch that is done, and draw one more."""

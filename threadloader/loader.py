@@ -234,10 +234,11 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         opening = self._opening()
         self._live_here()
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
-        saved = self._saved
+        saved = self._saved if self._saved is not None else self._running.refused
         finish = _torch.pinning(self.pin_memory_device) if self.pin_memory else None
         seeds = copy.copy(self._seeds)  # they go on only if an epoch begins
         if saved is not None and is_over(saved):
+            # To its end, for all generators; where another process draws, it is not there yet.
             next(self._running.begin(opening, seeds, saved, None), None)
             saved = None
         epoch = self._running.begin(opening, seeds, saved, finish)
@@ -261,19 +262,20 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         Threads:
             consumer.
         """
-        if self._saved is not None:
-            return copy.deepcopy(self._saved)
+        saved = self._saved if self._saved is not None else self._running.refused
+        if saved is not None:
+            return copy.deepcopy(dict(saved))
         parts = self._running.state(self._opening(), self._seeds)
-        look = look_of(self, streams=self._streams)
-        return complete(parts, look, None if self._streams else self.dataset)
+        return complete(parts, look_of(self, streams=self._streams))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next ``iter()`` go on where a state was saved; an empty state is no state.
+        """Let the next ``iter()`` go on where a state was saved; ``{}`` begins anew.
 
-        What was delivered is not loaded again.  To find what follows costs nothing for sequential
-        and keyed orders, one permutation for torch's shuffle, one pass over the indices for a
-        sampler of yours without ``load_state_dict``, and for such an iterable dataset it is read
-        again up to there, with a warning.
+        Iterators that are alive end.  What was delivered is not loaded again.  To find what
+        follows costs nothing for sequential and keyed orders, one permutation for torch's
+        shuffle, one pass over the indices for a sampler of yours without ``load_state_dict``, and
+        for such an iterable dataset it is read again up to there, with a warning.  Yours are
+        called by ``iter()``, before the object's own ``__iter__``.
 
         Raises:
             StateError: It is no state of a `ThreadLoader`, or of a newer version, or of a loader
@@ -289,6 +291,11 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self._live_here()
         self._running.forget()
         self._saved = copy.deepcopy(dict(state_dict)) if state_dict else None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the next ``iter()`` goes on from a state that was loaded."""
+        return self._saved is not None
 
     def _get_iterator(self) -> Any:
         return iter(self)  # for those who know torch's loader from inside

@@ -19,7 +19,7 @@ from threading import Condition, RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from threadloader.errors import SampleError
+from threadloader.errors import SampleError, ThreadLoaderError
 from threadloader.order import Pace, TicketCutter
 from threadloader.pool import begin_exit
 from threadloader.rng import begin_batch, end
@@ -379,6 +379,8 @@ class FailedBatch:
     exhausted = False
 
     def __init__(self, error: Exception) -> None:
+        if isinstance(error, ThreadLoaderError):
+            BaseException.with_traceback(error, None)  # all frames are ours, and lead to the epoch
         _strip(error)
         self.failure = Failure(error, 0)
 
