@@ -1,15 +1,16 @@
 """A device that is none: its copies finish late and in any order, and it watches over its rules.
 
-It notes in `broken` whoever writes a slot before the copy from it has finished, and whoever but
-the copier waits for a copy on the host; and what was not received has no data in it.  What it
-gives are NumPy arrays, so that it serves without torch, too.
+It notes in `broken` whoever writes a slot, or fills it again, before the copy from it has
+finished; whoever but the copier copies, or waits for a copy on the host; and whatever memory of a
+batch the consumer's stream was not told of.  What was not received has no data in it.  It gives
+NumPy arrays, so that it serves without torch, too.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from threading import Condition, current_thread
+from threading import Condition, Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["NOT_THERE", "FakeDevice", "OutOfMemoryError"]
 
 NOT_THERE = 0xA5  # every byte on the device to which no copy has finished
+LIMIT = 20.0  # seconds that a copy is held at the most, lest a failed test hangs
 
 
 class OutOfMemoryError(RuntimeError):
@@ -37,18 +39,16 @@ class _Copy:
 
 
 class _Event:
-    def __init__(self, device: FakeDevice, behind: list[_Copy]) -> None:
-        self._device = device
-        self._behind = behind
+    def __init__(self, stream: _Stream, behind: list[_Copy], made: list[Any]) -> None:
+        self.stream = stream
+        self.behind = behind
+        self.made = made  # memory that came into being since the event before
 
     def query(self) -> bool:
-        return self._device.look_at(self._behind)
+        return self.stream.device.look_at(self)
 
     def synchronize(self) -> None:
-        self._device.wait_on_host(self._behind)
-
-    def reach(self) -> None:
-        self._device.finish(self._behind)
+        self.stream.device.wait_on_host(self)
 
 
 class FakeDevice:
@@ -57,79 +57,131 @@ class FakeDevice:
     Args:
         seed: Of the order in which copies finish.
         fails: Told the number of a copy, from 0, returns whether there is no memory for it.
+        errors: What a call of that name raises, each time.
+        held: Whether no copy finishes before `release`.
     """
 
-    def __init__(self, seed: int = 0, fails: Callable[[int], bool] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        fails: Callable[[int], bool] | None = None,
+        errors: dict[str, BaseException] | None = None,
+        *,
+        held: bool = False,
+    ) -> None:
         self._random = random.Random(seed)
         self._fails = fails
+        self.errors = errors or {}
         self._changed = Condition()
         # All below: guarded by _changed.
+        self.held = held
+        self.waiting = 0  # threads, for a copy that is held
         self.broken: list[str] = []  # rules
-        self.adopted: list[str] = []  # the threads' names
         self.slots = 0  # allocated
         self.copies = 0  # begun
         self.moves = 0  # of batches in no slot
+        self.most_ahead = 0  # batches of one stream that were on the device and not received
         self.received: list[Any] = []  # memory that a consumer's stream was told of
+        self.receivers: list[Thread] = []  # the thread of each batch
         self._unfinished: list[_Copy] = []
 
-    def here(self) -> FakeDevice:
-        return self
+    def __str__(self) -> str:
+        return "fake:0"
+
+    def here(self) -> _Stream:
+        return _Stream(self)
 
     def allocate(self, nbytes: int) -> tuple[memoryview[Any], Any]:
+        self.may_raise("allocate")
         source: Any = np.zeros(nbytes, np.uint8)
         with self._changed:
             self.slots += 1
         return memoryview(source), source
 
-    def adopt(self) -> None:
+    def receive(self, event: Any, tensors: Iterable[Any]) -> None:
+        raise NotImplementedError  # of a stream; `ThreadLoader` knows a device by it
+
+    def hold(self) -> None:
+        """Let no copy finish before `release`."""
         with self._changed:
-            self.adopted.append(current_thread().name)
+            self.held = True
 
-    def copy(self, source: Any, spans: Sequence[tuple[int, int]]) -> list[Any]:
-        targets = []
-        for start, stop in spans:
-            with self._changed:
-                number, self.copies = self.copies, self.copies + 1
-                if self._fails is not None and self._fails(number):
-                    msg = f"no memory for copy {number}"
-                    raise OutOfMemoryError(msg)
-                part = source[start:stop]
-                target = np.full(stop - start, NOT_THERE, np.uint8)
-                self._unfinished.append(_Copy(part, target, part.tobytes()))
-            targets.append(target)
-        return targets
+    def release(self) -> None:
+        """Let copies finish, all that were received at once."""
+        with self._changed:
+            self.held = False
+            self._changed.notify_all()
 
-    def move(self, batch: Any) -> tuple[Any, list[Any]]:
+    def await_waiter(self) -> None:
+        """Wait until a thread waits for a copy that is held."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.waiting, LIMIT), "nobody waits for a copy"
+
+    def may_raise(self, name: str) -> None:
+        if name in self.errors:
+            raise self.errors[name]
+
+    def begin(self, source: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
+        """Begin a copy."""
+        with self._changed:
+            number, self.copies = self.copies, self.copies + 1
+            if self._fails is not None and self._fails(number):
+                msg = f"no memory for copy {number}"
+                raise OutOfMemoryError(msg)
+            part = source[start:stop]
+            if any(np.may_share_memory(part, other.source) for other in self._unfinished):
+                self.broken.append("a slot was filled again before the copy from it had finished")
+            target = np.full(stop - start, NOT_THERE, np.uint8)
+            self._unfinished.append(_Copy(part, target, part.tobytes()))
+            return target
+
+    def unfinished(self) -> list[_Copy]:
+        with self._changed:
+            return list(self._unfinished)
+
+    def moved(self) -> None:
         with self._changed:
             self.moves += 1
-        return ("moved", batch), []
 
-    def view(self, memory: Any, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-        return np.ndarray(shape, dtype, memory, offset)
-
-    def record(self) -> _Event:
+    def is_ahead(self, batches: int) -> None:
         with self._changed:
-            return _Event(self, list(self._unfinished))
+            self.most_ahead = max(batches, self.most_ahead)
 
-    def receive(self, event: Any, tensors: Iterable[Any]) -> None:
+    def breaks(self, rule: str) -> None:
         with self._changed:
-            self.received += tensors
-        event.reach()  # in the consumer's stream: what it computes next finds the data
+            self.broken.append(rule)
 
-    def look_at(self, copies: list[_Copy]) -> bool:
-        """Let some copies finish, or none; return whether all of these have."""
+    def look_at(self, event: _Event) -> bool:
+        """Let some copies finish, or none; return whether all before the event have."""
+        self.may_raise("query")
         with self._changed:
             for copy in self._random.sample(self._unfinished, len(self._unfinished)):
-                if self._random.random() < 0.3:
+                if not self.held and self._random.random() < 0.3:
                     self._finish(copy)
-            return all(copy.finished for copy in copies)
+            return all(copy.finished for copy in event.behind)
 
-    def wait_on_host(self, copies: list[_Copy]) -> None:
+    def wait_on_host(self, event: _Event) -> None:
         """Let copies finish, for a thread that waits."""
+        event.stream.check_thread("waited for a copy on the host")
+        self.may_raise("synchronize")
         with self._changed:
-            if "-copier-" not in current_thread().name:
-                self.broken.append(f"{current_thread().name} waited for a copy on the host")
-        self.finish(copies)
+            self.waiting += 1
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: not self.held, LIMIT)
+            self.waiting -= 1
+        self.finish(event.behind)
+
+    def receive_all(self, event: _Event, tensors: list[Any]) -> None:
+        """Let a consumer have the copies before an event; it finds the data unless it is held."""
+        self.may_raise("receive")
+        with self._changed:
+            if list(map(id, tensors)) != list(map(id, event.made)):
+                self.broken.append("the consumer's stream was not told of a batch's memory")
+            self.received += tensors
+            self.receivers.append(current_thread())
+            held = self.held
+        if not held:
+            self.finish(event.behind)
 
     def finish(self, copies: list[_Copy]) -> None:
         """Let copies finish, in any order."""
@@ -146,3 +198,68 @@ class FakeDevice:
         copy.target[:] = copy.source
         copy.finished = True
         self._unfinished.remove(copy)
+
+
+class _Stream:
+    """The device during one epoch; see `threadloader.device.Device`."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.device = device
+        self.allocate = device.allocate
+        self._copier: Thread | None = None
+        self._made: list[Any] = []  # memory, since the last event
+        self._there = False  # whether a whole batch was begun since then
+        self._changed = Condition()
+        self._ahead = 0  # batches that were not received; guarded by _changed
+
+    def __str__(self) -> str:
+        return str(self.device)
+
+    def here(self) -> _Stream:
+        raise NotImplementedError  # it is already
+
+    def adopt(self) -> None:
+        self._copier = current_thread()
+        self.device.may_raise("adopt")
+
+    def copy(self, source: Any, spans: Sequence[tuple[int, int]]) -> list[Any]:
+        self.check_thread("began a copy")
+        made = []
+        for start, stop in spans:
+            made.append(self.device.begin(source, start, stop))
+        self._made += made
+        self._there = True
+        return made
+
+    def move(self, batch: Any) -> tuple[Any, list[Any]]:
+        """Return the batch, marked."""
+        self.check_thread("moved a batch")
+        self.device.moved()
+        self.device.may_raise("move")
+        marked = ("moved", batch)
+        self._made.append(marked)
+        self._there = True
+        return marked, [marked]
+
+    def view(self, memory: Any, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+        return np.ndarray(shape, dtype, memory, offset)
+
+    def record(self) -> _Event:
+        self.check_thread("recorded an event")
+        self.device.may_raise("record")
+        if self._there:
+            with self._changed:
+                self._ahead += 1
+                self.device.is_ahead(self._ahead)
+        made, self._made, self._there = self._made, [], False
+        return _Event(self, self.device.unfinished(), made)
+
+    def receive(self, event: _Event, tensors: Iterable[Any]) -> None:
+        with self._changed:
+            self._ahead -= 1
+        self.device.receive_all(event, list(tensors))
+
+    def check_thread(self, what: str) -> None:
+        """Note that a thread does what only the copier may."""
+        if current_thread() is not self._copier:
+            self.device.breaks(f"{current_thread().name} {what}")

@@ -77,12 +77,15 @@ class Held:
 class Failing:
     """Sample ``i`` is ``i``, but one is an error."""
 
+    def __init__(self, error: type[BaseException] | None = LookupError) -> None:
+        self.error = error
+
     def __len__(self) -> int:
         return 10
 
     def __getitem__(self, index: int) -> int:
-        if index == 4:
-            raise LookupError(index)
+        if index == 4 and self.error is not None:
+            raise self.error(index)
         return index
 
 
@@ -351,15 +354,32 @@ def test_a_batch_that_timed_out_is_not_delivered(threads: int, spawn: Spawn) -> 
 
 
 @each_number_of_threads
-def test_a_batch_that_failed_counts_as_delivered(threads: int, spawn: Spawn) -> None:
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_batch_that_failed_counts_once_the_consumer_goes_on(
+    goes_on: bool, threads: int, spawn: Spawn
+) -> None:
     def fail_and_save() -> Any:
         with make(threads=threads, dataset=Failing(), shuffle=False) as loader:
             iterator = iter(loader)
             assert next(iterator) == [0, 1, 2]
             with pytest.raises(LookupError):
                 next(iterator)
+            if goes_on:
+                assert next(iterator) == [6, 7, 8]
             return as_json(loader.state_dict())
 
     state = spawn(fail_and_save).result(PATIENCE)
-    loader = make(threads=threads, dataset=Failing(), shuffle=False)
-    assert spawn(after, loader, state, 1).result(PATIENCE) == [[[6, 7, 8], [9]]]
+    whole = make(threads=threads, dataset=Failing(None), shuffle=False)
+    rest = [[9]] if goes_on else [[3, 4, 5], [6, 7, 8], [9]]
+    assert spawn(after, whole, state, 1).result(PATIENCE) == [rest]
+
+
+def test_ctrl_c_in_a_sample_loses_no_batch() -> None:
+    loader = make(threads=0, dataset=Failing(KeyboardInterrupt), shuffle=False)
+    iterator = iter(loader)
+    assert next(iterator) == [0, 1, 2]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    state = as_json(loader.state_dict())
+    whole = make(threads=0, dataset=Failing(None), shuffle=False)
+    assert after(whole, state, 1) == [[[3, 4, 5], [6, 7, 8], [9]]]

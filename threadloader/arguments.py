@@ -21,6 +21,7 @@ __all__ = [
     "check_callable",
     "check_choice",
     "check_generator",
+    "check_output",
     "check_runnable",
     "check_samplers",
     "check_stream",
@@ -215,6 +216,15 @@ def seed_of(seed: Any, generator: Any) -> int | None:
 def steps_of(steps: int | None) -> int | None:
     """Return a number of steps, at least 0; None as it is."""
     return None if steps is None else count("snapshot_every_n_steps", steps, at_least=0)
+
+
+def check_output(output: Output, device: Any) -> tuple[Any, Any]:
+    """Return a device, and what it was opened as; refuse arrays on one of torch's."""
+    opened = None if device is None else _torch.open_device(device)
+    if output == "numpy" and opened is not None and opened is not device:
+        msg = f"device={device!r} makes tensors, and can't be with output='numpy'"
+        raise ValueError(msg)
+    return device, opened
 
 
 def check_callable(name: str, value: Any) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Condition
@@ -33,7 +34,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Copier"]
 
-_TAKEN = object()  # the consumer took a batch: there is room for one more
+_END = object()  # there is nothing more to copy
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """The consumer took a batch: there is room for one more."""
+
+    reached: Event | None  # once its stream has come here; None for at once
 
 
 class Copier:
@@ -57,7 +65,7 @@ class Copier:
     ) -> None:
         self._line = line = _Line(device, progress, 1 + ahead, in_order=in_order)
         self.wake = progress.told = partial(line.inbox.put, None)
-        self._pool: Pool[None] = Pool(1, name, partial(_enter, device), role="copier")
+        self._pool: Pool[None] = Pool(1, name, _enter, role="copier")
         self._pool.put(_Once(partial(_copy_all, line)))
 
     def put(self, batch: OpenBatch) -> None:
@@ -85,12 +93,20 @@ class Copier:
         return batch.arrived
 
     def take(self, batch: OpenBatch) -> Sent:
-        """Let the calling thread's stream have a batch that arrived without a failure."""
+        """Let the calling thread's stream have a batch that arrived without a failure.
+
+        It counts as taken for the copier when that stream has come here, so that a host that runs
+        ahead of its device does not fill the device's memory.
+        """
         assert batch.sent is not None  # noqa: S101  # for the type checker: `has` told so
         (sent, event), batch.sent = batch.sent, None
-        self._line.device.receive(event, sent.tensors)
-        self._line.inbox.put(_TAKEN)
+        reached = self._line.device.receive(event, sent.tensors)
+        self._line.inbox.put(_Taken(reached))
         return sent
+
+    def end(self) -> None:
+        """Let the thread end: all batches have arrived."""
+        self._line.inbox.put(_END)
 
     def nudge(self) -> None:
         """Let who waits for a batch see that the epoch is closed."""
@@ -119,7 +135,8 @@ class _Line:
         self.progress = progress
         self.room = room  # batches on the device that the consumer did not take, at the most
         self.in_order = in_order
-        # What the copier is told: a batch that was planned, `_TAKEN`, or None to look again.
+        # What the copier is told: a batch that was planned, one that was taken, the end, or None
+        # to look again.
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         self._changed = Condition()
         # All below, and whether a batch has arrived: guarded by _changed.
@@ -165,85 +182,154 @@ class _Once:
 
 
 @contextmanager
-def _enter(device: Device, number: int) -> Iterator[None]:  # noqa: ARG001  # there is one
-    """The context of the copier's life."""
-    device.adopt()
+def _enter(number: int) -> Iterator[None]:  # noqa: ARG001  # there is one
+    """The context of the copier's life: nothing, as what goes wrong in it could be told nobody."""
     yield
 
 
 def _copy_all(line: _Line, worker: None) -> None:  # noqa: ARG001  # as a pool's job
-    """Copy batches until the epoch is closed."""
-    waiting: deque[OpenBatch] = deque()
-    flying: deque[tuple[Event, Filling]] = deque()  # copies that were begun, in their order
-    room = line.room
+    """Copy batches until the epoch is closed; if the device fails, hand on why."""
+    copying = _Copying(line)
     try:
-        while not line.progress.cancelled:
-            message = _next_message(line, flying)
-            if message is _TAKEN:
-                room += 1
-            elif message is not None:
-                waiting.append(message)
-            message = None
-            while (batch := _next_done(waiting, line.in_order)) is not None:
-                if batch.failure is None and not batch.exhausted:
-                    if not room:
-                        break
-                    room -= 1
-                    _send(batch, line.device, flying)
-                waiting.remove(batch)
-                line.arrived(batch)
-            batch = None
-    finally:
-        waiting.clear()
-        while flying:
-            _land(flying)
-
-
-def _next_message(line: _Line, flying: deque[tuple[Event, Filling]]) -> Any:
-    """Return what the copier is told next; until then, give back slots."""
-    while True:
-        while flying and flying[0][0].query():
-            _land(flying)
-        try:
-            return line.inbox.get_nowait()
-        except Empty:
-            if not flying:
-                return line.inbox.get()
-        _land(flying)  # there is nothing else to do
-
-
-def _next_done(waiting: deque[OpenBatch], in_order: bool) -> OpenBatch | None:
-    """Return the batch that is copied next; None if none is done whose turn it is."""
-    for batch in waiting:
-        if batch.done:
-            return batch
-        if in_order:
-            break
-    return None
-
-
-def _send(batch: OpenBatch, device: Device, flying: deque[tuple[Event, Filling]]) -> None:
-    """Begin to copy a batch; what goes wrong, no memory on the device say, is its failure."""
-    filling = batch.filling
-    sent = None
-    try:
-        try:
-            sent = filling.send(device)
-        finally:
-            # Also after an error: a part of it may be on its way.
-            event = device.record()
-            flying.append((event, filling))
-        batch.sent = sent, event
+        line.device.adopt()
+        copying.run()
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
-        batch.failure = failure_of_copy(error, batch.plan, device)
+        BaseException.with_traceback(error, None)
+        copying.fail(error)
     finally:
-        sent = None
-        del batch, filling
+        copying.end()
+        del copying
 
 
-def _land(flying: deque[tuple[Event, Filling]]) -> None:
-    """Wait for the oldest copy, and give back what it was copied from."""
-    event, filling = flying.popleft()
-    with suppress(Exception):  # the device has failed: the consumer is told by a later copy
+class _Copying:
+    """What the copier's thread is doing.
+
+    Threads:
+        all: copier.
+    """
+
+    def __init__(self, line: _Line) -> None:
+        self._line = line
+        self._waiting: deque[OpenBatch] = deque()  # planned, and not copied
+        self._flying: deque[tuple[Event, Filling]] = deque()  # copies that were begun, in order
+        self._taken: deque[Event | None] = deque()  # room that there is once these are reached
+        self._room = line.room
+        self._lost: list[Filling] = []  # never used again: a failed device may still read them
+
+    def run(self) -> None:
+        """Copy batches until there are no more, or the epoch is closed."""
+        while not self._line.progress.cancelled:
+            message = self._next_message()
+            if message is _END:
+                return
+            if isinstance(message, _Taken):
+                self._taken.append(message.reached)
+            elif message is not None:
+                self._waiting.append(message)
+            del message
+            self._copy_done()
+
+    def fail(self, error: BaseException) -> None:
+        """Let every batch fail, those that are planned later too, until the epoch is closed."""
+        line = self._line
+        while not line.progress.cancelled:
+            for batch in self._waiting:
+                batch.failure = batch.failure or failure_of_copy(error, batch.plan, line.device)
+                line.arrived(batch)
+            self._waiting.clear()
+            message = line.inbox.get()
+            if message is _END:
+                return
+            if message is not None and not isinstance(message, _Taken):
+                self._waiting.append(message)
+            del message
+
+    def end(self) -> None:
+        """Give back all slots, once nothing is copied from them any more."""
+        self._line.progress.told = _nobody
+        self._waiting.clear()
+        with suppress(Empty):  # batches in it lead back to it
+            while True:
+                self._line.inbox.get_nowait()
+        with suppress(Exception):  # the device has failed: whoever waits was told
+            while self._flying:
+                self._land()
+
+    def _next_message(self) -> Any:
+        """Return what the copier is told next; until then, give back slots."""
+        flying, inbox = self._flying, self._line.inbox
+        while True:
+            while flying and flying[0][0].query():
+                self._land()
+            try:
+                return inbox.get_nowait()
+            except Empty:
+                if not flying:
+                    return inbox.get()
+            self._land()  # there is nothing else to do
+
+    def _copy_done(self) -> None:
+        """Copy the batches that are done, as far as it is their turn and there is room."""
+        line = self._line
+        while (batch := self._next_done()) is not None:
+            if batch.failure is None and not batch.exhausted:
+                if not self._has_room():
+                    return
+                self._send(batch)
+            self._waiting.remove(batch)
+            line.arrived(batch)
+
+    def _next_done(self) -> OpenBatch | None:
+        """Return the batch that is copied next; None if none is done whose turn it is."""
+        for batch in self._waiting:
+            if batch.done:
+                return batch
+            if self._line.in_order:
+                break
+        return None
+
+    def _has_room(self) -> bool:
+        """Whether one more batch may be on the device; wait for the consumer's stream, if need be.
+
+        A host that runs ahead of its device would fill the device's memory otherwise.
+        """
+        if not self._room and self._taken:
+            reached = self._taken.popleft()
+            if reached is not None:
+                reached.synchronize()
+            self._room += 1
+        return self._room > 0
+
+    def _send(self, batch: OpenBatch) -> None:
+        """Begin to copy a batch; what goes wrong, no memory on the device say, is its failure."""
+        device, filling = self._line.device, batch.filling
+        sent = event = None
+        try:
+            try:
+                sent = filling.send(device)
+            finally:
+                # Also after an error: a part of it may be on its way.
+                self._lost.append(filling)
+                event = device.record()
+                self._flying.append((event, self._lost.pop()))
+            batch.sent = sent, event
+            self._room -= 1
+            if len(self._flying) > self._line.room:
+                self._land()
+        except BaseException as error:  # noqa: BLE001  # handed to the consumer
+            batch.sent = None
+            batch.failure = failure_of_copy(error, batch.plan, device)
+        finally:
+            sent = event = None
+            del batch, filling
+
+    def _land(self) -> None:
+        """Wait for the oldest copy, and give back what it was copied from."""
+        event, filling = self._flying.popleft()
+        self._lost.append(filling)
         event.synchronize()
-        filling.let_go()
+        self._lost.pop().let_go()
+
+
+def _nobody() -> None:
+    """There is nobody to tell."""

@@ -74,7 +74,7 @@ class Device(Protocol):
     def record(self) -> Event:
         """Return an event behind all copies that were begun."""
 
-    def receive(self, event: Event, tensors: Iterable[Any]) -> None:
+    def receive(self, event: Event, tensors: Iterable[Any]) -> Event | None:
         """Let the calling thread's current stream wait for copies, and use what they made.
 
         The host does not wait.
@@ -82,4 +82,7 @@ class Device(Protocol):
         Args:
             event: Behind the copies.
             tensors: Memory on the device; not reused before that stream is done with it.
+
+        Returns:
+            A place in that stream, before it uses them; None if it is not told.
         """

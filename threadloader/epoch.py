@@ -12,7 +12,6 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -32,70 +31,15 @@ if TYPE_CHECKING:
     from threadloader.feed import Feed
     from threadloader.staff import Staff
     from threadloader.stats import Stats
+    from threadloader.window import Window
     from threadloader.work import Worker
 
-__all__ = ["Epoch", "Window"]
+__all__ = ["Epoch"]
 
 _FORKED = (
     "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
 )
 _CLOSED = "this iterator was closed; iter(loader) starts a new one"
-WINDOW = 4  # batches at least: one in use, one due, two in the making
-SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
-UNKNOWN_ROWS = 16  # samples in a batch of unknown size
-SMALL_NBYTES = 16 << 20  # bytes that such a window may take
-LARGE_NBYTES = 1 << 30  # bytes that any window may take, as long as two batches fit
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """How many batches may be planned and not yet returned."""
-
-    batches: int
-    fixed: bool  # whether the user chose the number
-
-    @classmethod
-    def chosen(
-        cls,
-        workers: int,
-        *,
-        rows: int | None,
-        whole: bool,
-        prefetch: int | None,
-        factor: int | None,
-    ) -> Window:
-        """Return the window that the user asked for, or else one that keeps all workers busy.
-
-        Args:
-            workers: Threads.
-            rows: Samples in a batch; None if a user's batch sampler does not tell.
-            whole: Whether one worker does a whole batch.
-            prefetch: Batches; None if not given.
-            factor: Batches a worker; None if not given.
-        """
-        if prefetch is not None:
-            return cls(prefetch, fixed=True)
-        if factor:
-            return cls(factor * workers, fixed=True)
-        busy = workers if whole else -(-2 * workers // (rows or UNKNOWN_ROWS))
-        return cls(max(WINDOW, 2 + busy), fixed=False)
-
-    @property
-    def most(self) -> int:
-        """Batches at the most, whatever their size."""
-        return self.batches if self.fixed else max(self.batches, SMALL_WINDOW)
-
-    def room(self, nbytes: int) -> int:
-        """Return how many batches to plan.
-
-        Args:
-            nbytes: Bytes of the first batch delivered; 0 if unknown.  How far ahead a sampler is
-                drawn must not depend on what is fast.
-        """
-        if self.fixed or not nbytes:
-            return self.batches
-        small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
-        return min(max(self.batches, small), max(2, LARGE_NBYTES // nbytes))
 
 
 class Epoch(Iterator[Any]):
@@ -170,6 +114,7 @@ class Epoch(Iterator[Any]):
         self._open: deque[OpenBatch | FailedBatch] = deque()  # drawn and not yet returned, in order
         self._drawn_all = False
         self._ended = False  # all were returned
+        self._failed: Callable[[], None] | None = None  # counts the batch whose error was raised
         # Ends the pool's threads, or lets persistent ones drop what is cancelled.
         self._signals: list[Callable[[], None]] = []
         if staff is not None:
@@ -185,20 +130,21 @@ class Epoch(Iterator[Any]):
         return self._length()
 
     def __next__(self) -> Any:
-        batch = failure = taken = None
+        batch = failure = taken = receipt = None
         self._collation.ring.warn_if_hoarded()
         try:
             with self._turn:
-                batch = self._next()
-                while batch.exhausted:
-                    batch = self._next()
+                batch = self._due()
                 failure = batch.failure
-                if failure is None:
-                    self._feed.returned()
+                receipt = self._receipt(batch)
             if failure is not None:
                 raise failure.error
             taken = self._take(batch)
-            return taken if self._finish is None else self._finish(taken)
+            if self._finish is not None:
+                taken = self._finish(taken)
+            with self._turn:
+                receipt()
+            return taken
         except Exception:
             raise
         except BaseException as error:  # Ctrl-C, say, here or in a sample
@@ -209,7 +155,7 @@ class Epoch(Iterator[Any]):
             raise
         finally:
             # The frame of this call stays with an error that is raised.
-            batch = failure = taken = None
+            batch = failure = taken = receipt = None
             del self
 
     def close(self) -> None:
@@ -237,6 +183,31 @@ class Epoch(Iterator[Any]):
             self._staff.nudge()
         if self._copier is not None:
             self._copier.nudge()
+
+    def _due(self) -> OpenBatch | FailedBatch:
+        """Return the next batch for the consumer, done or failed."""
+        batch = None
+        try:
+            failed, self._failed = self._failed, None
+            if failed is not None:
+                failed()  # whoever goes on after its error does without it
+            batch = self._next()
+            while batch.exhausted:
+                batch = self._next()
+            return batch
+        finally:
+            del self, batch  # this frame stays with an error of a sample's in the calling thread
+
+    def _receipt(self, batch: OpenBatch | FailedBatch) -> Callable[[], None]:
+        """Return what counts a batch as delivered, once it was."""
+        if not isinstance(batch, OpenBatch):
+            return _nothing
+        receipt = self._feed.receipt(batch)
+        if batch.failure is None:
+            self._feed.returned()
+        elif isinstance(batch.failure.error, Exception):
+            self._failed = receipt
+        return receipt
 
     def _next(self) -> OpenBatch | FailedBatch:
         """Return the next batch that is done, and draw one more."""
@@ -374,6 +345,8 @@ class Epoch(Iterator[Any]):
         if self._copier is None or isinstance(batch, FailedBatch):
             return batch.take()
         sent = self._copier.take(batch)
+        if self._drawn_all and not self._open:
+            self._copier.end()  # a loop over len(loader) never asks for StopIteration
         if self._collation.first_nbytes is None:
             self._collation.first_nbytes = sent.nbytes
         return sent.batch
@@ -388,3 +361,7 @@ def _abandon(progress: Progress, signals: list[Callable[[], None]]) -> None:
     progress.cancel()
     for signal in signals:
         signal()
+
+
+def _nothing() -> None:
+    """There is nothing to count."""

@@ -29,11 +29,7 @@ class Failure:
 def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place: str) -> Failure:
     """Make an error ready for the consumer: with a note, and without our own frames."""
     strip(error)
-    if isinstance(error, StopIteration):
-        # Raised from next(), it would end the epoch as if the data had come to its end.
-        stopped = SampleError("loading a sample raised StopIteration")
-        stopped.__cause__ = error
-        error = stopped
+    error = _no_stop(error)
     with suppress(BaseException):  # an index without a repr(), an error that refuses notes
         where = f"in {place}, batch {plan.sequence}"
         if row is not None and row < len(plan.indices):
@@ -43,14 +39,25 @@ def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place:
 
 
 def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) -> Failure:
-    """Make an error of copying a batch ready for the consumer: with a note, and without frames.
+    """Make an error of copying a batch ready for the consumer: with a note, and without our frames.
 
-    They are all ours and torch's, and would keep slots.
+    Of those only the ones of the user's ``to()``, say, are left: ours would keep slots.
     """
-    BaseException.with_traceback(error, None)
+    users = _without_our_frames(error.__traceback__)
+    BaseException.with_traceback(error, None if users is error.__traceback__ else users)
+    error = _no_stop(error)
     with suppress(BaseException):  # an error that refuses notes
         error.add_note(f"copying batch {plan.sequence} to {device}")
     return Failure(error, 0)
+
+
+def _no_stop(error: BaseException) -> BaseException:
+    """Return an error that does not end the epoch as if the data had come to its end."""
+    if not isinstance(error, StopIteration):
+        return error
+    stopped = SampleError("loading a sample raised StopIteration")
+    stopped.__cause__ = error
+    return stopped
 
 
 def strip(error: BaseException) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from threadloader.errors import StateError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from threadloader.pool import Pool
     from threadloader.position import Position
     from threadloader.rng import WorkerStream
+    from threadloader.ticket import Mark
     from threadloader.work import Progress, Worker
 
 __all__ = ["Feed", "SamplerFeed", "StreamFeed", "open_stream"]
@@ -50,6 +52,9 @@ class Feed(Protocol):
 
     def left(self, batch: OpenBatch) -> None:
         """Take note that ``batch`` left the window."""
+
+    def receipt(self, batch: OpenBatch) -> Callable[[], None]:
+        """Return what is called once ``batch`` was delivered: it counts from then on."""
 
     def returned(self) -> None:
         """Take note that one more batch is returned to the consumer."""
@@ -93,7 +98,11 @@ class SamplerFeed:
 
     def draw(self, progress: Progress) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
-        plan = self._planner.draw()
+        try:
+            plan = self._planner.draw()
+        except StateError:
+            self._position.refused = True
+            raise
         if plan is None:
             return None
         batch = OpenBatch(plan, self._stages, progress)
@@ -108,8 +117,11 @@ class SamplerFeed:
         del self, batch
 
     def left(self, batch: OpenBatch) -> None:
-        """Count it as delivered; see `Feed`."""
-        self._position.lanes[0].delivered(batch.plan.sequence, batch.plan.mark)
+        """Do nothing: a sampler ends by itself."""
+
+    def receipt(self, batch: OpenBatch) -> Callable[[], None]:
+        """Return what counts it as delivered; see `Feed`."""
+        return partial(self._position.lanes[0].delivered, batch.plan.sequence, batch.plan.mark)
 
     def returned(self) -> None:
         """Do nothing."""
@@ -207,15 +219,22 @@ class StreamFeed:
         if not isinstance(batch, StreamBatch):
             return
         number = batch.source.number
-        lane = self._position.lanes[number]
         self._open[number] -= 1
         if not batch.exhausted:
-            self._position.turn = number
-            lane.delivered(batch.number, batch.mark)
             return
-        lane.ends(batch.number, batch.mark)
+        self._position.lanes[number].ends(batch.number, batch.mark)
         if batch.source in self._turns:
             self._turns.remove(batch.source)
+
+    def receipt(self, batch: OpenBatch) -> Callable[[], None]:
+        """Return what counts it as delivered; see `Feed`."""
+        if not isinstance(batch, StreamBatch):
+            return _nothing
+        return partial(self._delivered, batch.source.number, batch.number, batch.mark)
+
+    def _delivered(self, source: int, number: int, mark: Mark | None) -> None:
+        self._position.turn = source
+        self._position.lanes[source].delivered(number, mark)
 
     def returned(self) -> None:
         """Warn where there are more batches than ``len(loader)`` made of the dataset's length."""
@@ -234,7 +253,7 @@ class StreamFeed:
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset "
                 "for examples."
             )
-        warnings.warn(msg, stacklevel=3)
+        warnings.warn(msg, stacklevel=4)
 
     def finish(self) -> None:
         """Count the epoch as finished; see `Feed`."""
@@ -255,18 +274,14 @@ class StreamFeed:
 
 def _warn_of_reading_again(position: Position) -> None:
     """Warn of an iterable that has to be read from its beginning."""
-    batches = sum(
-        lane.batches
-        for lane in position.lanes
-        if not lane.ended and (lane.mark is None or lane.mark.states is None)
-    )
+    batches = sum(lane.batches for lane in position.lanes if not lane.ended and lane.mark is None)
     if batches:
         msg = (
-            f"the state holds none of the iterable dataset, so {batches} batches that were "
-            "delivered are read again, to be left out; state_dict() and load_state_dict() on the "
+            "the state holds none of the iterable dataset, so what was delivered is read again, "
+            f"to be left out (batches: {batches}); state_dict() and load_state_dict() on the "
             "dataset or its iterator save that time"
         )
-        warnings.warn(msg, stacklevel=4)
+        warnings.warn(msg, stacklevel=6)
 
 
 def _nothing() -> None:
@@ -331,8 +346,10 @@ def open_stream(
             rows,
             drop_last=drop_last,
             every=each,
-            start=lane if position.restored else None,
+            lane=lane,
+            restored=position.restored,
             goes_on=goes_on,
+            tells=position.broken_off,
         )
         for number, lane in enumerate(position.lanes)
     ]

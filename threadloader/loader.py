@@ -16,6 +16,7 @@ from threadloader.arguments import (
     check_callable,
     check_choice,
     check_generator,
+    check_output,
     check_runnable,
     check_samplers,
     check_stream,
@@ -30,7 +31,6 @@ from threadloader.arguments import (
     workers_for,
     workers_of,
 )
-from threadloader.epoch import Epoch, Window
 from threadloader.fetch import fetches_whole_batches
 from threadloader.opening import Opening
 from threadloader.order import Pace
@@ -39,6 +39,7 @@ from threadloader.running import Running, Statistics
 from threadloader.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader.seeds import Seeds
 from threadloader.state import check_state, complete, is_over, look_of
+from threadloader.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from threadloader._torch import Dataset
     from threadloader.collate import Output
     from threadloader.dataset_copy import DatasetCopy
+    from threadloader.epoch import Epoch
     from threadloader.fetch import Samples
 
 __all__ = ["ThreadLoader"]
@@ -197,12 +199,11 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self.dataset_copy: DatasetCopy = dataset_copy
         self.output: Output = output_of(output)
         self.transform = transform
-        self.seed = seed
-        self.isolate_rng = isolate_rng
+        self.seed, self.isolate_rng = seed, isolate_rng
         self.snapshot_every_n_steps = steps_of(snapshot_every_n_steps)
         self.device = device
         self.device_prefetch = count("device_prefetch", device_prefetch, at_least=1)
-        self._opened: tuple[Any, Any] = (None, None)  # a device, and what it was opened as
+        self._opened = check_output(self.output, device)  # a device, and what it was opened as
         self._streams = streams
         self._plain = plain
         self._batched = batch_sampler is not None or batch_size is not None
@@ -235,9 +236,10 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         opening = self._opening(pinned=device is None and finish is not None)
         self._live_here()
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
-        saved = self._saved
+        saved = self._saved if self._saved is not None else self._running.refused
         seeds = copy.copy(self._seeds)  # they go on only if an epoch begins
         if saved is not None and is_over(saved):
+            # To its end, for all generators; where another process draws, it is not there yet.
             next(self._running.begin(opening, seeds, saved, None), None)
             saved = None
         epoch = self._running.begin(opening, seeds, saved, finish)
@@ -261,19 +263,20 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         Threads:
             consumer.
         """
-        if self._saved is not None:
-            return copy.deepcopy(self._saved)
+        saved = self._saved if self._saved is not None else self._running.refused
+        if saved is not None:
+            return copy.deepcopy(dict(saved))
         parts = self._running.state(self._opening(), self._seeds)
-        look = look_of(self, streams=self._streams)
-        return complete(parts, look, None if self._streams else self.dataset)
+        return complete(parts, look_of(self, streams=self._streams))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next ``iter()`` go on where a state was saved; an empty state is no state.
+        """Let the next ``iter()`` go on where a state was saved; ``{}`` begins anew.
 
-        What was delivered is not loaded again.  To find what follows costs nothing for sequential
-        and keyed orders, one permutation for torch's shuffle, one pass over the indices for a
-        sampler of yours without ``load_state_dict``, and for such an iterable dataset it is read
-        again up to there, with a warning.
+        Iterators that are alive end.  What was delivered is not loaded again.  To find what
+        follows costs nothing for sequential and keyed orders, one permutation for torch's
+        shuffle, one pass over the indices for a sampler of yours without ``load_state_dict``, and
+        for such an iterable dataset it is read again up to there, with a warning.  Yours are
+        called by ``iter()``, before the object's own ``__iter__``.
 
         Raises:
             StateError: It is no state of a `ThreadLoader`, or of a newer version, or of a loader
@@ -289,6 +292,11 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self._live_here()
         self._running.forget()
         self._saved = copy.deepcopy(dict(state_dict)) if state_dict else None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the next ``iter()`` goes on from a state that was loaded."""
+        return self._saved is not None
 
     def _get_iterator(self) -> Any:
         return iter(self)  # for those who know torch's loader from inside
@@ -339,8 +347,10 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
     def _open_device(self) -> Any:
         """Return the device, or what moves a batch there, or None for neither."""
+        if self.device is None:
+            return None
         if self._opened[0] is not self.device:
-            self._opened = self.device, _torch.open_device(self.device)
+            self._opened = check_output(self.output, self.device)
         return self._opened[1]
 
     def _live_here(self) -> None:

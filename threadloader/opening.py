@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from threadloader.collate import Collation, Output
     from threadloader.dataset_copy import DatasetCopy
     from threadloader.device import Device
-    from threadloader.epoch import Window
     from threadloader.fetch import Fetches
     from threadloader.position import Position
     from threadloader.sampler_pass import SamplerPass
     from threadloader.seeds import Draws, EpochSeeds
     from threadloader.stats import Stats
+    from threadloader.window import Window
 
 __all__ = ["Opening"]
 

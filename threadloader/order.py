@@ -47,7 +47,9 @@ class Planner:
         self._ahead = set(lane.ahead)
         self._delivered = lane.batches
         self._drawn = sampler.batches  # of those
-        self._refused: StateError | None = None
+        self._refused: str | None = None
+        self._sampler = sampler
+        self._compared = sampler.known
         self._drawing = _drawing(sampler, batched=batched, whole=whole)
 
     def draw(self) -> PlannedBatch | None:
@@ -57,13 +59,12 @@ class Planner:
             StateError: The sampler does not give what it gave; raised again by each further call.
             Exception: What the sampler raises; the next call goes on with what it yields then.
         """
-        if self._refused is not None:
-            raise self._refused
-        try:
+        if not self._compared:
+            self._compare_length()
+        if self._drawn < self._delivered:
             self._leave_out()
-        except StateError as error:
-            self._refused = error
-            raise
+        if self._refused is not None:
+            raise StateError(self._refused)  # a new one: an error keeps the frames it came through
         batch = self._draw()
         while self._ahead and batch is not None and batch.sequence in self._ahead:
             self._ahead.discard(batch.sequence)
@@ -71,11 +72,19 @@ class Planner:
             batch = self._draw()
         return batch
 
+    def _compare_length(self) -> None:
+        """Compare the sampler's length with what it was; now, as it may depend on an epoch."""
+        self._compared = True
+        length, before = self._sampler.length(), self._lane.length
+        if before is not None and length is not None and length != before:
+            self._refused = f"the sampler has {length} batches, and had {before}"
+        self._lane.length = length
+
     def _leave_out(self) -> None:
         """Draw what was delivered already, and compare it with what it was."""
-        expected = self._lane.mark
+        check = self._lane.check
         errors = 0
-        while self._drawn < self._delivered:
+        while self._refused is None and self._drawn < self._delivered:
             try:
                 batch = self._draw()
             except Exception:
@@ -85,22 +94,21 @@ class Planner:
                     raise
                 continue
             if batch is None:
-                msg = (
-                    f"the sampler ended after {self._drawn} batches, but {self._delivered} were "
+                self._refused = (
+                    f"the sampler ended after batch {self._drawn}, but {self._delivered} were "
                     "delivered when the state was saved"
                 )
-                raise StateError(msg)
+                return
             self._drawn += 1
             mark = batch.mark
-            if expected is None or mark is None or mark.batches != expected.batches:
-                continue
-            if None not in (mark.check, expected.check) and mark.check != expected.check:
-                msg = (
-                    f"the sampler's first {mark.batches} batches are others than when the state "
-                    "was saved: it needs a seed, its set_epoch() before the first batch, or a "
-                    "state_dict()"
-                )
-                raise StateError(msg)
+            if check is not None and check[0] == self._drawn and type(mark) is int:
+                if mark != check[1]:
+                    self._refused = (
+                        f"the sampler gives other indices (batches 1 to {self._drawn}) than when "
+                        "the state was saved: it needs a seed, its set_epoch() before the first "
+                        "batch, or a state_dict(); or it is another sampler, or rank"
+                    )
+                return
 
     def _draw(self) -> PlannedBatch | None:
         drawn = next(self._drawing, None)

@@ -7,9 +7,12 @@ one thread at a time: the next epoch's reader begins when the one before has lef
 from __future__ import annotations
 
 import weakref
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from threadloader.epoch import Epoch
     from threadloader.opening import Opening
     from threadloader.pool import Pool
@@ -75,13 +78,25 @@ class Roster:
         """Whether there are threads that a next epoch goes on with."""
         return self._kept is not None and not self._kept.stopped
 
+    @contextmanager
+    def hiring(self) -> Iterator[None]:
+        """A context that keeps no threads of an epoch that does not come about."""
+        try:
+            yield
+        except BaseException:
+            self.dismiss()
+            raise
+
     def dismiss(self) -> None:
-        """Let kept threads end after their running jobs, and the epochs that they work for."""
+        """Let kept threads end after their running jobs: the next epoch has new ones."""
         staff, self._kept = self._kept, None
         if staff is not None:
             staff.stop()
-            for epoch in list(self._epochs):
-                epoch.cancel()
+
+    def cancel(self) -> None:
+        """End all epochs; waits for nobody."""
+        for epoch in list(self._epochs):
+            epoch.cancel()
 
     def close(self) -> None:
         """End all epochs and threads, after running samples."""

@@ -5,6 +5,7 @@ Made afresh in a forked child, where locks and threads are dead; never copied wi
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from threadloader.ring import FreshSlots, Ring
 from threadloader.roster import Roster
 from threadloader.sampler_pass import mark_between, order_between
 from threadloader.state import Begun
-from threadloader.stateful import restore
+from threadloader.stateful import is_stateful, restore, restore_whole, snapshot
 from threadloader.stats import Stats
 from threadloader.work import Worker
 
@@ -65,6 +66,7 @@ class Running:
         self._inline = Worker(0, "the calling thread", self.stats.open())
         self._collation = self._new_collation(opening)
         self._begun: Begun | None = None
+        self._dataset: Any = None  # the state of the user's, when that was begun
 
     @property
     def is_here(self) -> bool:
@@ -90,18 +92,20 @@ class Running:
             StateError: The state is not of this sampler, dataset, generator or number of replicas.
         """
         self._renew(opening)
-        if saved is not None and "dataset" in saved:
-            restore("dataset", opening.dataset, saved["dataset"])
+        # Before there are workers, whose first use of the device would be in its place.
+        device = None if opening.device is None else opening.device.here()
+        dataset = self._dataset_between(opening) if saved is None else saved.get("dataset")
+        if saved is not None and dataset is not None:
+            # First of all, before anything is copied or started.
+            give_back = restore_whole if opening.streams else restore
+            give_back("dataset", opening.dataset, dataset)
         lanes = self._lanes_between(opening) if saved is None else []
         draws = seeds.begin_epoch(opening.seed, opening.generator, saved)
         shared_seed = draws.shared_seed(opening.dataset)
-        position = Position(seeds.epoch - 1, lanes, turn=len(lanes) - 1)
-        if saved is not None:
-            position = Position.of(position.epoch, saved)
-        if not (opening.streams or position.lanes):
-            position.lanes.append(Lane())
+        position = _position(seeds.epoch - 1, lanes, saved, streams=opening.streams)
         sampler_pass = opening.sampler_pass(draws, position)
         kept = self.roster.kept(opening)
+        position.broken_off = kept is not None and not position.lanes
         epoch_seeds = draws.seeds(kept=kept is not None)
         staff = kept
         if kept is None and opening.workers:
@@ -109,11 +113,12 @@ class Running:
             # make the order of one that draws at once depend on whether there are workers.
             draws.draw_again(opening.dataset)
             staff = self.roster.hire(opening, epoch_seeds.workers)
-        if shared_seed is not None:
-            opening.prepare_pipes(staff, shared_seed, fresh=kept is None)
-        feed = opening.feed(sampler_pass, staff, epoch_seeds, position, self._collation)
-        if staff is not None:
-            staff.start()
+        with self.roster.hiring():
+            if shared_seed is not None:
+                opening.prepare_pipes(staff, shared_seed, fresh=kept is None)
+            feed = opening.feed(sampler_pass, staff, epoch_seeds, position, self._collation)
+            if staff is not None:
+                staff.start()
         epoch = Epoch(
             feed,
             self._collation,
@@ -126,17 +131,26 @@ class Running:
             timeout=opening.timeout,
             in_order=opening.in_order,
             finish=finish,
-            device=None if opening.device is None else opening.device.here(),
+            device=device,
             ahead=opening.ahead,
             name=self._name,
         )
         self.roster.begun(epoch)
-        self._begun = Begun(position, draws, sampler_pass)
+        order = None if sampler_pass is None else sampler_pass.order
+        self._begun = Begun(position, draws, order)
+        self._dataset = dataset
         return epoch
+
+    @property
+    def refused(self) -> Mapping[str, Any] | None:
+        """The state that the epoch begun last could not go on from; None for none."""
+        position = None if self._begun is None else self._begun.position
+        return position.saved if position is not None and position.refused else None
 
     def forget(self) -> None:
         """Begin the next epoch with new threads and replicas, as if there were none before."""
         self.roster.dismiss()
+        self.roster.cancel()
         self._begun = None
 
     def state(self, opening: Opening, seeds: Seeds) -> dict[str, Any]:
@@ -147,16 +161,34 @@ class Running:
             seeds: Of the loader.
         """
         if self._begun is not None and not self._begun.position.finished:
-            return self._begun.state()
-        kept = opening.seed is None and self.roster.keeps
-        state: dict[str, Any] = {
-            "epoch": seeds.epoch,
-            "begun": False,
-            "draws": seeds.state(opening.generator, kept=kept),
-            "lanes": [lane.state() for lane in self._lanes_between(opening)],
-        }
-        order = order_between(opening.index_sampler, opening.generator)
-        return state if order is None else state | {"order": order}
+            state = self._begun.state()
+            # Where each replica tells its own state, that of the dataset before says nothing more.
+            told = opening.streams and all("mark" in lane for lane in state["lanes"])
+            dataset = None if told else self._dataset
+            if not opening.streams:
+                dataset = self._dataset_between(opening)
+        else:
+            kept = opening.seed is None and self.roster.keeps
+            state = {
+                "epoch": seeds.epoch,
+                "begun": False,
+                "draws": seeds.state(opening.generator, kept=kept),
+                "lanes": [lane.state() for lane in self._lanes_between(opening)],
+            }
+            order = order_between(opening.index_sampler, opening.generator)
+            if order is not None:
+                state["order"] = order
+            dataset = self._dataset_between(opening)
+        return state if dataset is None else state | {"dataset": copy.deepcopy(dataset)}
+
+    def _dataset_between(self, opening: Opening) -> Any:
+        """Return the state of the user's dataset, as replicas find it; None if it has none.
+
+        Not of one that replicas went on with: that is theirs to tell.
+        """
+        if not is_stateful(opening.dataset) or (opening.streams and self._begun is not None):
+            return None
+        return snapshot(opening.dataset)
 
     def statistics(self, workers: int) -> Statistics:
         """Return what was counted so far."""
@@ -169,13 +201,16 @@ class Running:
 
     def _lanes_between(self, opening: Opening) -> list[Lane]:
         """Return the lanes of the next epoch: what the user's objects are like between two."""
-        if self._begun is None or not self._begun.position.finished:
-            return []
+        begun = self._begun
+        finished = begun is not None and begun.position.finished
         if not opening.streams:
-            last = self._begun.position.lanes[0].mark
-            return [Lane(mark=mark_between(opening.index_sampler, last))]
+            last = begun.position.lanes[0].mark if begun is not None and finished else None
+            mark = mark_between(opening.index_sampler, last, whole=finished or begun is None)
+            return [Lane(first=mark)]
+        if begun is None or not finished:
+            return []
         goes_on = opening.shares or self.roster.keeps
-        return self._begun.position.lanes_after() if goes_on else []
+        return begun.position.lanes_after() if goes_on else []
 
     def _renew(self, opening: Opening) -> None:
         """Make anew what the loader's attributes have changed since it was made."""
@@ -202,3 +237,15 @@ class Running:
             ring=self.ring,
             pinned=FreshSlots(_torch.page_locked) if opening.pinned else None,
         )
+
+
+def _position(
+    epoch: int, lanes: list[Lane], saved: Mapping[str, Any] | None, *, streams: bool
+) -> Position:
+    """Return where an epoch begins."""
+    position = Position(epoch, lanes, turn=len(lanes) - 1)
+    if saved is not None:
+        position = Position.of(epoch, saved)
+    if not (streams or position.lanes):
+        position.lanes.append(Lane())
+    return position

@@ -3,11 +3,16 @@
 Of known samplers that is what decided their order.  A sampler of the user's that has a
 ``state_dict`` is asked for its state after each batch; any other is drawn from its beginning
 again, and what it gives then is compared with what it gave.
+
+What is suspended in the middle of a pass refers to no object that leads back to it, so that a
+pass ends, and with it the user's generators, as soon as nobody draws from it any more.
 """
 
 from __future__ import annotations
 
-from operator import index
+import json
+import weakref
+import zlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from threadloader import _torch
@@ -30,7 +35,15 @@ if TYPE_CHECKING:
     from threadloader.position import Position
     from threadloader.seeds import Draws
 
-__all__ = ["KnownPass", "SamplerPass", "UserPass", "mark_between", "open_pass", "order_between"]
+__all__ = [
+    "KnownOrder",
+    "KnownPass",
+    "SamplerPass",
+    "UserPass",
+    "mark_between",
+    "open_pass",
+    "order_between",
+]
 
 
 class SamplerPass(Protocol):
@@ -44,23 +57,79 @@ class SamplerPass(Protocol):
     batches: int  # left out at its beginning
     samples: int  # in them
 
+    @property
+    def order(self) -> KnownOrder | None:
+        """What decides its order; None of a sampler of the user's."""
+
     def __next__(self) -> Any:
         """Return the sampler's next object: a batch's indices, or a single one."""
 
-    def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> Mark | None:
-        """Return what the sampler is like after the batch that it gave last; None if of no use.
+    def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> Mark | int | None:
+        """Return what tells of the sampler after the batch that it gave last; None if nothing does.
 
         Args:
             batches: Drawn so far.
             samples: In them.
             indices: Of the last one.
+
+        Returns:
+            Its state, or a number that follows from all indices that it gave.
         """
 
-    def first(self) -> Mark | None:
-        """Return what the sampler was like at its beginning; None if of no use."""
+    def length(self) -> int | None:
+        """Return how many batches it gives in all, if that tells samplers apart."""
 
-    def order(self) -> Mapping[str, Any] | None:
-        """Return what decided the order, JSON-able; None where there is nothing to keep."""
+
+class KnownOrder:
+    """What decides the order of one pass over a sampler of torch's or our own.
+
+    Args:
+        sampler: Yields a batch's indices, or single ones.
+        draws: Of the epoch.
+        saved: As `state` returned it before; None to draw it.
+    """
+
+    def __init__(self, sampler: Any, draws: Draws, saved: Mapping[str, Any] | None) -> None:
+        inner = inner_sampler(sampler)
+        own = getattr(inner, "generator", None)
+        # From the process's random state.
+        self._draws_alone = own is None and hasattr(inner, "generator") and not draws.seeded
+        self._undecided = self._draws_alone and saved is None
+        self._saved = saved
+        self._start: Any = None  # the state of a generator, as it was
+        if own is not None and own is not draws.generator:
+            if saved is None:
+                self._start = state_of(own)
+            else:
+                restore_generator(own, saved)
+        self._sampler = with_generator(sampler, draws.generator) if draws.seeded else sampler
+
+    def state(self) -> Mapping[str, Any] | None:
+        """Return it, JSON-able; None where there is nothing to keep.  If need be, decide it."""
+        self._decide()
+        if self._saved is None and self._start is not None:
+            self._saved = encoded_state(self._start)
+        return self._saved
+
+    def sampler(self) -> Any:
+        """Return what to iterate over: the sampler, or a copy of it; if need be, decide."""
+        self._decide()
+        order = self._saved
+        if not self._draws_alone or order is None:
+            return self._sampler
+        seed = order.get("seed")
+        generator = generator_with(order) if seed is None else _torch.new_generator(seed)
+        return with_generator(self._sampler, generator)
+
+    def _decide(self) -> None:
+        """Draw from the process's random state what torch's sampler would, or keep that state."""
+        if not self._undecided:
+            return
+        self._undecided = False
+        if decided_by_seed(self._sampler):
+            self._saved = {"seed": draw_seed(None)}
+        else:
+            self._start = state_of(None)
 
 
 class KnownPass:
@@ -69,35 +138,18 @@ class KnownPass:
     Args:
         sampler: Yields a batch's indices, or single ones.
         batches: That are left out at the beginning.
-        draws: Of the epoch.
-        order: As `order` returned it before; None to draw it.
+        order: Decides it.
     """
 
     known = True
 
-    def __init__(
-        self, sampler: Any, batches: int, draws: Draws, order: Mapping[str, Any] | None
-    ) -> None:
+    def __init__(self, sampler: Any, batches: int, order: KnownOrder) -> None:
         inner = inner_sampler(sampler)
-        self.batches = batches
-        self.samples = batches
+        self.batches = self.samples = batches
         if batches and inner is not sampler:
             self.samples = min(batches * sampler.batch_size, len(inner))
-        self._order = order
-        own = getattr(inner, "generator", None)
-        # From the process's random state.
-        self._draws_alone = own is None and hasattr(inner, "generator") and not draws.seeded
-        self._undecided = self._draws_alone and order is None
-        if draws.seeded:
-            sampler = with_generator(sampler, draws.generator)
-        self._start: Any = None
-        if own is not None and own is not draws.generator:
-            if order is None:
-                self._start = state_of(own)
-            else:
-                restore_generator(own, order)
-        self._sampler = sampler
-        self._drawing = self._draw()
+        self.order = order
+        self._drawing = _known_batches(order, batches)
 
     def __next__(self) -> Any:
         return next(self._drawing)
@@ -105,39 +157,16 @@ class KnownPass:
     def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> None:
         """Return None: how far it got says all."""
 
-    def first(self) -> None:
-        """Return None, too."""
+    def length(self) -> None:
+        """Return None: it was compared when the state was loaded."""
 
-    def order(self) -> Mapping[str, Any] | None:
-        """Return what decided the order; see `SamplerPass`.  If nothing did yet, decide it."""
-        if self._undecided:
-            self._decide()
-        if self._order is None and self._start is not None:
-            self._order = encoded_state(self._start)
-        return self._order
 
-    def _decide(self) -> None:
-        """Draw from the process's random state what torch's sampler would, or keep that state."""
-        self._undecided = False
-        if decided_by_seed(self._sampler):
-            self._order = {"seed": draw_seed(None)}
-        else:
-            self._start = state_of(None)
+def _known_batches(order: KnownOrder, batches: int) -> Iterator[Any]:
+    """Yield what a known sampler does.
 
-    def _draw(self) -> Iterator[Any]:
-        """Yield what the sampler does.
-
-        A generator, so that the sampler draws when its first index is asked for, as in torch.
-        """
-        sampler, order = self._sampler, self._order
-        if self._undecided:
-            self._decide()
-            order = self._order
-        if self._draws_alone and order is not None:
-            seed = order.get("seed")
-            generator = generator_with(order) if seed is None else _torch.new_generator(seed)
-            sampler = with_generator(sampler, generator)
-        yield from starting_at(sampler, self.batches)
+    A generator, so that the sampler draws when its first index is asked for, as in torch.
+    """
+    yield from starting_at(order.sampler(), batches)
 
 
 class UserPass:
@@ -150,99 +179,135 @@ class UserPass:
     """
 
     known = False
+    order = None
 
     def __init__(self, sampler: Any, every: int = 0, start: Mark | None = None) -> None:
-        self._inner = inner = inner_sampler(sampler)
+        inner = inner_sampler(sampler)
+        self._sampler = sampler
         self._every = every
-        self._stateful = is_stateful(inner)
-        self._iterator: Any = None
-        self._drawing: Iterator[Any]
         self._check: int | None = 0
-        self._first: Mark | None = None
         self.batches = self.samples = 0
         states: Mapping[str, Any] = {}
+        over = False
         if start is not None and start.states is not None:
             self.batches, self.samples, states = start.batches, start.samples, start.states
-        at_end = start is not None and start.ended
-        if "sampler" in states:
-            inside = self.batches and not at_end
-            give_back = restore if inside else restore_whole
-            give_back("sampler", inner, states["sampler"])
-        self._saved_iterator = states.get("self", states.get("iterator"))
-        if at_end and "self" in states:
-            restore_whole("sampler", inner, states["self"])
-        if "ended" in states or (at_end and "iterator" in states):
-            # A pass that is over may have left something on the sampler, a generator's state say.
-            restore("sampler's iterator", iter(inner), states.get("ended", self._saved_iterator))
+            over = start.ended
+            _restore_sampler(inner, start)
         self._batch_size = None if inner is sampler else sampler.batch_size
-        if at_end:
-            self._iterator = iter(())
-            self._drawing = self._iterator
-        elif inner is sampler:
-            self._drawing = self._start()
+        self.iterating = _Iterating(inner, states.get("self", states.get("iterator")), over=over)
+        self._drawing: Iterator[Any]
+        if inner is sampler:
+            self._drawing = self.iterating.start()
         else:
-            self._drawing = self._draw(sampler.batch_size, drop_last=sampler.drop_last)
+            self._drawing = _user_batches(
+                self.iterating, sampler.batch_size, drop_last=sampler.drop_last
+            )
 
     def __next__(self) -> Any:
         return next(self._drawing)
 
-    def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> Mark | None:
-        """Return what the sampler is like; see `SamplerPass`."""
-        if not self._stateful:
+    def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> Mark | int | None:
+        """Return what the sampler is like, or a check of what it gave; see `SamplerPass`."""
+        if not self.iterating.stateful:
             self._check = _checked(self._check, indices)
-            return None if self._check is None else Mark(batches, samples, self._check)
+            return self._check
         if not self._every:
             return None
         ended = self._batch_size is not None and len(indices) < self._batch_size
-        # After the first, too: nothing else tells where a pass begins that follows a ``break``.
         if ended or batches == 1 or batches % self._every == 0:
-            return Mark(batches, samples, None, self._states(), ended)
+            return Mark(batches, samples, self.iterating.states(), ended=ended)
         return None
 
-    def first(self) -> Mark | None:
-        """Return what the sampler's iterator was like; see `SamplerPass`.  Start it, if need be."""
-        self._start()
-        return self._first
+    def length(self) -> int | None:
+        """Return how many batches it gives in all; of one with a state that may depend on it."""
+        if self.iterating.stateful:
+            return None
+        try:
+            return len(self._sampler)
+        except Exception:  # noqa: BLE001  # the user's: TypeError, NotImplementedError
+            return None
 
-    def order(self) -> None:
-        """Return None: what decides the order is the user's."""
 
-    def _draw(self, batch_size: int, *, drop_last: bool) -> Iterator[list[Any]]:
-        """Yield a batch's indices, as torch's ``BatchSampler`` does; the sampler starts with it."""
-        yield from batches_of(self._start(), batch_size, drop_last=drop_last)
+class _Iterating:
+    """The iterator of a user's sampler, which is asked for once.
 
-    def _start(self) -> Iterator[Any]:
-        """Return the sampler's iterator, which is asked for once."""
+    Args:
+        sampler: Yields single indices, or is the user's own batch sampler.
+        saved: State of its iterator, to go on from; None for none.
+        over: Whether the pass is over: there is nothing to iterate over.
+    """
+
+    def __init__(self, sampler: Any, saved: Any, *, over: bool) -> None:
+        self._sampler = sampler
+        self._saved = saved
+        self._iterator: Any = iter(()) if over else None
+        self._first: Mark | None = None
+        self.stateful = is_stateful(sampler)
+
+    def start(self) -> Iterator[Any]:
+        """Return the iterator."""
         if self._iterator is None:
-            self._iterator = iter(self._inner)
-            if self._saved_iterator is not None:
-                restore("sampler's iterator", self._iterator, self._saved_iterator)
-            if self._iterator is not self._inner and is_stateful(self._iterator):
-                self._stateful = True
-                self._first = Mark(self.batches, self.samples, None, self._states())
+            self._iterator = iter(self._sampler)
+            if self._saved is not None:
+                restore("sampler's iterator", self._iterator, self._saved)
+            if not self.stateful and is_stateful(self._iterator):
+                self.stateful = True
+                self._first = Mark(0, 0, self.states())
         iterator: Iterator[Any] = self._iterator
         return iterator
 
-    def _states(self) -> dict[str, Any]:
-        if self._iterator is self._inner:
-            states = {"self": self._inner}  # goes back to its beginning, perhaps, when iterated
+    def first(self) -> Mark | None:
+        """Return what the iterator was like at its beginning, where the sampler has no state."""
+        self.start()
+        return self._first
+
+    def states(self) -> dict[str, Any]:
+        """Return the states of the user's objects, by role."""
+        if self._iterator is self._sampler:
+            objects = {"self": self._sampler}  # goes back to its beginning, perhaps, when iterated
         else:
-            states = {"sampler": self._inner, "iterator": self._iterator}
-        return {role: snapshot(value) for role, value in states.items() if is_stateful(value)}
+            objects = {"sampler": self._sampler, "iterator": self._iterator}
+        return {role: snapshot(value) for role, value in objects.items() if is_stateful(value)}
+
+
+def _user_batches(
+    iterating: _Iterating, batch_size: int, *, drop_last: bool
+) -> Iterator[list[Any]]:
+    """Yield a batch's indices, as torch's ``BatchSampler`` does; the sampler starts with it."""
+    yield from batches_of(iterating.start(), batch_size, drop_last=drop_last)
+
+
+def _restore_sampler(sampler: Any, mark: Mark) -> None:
+    """Give a user's sampler the state in which a pass goes on, or begins."""
+    states = mark.states or {}
+    give_back = restore_whole if mark.whole or mark.ended else restore
+    if "sampler" in states:
+        give_back("sampler", sampler, states["sampler"])
+    elif mark.ended and "self" in states:
+        give_back("sampler", sampler, states["self"])
+    # A pass that is over may have left something on the sampler, a generator's state say.
+    ended = states.get("ended", states.get("iterator") if mark.ended else None)
+    if ended is not None:
+        restore("sampler's iterator", iter(sampler), ended)
 
 
 def _checked(check: int | None, indices: Sequence[Any]) -> int | None:
-    """Return a number that changes with the order of a sampler, of 32 bits.
+    """Return a number that follows from another and from indices; None for ones without a value.
 
-    It looks at the first and the last index of each batch, whole numbers; None with others.
+    Of whole numbers it is the sum that counts, and which come first and last: a tenth of what it
+    costs to look at their order, too.
     """
     if check is None or not len(indices):
         return check
     try:
-        first, last = index(indices[0]), index(indices[-1])
+        told = (int(sum(indices)), int(indices[0]), int(indices[-1]))
+        return (check * 1_000_003 + told[0] * 8_191 + told[1] * 31 + told[2] + 1) % (1 << 32)
     except (TypeError, ValueError, RuntimeError):
+        pass
+    try:
+        return zlib.crc32(json.dumps(indices).encode(), check)  # strings, tuples
+    except (TypeError, ValueError):
         return None
-    return (check * 1_000_003 + first * 31 + last + 1) % (1 << 32)
 
 
 def open_pass(sampler: Any, draws: Draws, *, every: int, position: Position) -> SamplerPass:
@@ -256,25 +321,32 @@ def open_pass(sampler: Any, draws: Draws, *, every: int, position: Position) -> 
     """
     (lane,) = position.lanes
     if is_known(sampler):
-        return KnownPass(sampler, lane.batches, draws, position.saved_order)
-    return UserPass(sampler, every, lane.mark if position.restored else None)
+        order = KnownOrder(sampler, draws, position.saved_order)
+        return KnownPass(sampler, lane.batches, order)
+    if draws.seeded:
+        sampler = with_generator(sampler, draws.generator)
+    opened = UserPass(sampler, every, (lane.mark or lane.first) if position.restored else None)
+    if lane.first is None and not position.restored:
+        lane.find_first = weakref.WeakMethod(opened.iterating.first)
+    return opened
 
 
-def mark_between(sampler: Any, last: Mark | None) -> Mark | None:
+def mark_between(sampler: Any, last: Mark | None, *, whole: bool) -> Mark | None:
     """Return what a user's sampler is like between two passes; None if it does not tell.
 
     Args:
         sampler: Yields a batch's indices, or single ones.
-        last: What it was like in the pass before.
+        last: What it was like in the pass before, if that came to its end.
+        whole: Whether none was broken off.
     """
     if is_known(sampler):
         return None
     inner = inner_sampler(sampler)
     if is_stateful(inner):
-        return Mark(0, 0, None, {"sampler": snapshot(inner)})
+        return Mark(0, 0, {"sampler": snapshot(inner)}, whole=whole)
     states = last.states if last is not None and last.states is not None else {}
     ended = states.get("iterator", states.get("ended"))
-    return None if ended is None else Mark(0, 0, None, {"ended": ended})
+    return None if ended is None else Mark(0, 0, {"ended": ended})
 
 
 def order_between(sampler: Any, given: Any) -> dict[str, Any] | None:

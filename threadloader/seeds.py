@@ -134,7 +134,10 @@ class Draws:
             seeds.base, seeds.since = draw_seed(self.generator), 0
         else:
             seeds.since += 1
-        base = seeds.base or 0
+        base = seeds.base
+        if base is None:
+            msg = "workers are kept, but no seed was ever drawn for them"
+            raise RuntimeError(msg)
         self._epoch = EpochSeeds(base, epoch_seed(base, seeds.since) if seeds.since else base)
         self._since = seeds.since
         return self._epoch

@@ -6,45 +6,43 @@ in it as it is, and the state of a generator of theirs.  All else is below 500 b
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader.errors import StateError
-from threadloader.samplers import inner_sampler
-from threadloader.stateful import is_stateful, snapshot
+from threadloader.position import Position
+from threadloader.samplers import inner_sampler, is_known
 
 if TYPE_CHECKING:
-    from threadloader.position import Position
-    from threadloader.sampler_pass import SamplerPass
+    from threadloader.sampler_pass import KnownOrder
     from threadloader.seeds import Draws
 
 __all__ = ["VERSION", "Begun", "check_state", "complete", "is_over", "look_of"]
 
 VERSION = 1
 _VERSION_KEY = "threadloader"
+_ENTRIES = 64
 _PARTS = {"loader": Mapping, "epoch": int, "begun": bool, "draws": Mapping, "lanes": list}
 _DEFAULTS = {"drop_last": False, "torch": False}  # left out, as None is, to save bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """An epoch that was begun: what its state is told by."""
+    """An epoch that was begun, as far as its state is told by it; nothing here keeps it alive."""
 
     position: Position
     draws: Draws
-    sampler_pass: SamplerPass | None  # None where there is no sampler
+    order: KnownOrder | None  # of a known sampler
 
     def state(self) -> dict[str, Any]:
-        """Return the parts of the state that are the epoch's."""
+        """Return the parts of a loader's state that tell of the epoch."""
         state = {"epoch": self.position.epoch, "begun": True, "draws": self.draws.state()}
-        if self.sampler_pass is not None:
-            order = self.sampler_pass.order()
-            if order is not None:
-                state["order"] = dict(order)
-            (lane,) = self.position.lanes
-            lane.mark = lane.mark or self.sampler_pass.first()
+        order = None if self.order is None else self.order.state()
+        if order is not None:
+            state["order"] = dict(order)
         return state | self.position.state()
 
 
@@ -62,16 +60,35 @@ def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
         "drop_last": loader.drop_last,
         "seed": loader.seed,
         "generator": None if loader.generator is None else _name_of(loader.generator),
+        "shared randomness": not loader.isolate_rng,
     }
     if not streams:
         index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        inner = inner_sampler(index_sampler)
         look |= {
             "samples": _length_of(loader.dataset),
-            "sampler": _name_of(inner_sampler(index_sampler)),
+            "subset": _digest_of(loader.dataset),
+            "sampler": _name_of(inner),
+            "sampler's contents": _digest_of(inner),
             "batch_sampler": _name_of(index_sampler),
-            "batches": _length_of(index_sampler),
+            # The length of a user's may depend on the epoch, which it is yet to be told.
+            "batches": _length_of(index_sampler) if is_known(index_sampler) else None,
         }
     return {name: value for name, value in look.items() if value not in (None, False)}
+
+
+def _digest_of(value: Any) -> int | None:
+    """Return a number that follows from what a subset or sampler of torch's was made of.
+
+    A few evenly spaced entries are enough to tell two random splits apart.
+    """
+    name = _torch.CONTENTS.get(type(value))
+    if name is None:
+        return None
+    contents = getattr(value, name)
+    step = max(1, len(contents) // _ENTRIES)
+    entries = [float(entry) for entry in contents[::step]]
+    return zlib.crc32(repr(entries).encode())
 
 
 def _name_of(value: object) -> str:
@@ -89,18 +106,14 @@ def _length_of(value: Any) -> int | None:
         return None
 
 
-def complete(parts: Mapping[str, Any], look: Mapping[str, Any], dataset: Any) -> dict[str, Any]:
+def complete(parts: Mapping[str, Any], look: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state.
 
     Args:
-        parts: Those of the epoch.
+        parts: Those that tell of the epoch, and of the dataset.
         look: Of the loader; see `look_of`.
-        dataset: Of map style, with a state of its own perhaps; None for none.
     """
-    state = {_VERSION_KEY: VERSION, "loader": dict(look), **parts}
-    if is_stateful(dataset):
-        state["dataset"] = snapshot(dataset)
-    return state
+    return {_VERSION_KEY: VERSION, "loader": dict(look), **parts}
 
 
 def check_state(state: Any, look: Mapping[str, Any]) -> None:
@@ -124,8 +137,8 @@ def check_state(state: Any, look: Mapping[str, Any]) -> None:
         )
         raise StateError(msg)
     wrong = [name for name, kind in _PARTS.items() if not isinstance(state.get(name), kind)]
-    if not wrong and not all(map(_is_lane, state["lanes"])):
-        wrong = ["lanes"]
+    if not wrong:
+        wrong = _wrong_parts(state, streams="samples" not in look and "sampler" not in look)
     if wrong:
         msg = f"the state is incomplete or changed: see its {', '.join(wrong)}"
         raise StateError(msg)
@@ -141,8 +154,19 @@ def check_state(state: Any, look: Mapping[str, Any]) -> None:
         raise StateError(msg)
 
 
-def _is_lane(lane: Any) -> bool:
-    return isinstance(lane, Mapping) and isinstance(lane.get("batches"), int)
+def _wrong_parts(state: Mapping[str, Any], *, streams: bool) -> list[str]:
+    """Return the names of the parts that can't be read."""
+    wrong = []
+    try:
+        lanes = Position.of(0, state).lanes
+        if not streams and len(lanes) != 1 and (lanes or state["begun"]):
+            wrong.append("lanes")
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        wrong.append("lanes")
+    draws = state["draws"]
+    if ("base" in draws) != ("since" in draws):
+        wrong.append("draws")
+    return wrong
 
 
 def is_over(state: Mapping[str, Any]) -> bool:

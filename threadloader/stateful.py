@@ -55,14 +55,23 @@ def restore_whole(role: str, value: Any, state: Any, fresh: Any = None) -> None:
     """
     if fresh is None and is_stateful(value):
         fresh = snapshot(value)
+        if _is_same(fresh, state):
+            return  # to load it could mean more than to have it: where a pass is to begin, say
     restore(role, value, state)
     if not _is_at_end(value):
         restore(role, value, state)
     elif not _is_at_end(value):
         restore(role, value, state)
-        _is_at_end(value)
+        _is_at_end(value)  # the one pass that is empty
     else:
         restore(role, value, fresh)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # noqa: BLE001  # arrays and tensors have no one truth
+        return False
 
 
 def _is_at_end(iterable: Any) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader.errors import ClosedError, StateError
 from threadloader.failure import failure_of
+from threadloader.position import Lane
 from threadloader.rng import begin_samples, end
 from threadloader.stateful import is_stateful, restore, restore_whole, snapshot
 from threadloader.ticket import Mark, PlannedBatch
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from threadloader.fetch import Cancellable, Fetched
     from threadloader.pool import Job
-    from threadloader.position import Lane
     from threadloader.ticket import Ticket
     from threadloader.work import Progress, Stages, Worker
 
@@ -41,8 +41,10 @@ class Source:
         rows: Samples in a batch; None for samples that are not collated.
         drop_last: Whether a last batch with fewer samples is left out.
         every: Batches from one saved state of the replica to the next; 0 for none.
-        start: What was delivered already, and what to go back to; None for nothing.
+        lane: What was delivered already, and what to go back to; None for nothing.
+        restored: Whether the replica is to be brought to where the lane is.
         goes_on: Whether a later epoch reads the same replica.
+        tells: Whether it notes in the lane what the replica is like before it is read.
 
     Threads:
         start, read: one thread, the worker that owns it; `start` also the consumer, before.
@@ -56,8 +58,10 @@ class Source:
         *,
         drop_last: bool,
         every: int = 0,
-        start: Lane | None = None,
+        lane: Lane | None = None,
+        restored: bool = False,
         goes_on: bool = False,
+        tells: bool = False,
     ) -> None:
         self.number = number
         self.position = 0  # samples that were read
@@ -69,13 +73,16 @@ class Source:
         self._drop_last = drop_last
         self._every = every
         self._goes_on = goes_on
+        self._tells = tells
         self._fresh: Any = None  # the dataset's state before another was restored
         self._iterator: Iterator[Any] | None = None
         self._started = False
         # What to leave out, until it is: batches up to a number, and some beyond.
+        start = lane if restored else None
+        self._lane = Lane() if lane is None else lane
         self._stop = 0 if start is None else start.batches
         self._ahead = set() if start is None else set(start.ahead)
-        self._from = None if start is None else start.end_mark or start.mark
+        self._from = None if start is None else start.end_mark or start.mark or start.first
         self._over = start is not None and (start.ended or bool(start.mark and start.mark.ended))
 
     def start(self) -> None:
@@ -85,23 +92,39 @@ class Source:
             BaseException: What its ``__iter__`` raises; there is nothing to read then.
         """
         self._started = True
-        states = self._states_from()
-        if self._over and not self._every:
-            return
-        if "dataset" in states:
-            inside = self._batches and not self._over
-            if inside and self._goes_on and is_stateful(self._dataset):
-                self._fresh = snapshot(self._dataset)
-            give_back = restore if inside else restore_whole
-            give_back("dataset", self._dataset, states["dataset"])
         if self._over:
-            if "self" in states:
-                restore_whole("dataset", self._dataset, states["self"])
+            self._restore_over()
             return
+        states = self._restore()
         self._iterator = iterator = iter(self._dataset)
         own = states.get("self", states.get("iterator"))
         if own is not None:
             restore("dataset's iterator", iterator, own)
+
+    def _restore(self) -> dict[str, Any]:
+        """Bring the dataset to where the lane is; return what was saved with it."""
+        mark = self._from
+        if mark is None:
+            if self._tells and self._every and is_stateful(self._dataset):
+                # Of replicas in the middle of an epoch that was broken off, nobody else knows it.
+                self._lane.first = Mark(0, 0, {"dataset": snapshot(self._dataset)})
+            return {}
+        self._batches, self.position = mark.batches, mark.samples
+        if "dataset" in mark.states:
+            if self._batches and self._goes_on and is_stateful(self._dataset):
+                self._fresh = snapshot(self._dataset)
+            give_back = restore_whole if mark.whole else restore
+            give_back("dataset", self._dataset, mark.states["dataset"])
+        return mark.states
+
+    def _restore_over(self) -> None:
+        """Bring the dataset to the end of the pass, for the next one."""
+        mark = self.mark = self._end_mark = self._from
+        if not self._every or mark is None:
+            return
+        state = mark.states.get("self", mark.states.get("dataset"))
+        if state is not None:
+            restore_whole("dataset", self._dataset, state)
 
     def read(self, epoch: Cancellable) -> list[Any] | None:
         """Return the samples of the next batch, or None for ever after the last.
@@ -141,7 +164,7 @@ class Source:
         self.position += len(samples)
         at_end = self._iterator is None
         mark = None
-        # After the first, too: nothing else tells where a pass begins that follows a ``break``.
+        # After the first, too: else nothing would tell that there are states to come.
         if at_end or (self._every and (self._batches == 1 or self._batches % self._every == 0)):
             mark = self._marked(iterator, ended=at_end)
         if at_end:
@@ -163,17 +186,7 @@ class Source:
         else:
             objects = {"dataset": self._dataset, "iterator": iterator}
         states = {role: snapshot(value) for role, value in objects.items() if is_stateful(value)}
-        return Mark(self._batches, self.position, None, states, ended) if states else None
-
-    def _states_from(self) -> dict[str, Any]:
-        """Return the states that were saved, and count on from there."""
-        mark, self._from = self._from, None
-        if self._over:
-            self.mark = self._end_mark = mark
-        if mark is None or mark.states is None:
-            return {}
-        self._batches, self.position = mark.batches, mark.samples
-        return mark.states
+        return Mark(self._batches, self.position, states, ended=ended) if states else None
 
     def _leave_out(self, epoch: Cancellable) -> None:
         """Read what was delivered already, to no use but that it is behind."""

@@ -21,9 +21,9 @@ class Mark:
 
     batches: int  # drawn or read before
     samples: int  # in them
-    check: int | None = None  # of the indices drawn; None where they are not looked at
-    states: dict[str, Any] | None = None  # of the user's objects that have any, by role
+    states: dict[str, Any]  # of the user's objects that have any, by role
     ended: bool = False  # whether nothing comes after: an object may be at its beginning again
+    whole: bool = False  # whether a pass begins here, and none was broken off before
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class PlannedBatch:
     drawn: Any  # the sampler's own object, which `__getitems__` is called with; or samples read
     position: int = 0  # of its first sample in the epoch, from 0
     label: str = "index"  # what an entry of ``indices`` is, for notes on errors
-    mark: Mark | None = field(default=None, compare=False)  # of the sampler after this batch
+    # Of the sampler after this batch: its state, or a number that follows from what it gave.
+    mark: Mark | int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from threading import Condition, RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from threadloader.errors import ThreadLoaderError
 from threadloader.failure import Failure, failure_of, strip
 from threadloader.order import Pace, TicketCutter
 from threadloader.pool import begin_exit
@@ -353,6 +354,8 @@ class FailedBatch:
     exhausted = False
 
     def __init__(self, error: Exception) -> None:
+        if isinstance(error, ThreadLoaderError):
+            BaseException.with_traceback(error, None)  # all frames are ours, and lead to the epoch
         strip(error)
         self.failure = Failure(error, 0)
 

@@ -364,7 +364,7 @@ def test_an_iterable_that_is_read_again_is_warned_of(data: str, threads: int, sp
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         spawn(resume, ours(threads), build, saved).result(PATIENCE)
-    told = ["is read again" if "are read again" in str(one.message) else one for one in caught]
+    told = ["is read again" if "is read again" in str(one.message) else one for one in caught]
     assert told == ["is read again"] * (data == "no state")
 
 

@@ -14,6 +14,7 @@ AVAILABLE = importlib.util.find_spec("torch") is not None
 if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
     from threadloader._torch.collation import default_collate, default_convert, is_extended
     from threadloader._torch.datasets import (
+        CONTENTS,
         DataLoader,
         Dataset,
         Generator,
@@ -46,6 +47,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
 else:
     from threadloader._torch.absent import (
         BATCHING,
+        CONTENTS,
         DRAWING,
         SEEDED,
         SEQUENTIAL,
@@ -87,6 +89,7 @@ else:
 __all__ = [
     "AVAILABLE",
     "BATCHING",
+    "CONTENTS",
     "DRAWING",
     "SEEDED",
     "SEQUENTIAL",

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
 __all__ = [
     "BATCHING",
+    "CONTENTS",
     "DRAWING",
     "SEEDED",
     "SEQUENTIAL",
@@ -54,6 +56,7 @@ __all__ = [
 
 
 BATCHING: tuple[Any, ...] = ()
+CONTENTS: Mapping[type, str] = MappingProxyType({})
 DRAWING: tuple[Any, ...] = ()
 SEEDED: tuple[Any, ...] = ()
 SEQUENTIAL: tuple[Any, ...] = ()

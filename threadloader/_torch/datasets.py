@@ -12,12 +12,15 @@ from torch.utils.data import (
     IterableDataset,
     StackDataset,
     Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "CONTENTS",
     "DataLoader",
     "Dataset",
     "Generator",
@@ -26,6 +29,13 @@ __all__ = [
     "gives_whole_batches",
     "is_dataset",
 ]
+
+# What tells two of a class apart that have the same length: the name of its entries.
+CONTENTS: dict[type, str] = {
+    Subset: "indices",
+    SubsetRandomSampler: "indices",
+    WeightedRandomSampler: "weights",
+}
 
 
 def as_iterable_dataset(iterable: Any) -> IterableDataset[Any]:

@@ -5,7 +5,8 @@ The one seam to a device.  Tests have a second implementation of it, whose copie
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import nullcontext
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from threadloader._torch.structures import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
 
     from threadloader.device import Device, Event
 
@@ -48,13 +50,30 @@ def open_device(value: Any) -> Device | Callable[[Any], Any] | None:
     if hasattr(value, "receive"):
         device: Device = value
         return device
+    wanted = _device(value)
+    if wanted.type in ("cpu", "meta"):
+        return None
+    _check_there(wanted, value)
+    if wanted.type == "mps":  # it has no streams to copy on
+        return lambda batch: moved(batch, wanted, [])
+    return _Cuda(wanted) if wanted.type == "cuda" else Accelerator(wanted)
+
+
+def _device(value: Any) -> torch.device:
+    """Return a device of torch's."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if whole and torch.accelerator.current_accelerator() is None:
+        msg = f"device={value!r} is not there: this torch ({torch.__version__}) has no accelerator"
+        raise RuntimeError(msg)
     try:
-        wanted = torch.device(value)
+        return torch.device(value)
     except (RuntimeError, TypeError) as error:
         msg = f"device must be what torch.device() accepts, but got {value!r}: {error}"
         raise TypeError(msg) from error
-    if wanted.type in ("cpu", "meta"):
-        return None
+
+
+def _check_there(wanted: torch.device, value: Any) -> None:
+    """Refuse a device that is not there, and say what is missing."""
     present = torch.accelerator.current_accelerator()
     if present is None or present.type != wanted.type:
         has = "no accelerator" if present is None else f"{present.type!r} alone"
@@ -68,9 +87,6 @@ def open_device(value: Any) -> Device | Callable[[Any], Any] | None:
     if index is not None and index >= count:
         msg = f"device={value!r} is not there: there are {count}, numbered from 0"
         raise RuntimeError(msg)
-    if wanted.type == "mps":  # it has no streams to copy on
-        return lambda batch: moved(batch, wanted, [])
-    return _Cuda(wanted) if wanted.type == "cuda" else Accelerator(wanted)
 
 
 def adopted_device() -> Callable[[], None]:
@@ -100,21 +116,33 @@ class Accelerator:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._stream: Any = None
+        self._stream: Any = None  # of one epoch
+        self._streams: dict[int, Any] = {}  # of the loader, by the device's index
+
+    def __str__(self) -> str:
+        return str(self.device)
 
     def here(self) -> Device:
         index: int | None = self.device.index
         if index is None:
             index = torch.accelerator.current_device_index()
-        return type(self)(torch.device(self.device.type, index))
+        here = type(self)(torch.device(self.device.type, index))
+        # Kept: torch has few streams of a kind, and its allocator keeps free memory for each.
+        here._stream = self._streams.get(index)  # our own
+        if here._stream is None:
+            here._stream = self._streams[index] = here._new_stream()
+        return here
 
     def allocate(self, nbytes: int) -> tuple[memoryview[Any], Any]:
-        return page_locked(nbytes)
+        with self._guard():
+            return page_locked(nbytes)
+
+    def _guard(self) -> AbstractContextManager[object]:
+        return nullcontext()
 
     def adopt(self) -> None:
         # Of the thread, for its life: it does nothing else.
         torch.accelerator.set_device_index(self.device.index)
-        self._stream = self._new_stream()
         self._use(self._stream)
 
     def copy(self, source: Any, spans: Sequence[tuple[int, int]]) -> list[Any]:
@@ -137,11 +165,15 @@ class Accelerator:
         marked: Event = event
         return marked
 
-    def receive(self, event: Event, tensors: Iterable[Any]) -> None:
+    def receive(self, event: Event, tensors: Iterable[Any]) -> Event:
         stream = self._current_stream()
+        reached: Any = self._new_event()
+        reached.record(stream)
         stream.wait_event(event)
         for tensor in tensors:
             tensor.record_stream(stream)
+        marked: Event = reached
+        return marked
 
     def _new_stream(self) -> Any:
         return torch.Stream(self.device)
@@ -160,7 +192,11 @@ class _Cuda(Accelerator):
     """CUDA: its own events can wait on the host without using a core."""
 
     def _new_stream(self) -> Any:
-        return torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        # Of the urgent kind, which has a pool of its own: none of these is the user's.
+        return torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
+
+    def _guard(self) -> AbstractContextManager[object]:
+        return torch.cuda.device(self.device)  # without an index it is the thread's own
 
     def _use(self, stream: Any) -> None:
         torch.cuda.set_stream(stream)
@@ -194,7 +230,7 @@ def moved(batch: Any, device: torch.device, tensors: list[Any]) -> Any:
     Args:
         batch: Its tensors, and objects with a ``to()``, are copied; all else stays as it is.
         device: Where to.
-        tensors: Gets what was copied, tensors and objects with a ``record_stream()``.
+        tensors: Gets all tensors that were copied, those in objects too.
 
     Returns:
         The structure that torch's ``pin_memory=True`` makes.
@@ -205,18 +241,32 @@ def moved(batch: Any, device: torch.device, tensors: list[Any]) -> Any:
             if leaf.device.type == "cpu" and leaf.layout == torch.strided and device.type != "mps":
                 leaf = leaf.pin_memory()
             leaf = leaf.to(device, non_blocking=True)
+            tensors.append(leaf)
         elif hasattr(leaf, "to"):
             if hasattr(leaf, "pin_memory") and device.type != "mps":
                 leaf = leaf.pin_memory()
-            with suppress(TypeError):  # it takes no such argument
+            try:
                 leaf = leaf.to(device, non_blocking=True)
+            except TypeError:  # it takes no such argument
+                leaf = leaf.to(device)
+            if hasattr(leaf, "record_stream"):
                 tensors.append(leaf)
-                return leaf
-            leaf = leaf.to(device)
-        else:
-            return leaf
-        if hasattr(leaf, "record_stream"):
-            tensors.append(leaf)
+            else:
+                _find_tensors(leaf, tensors, depth=4)
         return leaf
 
     return mapped(batch, move)
+
+
+def _find_tensors(value: Any, tensors: list[Any], depth: int) -> None:
+    """Add the tensors that an object of any class holds, a few levels down."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+    elif depth and isinstance(value, Mapping):
+        for part in value.values():
+            _find_tensors(part, tensors, depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for part in value:
+            _find_tensors(part, tensors, depth - 1)
+    elif depth and hasattr(value, "__dict__"):
+        _find_tensors(vars(value), tensors, depth - 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import torch
 from torch.utils.data import IterDataPipe, dataloader, graph_settings
 
 __all__ = ["draw_shared_seed", "prepare_pipe", "unwrapped"]
+
+# torch walks through a pipe by a hook on its class, and refuses a second walk meanwhile.
+_walking = Lock()
 
 
 def _is_pipe(dataset: object) -> bool:
@@ -46,6 +50,7 @@ def prepare_pipe(pipe: Any, seed: int, workers: int, number: int) -> None:
         workers: Workers of this rank, at least 1.
         number: This worker.
     """
-    graph_settings.apply_random_seed(pipe, torch.Generator().manual_seed(seed))
-    ranks, rank = dataloader._get_distributed_settings()  # type: ignore[no-untyped-call]
-    graph_settings.apply_sharding(pipe, workers * ranks, number * ranks + rank)
+    with _walking:
+        graph_settings.apply_random_seed(pipe, torch.Generator().manual_seed(seed))
+        ranks, rank = dataloader._get_distributed_settings()  # type: ignore[no-untyped-call]
+        graph_settings.apply_sharding(pipe, workers * ranks, number * ranks + rank)

@@ -160,7 +160,13 @@ def _rebuild(loader: ThreadLoader[Any], plain: Any) -> ThreadLoader[Any]:
     """Return a loader of the samples of ``plain``, with all other arguments of ``loader``.
 
     A subclass may take other arguments than its parent, so the class is not kept.
+
+    Raises:
+        ValueError: A state was loaded that no iterator has begun from.
     """
+    if loader.is_loaded:
+        msg = "load the state into what Accelerate returns: it has other samplers than this loader"
+        raise ValueError(msg)
     arguments = {
         name: getattr(loader, name)
         for name in inspect.signature(ThreadLoader).parameters

@@ -1,0 +1,405 @@
+"""ThreadLoader on a CUDA device: is every batch right, and how close are copies to the machine's.
+
+``python -m benches.gpu``, or ``--quick``
+
+First `benches.gpu_checks` verifies batches on the device.  Then, in interleaved rounds: loops that
+only copy, against a bare loop over two pinned buffers; and loops that compute as long as copying
+and decoding take, against the same loop on one resident batch.  Rivals are torch's DataLoader at
+its best number of workers, and the usual prefetcher on top of it.  Times are the device's: events
+in the consumer's stream, the loader running on past the last one, so that no batch that was ready
+before the first counts for more than it should.  Exit code 1: a batch was wrong or a target was
+missed; 2: there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise, repeat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from benches.gpu_checks import (
+    DEVICE,
+    ENDLESS,
+    LEAVES,
+    ON_DEVICE,
+    Packing,
+    Samples,
+    measure_packing,
+    run_checks,
+)
+from benches.machine import describe, python_label, usable_cores
+from benches.rounds import Spread
+from benches.tables import align, checklist, machine_lines, show_ratio, show_spread
+from benches.targets import Verdict
+from threadloader import ThreadLoader
+from threadloader.layout import ALONE_NBYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+MIB = 1 << 20
+SIZES = (1, 16, 64)  # MiB a batch
+DECODED = (32, 128 << 10)  # samples of a batch that has to be decoded, and bytes of each
+COVER = 1.5  # times as long as copying and decoding, what is computed takes
+WARM = 24  # batches before the first that counts: more than any loader has ready by then
+LEAST = 16  # batches that count
+_cuda: Any = torch.cuda  # much of it has no types
+
+
+def main() -> int:
+    """Check, measure, print; return the exit code."""
+    options = _options()
+    if not _cuda.is_available():
+        built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+        print(f"no GPU: torch {torch.__version__}, built for {built}, finds none", file=sys.stderr)
+        return 2
+    machine = describe()
+    print(machine_lines([(python_label(), machine)]))
+    gpu = f"{_cuda.get_device_name()}, CUDA {torch.version.cuda}"
+    print(f"{gpu}; {options.threads} threads; torch's workers: {options.workers}", flush=True)
+    outcomes = []
+    if options.batches:
+        print(f"\n{options.batches:,} batches, verified on the device", flush=True)
+        for outcome in run_checks(options.batches):
+            outcomes.append(outcome)
+            rate = outcome.batches / outcome.seconds
+            told = f"{outcome.batches:,} in {outcome.slots} slots, {rate:,.0f}/s"
+            print(f"{outcome.name}: {told}: {outcome.problem or 'right'}", flush=True)
+    wrong = [outcome for outcome in outcomes if outcome.problem]
+    bench, packing = Bench(options), Packing()
+    if options.rounds and not wrong:
+        for size in SIZES:
+            bench.copying(size * MIB)
+        bench.computing()
+        packing = measure_packing(options.rounds)
+        print(f"\n{_packing_table(packing)}")
+        print(f"\n{checklist(bench.verdicts)}")
+    if options.json:
+        machine |= {"gpu": gpu, "threads": options.threads}
+        figures = {"machine": machine, "lanes": bench.kept, "packing": packing}
+        figures["checks"] = [asdict(outcome) for outcome in outcomes]
+        figures["targets"] = [asdict(verdict) for verdict in bench.verdicts]
+        options.json.write_text(json.dumps(figures, indent=1))
+    if wrong:
+        print(f"\nwrong: {', '.join(each.name for each in wrong)}; not measured", file=sys.stderr)
+    return int(bool(wrong) or any(each.outcome == "missed" for each in bench.verdicts))
+
+
+def _options() -> argparse.Namespace:
+    """Read the command line."""
+    cores = usable_cores()
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.gpu", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="under a minute, rough figures")
+    parser.add_argument("--batches", type=int, help="to verify, 0 for none (100,000; quick 4,000)")
+    parser.add_argument("--rounds", type=int, help="0 to verify alone (5; quick 2)")
+    parser.add_argument("--seconds", type=float, help="of one measurement (0.8; quick 0.2)")
+    parser.add_argument("--threads", type=int, default=min(16, cores), help="(%(default)s)")
+    parser.add_argument("--json", type=Path, help="file for all figures")
+    options = parser.parse_args()
+    quick = {"batches": 4000, "rounds": 2, "seconds": 0.2}
+    defaults = quick if options.quick else {"batches": 100_000, "rounds": 5, "seconds": 0.8}
+    for name, value in defaults.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
+    if options.threads < 1:
+        parser.error(f"--threads must be at least 1, got {options.threads}")
+    tried = (cores // 2, cores) if options.quick else (2, 4, cores // 2, cores)
+    options.workers = sorted({max(1, min(workers, cores)) for workers in tried})
+    return options
+
+
+def with_threads(data: Samples, threads: int) -> Iterator[Any]:
+    """Yield batches on the device, from a ThreadLoader."""
+    with ThreadLoader(data, data.rows, **ON_DEVICE, threads=threads) as loader:
+        yield from loader
+
+
+def with_copier(batch: Any) -> Iterator[Any]:
+    """Yield copies by a ThreadLoader whose batches need no work: what its copier can do."""
+    with ThreadLoader(range(ENDLESS), **ON_DEVICE, threads=1, collate_fn=lambda _: batch) as loader:
+        yield from loader
+
+
+def with_torch(data: Samples, workers: int) -> Iterator[Any]:
+    """Yield batches from torch's DataLoader, copied as its documentation says."""
+    for batch in _dataloader(data, workers):
+        yield batch.to(DEVICE, non_blocking=True)
+
+
+def with_prefetcher(data: Samples, workers: int) -> Iterator[Any]:
+    """Yield batches from torch's DataLoader, each copied a step ahead in a stream of its own."""
+    host, own = iter(_dataloader(data, workers)), _cuda.Stream()
+
+    def fetch() -> Any:
+        with _cuda.stream(own):
+            return next(host).to(DEVICE, non_blocking=True)
+
+    ahead = fetch()
+    while True:
+        current = _cuda.current_stream()
+        current.wait_stream(own)
+        batch = ahead
+        batch.record_stream(current)
+        ahead = fetch()
+        yield batch
+
+
+def _dataloader(data: Samples, workers: int) -> Any:
+    dataset: Any = data  # any map-style object is accepted
+    return DataLoader(dataset, data.rows, num_workers=workers, pin_memory=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """A step of a loop, in one round."""
+
+    step_ms: float  # from one batch to the next, in the consumer's stream
+    wait_ms: float = 0.0  # of these, it waited for a batch
+    peak: float = 0.0  # bytes of device memory at most, beyond what there was
+
+
+def drive(
+    batches: Iterator[Any], compute: Callable[[Any], None], seconds: float, warm_s: float
+) -> Timing:
+    """Loop over batches in the current stream, and time the steps there.
+
+    Args:
+        batches: On the device; they never end.
+        compute: The step.
+        seconds: Least time that the host loops.
+        warm_s: Least time before, in seconds.
+    """
+    _cuda.synchronize()
+    _cuda.reset_peak_memory_stats()
+    # Not memory_allocated(), which leaves out what a stream has yet to finish with.
+    before = _cuda.memory_stats().get("active_bytes.all.current", 0)
+    marks: list[tuple[Any, Any]] = []  # where a step begins, and where it has its batch
+    deadline, count, batch = time.perf_counter() + warm_s, 0, None
+    try:
+        while count < WARM or time.perf_counter() < deadline:
+            batch = next(batches)
+            compute(batch)
+            count += 1
+        deadline = time.perf_counter() + seconds
+        while len(marks) <= LEAST or time.perf_counter() < deadline:
+            begins = _mark()
+            batch = next(batches)
+            marks.append((begins, _mark()))
+            compute(batch)
+        _cuda.synchronize()
+        peak = _cuda.memory_stats().get("active_bytes.all.peak", 0) - before
+    finally:
+        del batch
+        batches.close()  # type: ignore[attr-defined]  # a generator: it closes its loader
+    steps = [first[0].elapsed_time(second[0]) for first, second in pairwise(marks)]
+    waits = [begins.elapsed_time(has) for begins, has in marks]
+    return Timing(sum(steps) / len(steps), sum(waits) / len(waits), peak)
+
+
+def bare_copies(nbytes: int, seconds: float) -> Timing:
+    """Copy two pinned buffers in turn, in a stream of its own: as fast as it goes."""
+    own = _cuda.Stream()
+    pinned = [torch.ones(nbytes, dtype=torch.uint8).pin_memory() for _ in range(2)]
+    there = [torch.empty(nbytes, dtype=torch.uint8, device=DEVICE) for _ in range(2)]
+    marks: list[Any] = []
+    _cuda.synchronize()
+    deadline = time.perf_counter() + seconds
+    with _cuda.stream(own):
+        while len(marks) <= LEAST or time.perf_counter() < deadline:
+            which = len(marks) % 2
+            there[which].copy_(pinned[which], non_blocking=True)
+            marks.append(_mark())
+            if len(marks) > 1:
+                marks[-2].synchronize()  # its buffer is the next one's
+    _cuda.synchronize()
+    warm = LEAST // 2
+    return Timing(marks[warm].elapsed_time(marks[-1]) / (len(marks) - 1 - warm))
+
+
+def _mark() -> Any:
+    event = _cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+class Bench:
+    """The rounds, their tables, and what became of the targets.
+
+    Args:
+        options: From the command line.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._warm_s = options.seconds / 2
+        self.verdicts: list[Verdict] = []
+        self.kept: dict[str, Any] = {}  # all timings, for JSON
+
+    def copying(self, nbytes: int) -> None:
+        """Measure loops that only copy, with batches of ``nbytes``."""
+        sample = min(MIB, nbytes // 4)
+        data = Samples(nbytes // sample, sample)
+        ready = torch.ones(data.rows, sample, dtype=torch.uint8).pin_memory()
+        sink = torch.zeros((), dtype=torch.int64, device=DEVICE)
+
+        def touch(batch: Any) -> None:
+            sink.add_(batch[0, 0])
+
+        title = f"{nbytes // MIB} MiB"
+        bare_loop = partial(bare_copies, nbytes, self._options.seconds)
+        lanes: dict[str, Callable[[], Timing]] = {"bare pinned copies": bare_loop}
+        lanes |= self._lanes(title, data, touch)
+        lanes["threadloader, no rows to write"] = self._lane(partial(with_copier, ready), touch)
+        found = self._run(title, lanes)
+        bare = found["bare pinned copies"]
+        print(f"\nbatches of {title}, copied only", flush=True)
+        print(_table(found, nbytes, "x bare", lambda timings: _ratio(bare, timings)), flush=True)
+        if nbytes < 16 * MIB:
+            return
+        mine = found["threadloader"]
+        self._judge(title, "GB/s / bare copies'", "at least", 0.95, _ratio(bare, mine))
+        self._judge(title, "GB/s / torch's", "at least", 1.5, _ratio(found["torch"], mine))
+
+    def computing(self) -> None:
+        """Measure loops whose computing covers copying and decoding."""
+        data = Samples(DECODED[0], DECODED[1], packed=True)
+        nbytes = data.rows * data.nbytes
+        left, right = (torch.randn(4096, 4096, device=DEVICE).half() for _ in range(2))
+        product = torch.empty_like(left)
+        sink = torch.zeros((), dtype=torch.int64, device=DEVICE)
+        times = 0
+
+        def step(batch: Any) -> None:
+            sink.add_(batch[0, 0])
+            for _ in range(times):
+                torch.mm(left, right, out=product)
+
+        resident = torch.ones(data.rows, data.nbytes, dtype=torch.uint8, device=DEVICE)
+        stay = self._lane(lambda: (batch for batch in repeat(resident)), step)
+        loading = self._lane(partial(with_threads, data, self._options.threads), step)().step_ms
+        times = 20
+        matmul = stay().step_ms / times
+        times = max(1, math.ceil(COVER * loading / matmul))
+        title = f"{nbytes // MIB} MiB, decoded"
+        found = self._run(title, {"a resident batch": stay} | self._lanes(title, data, step))
+        resting = found["a resident batch"]
+        print(f"\nbatches of {title}: {loading:.3g} ms to load; {times} x {matmul:.3g} ms a step")
+        print(_table(found, nbytes, "x resident", lambda timings: _ratio(timings, resting)))
+        ratio = _ratio(found["threadloader"], resting)
+        self._judge(title, "step / resident batch's", "at most", 1.02, ratio)
+
+    def _lanes(
+        self, title: str, data: Samples, step: Callable[[Any], None]
+    ) -> dict[str, Callable[[], Timing]]:
+        """Return ThreadLoader, torch and the prefetcher, with torch's best number of workers."""
+        tried = {}
+        for workers in self._options.workers:
+            lane = self._lane(partial(with_torch, data, workers), step)
+            if timing := _attempt(f"trial: {title} torch x{workers}", lane):
+                tried[workers] = timing.step_ms
+        best = min(tried, key=tried.__getitem__, default=self._options.workers[0])
+        print(f"  torch's best number of workers: {best}", file=sys.stderr)
+        makes = {
+            "threadloader": partial(with_threads, data, self._options.threads),
+            "torch": partial(with_torch, data, best),
+            "prefetcher on torch": partial(with_prefetcher, data, best),
+        }
+        return {name: self._lane(make, step) for name, make in makes.items()}
+
+    def _lane(
+        self, make: Callable[[], Iterator[Any]], step: Callable[[Any], None]
+    ) -> Callable[[], Timing]:
+        return lambda: drive(make(), step, self._options.seconds, self._warm_s)
+
+    def _run(
+        self, title: str, lanes: dict[str, Callable[[], Timing]]
+    ) -> dict[str, list[Timing | None]]:
+        """Run each lane once a round, in an order that rotates."""
+        found: dict[str, list[Timing | None]] = {name: [] for name in lanes}
+        for number in range(self._options.rounds):
+            names = list(lanes)
+            turn = number % len(names)
+            for name in names[turn:] + names[:turn]:
+                label = f"round {number + 1}/{self._options.rounds}: {title} {name}"
+                found[name].append(_attempt(label, lanes[name]))
+        self.kept[title] = {name: [each and asdict(each) for each in found[name]] for name in found}
+        return found
+
+    def _judge(
+        self, title: str, claim: str, sense: str, bound: float, found: Spread | None
+    ) -> None:
+        outcome: Any = "not measured"
+        if None in self.kept[title]["threadloader"]:
+            outcome = "missed"
+        elif found is not None:
+            good = found.median >= bound if sense == "at least" else found.median <= bound
+            outcome = "met" if good else "missed"
+        self.verdicts.append(Verdict(python_label(), title, claim, sense, bound, found, outcome))
+
+
+def _attempt(label: str, lane: Callable[[], Timing]) -> Timing | None:
+    """Run a lane; what goes wrong is told, and the rest goes on."""
+    try:
+        timing = lane()
+    except Exception as error:  # noqa: BLE001  # too little shared memory for workers, say
+        print(f"! {label} failed: {type(error).__name__}: {error}", file=sys.stderr)
+        return None
+    print(f"  {label}: {timing.step_ms:.3g} ms/step", file=sys.stderr)
+    return timing
+
+
+def _table(
+    found: dict[str, list[Timing | None]],
+    nbytes: int,
+    against: str,
+    ratio: Callable[[list[Timing | None]], Spread | None],
+) -> str:
+    header = ["loop", "ms/step", "GB/s", against, "stream waits, ms/step", "memory, batches"]
+    figures: list[Callable[[Timing], float]] = [
+        lambda timing: timing.step_ms,
+        lambda timing: nbytes / timing.step_ms / 1e6,
+        lambda timing: timing.wait_ms,
+        lambda timing: timing.peak / nbytes,
+    ]
+    rows = []
+    for name, timings in found.items():
+        cells = [show_spread(_spread(timings, figure)) for figure in figures]
+        cells.insert(2, show_ratio(ratio(timings), decimals=3))
+        rows.append([name, *cells])
+    return align(header, rows)
+
+
+def _spread(timings: Sequence[Timing | None], figure: Callable[[Timing], float]) -> Spread | None:
+    return Spread.of([figure(timing) for timing in timings if timing])
+
+
+def _ratio(above: Sequence[Timing | None], below: Sequence[Timing | None]) -> Spread | None:
+    """Return the ratio of two lanes' steps within each round."""
+    pairs = zip(above, below, strict=True)
+    return Spread.of([mine.step_ms / its.step_ms for mine, its in pairs if mine and its])
+
+
+def _packing_table(found: Packing) -> str:
+    rows = []
+    for size, (apart, packed) in found.items():
+        gain = [one / other for one, other in zip(apart, packed, strict=True)]
+        cells = show_spread(Spread.of(apart)), show_spread(Spread.of(packed))
+        rows.append([f"{size >> 10} KiB", *cells, show_ratio(Spread.of(gain))])
+    title = f"{LEAVES} leaves copied apart or packed; now packed below {ALONE_NBYTES >> 10} KiB"
+    return f"{title}\n{align(['a leaf', 'us apart', 'us packed', 'apart / packed'], rows)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,343 @@
+"""The seam to real devices, as far as it can be seen without one: arguments, structures, memory."""
+
+from __future__ import annotations
+
+import types
+from collections import OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from conftest import PATIENCE
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from conformance.pictures import picture
+from conformance.samples import PLAIN, tickets_of, trees
+from threadloader import ThreadLoader
+from threadloader._torch.devices import moved, open_device, view_of
+from threadloader._torch.structures import mapped
+from threadloader.collate import Collation
+from threadloader.ring import FreshSlots, Ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+META = torch.device("meta")
+
+without_accelerator = pytest.mark.skipif(
+    torch.accelerator.is_available(), reason="there is an accelerator"
+)
+
+
+# What `device=` may be
+
+NO_DEVICES: list[Any] = ["gpu", "", "cuda:-1", "cuda:x", -1, 1.5, True, [], torch.float32]
+
+
+@pytest.mark.parametrize("value", NO_DEVICES, ids=repr)
+def test_what_is_no_device_is_a_type_error_that_says_so(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"device must be what torch\.device\(\) accepts"):
+        ThreadLoader(range(3), device=value)
+
+
+@without_accelerator
+@pytest.mark.parametrize(
+    "value", ["cuda", "cuda:1", torch.device("cuda"), "mps", "xpu", 0, 3], ids=repr
+)
+def test_a_device_that_is_not_there_is_a_runtime_error_that_names_it(value: Any) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        ThreadLoader(range(3), device=value)
+    assert f"device={value!r}" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [None, "cpu", "cpu:0", torch.device("cpu")], ids=repr)
+@pytest.mark.parametrize("threads", [0, 2])
+def test_the_cpu_is_as_none(value: Any, threads: int, spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(5), 2, device=value, threads=threads)
+    got = spawn(list, loader).result(PATIENCE)
+    assert [batch.tolist() for batch in got] == [[0, 1], [2, 3], [4]]
+    assert {batch.device.type for batch in got} == {"cpu"}
+
+
+@without_accelerator
+def test_a_device_is_checked_again_when_it_is_changed(spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(4), 2)
+    for value, kind in (("cuda", RuntimeError), ("gpu", TypeError)):
+        loader.device = value
+        with pytest.raises(kind, match="device"):
+            iter(loader)
+    for value in ("cpu", None):
+        loader.device = value
+        assert len(spawn(list, loader).result(PATIENCE)) == 2
+
+
+def test_an_object_that_receives_is_a_device() -> None:
+    device = types.SimpleNamespace(receive=print)
+    assert open_device(device) is device
+
+
+# The structure of what falls back
+
+
+class Leaf:
+    """Knows how to pin and to move itself, and tells what was done with it."""
+
+    def __init__(self, done: str = "") -> None:
+        self.done = done
+
+    def __repr__(self) -> str:
+        return f"Leaf({self.done})"
+
+    def pin_memory(self) -> Leaf:
+        return Leaf(self.done + "pinned ")
+
+    def to(self, device: Any, non_blocking: bool = False) -> Leaf:
+        return Leaf(self.done + f"{device} {non_blocking}")
+
+    def record_stream(self, stream: Any) -> None:
+        raise NotImplementedError(stream)
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Labelled(dict[str, Any]):
+    label = "kept"
+
+
+class Pair(tuple[Any, ...]):
+    __slots__ = ()
+
+
+class Frozen(Mapping[str, Any]):
+    def __init__(self, parts: Mapping[str, Any]) -> None:
+        self.parts = dict(parts)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.parts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+class Unmakable(Frozen):
+    def __init__(self, parts: Mapping[str, Any], more: None) -> None:
+        super().__init__(parts)
+        self.more = more
+
+
+class Row(Sequence[Any]):
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = list(parts)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.parts[index]
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+def labelled(parts: list[Any]) -> Any:
+    batch = Labelled(a=parts)
+    batch.label = "its own"
+    return batch
+
+
+STRUCTURES: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "subclass of tuple": Pair,
+    "named tuple": lambda parts: Point(parts, 1),
+    "old named tuple": lambda parts: namedtuple("Old", "a b")(parts, 2),  # noqa: PYI024
+    "dict": lambda parts: {"a": parts, 1: "text", None: b"bytes"},
+    "subclass of dict": labelled,
+    "OrderedDict": lambda parts: OrderedDict(b=parts, a=1.5),
+    "defaultdict": lambda parts: defaultdict(list, a=parts),
+    "UserDict": lambda parts: UserDict(a=parts),
+    "UserList": UserList,
+    "deque": deque,
+    "range": lambda parts: [range(3), *parts],
+    "mapping proxy": lambda parts: types.MappingProxyType({"a": parts}),
+    "mapping that can't be changed": lambda parts: Frozen({"a": parts}),
+    "mapping that can't be made": lambda parts: Unmakable({"a": parts}, None),
+    "sequence that can't be changed": Row,
+    "others": lambda parts: [*parts, None, 1, 2.5, {3}, np.float32(1), "text"],
+    "empty": lambda _: [[], (), {}],
+}
+
+
+def skeleton(value: Any) -> Any:
+    """Return types, keys and leaves."""
+    if isinstance(value, Mapping):
+        return (
+            type(value),
+            getattr(value, "label", None),
+            [(k, skeleton(v)) for k, v in value.items()],
+        )
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, range)):
+        return type(value), [skeleton(part) for part in value]
+    return type(value), repr(value)
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_structure_is_the_one_that_torch_pins(name: str, depth: int) -> None:
+    batch: Any = [Leaf(), "text", Leaf()]
+    for _ in range(depth):
+        batch = STRUCTURES[name](batch if type(batch) is list else [batch, Leaf()])
+    before = skeleton(batch)
+    changed = mapped(batch, lambda leaf: leaf.pin_memory() if isinstance(leaf, Leaf) else leaf)
+    assert skeleton(changed) == skeleton(pin_memory(batch, None))
+    assert skeleton(batch) == before, "the batch itself is left alone"
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_every_leaf_is_moved_and_told_of(name: str) -> None:
+    tensors: list[Any] = []
+    leaf = torch.empty(2, 3, device=META)
+    changed = moved(STRUCTURES[name]([leaf, Leaf(), leaf]), META, tensors)
+    if name == "empty":
+        assert (changed, tensors) == ([[], (), {}], [])
+        return
+    assert [type(tensor) for tensor in tensors] == [torch.Tensor, Leaf, torch.Tensor]
+    assert tensors[1].done == "pinned meta True"
+
+
+@pytest.mark.parametrize("value", ["text", b"bytes", 1, 2.5, None, np.zeros(2), {3}, print])
+def test_what_knows_no_device_stays_what_it_is(value: Any) -> None:
+    tensors: list[Any] = []
+    assert moved(value, META, tensors) is value
+    assert not tensors
+
+
+class Plain:
+    """Moves itself, and does no more: most batch classes are like that."""
+
+    device = None
+
+    def to(self, device: Any, non_blocking: bool = False) -> Plain:  # noqa: ARG002
+        copy = Plain()
+        copy.device = device
+        return copy
+
+
+class Simple(Plain):
+    def to(self, device: Any) -> Plain:  # type: ignore[override]
+        return super().to(device)
+
+
+@pytest.mark.parametrize("kind", [Plain, Simple])
+def test_an_object_without_record_stream_is_moved_and_is_no_memory(kind: type[Plain]) -> None:
+    tensors: list[Any] = []
+    assert moved([kind()], META, tensors)[0].device == META
+    assert all(hasattr(tensor, "record_stream") for tensor in tensors)
+
+
+def test_an_error_of_an_object_that_moves_itself_is_raised() -> None:
+    class Broken(Plain):
+        def to(self, device: Any, non_blocking: bool = False) -> Plain:
+            raise LookupError(device, non_blocking)
+
+    with pytest.raises(LookupError):
+        moved({"a": [Broken()]}, META, [])
+
+
+# Memory
+
+EVERY_CODE = "?bBhHiIlLqefdFD"  # of those that torch has
+
+
+@pytest.mark.parametrize("code", EVERY_CODE)
+@pytest.mark.parametrize("shape", [(3,), (1,), (2, 3), (2, 1, 2)])
+def test_a_view_has_the_bytes_of_the_array_that_numpy_has_there(
+    code: str, shape: tuple[int, ...]
+) -> None:
+    memory = torch.randint(0, 2, (512,), dtype=torch.uint8)  # no NaN, and 0 and 1 are bools
+    dtype = np.dtype(code)
+    array: Any = np.ndarray(shape, dtype, memory.numpy(), 64)
+    view = view_of(memory, 64, dtype, shape)
+    assert picture(view) == picture(torch.from_numpy(array))
+    view.zero_()
+    assert not array.any()
+    assert view.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
+
+
+class Memory:
+    """Allocates tensors in ordinary memory, in the place of page-locked ones."""
+
+    def __init__(self) -> None:
+        self.tensors: list[torch.Tensor] = []
+
+    def allocate(self, nbytes: int) -> tuple[memoryview[Any], torch.Tensor]:
+        self.tensors.append(torch.full((nbytes,), 0xAB, dtype=torch.uint8))
+        array: Any = self.tensors[-1].numpy()
+        return memoryview(array), self.tensors[-1]
+
+
+def leaves(batch: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    mapped(batch, lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None)
+    return found
+
+
+@given(tree=trees(PLAIN), rows=st.lists(st.integers(1, 6), min_size=1, max_size=4), data=st.data())
+def test_batches_of_pinned_slots_are_those_of_default_collate_in_memory_of_their_own(
+    tree: Any, rows: list[int], data: st.DataObject
+) -> None:
+    memory = Memory()
+    ring = Ring(keep=4)
+    pinned = FreshSlots(memory.allocate)
+    collation = Collation(None, output="torch", batched=True, ring=ring, pinned=pinned)
+    kept = []
+    for number, count in enumerate(rows):
+        samples = [tree(10 * number + row) for row in range(count)]
+        filling = collation.open(count)
+        for start, stop in data.draw(tickets_of(count)):
+            filling.write(start, stop, samples[start:stop])
+        assert filling.finish() is None
+        kept.append((filling.take(), default_collate(samples)))
+    assert [picture(got) for got, _ in kept] == [picture(expected) for _, expected in kept]
+    own = {tensor.untyped_storage().data_ptr() for tensor in memory.tensors}
+    used = [{leaf.untyped_storage().data_ptr() for leaf in leaves(got)} for got, _ in kept]
+    direct = [storages for storages in used if storages & own]
+    assert all(len(storages) == 1 for storages in direct)
+    assert len(set().union(*direct)) == len(direct), "no memory is of two batches"
+    assert ring.statistics().made == 0
+    assert collation.first_nbytes is not None
+
+
+def test_pinned_slots_that_are_not_used_are_let_go() -> None:
+    memory = Memory()
+    pinned = FreshSlots(memory.allocate)
+    collation = Collation(None, output="torch", batched=True, ring=Ring(keep=4), pinned=pinned)
+    filling = collation.open(2)
+    filling.write(0, 2, [1, 2.5])  # it falls back
+    assert filling.finish() is None
+    assert picture(filling.take()) == picture(default_collate([1, 2.5]))
+
+
+@pytest.mark.parametrize("kind", [np.int64, torch.tensor])
+def test_a_batch_of_pinned_slots_is_kept_alive_by_any_leaf_of_it(kind: Any) -> None:
+    memory = Memory()
+    pinned = FreshSlots(memory.allocate)
+    collation = Collation(None, output="torch", batched=True, ring=Ring(keep=4), pinned=pinned)
+    filling = collation.open(2)
+    filling.write(0, 2, [(kind(5), "a"), (kind(6), "b")])
+    assert filling.finish() is None
+    leaf = filling.take()[0][1:]
+    memory.tensors.clear()
+    del filling
+    assert leaf.tolist() == [6]

@@ -1,0 +1,64 @@
+"""How far ahead batches are planned: a few, enough to keep all workers busy, bounded in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Window"]
+
+WINDOW = 4  # batches at least: one in use, one due, two in the making
+SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
+UNKNOWN_ROWS = 16  # samples in a batch of unknown size
+SMALL_NBYTES = 16 << 20  # bytes that such a window may take
+LARGE_NBYTES = 1 << 30  # bytes that any window may take, as long as two batches fit
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How many batches may be planned and not yet returned."""
+
+    batches: int
+    fixed: bool  # whether the user chose the number
+
+    @classmethod
+    def chosen(
+        cls,
+        workers: int,
+        *,
+        rows: int | None,
+        whole: bool,
+        prefetch: int | None,
+        factor: int | None,
+    ) -> Window:
+        """Return the window that the user asked for, or else one that keeps all workers busy.
+
+        Args:
+            workers: Threads.
+            rows: Samples in a batch; None if a user's batch sampler does not tell.
+            whole: Whether one worker does a whole batch.
+            prefetch: Batches; None if not given.
+            factor: Batches a worker; None if not given.
+        """
+        if prefetch is not None:
+            return cls(prefetch, fixed=True)
+        if factor:
+            return cls(factor * workers, fixed=True)
+        busy = workers if whole else -(-2 * workers // (rows or UNKNOWN_ROWS))
+        return cls(max(WINDOW, 2 + busy), fixed=False)
+
+    @property
+    def most(self) -> int:
+        """Batches at the most, whatever their size."""
+        return self.batches if self.fixed else max(self.batches, SMALL_WINDOW)
+
+    def room(self, nbytes: int) -> int:
+        """Return how many batches to plan.
+
+        Args:
+            nbytes: Bytes of the first batch delivered; 0 if unknown.  How far ahead a sampler is
+                drawn must not depend on what is fast.
+        """
+        if self.fixed or not nbytes:
+            return self.batches
+        small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
+        return min(max(self.batches, small), max(2, LARGE_NBYTES // nbytes))
