@@ -293,11 +293,6 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self._running.forget()
         self._saved = copy.deepcopy(dict(state_dict)) if state_dict else None
 
-    @property
-    def is_loaded(self) -> bool:
-        """Whether the next ``iter()`` goes on from a state that was loaded."""
-        return self._saved is not None
-
     def _get_iterator(self) -> Any:
         return iter(self)  # for those who know torch's loader from inside
 
