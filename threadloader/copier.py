@@ -22,14 +22,13 @@ from threading import Condition
 from typing import TYPE_CHECKING, Any
 
 from threadloader.failure import failure_of_copy
-from threadloader.pool import Pool
+from threadloader.pool import Errand, Pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from threadloader.collate import Filling, Sent
     from threadloader.device import Device, Event
-    from threadloader.pool import Job
     from threadloader.work import OpenBatch, Progress
 
 __all__ = ["Copier"]
@@ -66,7 +65,7 @@ class Copier:
         self._line = line = _Line(device, progress, 1 + ahead, in_order=in_order)
         self.wake = progress.told = partial(line.inbox.put, None)
         self._pool: Pool[None] = Pool(1, name, _enter, role="copier")
-        self._pool.put(_Once(partial(_copy_all, line)))
+        self._pool.put(Errand(partial(_copy_all, line)))
 
     def put(self, batch: OpenBatch) -> None:
         """Copy a batch once it is done, in its turn."""
@@ -165,20 +164,6 @@ class _Line:
     def nudge(self) -> None:
         with self._changed:
             self._changed.notify_all()
-
-
-class _Once:
-    """The one work of a copier's thread: a job that ends with the epoch."""
-
-    def __init__(self, job: Job[None]) -> None:
-        self._job: Job[None] | None = job
-
-    def claim(self) -> Job[None] | None:
-        job, self._job = self._job, None
-        return job
-
-    def jobs(self) -> int:
-        return 1
 
 
 @contextmanager

@@ -13,10 +13,11 @@ from threadloader import _torch
 from threadloader.feed import SamplerFeed, StreamFeed, open_stream
 from threadloader.fetch import Fetcher
 from threadloader.order import Pace, Planner
+from threadloader.pool import Errand
 from threadloader.rng import WorkerStream
 from threadloader.sampler_pass import open_pass
 from threadloader.staff import Job, Staff, hire, hire_readers, hire_transformers
-from threadloader.stream import Errand, Given
+from threadloader.stream import Given
 from threadloader.work import Stages
 
 if TYPE_CHECKING:

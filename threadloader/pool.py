@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-__all__ = ["Job", "Pool", "Work", "begin_exit", "end_thread_at_exit"]
+__all__ = ["Errand", "Job", "Pool", "Work", "begin_exit", "end_thread_at_exit"]
 
 _STOPPED = "the threads have ended; iter(loader) starts new ones"
 _EXITING = "no threads can be started any more: the interpreter exits"
@@ -55,6 +55,28 @@ class Work(Protocol[W_contra]):
 
     def jobs(self) -> int:
         """Estimate how many jobs are left, at least 1; that many threads are woken."""
+
+
+class Errand(Generic[W]):
+    """Work that is one job, for the thread whose turn it is.
+
+    Args:
+        job: The job.
+    """
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: Job[W]) -> None:
+        self._job: Job[W] | None = job
+
+    def claim(self) -> Job[W] | None:
+        """Return the job, and then None."""
+        job, self._job = self._job, None
+        return job
+
+    def jobs(self) -> int:
+        """Return 1."""
+        return 1
 
 
 # Every crew whose threads may be running: the process-wide hook of the interpreter's exit.

@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader.errors import ClosedError, StateError
 from threadloader.failure import failure_of
+from threadloader.pool import Errand
 from threadloader.position import Lane
 from threadloader.rng import begin_samples, end
 from threadloader.stateful import is_stateful, restore, restore_whole, snapshot
 from threadloader.ticket import Mark, PlannedBatch
-from threadloader.work import OpenBatch, work_inline
+from threadloader.work import OpenBatch, Worker, work_inline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from threadloader.fetch import Cancellable, Fetched
-    from threadloader.pool import Job
     from threadloader.ticket import Ticket
-    from threadloader.work import Progress, Stages, Worker
+    from threadloader.work import Progress, Stages
 
-__all__ = ["Errand", "Given", "Reading", "Source", "StreamBatch", "read_inline"]
+__all__ = ["Given", "Reading", "Source", "StreamBatch", "read_inline"]
 
 
 class Source:
@@ -270,29 +270,7 @@ class StreamBatch(OpenBatch):
         self.mark: Mark | None = None  # of the source after it
 
 
-class Errand:
-    """Work that is one job, for the thread whose turn it is.
-
-    Args:
-        job: The job.
-    """
-
-    __slots__ = ("_job",)
-
-    def __init__(self, job: Job[Worker]) -> None:
-        self._job: Job[Worker] | None = job
-
-    def claim(self) -> Job[Worker] | None:
-        """Return the job, and then None."""
-        job, self._job = self._job, None
-        return job
-
-    def jobs(self) -> int:
-        """Return 1."""
-        return 1
-
-
-class Reading(Errand):
+class Reading(Errand[Worker]):
     """The work of reading one batch.
 
     Args:
