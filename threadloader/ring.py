@@ -101,9 +101,9 @@ class Ring:
     def __init__(
         self,
         keep: int,
-        allocate: Callable[[int], tuple[memoryview[Any], Any]] = _allocate,
+        allocate: Callable[[int], tuple[memoryview[Any], Any]] | None = None,
     ) -> None:
-        self._allocate = allocate
+        self._allocate = _allocate if allocate is None else allocate
         self._keep = keep
         # Appended to by weak reference callbacks, which can run at any moment and in any
         # thread, also inside our own lock: `deque.append` is atomic and takes no lock of ours.
