@@ -8,6 +8,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from conftest import PATIENCE
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -127,3 +128,22 @@ def test_threads_that_share_an_iterator_are_warned_with_the_right_counts(spawn: 
     assert sorted(got) == list(range(12))
     counts = [re.findall(r"but (\d+) samples", str(warning.message)) for warning in caught]
     assert counts == [[str(fetched)] for fetched in range(3, 13)]
+
+
+class Told(IterableDataset[Any]):
+    """Is told of the epoch through memory that worker processes share, as Hugging Face's are."""
+
+    def __init__(self) -> None:
+        self.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from range(10 * int(self.epoch), 10 * int(self.epoch) + 3)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_what_processes_would_share_the_replicas_share(persistent: bool, spawn: Spawn) -> None:
+    dataset = Told()
+    with ThreadLoader(dataset, None, threads=1, persistent_workers=persistent) as loader:
+        assert spawn(rows, loader).result(PATIENCE) == [0, 1, 2]
+        dataset.epoch.fill_(4)
+        assert spawn(rows, loader).result(PATIENCE) == [40, 41, 42]
