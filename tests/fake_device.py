@@ -51,6 +51,20 @@ class _Event:
         self.stream.device.wait_on_host(self)
 
 
+class _Reached:
+    """A place in the consumer's stream; the copier waits for it before there is too much there."""
+
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
+
+    def query(self) -> bool:
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        self._stream.check_thread("waited for the consumer's stream")
+        self._stream.device.reached += 1
+
+
 class FakeDevice:
     """See the module.
 
@@ -72,6 +86,7 @@ class FakeDevice:
         self._random = random.Random(seed)
         self._fails = fails
         self.errors = errors or {}
+        self.reached = 0  # waits for the consumer's stream; by one copier at a time
         self._changed = Condition()
         # All below: guarded by _changed.
         self.held = held
@@ -254,10 +269,11 @@ class _Stream:
         made, self._made, self._there = self._made, [], False
         return _Event(self, self.device.unfinished(), made)
 
-    def receive(self, event: _Event, tensors: Iterable[Any]) -> None:
+    def receive(self, event: _Event, tensors: Iterable[Any]) -> _Reached:
         with self._changed:
             self._ahead -= 1
         self.device.receive_all(event, list(tensors))
+        return _Reached(self)
 
     def check_thread(self, what: str) -> None:
         """Note that a thread does what only the copier may."""

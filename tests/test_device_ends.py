@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +17,23 @@ from copies import Numbers, batches_of, each_crew, make, numbers, outcomes
 from fake_device import FakeDevice, OutOfMemoryError
 
 import threadloader
-from threadloader import ThreadLoader
+from threadloader import DeviceError, ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     Spawn = Callable[..., Future[Any]]
+
+
+class Long:
+    """An iterable that says it has two samples, and has more."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(24))
 
 
 @each_crew
@@ -94,7 +106,7 @@ def test_without_memory_for_a_slot_there_is_an_error_and_the_loader_goes_on(spaw
         assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
 
 
-@pytest.mark.parametrize("call", ["adopt", "query", "record", "synchronize"])
+@pytest.mark.parametrize("call", ["adopt", "query", "record", "synchronize", "receive"])
 @each_crew
 def test_a_device_that_is_lost_is_told_and_keeps_nobody_waiting(
     call: str, crew: dict[str, Any], spawn: Spawn
@@ -103,9 +115,46 @@ def test_a_device_that_is_lost_is_told_and_keeps_nobody_waiting(
     with make(Numbers(), device, **crew) as loader:
         told = spawn(outcomes, iter(loader)).result(PATIENCE)
         assert len(told) == 8
-        assert {str(error) for error in told if isinstance(error, Exception)} <= {"lost"}
+        errors = [error for error in told if isinstance(error, Exception)]
+        assert len(set(map(id, errors))) == len(errors) or call in ("record", "receive")
+        for error in errors:
+            assert str(error.__cause__ if isinstance(error, DeviceError) else error) == "lost"
         device.errors.clear()
         assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
+    assert not device.broken
+
+
+def test_a_stream_whose_device_is_lost_ends_after_its_batches(spawn: Spawn) -> None:
+    device = FakeDevice(errors={"adopt": RuntimeError("lost")})
+    with make(iter(range(9)), device, threads=1) as loader:
+        assert len(spawn(outcomes, iter(loader)).result(PATIENCE)) == 3
+
+
+def test_a_warning_that_is_an_error_takes_no_room(spawn: Spawn) -> None:
+    device = FakeDevice()
+    with make(Long(), device, threads=1) as loader:
+        assert len(loader) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            told = spawn(outcomes, iter(loader)).result(PATIENCE)
+    assert len(told) == 8
+
+
+def test_a_loader_that_has_used_a_device_can_be_copied(spawn: Spawn) -> None:
+    with make(Numbers(), FakeDevice()) as loader:
+        assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
+        loader.device = None
+        with copy.deepcopy(loader) as twin:
+            assert len(spawn(list, twin).result(PATIENCE)) == 8
+
+
+def test_a_thread_ends_with_its_epoch_though_the_iterator_lives(spawn: Spawn) -> None:
+    with make(Numbers(), FakeDevice()) as loader:
+        iterator = iter(loader)
+        copiers = [thread for thread in threading.enumerate() if "-copier-" in thread.name]
+        assert spawn(outcomes, iterator).result(PATIENCE) == batches_of(3)
+        for copier in copiers:
+            spawn(copier.join).result(PATIENCE)
 
 
 @each_crew

@@ -12,6 +12,7 @@ import threadloader
 
 PROMISED = [
     "ClosedError",
+    "DeviceError",
     "SampleError",
     "StateError",
     "Statistics",

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadloader.errors import ClosedError, SampleError, StateError, ThreadLoaderError
+from threadloader.errors import (
+    ClosedError,
+    DeviceError,
+    SampleError,
+    StateError,
+    ThreadLoaderError,
+)
 
 if TYPE_CHECKING:
     from threadloader.loader import ThreadLoader
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClosedError",
+    "DeviceError",
     "SampleError",
     "StateError",
     "Statistics",

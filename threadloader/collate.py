@@ -56,7 +56,7 @@ class Filling(Protocol):
         write: shared, each row once.
         finish: the worker that wrote the last row, after all others.
         take: consumer, once, after `finish`.
-        send, let_go: copier, once each, instead.
+        send, then let_go or lose: copier, once each, instead.
     """
 
     def write(self, start: int, stop: int, samples: Any) -> None:
@@ -80,6 +80,9 @@ class Filling(Protocol):
 
     def let_go(self) -> None:
         """Give back what was copied from, all copies being finished."""
+
+    def lose(self) -> None:
+        """Give it up instead, where nobody knows whether they are."""
 
 
 class Collation:
@@ -276,6 +279,11 @@ class _SlotFilling:
         if slot is not None:
             self._collation.slots.free(slot)
 
+    def lose(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            self._collation.slots.abandon(slot)
+
     def _lay_out(self, layout: Layout) -> None:
         slot = self._collation.slots.take(layout.nbytes(self._slot_rows), self)
         self._slot = slot
@@ -336,6 +344,9 @@ class _ListFilling:
     def let_go(self) -> None:
         """Do nothing: torch's allocator keeps what is copied from."""
 
+    def lose(self) -> None:
+        """Do nothing, likewise."""
+
 
 class _SampleFilling:
     """A single sample, converted but not collated (``batch_size=None``)."""
@@ -364,6 +375,9 @@ class _SampleFilling:
 
     def let_go(self) -> None:
         """Do nothing: torch's allocator keeps what is copied from."""
+
+    def lose(self) -> None:
+        """Do nothing, likewise."""
 
 
 def _call(

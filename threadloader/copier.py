@@ -8,7 +8,8 @@ r"""The copier: a thread that copies batches to a device, ahead of the consumer.
 
 It has a stream of its own, so that copies run beside what the consumer computes.  The consumer's
 stream waits for the event behind a batch; the consumer itself waits only until the copy was
-begun.  A slot is given back when that event has finished, which the copier alone waits for.
+begun.  A slot is given back when that event has finished.  For that the copier waits on the host,
+and for the consumer's stream where the host is far ahead of it; nobody else does.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from queue import Empty, SimpleQueue
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
+from threadloader.errors import DeviceError
 from threadloader.failure import failure_of_copy
 from threadloader.pool import Errand, Pool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from threadloader.collate import Filling, Sent
     from threadloader.device import Device, Event
@@ -54,7 +56,7 @@ class Copier:
         name: Prefix of the thread's name.
 
     Threads:
-        put, wait, wait_for_any, has, take: consumer.
+        put, wait, wait_for_any, has, take, drop, end: consumer.
         wake: shared, also from a finalizer; it takes no lock.
         nudge, join: shared.
     """
@@ -65,6 +67,8 @@ class Copier:
         self._line = line = _Line(device, progress, 1 + ahead, in_order=in_order)
         self.wake = progress.told = partial(line.inbox.put, None)
         self._pool: Pool[None] = Pool(1, name, _enter, role="copier")
+        # So that the thread ends with its one job, and that job always runs.
+        line.stop = self._pool.stop
         self._pool.put(Errand(partial(_copy_all, line)))
 
     def put(self, batch: OpenBatch) -> None:
@@ -99,9 +103,18 @@ class Copier:
         """
         assert batch.sent is not None  # noqa: S101  # for the type checker: `has` told so
         (sent, event), batch.sent = batch.sent, None
-        reached = self._line.device.receive(event, sent.tensors)
-        self._line.inbox.put(_Taken(reached))
+        reached = None
+        try:
+            reached = self._line.device.receive(event, sent.tensors)
+        finally:
+            self._line.inbox.put(_Taken(reached))
         return sent
+
+    def drop(self, batch: OpenBatch) -> None:
+        """Take note that a batch that has arrived, and was not taken, is not going to be."""
+        if batch.sent is not None:
+            batch.sent = None
+            self._line.inbox.put(_Taken(None))
 
     def end(self) -> None:
         """Let the thread end: all batches have arrived."""
@@ -134,6 +147,7 @@ class _Line:
         self.progress = progress
         self.room = room  # batches on the device that the consumer did not take, at the most
         self.in_order = in_order
+        self.stop: Callable[[], None] = _nobody  # ends the thread
         # What the copier is told: a batch that was planned, one that was taken, the end, or None
         # to look again.
         self.inbox: SimpleQueue[Any] = SimpleQueue()
@@ -183,6 +197,7 @@ def _copy_all(line: _Line, worker: None) -> None:  # noqa: ARG001  # as a pool's
         copying.fail(error)
     finally:
         copying.end()
+        line.stop()
         del copying
 
 
@@ -199,7 +214,6 @@ class _Copying:
         self._flying: deque[tuple[Event, Filling]] = deque()  # copies that were begun, in order
         self._taken: deque[Event | None] = deque()  # room that there is once these are reached
         self._room = line.room
-        self._lost: list[Filling] = []  # never used again: a failed device may still read them
 
     def run(self) -> None:
         """Copy batches until there are no more, or the epoch is closed."""
@@ -215,13 +229,18 @@ class _Copying:
             self._copy_done()
 
     def fail(self, error: BaseException) -> None:
-        """Let every batch fail, those that are planned later too, until the epoch is closed."""
-        line = self._line
+        """Let every batch fail that would have been copied, until the epoch is closed."""
+        line, first = self._line, error
         while not line.progress.cancelled:
-            for batch in self._waiting:
-                batch.failure = batch.failure or failure_of_copy(error, batch.plan, line.device)
+            for batch in [batch for batch in self._waiting if batch.done]:
+                if batch.failure is None and not batch.exhausted:
+                    batch.failure = failure_of_copy(error, batch.plan, line.device)
+                    # The consumer has that one now.
+                    error = DeviceError(f"the device failed before: {first!r}")
+                    error.__cause__ = first
+                self._waiting.remove(batch)
                 line.arrived(batch)
-            self._waiting.clear()
+                del batch
             message = line.inbox.get()
             if message is _END:
                 return
@@ -239,6 +258,8 @@ class _Copying:
         with suppress(Exception):  # the device has failed: whoever waits was told
             while self._flying:
                 self._land()
+        while self._flying:
+            self._flying.popleft()[1].lose()
 
     def _next_message(self) -> Any:
         """Return what the copier is told next; until then, give back slots."""
@@ -255,19 +276,19 @@ class _Copying:
 
     def _copy_done(self) -> None:
         """Copy the batches that are done, as far as it is their turn and there is room."""
-        line = self._line
         while (batch := self._next_done()) is not None:
             if batch.failure is None and not batch.exhausted:
-                if not self._has_room():
-                    return
                 self._send(batch)
             self._waiting.remove(batch)
-            line.arrived(batch)
+            self._line.arrived(batch)
+            if len(self._flying) > self._line.room:
+                self._land()
 
     def _next_done(self) -> OpenBatch | None:
-        """Return the batch that is copied next; None if none is done whose turn it is."""
+        """Return the batch that is handled next; None if there is none whose turn it is."""
         for batch in self._waiting:
-            if batch.done:
+            # What failed needs no room.
+            if batch.done and (batch.failure or batch.exhausted or self._has_room()):
                 return batch
             if self._line.in_order:
                 break
@@ -294,26 +315,34 @@ class _Copying:
                 sent = filling.send(device)
             finally:
                 # Also after an error: a part of it may be on its way.
-                self._lost.append(filling)
-                event = device.record()
-                self._flying.append((event, self._lost.pop()))
+                event = self._record(filling)
             batch.sent = sent, event
             self._room -= 1
-            if len(self._flying) > self._line.room:
-                self._land()
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
-            batch.sent = None
             batch.failure = failure_of_copy(error, batch.plan, device)
         finally:
             sent = event = None
             del batch, filling
 
+    def _record(self, filling: Filling) -> Event:
+        """Return an event behind what was copied last."""
+        try:
+            event = self._line.device.record()
+        except BaseException:
+            filling.lose()
+            raise
+        self._flying.append((event, filling))
+        return event
+
     def _land(self) -> None:
         """Wait for the oldest copy, and give back what it was copied from."""
         event, filling = self._flying.popleft()
-        self._lost.append(filling)
-        event.synchronize()
-        self._lost.pop().let_go()
+        try:
+            event.synchronize()
+        except BaseException:
+            filling.lose()
+            raise
+        filling.let_go()
 
 
 def _nobody() -> None:

@@ -154,6 +154,8 @@ class Epoch(Iterator[Any]):
                 error.with_traceback(None)
             raise
         finally:
+            if self._copier is not None and isinstance(batch, OpenBatch):
+                self._copier.drop(batch)  # unless it was taken
             # The frame of this call stays with an error that is raised.
             batch = failure = taken = receipt = None
             del self

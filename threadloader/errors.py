@@ -2,6 +2,7 @@
 
 ThreadLoaderError
 ├── ClosedError   (RuntimeError)   the iterator or loader was closed
+├── DeviceError   (RuntimeError)   the device failed before; what happened is ``__cause__``
 ├── SampleError   (RuntimeError)   a sample raised StopIteration, which would end the epoch unseen
 └── StateError    (ValueError)     a saved state does not belong to this loader
 
@@ -11,7 +12,7 @@ the object that was raised, with a note that names worker, batch and index.
 
 from __future__ import annotations
 
-__all__ = ["ClosedError", "SampleError", "StateError", "ThreadLoaderError"]
+__all__ = ["ClosedError", "DeviceError", "SampleError", "StateError", "ThreadLoaderError"]
 
 
 class ThreadLoaderError(Exception):
@@ -20,6 +21,10 @@ class ThreadLoaderError(Exception):
 
 class ClosedError(ThreadLoaderError, RuntimeError):
     """The iterator was closed; call ``iter(loader)`` for a new one."""
+
+
+class DeviceError(ThreadLoaderError, RuntimeError):
+    """A batch was not copied, as the device had failed before; that error is ``__cause__``."""
 
 
 class SampleError(ThreadLoaderError, RuntimeError):

@@ -310,10 +310,11 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs: the arguments, not the threads and slots."""
-        return {name: value for name, value in vars(self).items() if name != "_running"}
+        running = ("_running", "_opened")
+        return {name: value for name, value in vars(self).items() if name not in running}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
+        vars(self).update(state, _opened=(None, None))
         self._seeds = copy.copy(self._seeds)
         self._running = Running(self._name, self._opening())
 

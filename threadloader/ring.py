@@ -91,7 +91,7 @@ class Ring:
         2. A slot in ``_free`` is referenced by no live holder and no live root.
 
     Threads:
-        take, free, statistics: shared.
+        take, free, abandon, statistics: shared.
         warn_if_hoarded: consumer, where an exception loses nothing: a warning may be made one.
         lease: consumer only, so that the root array is made by the thread that consumes it (a
             free-threaded build finalises an object that died elsewhere only when its maker
@@ -153,6 +153,11 @@ class Ring:
         with self._changed:
             if self._leases.pop(slot, None) is not None:
                 self._put_free(slot)
+
+    def abandon(self, slot: Slot) -> None:
+        """Never use a slot again, of which nobody knows whether something still reads it."""
+        with self._changed:
+            self._leases.pop(slot, None)
 
     def warn_if_hoarded(self) -> None:
         """Tell a consumer that keeps far more batches than a loop over them would, once."""
@@ -242,3 +247,6 @@ class FreshSlots:
 
     def free(self, slot: Slot) -> None:
         """Do nothing: the slot's memory lives as long as something refers to it."""
+
+    def abandon(self, slot: Slot) -> None:
+        """Do nothing, likewise."""

@@ -341,3 +341,22 @@ def test_a_batch_of_pinned_slots_is_kept_alive_by_any_leaf_of_it(kind: Any) -> N
     memory.tensors.clear()
     del filling
     assert leaf.tolist() == [6]
+
+
+def test_what_stays_on_the_cpu_in_an_object_is_not_told_of() -> None:
+    tensors: list[Any] = []
+    packed = torch.nn.utils.rnn.pack_sequence(
+        [torch.ones(3, device=META), torch.ones(2, device=META)]
+    )
+    moved(packed, META, tensors)
+    assert packed.batch_sizes.device.type == "cpu"
+    assert tensors
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_of_a_sparse_tensor_its_parts_are_told_of(layout: torch.layout) -> None:
+    tensors: list[Any] = []
+    moved(torch.eye(4).to_sparse(layout=layout), torch.device("cpu"), tensors)
+    assert len(tensors) >= 2
+    assert {tensor.layout for tensor in tensors} == {torch.strided}

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["adopted_device", "open_device", "page_locked", "view_of"]
 
-# A free-threaded torch may crash where threads make tensors at once (pytorch#171992, open): of
-# ours at least no two do.
+# A free-threaded torch may crash where threads make tensors at once (pytorch#171992, open): at
+# least no two workers make page-locked ones at once.
 _making = Lock()
 
 _DTYPES: dict[str, torch.dtype] = {
@@ -192,7 +192,7 @@ class _Cuda(Accelerator):
     """CUDA: its own events can wait on the host without using a core."""
 
     def _new_stream(self) -> Any:
-        # Of the urgent kind, which has a pool of its own: none of these is the user's.
+        # Of the urgent kind, which has a pool of its own: seldom is it one of the user's, too.
         return torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
 
     def _guard(self) -> AbstractContextManager[object]:
@@ -211,7 +211,7 @@ class _Cuda(Accelerator):
 def page_locked(nbytes: int) -> tuple[memoryview[Any], Tensor]:
     """Return page-locked memory for the current accelerator, and the tensor that owns it."""
     with _making:
-        tensor = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+        tensor = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
         array: Any = tensor.numpy()
     return memoryview(array), tensor
 
@@ -225,7 +225,7 @@ def view_of(memory: Tensor, offset: int, dtype: np.dtype[Any], shape: tuple[int,
 
 
 def moved(batch: Any, device: torch.device, tensors: list[Any]) -> Any:
-    """Begin to copy a batch of any structure to a device, from page-locked memory.
+    """Begin to copy a batch of any structure to a device, from page-locked memory if it has any.
 
     Args:
         batch: Its tensors, and objects with a ``to()``, are copied; all else stays as it is.
@@ -235,38 +235,54 @@ def moved(batch: Any, device: torch.device, tensors: list[Any]) -> Any:
     Returns:
         The structure that torch's ``pin_memory=True`` makes.
     """
+    # From memory that is not page-locked, the copy could come after the memory's next use.
+    # Source: pytorch#189690, of MPS.
+    pins = device.type != "mps"
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
-            if leaf.device.type == "cpu" and leaf.layout == torch.strided and device.type != "mps":
+            if pins and leaf.device.type == "cpu" and leaf.layout == torch.strided:
                 leaf = leaf.pin_memory()
-            leaf = leaf.to(device, non_blocking=True)
-            tensors.append(leaf)
+            leaf = leaf.to(device, non_blocking=pins)
+            _add_tensors(leaf, device.type, tensors)
         elif hasattr(leaf, "to"):
-            if hasattr(leaf, "pin_memory") and device.type != "mps":
+            if pins and hasattr(leaf, "pin_memory"):
                 leaf = leaf.pin_memory()
             try:
-                leaf = leaf.to(device, non_blocking=True)
+                leaf = leaf.to(device, non_blocking=pins)
             except TypeError:  # it takes no such argument
                 leaf = leaf.to(device)
             if hasattr(leaf, "record_stream"):
                 tensors.append(leaf)
             else:
-                _find_tensors(leaf, tensors, depth=4)
+                _add_tensors(leaf, device.type, tensors)
         return leaf
 
     return mapped(batch, move)
 
 
-def _find_tensors(value: Any, tensors: list[Any], depth: int) -> None:
-    """Add the tensors that an object of any class holds, a few levels down."""
+# The methods that return what a sparse tensor consists of; it has no memory of its own.
+_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def _add_tensors(value: Any, kind: str, tensors: list[Any], depth: int = 4) -> None:
+    """Add the dense tensors on a kind of device that an object holds, a few levels down."""
     if isinstance(value, Tensor):
-        tensors.append(value)
+        if value.device.type != kind:  # a PackedSequence keeps its sizes on the CPU
+            return
+        parts = _PARTS.get(value.layout)
+        tensors += [value] if parts is None else [getattr(value, part)() for part in parts]
     elif depth and isinstance(value, Mapping):
         for part in value.values():
-            _find_tensors(part, tensors, depth - 1)
+            _add_tensors(part, kind, tensors, depth - 1)
     elif depth and isinstance(value, (list, tuple)):
         for part in value:
-            _find_tensors(part, tensors, depth - 1)
+            _add_tensors(part, kind, tensors, depth - 1)
     elif depth and hasattr(value, "__dict__"):
-        _find_tensors(vars(value), tensors, depth - 1)
+        _add_tensors(vars(value), kind, tensors, depth - 1)
