@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from threadloader import _torch
+from threadloader.filling import Sent
 from threadloader.inference import describe, infer
 from threadloader.numpy_collate import numpy_collate, numpy_convert
 
@@ -25,64 +25,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from threadloader.device import Device
+    from threadloader.filling import Failed, Filling
     from threadloader.layout import Field, Layout
     from threadloader.ring import FreshSlots, Ring, Slot
 
-__all__ = ["Collation", "Failed", "Filling", "Output", "Sent"]
+__all__ = ["Collation", "Output"]
 
 Output = Literal["torch", "numpy"]
 
 _NOTHING: Any = object()
 MAX_SKIPPED = 64  # batches that go to the collate function unseen, between tries of the direct path
-
-
-# An error of the collate function, and the row that is to blame, where that is known.
-Failed = tuple[BaseException, int | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A batch on its way to a device."""
-
-    batch: Any  # there
-    tensors: list[Any]  # all that it consists of, as the device's `receive` takes them
-    nbytes: int  # of its slot; 0 if it was in none
-
-
-class Filling(Protocol):
-    """A batch on its way: rows arrive in any order, then it is finished, then taken.
-
-    Threads:
-        write: shared, each row once.
-        finish: the worker that wrote the last row, after all others.
-        take: consumer, once, after `finish`.
-        send, then let_go or lose: copier, once each, instead.
-    """
-
-    def write(self, start: int, stop: int, samples: Any) -> None:
-        """Add rows ``start`` to ``stop``.
-
-        Args:
-            start: First row.
-            stop: Row after the last.
-            samples: A list with one sample a row; only where it is the whole batch any object,
-                as ``__getitems__`` returned it.
-        """
-
-    def finish(self) -> Failed | None:
-        """Collate what is not collated yet; errors are returned, free of frames of ours."""
-
-    def take(self) -> Any:
-        """Return the batch."""
-
-    def send(self, device: Device) -> Sent:
-        """Begin to copy the batch to a device."""
-
-    def let_go(self) -> None:
-        """Give back what was copied from, all copies being finished."""
-
-    def lose(self) -> None:
-        """Give it up instead, where nobody knows whether they are."""
 
 
 class Collation:

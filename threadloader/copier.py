@@ -29,8 +29,8 @@ from threadloader.pool import Errand, Pool
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from threadloader.collate import Filling, Sent
     from threadloader.device import Device, Event
+    from threadloader.filling import Filling, Sent
     from threadloader.work import OpenBatch, Progress
 
 __all__ = ["Copier"]

@@ -27,9 +27,10 @@ from threadloader.rng import begin_batch, end
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from threadloader.collate import Collation, Filling, Sent
+    from threadloader.collate import Collation
     from threadloader.device import Event
     from threadloader.fetch import Fetches
+    from threadloader.filling import Filling, Sent
     from threadloader.pool import Job
     from threadloader.stats import Counters
     from threadloader.ticket import PlannedBatch, Ticket
