@@ -15,13 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadloader import ThreadLoader
-from threadloader.collate import MAX_SKIPPED, Collation, Filling, Output
+from threadloader.collate import MAX_SKIPPED, Collation, Output
 from threadloader.numpy_collate import numpy_collate
 from threadloader.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
+
+    from threadloader.filling import Filling
 
 TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not TORCH, reason="needs torch")

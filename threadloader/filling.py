@@ -1,4 +1,4 @@
-"""What becomes of a batch on its way: filled row by row, finished, and taken or sent to a device."""
+"""A batch on its way: filled row by row, finished, then taken, or sent to a device."""
 
 from __future__ import annotations
 
