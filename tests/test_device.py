@@ -133,8 +133,10 @@ def test_batches_that_are_kept_stay_as_they_are(crew: dict[str, Any], spawn: Spa
 def test_slots_are_reused_and_none_is_left_over(crew: dict[str, Any], spawn: Spawn) -> None:
     device = FakeDevice()
     with make(Numbers(), device, prefetch=2, device_prefetch=1, **crew) as loader:
+        epochs = []  # alive, so that closing waits for their threads
         for _ in range(8):
-            assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
+            epochs.append(iter(loader))
+            assert spawn(outcomes, epochs[-1]).result(PATIENCE) == batches_of(3)
         spawn(loader.close).result(PATIENCE)
         slots = loader.statistics().slots
     assert slots.filling == slots.leased == slots.leased_bytes == 0

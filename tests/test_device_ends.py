@@ -85,14 +85,17 @@ def test_without_memory_on_the_device_a_batch_is_an_error_and_the_next_ones_come
 ) -> None:
     device = FakeDevice(fails=full.__contains__)
     with make(Numbers(), device, **crew) as loader:
-        told = spawn(outcomes, iter(loader)).result(PATIENCE)
+        first = iter(loader)
+        told = spawn(outcomes, first).result(PATIENCE)
         for number, (got, expected) in enumerate(zip(told, batches_of(3), strict=True)):
             if number in full:
                 assert isinstance(got, OutOfMemoryError)
                 assert got.__notes__ == [f"copying batch {number} to fake:0"]
             else:
                 assert got == expected
-        assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
+        second = iter(loader)
+        assert spawn(outcomes, second).result(PATIENCE) == batches_of(3)
+    # All threads have ended: the loader was closed, and its iterators are alive.
     assert not device.broken
     assert loader.statistics().slots.filling == 0
 
