@@ -64,11 +64,10 @@ class Copier:
     def __init__(
         self, device: Device, progress: Progress, ahead: int, *, in_order: bool, name: str
     ) -> None:
-        self._line = line = _Line(device, progress, 1 + ahead, in_order=in_order)
-        self.wake = progress.told = partial(line.inbox.put, None)
         self._pool: Pool[None] = Pool(1, name, _enter, role="copier")
-        # So that the thread ends with its one job, and that job always runs.
-        line.stop = self._pool.stop
+        stop = self._pool.stop
+        self._line = line = _Line(device, progress, 1 + ahead, stop, in_order=in_order)
+        self.wake = progress.told = partial(line.inbox.put, None)
         self._pool.put(Errand(partial(_copy_all, line)))
 
     def put(self, batch: OpenBatch) -> None:
@@ -142,12 +141,21 @@ class _Line:
         nudge: shared.
     """
 
-    def __init__(self, device: Device, progress: Progress, room: int, *, in_order: bool) -> None:
+    def __init__(
+        self,
+        device: Device,
+        progress: Progress,
+        room: int,
+        stop: Callable[[], None],
+        *,
+        in_order: bool,
+    ) -> None:
         self.device = device
         self.progress = progress
         self.room = room  # batches on the device that the consumer did not take, at the most
         self.in_order = in_order
-        self.stop: Callable[[], None] = _nobody  # ends the thread
+        # Ends the thread with its one job.  It refers to the pool, so that the job always runs.
+        self.stop = stop
         # What the copier is told: a batch that was planned, one that was taken, the end, or None
         # to look again.
         self.inbox: SimpleQueue[Any] = SimpleQueue()
@@ -250,7 +258,7 @@ class _Copying:
 
     def end(self) -> None:
         """Give back all slots, once nothing is copied from them any more."""
-        self._line.progress.told = _nobody
+        self._line.progress.tell_nobody()
         self._waiting.clear()
         with suppress(Empty):  # batches in it lead back to it
             while True:
@@ -343,7 +351,3 @@ class _Copying:
             filling.lose()
             raise
         filling.let_go()
-
-
-def _nobody() -> None:
-    """There is nobody to tell."""

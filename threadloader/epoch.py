@@ -137,13 +137,13 @@ class Epoch(Iterator[Any]):
                 batch = self._due()
                 failure = batch.failure
                 receipt = self._receipt(batch)
+                if failure is None:
+                    taken = self._take(batch)
+                    if self._finish is not None:
+                        taken = self._finish(taken)
+                    receipt()
             if failure is not None:
                 raise failure.error
-            taken = self._take(batch)
-            if self._finish is not None:
-                taken = self._finish(taken)
-            with self._turn:
-                receipt()
             return taken
         except Exception:
             raise

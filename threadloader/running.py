@@ -160,16 +160,10 @@ class Running:
             opening: What the next epoch would load.
             seeds: Of the loader.
         """
-        if self._begun is not None and not self._begun.position.finished:
-            state = self._begun.state()
-            # Where each replica tells its own state, that of the dataset before says nothing more.
-            told = opening.streams and all("mark" in lane for lane in state["lanes"])
-            dataset = None if told else self._dataset
-            if not opening.streams:
-                dataset = self._dataset_between(opening)
-        else:
+        begun = self._begun
+        if begun is None or begun.position.finished:
             kept = opening.seed is None and self.roster.keeps
-            state = {
+            state: dict[str, Any] = {
                 "epoch": seeds.epoch,
                 "begun": False,
                 "draws": seeds.state(opening.generator, kept=kept),
@@ -179,6 +173,12 @@ class Running:
             if order is not None:
                 state["order"] = order
             dataset = self._dataset_between(opening)
+        else:
+            state = begun.state()
+            dataset = self._dataset if opening.streams else self._dataset_between(opening)
+            # Where each replica tells its own state, that of the dataset before says nothing more.
+            if opening.streams and all("mark" in lane for lane in state["lanes"]):
+                dataset = None
         return state if dataset is None else state | {"dataset": copy.deepcopy(dataset)}
 
     def _dataset_between(self, opening: Opening) -> Any:

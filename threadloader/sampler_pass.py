@@ -22,11 +22,12 @@ from threadloader.samplers import (
     decided_by_seed,
     inner_sampler,
     is_known,
+    length_of,
     starting_at,
     with_generator,
 )
 from threadloader.seeds import draw_seed
-from threadloader.stateful import is_stateful, restore, restore_whole, snapshot
+from threadloader.stateful import is_stateful, restore, restore_whole, snapshot, states_of
 from threadloader.ticket import Mark
 
 if TYPE_CHECKING:
@@ -91,13 +92,14 @@ class KnownOrder:
 
     def __init__(self, sampler: Any, draws: Draws, saved: Mapping[str, Any] | None) -> None:
         inner = inner_sampler(sampler)
-        own = getattr(inner, "generator", None)
+        own = _own_generator(sampler, draws.generator)
         # From the process's random state.
-        self._draws_alone = own is None and hasattr(inner, "generator") and not draws.seeded
+        has_none = hasattr(inner, "generator") and inner.generator is None
+        self._draws_alone = has_none and not draws.seeded
         self._undecided = self._draws_alone and saved is None
         self._saved = saved
         self._start: Any = None  # the state of a generator, as it was
-        if own is not None and own is not draws.generator:
+        if own is not None:
             if saved is None:
                 self._start = state_of(own)
             else:
@@ -189,7 +191,7 @@ class UserPass:
         self.batches = self.samples = 0
         states: Mapping[str, Any] = {}
         over = False
-        if start is not None and start.states is not None:
+        if start is not None:
             self.batches, self.samples, states = start.batches, start.samples, start.states
             over = start.ended
             _restore_sampler(inner, start)
@@ -220,12 +222,7 @@ class UserPass:
 
     def length(self) -> int | None:
         """Return how many batches it gives in all; of one with a state that may depend on it."""
-        if self.iterating.stateful:
-            return None
-        try:
-            return len(self._sampler)
-        except Exception:  # noqa: BLE001  # the user's: TypeError, NotImplementedError
-            return None
+        return None if self.iterating.stateful else length_of(self._sampler)
 
 
 class _Iterating:
@@ -263,11 +260,7 @@ class _Iterating:
 
     def states(self) -> dict[str, Any]:
         """Return the states of the user's objects, by role."""
-        if self._iterator is self._sampler:
-            objects = {"self": self._sampler}  # goes back to its beginning, perhaps, when iterated
-        else:
-            objects = {"sampler": self._sampler, "iterator": self._iterator}
-        return {role: snapshot(value) for role, value in objects.items() if is_stateful(value)}
+        return states_of("sampler", self._sampler, self._iterator)
 
 
 def _user_batches(
@@ -279,7 +272,7 @@ def _user_batches(
 
 def _restore_sampler(sampler: Any, mark: Mark) -> None:
     """Give a user's sampler the state in which a pass goes on, or begins."""
-    states = mark.states or {}
+    states = mark.states
     give_back = restore_whole if mark.whole or mark.ended else restore
     if "sampler" in states:
         give_back("sampler", sampler, states["sampler"])
@@ -344,7 +337,7 @@ def mark_between(sampler: Any, last: Mark | None, *, whole: bool) -> Mark | None
     inner = inner_sampler(sampler)
     if is_stateful(inner):
         return Mark(0, 0, {"sampler": snapshot(inner)}, whole=whole)
-    states = last.states if last is not None and last.states is not None else {}
+    states = {} if last is None else last.states
     ended = states.get("iterator", states.get("ended"))
     return None if ended is None else Mark(0, 0, {"ended": ended})
 
@@ -356,7 +349,11 @@ def order_between(sampler: Any, given: Any) -> dict[str, Any] | None:
         sampler: Yields a batch's indices, or single ones.
         given: The loader's generator, whose state is kept elsewhere.
     """
+    own = _own_generator(sampler, given) if is_known(sampler) else None
+    return None if own is None else encoded_state(state_of(own))
+
+
+def _own_generator(sampler: Any, given: Any) -> Any:
+    """Return the generator of a known sampler, if it has one and that is not the one given."""
     own = getattr(inner_sampler(sampler), "generator", None)
-    if not is_known(sampler) or own is None or own is given:
-        return None
-    return encoded_state(state_of(own))
+    return None if own is given else own

@@ -28,6 +28,7 @@ __all__ = [
     "decided_by_seed",
     "inner_sampler",
     "is_known",
+    "length_of",
     "make_sampler",
     "starting_at",
     "with_generator",
@@ -80,6 +81,14 @@ def _is_batching(sampler: object) -> bool:
 def inner_sampler(sampler: Any) -> Any:
     """Return the sampler of single indices in a batch sampler; any other is its own."""
     return sampler.sampler if _is_batching(sampler) else sampler
+
+
+def length_of(value: Any) -> int | None:
+    """Return the length of a sampler or dataset; None if it has none."""
+    try:
+        return len(value)
+    except Exception:  # noqa: BLE001  # the user's: TypeError, NotImplementedError
+        return None
 
 
 def is_known(sampler: Any) -> bool:

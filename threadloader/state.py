@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader.errors import StateError
 from threadloader.position import Position
-from threadloader.samplers import inner_sampler, is_known
+from threadloader.samplers import inner_sampler, is_known, length_of
 
 if TYPE_CHECKING:
     from threadloader.sampler_pass import KnownOrder
@@ -66,13 +66,13 @@ def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
         index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         inner = inner_sampler(index_sampler)
         look |= {
-            "samples": _length_of(loader.dataset),
+            "samples": length_of(loader.dataset),
             "subset": _digest_of(loader.dataset),
             "sampler": _name_of(inner),
             "sampler's contents": _digest_of(inner),
             "batch_sampler": _name_of(index_sampler),
             # The length of a user's may depend on the epoch, which it is yet to be told.
-            "batches": _length_of(index_sampler) if is_known(index_sampler) else None,
+            "batches": length_of(index_sampler) if is_known(index_sampler) else None,
         }
     return {name: value for name, value in look.items() if value not in (None, False)}
 
@@ -97,13 +97,6 @@ def _name_of(value: object) -> str:
     package = kind.__module__.partition(".")[0]
     prefix = f"{package}." if package in ("torch", "numpy", "threadloader") else ""
     return prefix + kind.__qualname__
-
-
-def _length_of(value: Any) -> int | None:
-    try:
-        return len(value)
-    except Exception:  # noqa: BLE001  # the user's: NotImplementedError, say
-        return None
 
 
 def complete(parts: Mapping[str, Any], look: Mapping[str, Any]) -> dict[str, Any]:

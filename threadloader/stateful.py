@@ -7,7 +7,7 @@ from typing import Any
 
 from threadloader.errors import StateError
 
-__all__ = ["is_stateful", "restore", "restore_whole", "snapshot"]
+__all__ = ["is_stateful", "restore", "restore_whole", "snapshot", "states_of"]
 
 _END = object()
 
@@ -20,6 +20,21 @@ def is_stateful(value: object) -> bool:
 def snapshot(value: Any) -> Any:
     """Return the state of an object, which later changes of the object leave alone."""
     return copy.deepcopy(value.state_dict())
+
+
+def states_of(role: str, iterable: Any, iterator: Any) -> dict[str, Any]:
+    """Return the states of an iterable and of its iterator that have any, by role.
+
+    Args:
+        role: What the iterable is.
+        iterable: Of the user's.
+        iterator: Of it; where it is the iterable itself, which goes back to its beginning, perhaps,
+            when it is iterated over, the role is ``"self"``.
+    """
+    objects = {role: iterable, "iterator": iterator}
+    if iterator is iterable:
+        objects = {"self": iterable}
+    return {name: snapshot(value) for name, value in objects.items() if is_stateful(value)}
 
 
 def restore(role: str, value: Any, state: Any) -> None:

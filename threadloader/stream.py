@@ -18,7 +18,7 @@ from threadloader.failure import failure_of
 from threadloader.pool import Errand
 from threadloader.position import Lane
 from threadloader.rng import begin_samples, end
-from threadloader.stateful import is_stateful, restore, restore_whole, snapshot
+from threadloader.stateful import is_stateful, restore, restore_whole, snapshot, states_of
 from threadloader.ticket import Mark, PlannedBatch
 from threadloader.work import OpenBatch, Worker, work_inline
 
@@ -181,11 +181,7 @@ class Source:
 
     def _marked(self, iterator: Any, *, ended: bool) -> Mark | None:
         """Return what the replica is like; None if it does not tell."""
-        if iterator is self._dataset:
-            objects = {"self": iterator}  # goes back to its beginning, perhaps, when iterated
-        else:
-            objects = {"dataset": self._dataset, "iterator": iterator}
-        states = {role: snapshot(value) for role, value in objects.items() if is_stateful(value)}
+        states = states_of("dataset", self._dataset, iterator)
         return Mark(self._batches, self.position, states, ended=ended) if states else None
 
     def _leave_out(self, epoch: Cancellable) -> None:

@@ -167,6 +167,10 @@ class Progress:
             finally:
                 self._any_awaited = False
 
+    def tell_nobody(self) -> None:
+        """Let go of whoever was told of batches."""
+        self.told = _nobody
+
     def close(self) -> None:
         """Cancel, and wake a consumer that waits in another thread."""
         self.cancel()
