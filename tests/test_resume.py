@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import random
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import PATIENCE
+from resuming import after, as_json
 
 from threadloader import ThreadLoader, sample_rng
 
@@ -137,10 +137,6 @@ def random_states() -> list[Any]:
     return told
 
 
-def as_json(state: Any) -> Any:
-    return json.loads(json.dumps(state))
-
-
 def told(loader: ThreadLoader[Any], epochs: int = 3) -> tuple[list[Any], list[Any]]:
     """Return the batches of each epoch, and ``(epoch, batches delivered, state)`` all along."""
     batches: list[Any] = []
@@ -156,13 +152,6 @@ def told(loader: ThreadLoader[Any], epochs: int = 3) -> tuple[list[Any], list[An
                 states.append((epoch, len(batches[-1]), as_json(loader.state_dict())))
             states.append((epoch + 1, 0, as_json(loader.state_dict())))
     return batches, states
-
-
-def after(loader: ThreadLoader[Any], state: Any, epochs: int) -> list[Any]:
-    """Return the batches of each epoch that follows a state."""
-    with loader:
-        loader.load_state_dict(state)
-        return [list(loader) for _ in range(epochs)]
 
 
 def check_each_state(source: str, saving: int, resuming: int, arguments: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import random
 import warnings
 from itertools import islice
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import PATIENCE
+from resuming import as_json, state_after
 from streams import Hiccups, Rows, lists, make, outcomes
 
 from threadloader import StateError, get_worker_info, sample_rng
@@ -94,10 +94,6 @@ class OnIterator:
 each_kind = pytest.mark.parametrize("kind", [OnDataset, OnIterator, Itself])
 
 
-def as_json(state: Any) -> Any:
-    return json.loads(json.dumps(state))
-
-
 def states_of(loader: ThreadLoader[Any], epochs: int = 2) -> tuple[list[Any], list[Any]]:
     """Return the batches of each epoch, and ``(epoch, batches delivered, state)`` all along."""
     batches: list[Any] = []
@@ -119,14 +115,6 @@ def after(loader: ThreadLoader[Any], state: Any, epochs: int = 1) -> list[Any]:
     with loader:
         loader.load_state_dict(state)
         return [lists(loader) for _ in range(epochs)]
-
-
-def state_after(loader: ThreadLoader[Any], batches: int) -> Any:
-    with loader:
-        iterator = iter(loader)
-        for _ in range(batches):
-            next(iterator)
-        return as_json(loader.state_dict())
 
 
 def check_each_state(made: Callable[[], ThreadLoader[Any]]) -> None:

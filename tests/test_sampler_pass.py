@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import PATIENCE
+from resuming import after, state_after
 
 from threadloader import StateError, ThreadLoader
 from threadloader.position import Lane, Position
@@ -293,12 +294,6 @@ def make(sampler: Any, threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
     return ThreadLoader(range(20), threads=threads, **(defaults | arguments))
 
 
-def after(loader: ThreadLoader[Any], state: Any, epochs: int = 1) -> list[Any]:
-    with loader:
-        loader.load_state_dict(state)
-        return [list(loader) for _ in range(epochs)]
-
-
 def check_each_state(made: Callable[[], ThreadLoader[Any]]) -> None:
     """Resume from each state of three epochs, and compare that with what followed it."""
     batches: list[Any] = []
@@ -380,14 +375,6 @@ def test_a_map_style_dataset_goes_back_to_its_state(threads: int, spawn: Spawn) 
     data.stage["number"][0] = 3
     resumed = ThreadLoader(Staged(), 2, threads=threads, output="numpy", collate_fn=list)
     assert spawn(after, resumed, state).result(PATIENCE) == [[[202, 203], [204, 205]]]
-
-
-def state_after(loader: ThreadLoader[Any], batches: int) -> Any:
-    with loader:
-        iterator = iter(loader)
-        for _ in range(batches):
-            next(iterator)
-        return json.loads(json.dumps(loader.state_dict()))
 
 
 class Unseeded(list[int]):

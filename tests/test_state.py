@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import PATIENCE
+from resuming import state_after
 
 from threadloader import ClosedError, StateError, ThreadLoader, ThreadLoaderError
 
@@ -55,18 +56,6 @@ def make(dataset: Any = None, threads: int = 2, **arguments: Any) -> ThreadLoade
 
 def shuffled(threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
     return make(threads=threads, shuffle=True, **arguments)
-
-
-def as_json(state: Any) -> Any:
-    return json.loads(json.dumps(state))
-
-
-def state_after(loader: ThreadLoader[Any], batches: int) -> Any:
-    with loader:
-        iterator = iter(loader)
-        for _ in range(batches):
-            next(iterator)
-        return as_json(loader.state_dict())
 
 
 def after(loader: ThreadLoader[Any], state: Any, epochs: int = 1) -> Any:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from conformance.mappings import Frozen, Unmakable
 from conformance.pictures import picture
 from conformance.samples import PLAIN, tickets_of, trees
 from threadloader import ThreadLoader
@@ -25,7 +26,7 @@ from threadloader.collate import Collation
 from threadloader.ring import FreshSlots, Ring
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     Spawn = Callable[..., Future[Any]]
@@ -117,26 +118,6 @@ class Labelled(dict[str, Any]):
 
 class Pair(tuple[Any, ...]):
     __slots__ = ()
-
-
-class Frozen(Mapping[str, Any]):
-    def __init__(self, parts: Mapping[str, Any]) -> None:
-        self.parts = dict(parts)
-
-    def __getitem__(self, key: str) -> Any:
-        return self.parts[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.parts)
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-
-class Unmakable(Frozen):
-    def __init__(self, parts: Mapping[str, Any], more: None) -> None:
-        super().__init__(parts)
-        self.more = more
 
 
 class Row(Sequence[Any]):

@@ -6,12 +6,11 @@ import array
 import time
 import types
 from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pytest
@@ -19,6 +18,10 @@ import torch
 
 from conformance.datasets import Samples
 from conformance.loading import batches, errors
+from conformance.mappings import Frozen, Unmakable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROWS = 5
 EVERY_CODE = "?bBhHiIlLqQefdgFDG"
@@ -57,30 +60,6 @@ class Tagged(torch.Tensor):
 
 class View(np.ndarray):
     pass
-
-
-class Frozen(Mapping[str, Any]):
-    """A mapping that cannot be changed, made of a dict."""
-
-    def __init__(self, parts: dict[str, Any]) -> None:
-        self.parts = parts
-
-    def __getitem__(self, key: str) -> Any:
-        return self.parts[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.parts)
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-
-class Unmakable(Frozen):
-    """One that cannot be made of a dict."""
-
-    def __init__(self, parts: dict[str, Any], more: None) -> None:
-        super().__init__(parts)
-        self.more = more
 
 
 class Labelled(dict[str, Any]):

@@ -1,0 +1,33 @@
+"""Mappings of a user's own, for what containers a batch keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Frozen(Mapping[str, Any]):
+    """A mapping that cannot be changed, made of a dict."""
+
+    def __init__(self, parts: dict[str, Any]) -> None:
+        self.parts = parts
+
+    def __getitem__(self, key: str) -> Any:
+        return self.parts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+
+class Unmakable(Frozen):
+    """One that cannot be made of a dict."""
+
+    def __init__(self, parts: dict[str, Any], more: None) -> None:
+        super().__init__(parts)
+        self.more = more
