@@ -2,7 +2,9 @@
 
 ThreadLoaderError
 ├── ClosedError   (RuntimeError)   the iterator or loader was closed
+├── DataError     (ValueError)     a file is not what it should be: truncated, corrupt, hostile
 ├── DeviceError   (RuntimeError)   the device failed before; what happened is ``__cause__``
+├── RemoteError   (OSError)        a URL could not be read, after all retries
 ├── SampleError   (RuntimeError)   a sample raised StopIteration, which would end the epoch unseen
 └── StateError    (ValueError)     a saved state does not belong to this loader
 
@@ -12,7 +14,15 @@ the object that was raised, with a note that names worker, batch and index.
 
 from __future__ import annotations
 
-__all__ = ["ClosedError", "DeviceError", "SampleError", "StateError", "ThreadLoaderError"]
+__all__ = [
+    "ClosedError",
+    "DataError",
+    "DeviceError",
+    "RemoteError",
+    "SampleError",
+    "StateError",
+    "ThreadLoaderError",
+]
 
 
 class ThreadLoaderError(Exception):
@@ -23,8 +33,45 @@ class ClosedError(ThreadLoaderError, RuntimeError):
     """The iterator was closed; call ``iter(loader)`` for a new one."""
 
 
+class DataError(ThreadLoaderError, ValueError):
+    """A file is not what it should be; the message says which file, and where in it.
+
+    Args:
+        message: What is wrong.
+        path: The file, or its URL.
+        member: Name in the archive, if it is one.
+        offset: Where in the file (bytes), if that is known.
+    """
+
+    def __init__(
+        self, message: str, path: str, *, member: str | None = None, offset: int | None = None
+    ) -> None:
+        places = [path]
+        if member is not None:
+            places.append(f"member {member!r}")
+        if offset is not None:
+            places.append(f"offset {offset:,}")
+        super().__init__(f"{', '.join(places)}: {message}")
+        self.path, self.member, self.offset = path, member, offset
+
+
 class DeviceError(ThreadLoaderError, RuntimeError):
     """A batch was not copied, as the device had failed before; that error is ``__cause__``."""
+
+
+class RemoteError(ThreadLoaderError, OSError):
+    """A URL could not be read, after all retries; the last error is ``__cause__``.
+
+    Args:
+        message: What is wrong.
+        path: The URL.
+        offset: Where in the file (bytes), if that is known.
+    """
+
+    def __init__(self, message: str, path: str, *, offset: int | None = None) -> None:
+        place = path if offset is None else f"{path}, offset {offset:,}"
+        super().__init__(f"{place}: {message}")
+        self.path, self.offset = path, offset
 
 
 class SampleError(ThreadLoaderError, RuntimeError):

@@ -1,0 +1,163 @@
+"""Where the bytes of shards and images come from: a file here, or any URL that fsspec opens.
+
+One object is read by all threads at once, at any offset.  So a dataset's copies share it, and
+nothing has a position but the streams that `File.open` returns.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Lock
+from typing import Any, BinaryIO, Protocol
+
+from threadloader.errors import DataError
+
+__all__ = ["File", "LocalFile", "is_url", "open_file"]
+
+
+class File(Protocol):
+    """A file that is read in parts.
+
+    Threads:
+        all: shared.
+    """
+
+    path: str  # or URL, for messages
+
+    def size(self) -> int:
+        """Return its size in bytes."""
+
+    def stamp(self) -> str:
+        """Return what differs once the file was written anew: size and time, or an ETag."""
+
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        """Return exactly ``nbytes`` bytes from ``offset`` on.
+
+        Raises:
+            DataError: The file ends before.
+            OSError: It can't be opened or read; of a URL a `RemoteError`, after all retries.
+        """
+
+    def open(self) -> BinaryIO:
+        """Return a stream from the beginning, for one thread; the caller closes it."""
+
+    def close(self) -> None:
+        """Let go of what is open; reading afterwards opens it anew."""
+
+
+class LocalFile:
+    """A file in a file system.
+
+    Args:
+        path: Where it is.
+
+    Invariants, whenever ``_opening`` is not held:
+        1. There is at most one descriptor that no read in progress has for itself.
+
+    Threads:
+        all: shared.  A read holds its descriptor itself, so that `close` takes it from nobody.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._opening = Lock()
+        # Written: guarded by _opening.  Read without it: one attribute, whole on both builds.
+        self._descriptor: _Descriptor | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LocalFile, (self.path,)  # a copy, in another process or not, opens it itself
+
+    def size(self) -> int:
+        """Return its size in bytes."""
+        return Path(self.path).stat().st_size
+
+    def stamp(self) -> str:
+        """Return its size and the time of its last change."""
+        status = Path(self.path).stat()
+        return f"{status.st_size}-{status.st_mtime_ns}"
+
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        """Return exactly ``nbytes`` bytes from ``offset`` on; see `File`."""
+        descriptor = self._descriptor or self._open()
+        data = descriptor.read_at(offset, nbytes)
+        if len(data) == nbytes:
+            return data
+        parts = [data]  # a read may give less than there is: a signal came, or it is over 2 GiB
+        while data and (missing := nbytes - sum(map(len, parts))):
+            data = descriptor.read_at(offset + nbytes - missing, missing)
+            parts.append(data)
+        if not data:
+            size = offset + sum(map(len, parts))
+            msg = f"the file ends at {size:,}, and {nbytes:,} bytes were to be read: truncated?"
+            raise DataError(msg, self.path, offset=offset)
+        return b"".join(parts)
+
+    def open(self) -> BinaryIO:
+        """Return a stream from the beginning; see `File`."""
+        return Path(self.path).open("rb")
+
+    def close(self) -> None:
+        """Let go of the descriptor; it is closed when the last read that has it is done."""
+        with self._opening:
+            self._descriptor = None
+
+    def _open(self) -> _Descriptor:
+        with self._opening:
+            if self._descriptor is None:
+                self._descriptor = _Descriptor(self.path)
+            return self._descriptor
+
+
+class _Descriptor:
+    """An open file, read at any offset; closed when nobody refers to it any more.
+
+    Invariants:
+        1. Where there is no `os.pread` (Windows), nobody but the holder of ``_seeking`` moves it.
+
+    Threads:
+        read_at: shared.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._number = -1  # if opening fails
+        self._number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._seeking = Lock()  # the descriptor's position, without pread: guarded by _seeking
+
+    def __del__(self) -> None:
+        if self._number >= 0:
+            os.close(self._number)
+
+    if hasattr(os, "pread"):
+
+        def read_at(self, offset: int, nbytes: int) -> bytes:
+            return os.pread(self._number, nbytes, offset)
+    else:
+
+        def read_at(self, offset: int, nbytes: int) -> bytes:
+            with self._seeking:
+                os.lseek(self._number, offset, os.SEEK_SET)
+                return os.read(self._number, nbytes)
+
+
+def open_file(path: str | os.PathLike[str], **options: Any) -> File:
+    """Return a file, opened when it is first read.
+
+    Args:
+        path: Here, or a URL that fsspec opens (``https://``, ``s3://``, ``gs://``, ``hf://``).
+        options: Of a URL only; see `threadloader.datasets.remote.RemoteFile`.
+
+    Raises:
+        ModuleNotFoundError: It is a URL, and fsspec (or its client for that store) is missing.
+    """
+    if not is_url(path):
+        return LocalFile(path)
+    from threadloader.datasets.remote import RemoteFile  # noqa: PLC0415  # loads fsspec
+
+    return RemoteFile(os.fspath(path), **options)
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether ``path`` is a URL."""
+    scheme, mark, _ = os.fspath(path).partition("://")
+    return bool(mark) and scheme.isidentifier()
