@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from threadloader import _torch
 from threadloader.filling import Sent
+from threadloader.gather import Rows, listed
 from threadloader.inference import describe, infer
 from threadloader.numpy_collate import numpy_collate, numpy_convert
 
@@ -170,14 +171,15 @@ class _SlotFilling:
             self._lay_out(collation.layout)
 
     def write(self, start: int, stop: int, samples: Any) -> None:
+        if type(samples) is Rows:
+            if self._gathered(start, stop, samples):
+                return
+            samples = samples.listed()
         if type(samples) is not list or len(samples) != stop - start or not samples:
             self._whole = samples
             return
-        if self._layout is None and self._deciding.acquire(blocking=False):
-            layout = infer(samples[0])
-            if layout is not None:
-                self._lay_out(layout)
-                self._collation.learn(layout)
+        if self._layout is None:
+            self._decide(infer, samples[0])
         if self._layout is None or not self._layout.write(samples, self._fields, start):
             # Nobody waits for a layout: what comes before it is written by `finish`.  Setting
             # a key is atomic on both builds, and each ticket has a first row of its own.
@@ -236,6 +238,21 @@ class _SlotFilling:
         if slot is not None:
             self._collation.slots.abandon(slot)
 
+    def _gathered(self, start: int, stop: int, rows: Rows) -> bool:
+        """Write rows of arrays, unless the batch is not laid out like them."""
+        if self._layout is None:
+            self._decide(_layout_of, rows)
+        return self._layout is not None and rows.write(self._layout, self._fields, start, stop)
+
+    def _decide(self, tell: Callable[[Any], Layout | None], samples: Any) -> None:
+        """Lay the batch out as ``tell(samples)`` says, unless another thread does."""
+        if not self._deciding.acquire(blocking=False):
+            return
+        layout = tell(samples)
+        if layout is not None:
+            self._lay_out(layout)
+            self._collation.learn(layout)
+
     def _lay_out(self, layout: Layout) -> None:
         slot = self._collation.slots.take(layout.nbytes(self._slot_rows), self)
         self._slot = slot
@@ -276,7 +293,7 @@ class _ListFilling:
         self._result: Any = None
 
     def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
-        self._parts[start] = samples
+        self._parts[start] = listed(samples)
 
     def finish(self) -> Failed | None:
         parts = [self._parts[start] for start in sorted(self._parts)]
@@ -311,7 +328,7 @@ class _SampleFilling:
         self._result: Any = None
 
     def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
-        self._sample = samples[0]
+        self._sample = listed(samples)[0]
 
     def finish(self) -> Failed | None:
         self._result, failed = _call(self._function, self._sample, default=False)
@@ -352,6 +369,10 @@ def _odd_row(samples: Any) -> int | None:
         return None
     usual = Counter(looks).most_common(1)  # the first of several, so that of two rows the second
     return next((row for row, look in enumerate(looks) if look != usual[0][0]), None)
+
+
+def _layout_of(rows: Rows) -> Layout:
+    return rows.source.layout
 
 
 def _unchanged(array: Any) -> Any:

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import numpy as np
+
 from threadloader import _torch
+from threadloader.gather import source_of
 from threadloader.rng import begin_samples, end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from threadloader.ticket import Ticket
 
@@ -57,7 +62,7 @@ def fetches_whole_batches(dataset: Any) -> bool:
 
 
 class Fetcher:
-    """Fetches samples of one dataset.
+    """Fetches samples of one dataset; of one that is nothing but arrays, only which rows.
 
     Args:
         dataset: This worker's own copy.
@@ -67,11 +72,12 @@ class Fetcher:
         fetch: one thread, the worker that owns it.
     """
 
-    __slots__ = ("_whole", "dataset")
+    __slots__ = ("_source", "_whole", "dataset")
 
     def __init__(self, dataset: Any, *, whole: bool) -> None:
         self.dataset = dataset
         self._whole = whole
+        self._source = source_of(dataset)
 
     def fetch(self, ticket: Ticket, epoch: Cancellable, seed: int | None = None) -> Fetched:
         """Fetch the samples of a ticket.
@@ -82,8 +88,8 @@ class Fetcher:
             seed: Of the samples' random streams in this epoch; None for none.
 
         Returns:
-            A list of samples, in the order of the rows, or whatever ``__getitems__`` returned.
-            With an error, the number of samples before the one that failed.
+            A list of samples, in the order of the rows; or `Rows`; or whatever ``__getitems__``
+            returned.  With an error, the number of samples before the one that failed.
         """
         batch = ticket.batch
         if self._whole:
@@ -91,10 +97,20 @@ class Fetcher:
         indices = batch.indices
         if ticket.stop - ticket.start != len(indices):
             indices = indices[ticket.start : ticket.stop]
+        if self._source is not None:
+            rows = self._source.rows(indices)
+            if rows is not None:
+                return rows, None
+        if isinstance(indices, np.ndarray):
+            indices = indices.tolist()
         return self._fetch_each(indices, epoch, batch.position + ticket.start, seed)
 
     def _fetch_each(
-        self, indices: Sequence[Any], epoch: Cancellable, position: int, seed: int | None
+        self,
+        indices: Sequence[Any] | NDArray[Any],
+        epoch: Cancellable,
+        position: int,
+        seed: int | None,
     ) -> Fetched:
         dataset = self.dataset
         samples: list[Any] = []

@@ -261,6 +261,29 @@ class Layout:
                 return False
         return True
 
+    def is_of(self, arrays: Sequence[NDArray[Any]]) -> bool:
+        """Whether the leaves of a sample are rows of ``arrays``, one of each."""
+        return len(arrays) == len(self._leaves) and all(
+            not isinstance(leaf, TextLeaf)
+            and (leaf.dtype, leaf.shape) == (array.dtype, array.shape[1:])
+            for leaf, array in zip(self._leaves, arrays, strict=True)
+        )
+
+    def columns(self, fields: list[Field], start: int, stop: int) -> list[NDArray[Any]]:
+        """Return rows ``start`` to ``stop`` of each leaf, ``(stop - start, *shape)``, to write.
+
+        Args:
+            fields: From `fields`; of a layout without text.
+            start: First row.
+            stop: Row after the last.
+        """
+        columns = []
+        for leaf, field in zip(self._leaves, fields, strict=True):
+            height = leaf.shape[0] if leaf.shape else 1  # type: ignore[union-attr]  # no text
+            part = field[start * height : stop * height]
+            columns.append(part.reshape(stop - start, *leaf.shape))  # type: ignore[union-attr]
+        return columns
+
     def read(self, fields: list[Field], row: int) -> Any:
         """Return a copy of the sample that was written into ``row``."""
         values = map(_read_row, self._leaves, fields, [row] * len(fields))

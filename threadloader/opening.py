@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader.feed import SamplerFeed, StreamFeed, open_stream
 from threadloader.fetch import Fetcher
+from threadloader.gather import source_of
 from threadloader.order import Pace, Planner
 from threadloader.pool import Errand
 from threadloader.rng import WorkerStream
@@ -131,7 +132,10 @@ class Opening:
         """
         if self.streams:
             return None
-        return open_pass(self.index_sampler, draws, every=self.every, position=position)
+        arrays = not self.whole and source_of(self.dataset) is not None
+        return open_pass(
+            self.index_sampler, draws, every=self.every, position=position, arrays=arrays
+        )
 
     def feed(
         self,

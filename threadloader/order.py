@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from threadloader.errors import StateError
 from threadloader.ticket import PlannedBatch, Ticket
 
@@ -126,6 +128,8 @@ def _drawing(
     here, while it is suspended, instead of leading to the epoch and its batches.
     """
     sequence, position = sampler.batches, sampler.samples
+    # torch accepts any iterable.  A list is copied: some samplers fill one again and again.
+    kept = (list, tuple, range, np.ndarray) if sampler.own else (tuple,)
     while True:
         try:
             drawn = next(sampler)
@@ -137,9 +141,8 @@ def _drawing(
         if not batched or (whole and not isinstance(drawn, (list, tuple))):
             indices: Any = (drawn,)
         else:
-            # torch accepts any iterable.  A list is copied: some samplers fill one again and again.
             try:
-                indices = drawn if type(drawn) is tuple else list(drawn)
+                indices = drawn if type(drawn) in kept else list(drawn)
             except Exception as error:  # noqa: BLE001  # the same
                 yield error
                 continue

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from threadloader import _torch
 from threadloader.generators import encoded_state, generator_with, restore_generator, state_of
 from threadloader.samplers import (
+    array_batches,
     batches_of,
     decided_by_seed,
     inner_sampler,
@@ -55,6 +56,7 @@ class SamplerPass(Protocol):
     """
 
     known: bool  # whether the sampler is one of torch's or ours
+    own: bool  # whether what it gives is nobody else's, and never changes
     batches: int  # left out at its beginning
     samples: int  # in them
 
@@ -141,17 +143,21 @@ class KnownPass:
         sampler: Yields a batch's indices, or single ones.
         batches: That are left out at the beginning.
         order: Decides it.
+        arrays: Whether a batch's indices may be a range or an array.
     """
 
     known = True
 
-    def __init__(self, sampler: Any, batches: int, order: KnownOrder) -> None:
+    def __init__(
+        self, sampler: Any, batches: int, order: KnownOrder, *, arrays: bool = False
+    ) -> None:
+        self.own = arrays
         inner = inner_sampler(sampler)
         self.batches = self.samples = batches
         if batches and inner is not sampler:
             self.samples = min(batches * sampler.batch_size, len(inner))
         self.order = order
-        self._drawing = _known_batches(order, batches)
+        self._drawing = _known_batches(order, batches, arrays=arrays)
 
     def __next__(self) -> Any:
         return next(self._drawing)
@@ -163,12 +169,14 @@ class KnownPass:
         """Return None: it was compared when the state was loaded."""
 
 
-def _known_batches(order: KnownOrder, batches: int) -> Iterator[Any]:
+def _known_batches(order: KnownOrder, batches: int, *, arrays: bool) -> Iterator[Any]:
     """Yield what a known sampler does.
 
     A generator, so that the sampler draws when its first index is asked for, as in torch.
     """
-    yield from starting_at(order.sampler(), batches)
+    sampler = order.sampler()
+    drawing = array_batches(sampler, batches) if arrays else None
+    yield from starting_at(sampler, batches) if drawing is None else drawing
 
 
 class UserPass:
@@ -180,7 +188,7 @@ class UserPass:
         start: What to go back to; None for the beginning.
     """
 
-    known = False
+    known = own = False
     order = None
 
     def __init__(self, sampler: Any, every: int = 0, start: Mark | None = None) -> None:
@@ -303,7 +311,9 @@ def _checked(check: int | None, indices: Sequence[Any]) -> int | None:
         return None
 
 
-def open_pass(sampler: Any, draws: Draws, *, every: int, position: Position) -> SamplerPass:
+def open_pass(
+    sampler: Any, draws: Draws, *, every: int, position: Position, arrays: bool = False
+) -> SamplerPass:
     """Return a pass over ``sampler``.
 
     Args:
@@ -311,11 +321,12 @@ def open_pass(sampler: Any, draws: Draws, *, every: int, position: Position) -> 
         draws: Of the epoch.
         every: Batches from one saved state of a user's sampler to the next; 0 for none.
         position: Where to begin; with one lane.
+        arrays: Whether a batch's indices may be a range or an array.
     """
     (lane,) = position.lanes
     if is_known(sampler):
         order = KnownOrder(sampler, draws, position.saved_order)
-        return KnownPass(sampler, lane.batches, order)
+        return KnownPass(sampler, lane.batches, order, arrays=arrays)
     if draws.seeded:
         sampler = with_generator(sampler, draws.generator)
     opened = UserPass(sampler, every, (lane.mark or lane.first) if position.restored else None)

@@ -19,11 +19,14 @@ from threadloader.seeds import draw_seed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sized
 
+    from numpy.typing import NDArray
+
 __all__ = [
     "BatchSampler",
     "KeyedSampler",
     "RandomSampler",
     "SequentialSampler",
+    "array_batches",
     "batches_of",
     "decided_by_seed",
     "inner_sampler",
@@ -131,6 +134,64 @@ def _from(sampler: Any, position: int) -> Iterator[Any]:
     return indices
 
 
+def array_batches(sampler: Any, batches: int) -> Iterator[range] | Iterator[NDArray[Any]] | None:
+    """Return a pass over a known batch sampler, each batch a range or an array of indices.
+
+    No index becomes an object of its own, which for a batch of 256 costs more than to gather its
+    rows.  The indices, and what is drawn for them, are those of `starting_at`.
+
+    Args:
+        sampler: Yields a batch's indices.
+        batches: Left out.
+
+    Returns:
+        None where only the sampler itself can tell its indices.
+    """
+    inner = inner_sampler(sampler)
+    if inner is sampler:
+        return None
+    size, start = sampler.batch_size, batches * sampler.batch_size
+    kind = type(inner)
+    if kind in (SequentialSampler, *_torch.SEQUENTIAL):
+        return _ranges(inner, start, size, drop_last=sampler.drop_last)
+    orders: Iterator[NDArray[Any]] | None
+    if kind is KeyedSampler:
+        orders, start = inner.spans(start, -(-_SPAN // size) * size), 0
+    elif kind is RandomSampler:
+        orders = inner.permutations()
+    else:
+        orders = _torch.permutations(inner)
+    if orders is None:
+        return None
+    return _cut(orders, start, size, drop_last=sampler.drop_last)
+
+
+def _ranges(sampler: Any, start: int, size: int, *, drop_last: bool) -> Iterator[range]:
+    samples = len(sampler.data_source)
+    for first in range(start, samples, size):
+        batch = range(first, min(samples, first + size))
+        if len(batch) == size or not drop_last:
+            yield batch
+
+
+def _cut(
+    orders: Iterator[NDArray[Any]], start: int, size: int, *, drop_last: bool
+) -> Iterator[NDArray[Any]]:
+    """Yield parts of ``size`` indices of arrays that follow one another, from a position on."""
+    rest = np.empty(0, np.int64)
+    for each in orders:
+        order = each[start:]
+        start = max(0, start - len(each))
+        if len(rest):
+            order = np.concatenate((rest, order))
+        whole = len(order) - len(order) % size
+        for first in range(0, whole, size):
+            yield order[first : first + size]
+        rest = order[whole:]
+    if len(rest) and not drop_last:
+        yield rest
+
+
 class SequentialSampler:
     """Indices 0, 1, 2 ... where torch's sampler of this name is not there."""
 
@@ -158,12 +219,17 @@ class RandomSampler:
         self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
+        for order in self.permutations():
+            yield from order.tolist()
+
+    def permutations(self) -> Iterator[NDArray[Any]]:
+        """Yield the indices as one array."""
         # When it is asked for the first index, like torch's: the seed of workers is drawn before.
         draw = self.generator
         if draw is None:
             # NumPy's, also where torch is installed.
             draw = np.random.default_rng(np.random.randint(1 << 63, dtype=np.uint64))  # noqa: NPY002
-        yield from draw.permutation(len(self.data_source)).tolist()
+        yield draw.permutation(len(self.data_source))
 
     def __len__(self) -> int:
         return len(self.data_source)
@@ -186,10 +252,15 @@ class KeyedSampler:
 
     def starting_at(self, position: int) -> Iterator[int]:
         """Yield the indices from a position on; none before it is computed."""
+        for span in self.spans(position, _SPAN):
+            yield from span.tolist()
+
+    def spans(self, position: int, size: int) -> Iterator[NDArray[Any]]:
+        """Yield the indices from a position on, ``size`` at once."""
         samples = len(self.data_source)
         order = KeyedPermutation(samples, draw_seed(self.generator))
-        for start in range(position, samples, _SPAN):
-            yield from order.span(start, min(samples, start + _SPAN)).tolist()
+        for start in range(position, samples, size):
+            yield order.span(start, min(samples, start + size))
 
     def __len__(self) -> int:
         return len(self.data_source)

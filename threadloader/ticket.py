@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
 __all__ = ["Mark", "PlannedBatch", "Ticket"]
 
 
@@ -31,7 +33,7 @@ class PlannedBatch:
     """One batch as the sampler gave it; nothing of it is loaded yet."""
 
     sequence: int  # position of the batch in the epoch, from 0
-    indices: Sequence[Any]  # one entry a row
+    indices: Sequence[Any] | NDArray[Any]  # one entry a row
     drawn: Any  # the sampler's own object, which `__getitems__` is called with; or samples read
     position: int = 0  # of its first sample in the epoch, from 0
     label: str = "index"  # what an entry of ``indices`` is, for notes on errors

@@ -39,16 +39,19 @@ __all__ = [
     "is_dataset",
     "is_extended",
     "is_shared",
+    "is_subset",
     "make_worker_info",
     "new_generator",
     "open_device",
     "page_locked",
+    "permutations",
     "pinning",
     "prepare_pipe",
     "set_generator_state",
     "teach_random",
     "teach_worker_info",
     "tensor_of",
+    "tensors_in",
     "unwrapped",
     "use_one_thread",
     "view_of",
@@ -285,6 +288,20 @@ def view_of(memory: Any, offset: int, dtype: Any, shape: Any) -> NoReturn:
 def is_dataset(value: object) -> bool:  # noqa: ARG001  # same signature as with torch
     """Return False: torch's Dataset does not exist."""
     return False
+
+
+def is_subset(dataset: object) -> bool:  # noqa: ARG001  # the same
+    """There is no `Subset`."""
+    return False
+
+
+def tensors_in(dataset: object) -> tuple[()]:  # noqa: ARG001  # the same
+    """There is no `TensorDataset`."""
+    return ()
+
+
+def permutations(sampler: object) -> None:
+    """There is no sampler of torch's."""
 
 
 def gives_whole_batches(dataset: object) -> bool:

@@ -13,11 +13,14 @@ from torch.utils.data import (
     StackDataset,
     Subset,
     SubsetRandomSampler,
+    TensorDataset,
     WeightedRandomSampler,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
 
 __all__ = [
     "CONTENTS",
@@ -28,6 +31,8 @@ __all__ = [
     "as_iterable_dataset",
     "gives_whole_batches",
     "is_dataset",
+    "is_subset",
+    "tensors_in",
 ]
 
 # What tells two of a class apart that have the same length: the name of its entries.
@@ -54,6 +59,16 @@ class _Iterable(IterableDataset[Any]):
 def is_dataset(value: object) -> bool:
     """Whether ``value`` is an instance of torch's Dataset."""
     return isinstance(value, Dataset)
+
+
+def is_subset(dataset: object) -> bool:
+    """Whether ``dataset`` is a `Subset`, exactly: of a subclass nobody knows what it returns."""
+    return type(dataset) is Subset
+
+
+def tensors_in(dataset: object) -> Sequence[Tensor]:
+    """Return the tensors of a `TensorDataset`, exactly; none of any other dataset."""
+    return dataset.tensors if type(dataset) is TensorDataset else ()
 
 
 def gives_whole_batches(dataset: Any) -> bool:

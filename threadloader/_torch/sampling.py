@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import (
@@ -13,6 +13,11 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
 __all__ = [
     "BATCHING",
     "DRAWING",
@@ -21,6 +26,7 @@ __all__ = [
     "draw_base_seed",
     "generator_state",
     "new_generator",
+    "permutations",
     "set_generator_state",
 ]
 
@@ -61,3 +67,26 @@ def set_generator_state(generator: Any, state: bytes) -> None:
         RuntimeError: It is of another kind of generator.
     """
     generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def permutations(sampler: Any) -> Iterator[NDArray[Any]] | None:
+    """Return the indices of a pass over a `RandomSampler`, as arrays; None for any other sampler.
+
+    They are the sampler's own, and drawn when it would draw them.
+    Source: ``RandomSampler.__iter__`` in torch/utils/data/sampler.py; compared with it by
+    tests/conformance/test_array_datasets.py.
+    """
+    if type(sampler) is not RandomSampler or sampler.replacement:
+        return None
+    return _permutations(sampler)
+
+
+def _permutations(sampler: RandomSampler) -> Iterator[NDArray[Any]]:
+    samples = len(sampler.data_source)
+    generator = sampler.generator
+    if generator is None:
+        generator = new_generator(draw_base_seed(None))
+    whole, rest = divmod(sampler.num_samples, samples)
+    for _ in range(whole):
+        yield torch.randperm(samples, generator=generator).numpy()
+    yield torch.randperm(samples, generator=generator)[:rest].numpy()

@@ -1,0 +1,64 @@
+"""Arrays that share their first dimension, as a dataset: its batches are gathered, not collated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from threadloader import _torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike
+
+__all__ = ["ArrayDataset"]
+
+
+class ArrayDataset(_torch.Dataset):
+    """Rows of arrays: sample ``i`` is row ``i`` of each.
+
+    A `ThreadLoader` writes the rows of a batch straight into the batch's memory, with one call an
+    array.  What it does with this class it does with arrays, tensors and torch's
+    ``TensorDataset`` too, and ``Subset`` of them, but with no subclass.
+
+    Args:
+        arrays: NumPy arrays, memory-maps or tensors, ``(samples, *shape)``.  Of one the samples
+            are its rows; of several, tuples of a row of each; of a single dict of them, dicts.
+
+    Raises:
+        TypeError: One is no array.
+        ValueError: There is none, or they differ in length.
+    """
+
+    def __init__(self, *arrays: ArrayLike | Mapping[Any, Any]) -> None:
+        one = arrays[0] if len(arrays) == 1 else None
+        self._keys = tuple(one) if isinstance(one, Mapping) else None
+        self._single = one is not None and self._keys is None
+        parts: Sequence[Any] = tuple(one.values()) if isinstance(one, Mapping) else arrays
+        if not parts:
+            msg = "ArrayDataset needs at least one array"
+            raise ValueError(msg)
+        for number, part in enumerate(parts):
+            if not getattr(part, "shape", None):
+                msg = f"array {number} is a {type(part).__name__} without a first dimension"
+                raise TypeError(msg)
+        lengths = [len(part) for part in parts]
+        if len(set(lengths)) > 1:
+            msg = f"arrays have to have one length, and have {lengths}"
+            raise ValueError(msg)
+        self._arrays = parts
+        self._length = lengths[0]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Any:
+        if self._single:
+            return self._arrays[0][index]
+        rows = [array[index] for array in self._arrays]
+        return tuple(rows) if self._keys is None else dict(zip(self._keys, rows, strict=True))
+
+    def gathered_arrays(self) -> Sequence[Any]:
+        """Return the arrays, one a leaf of a sample; see `threadloader.gather`."""
+        return self._arrays
