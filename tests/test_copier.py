@@ -20,9 +20,10 @@ from threadloader.collate import Collation
 from threadloader.copier import Copier
 from threadloader.failure import Failure
 from threadloader.order import Pace
+from threadloader.progress import Progress
 from threadloader.ring import Ring
 from threadloader.ticket import PlannedBatch
-from threadloader.work import OpenBatch, Progress, Stages
+from threadloader.work import OpenBatch, Stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

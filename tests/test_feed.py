@@ -12,12 +12,13 @@ from threadloader.feed import SamplerFeed, StreamFeed, open_stream
 from threadloader.fetch import Fetcher
 from threadloader.order import Pace, Planner
 from threadloader.position import Lane, Position
+from threadloader.progress import Progress
 from threadloader.ring import Ring
 from threadloader.sampler_pass import UserPass
 from threadloader.samplers import BatchSampler
 from threadloader.stats import Stats
 from threadloader.stream import Given, Source, StreamBatch
-from threadloader.work import Progress, Stages, Worker
+from threadloader.work import Stages, Worker
 
 
 def position_of(sources: list[Source]) -> Position:

@@ -11,9 +11,9 @@ from conftest import PATIENCE
 
 from threadloader import get_worker_info
 from threadloader.errors import ClosedError
+from threadloader.progress import Progress
 from threadloader.staff import Job, Staff, hire, hire_readers, hire_transformers
 from threadloader.stats import Stats
-from threadloader.work import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,10 +33,11 @@ import threadloader
 from threadloader import ThreadLoader
 from threadloader.collate import Collation
 from threadloader.order import Pace
+from threadloader.progress import Progress
 from threadloader.ring import Ring
 from threadloader.stream import Given, Reading, Source, StreamBatch
 from threadloader.ticket import PlannedBatch, Ticket
-from threadloader.work import Progress, Stages
+from threadloader.work import Stages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -32,7 +32,7 @@ __all__ = [
     "output_of",
     "plain_int",
     "seed_of",
-    "steps_of",
+    "setting",
     "workers_for",
     "workers_of",
 ]
@@ -191,10 +191,13 @@ def check_generator(generator: Any) -> None:
 
 def check_runnable(workers: int, timeout: float, prefetch_factor: int | None) -> None:
     """Refuse what torch refuses only when the epoch starts, with its words."""
+    if workers < 0:
+        msg = f"num_workers option should be non-negative, but got {workers}"
+        raise AssertionError(msg)
     if workers == 0 and timeout != 0:
         msg = "_SingleProcessDataLoaderIter requires timeout == 0"
         raise AssertionError(msg)
-    if prefetch_factor is not None and operator.index(prefetch_factor) == 0:
+    if prefetch_factor is not None and operator.index(prefetch_factor) <= 0:
         msg = "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
         raise AssertionError(msg)
 
@@ -213,9 +216,34 @@ def seed_of(seed: Any, generator: Any) -> int | None:
     return whole_seed
 
 
-def steps_of(steps: int | None) -> int | None:
-    """Return a number of steps, at least 0; None as it is."""
-    return None if steps is None else count("snapshot_every_n_steps", steps, at_least=0)
+def setting(name: str, value: Any) -> Any:
+    """Return an attribute of a loader as it is kept; any but our own as it is.
+
+    Raises:
+        TypeError: It has a wrong type.
+        ValueError: It has a wrong value.
+    """
+    if name in _COUNTS:
+        at_least, optional = _COUNTS[name]
+        return value if value is None and optional else count(name, value, at_least=at_least)
+    if name == "output":
+        return output_of(value)
+    if name in _CHOICES and not callable(value):
+        check_choice(name, value, _CHOICES[name])
+    return value
+
+
+# Our own attributes, which may be set between two epochs.
+_COUNTS = {  # the least, and whether there may be none
+    "device_prefetch": (1, False),
+    "max_skipped": (0, True),
+    "prefetch": (1, True),
+    "snapshot_every_n_steps": (0, True),
+}
+_CHOICES = {
+    "dataset_copy": ("auto", "shared", "deep"),
+    "on_error": ("raise", "skip"),
+}  # or callable
 
 
 def check_output(output: Output, device: Any) -> tuple[Any, Any]:
@@ -236,6 +264,6 @@ def check_callable(name: str, value: Any) -> None:
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
     """Refuse what is none of the choices."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         msg = f"{name} must be one of {', '.join(choices)}, but got {value!r}"
         raise ValueError(msg)

@@ -9,15 +9,15 @@ its own results and its own errors.  The layout is then learned again.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 from threadloader import _torch
 from threadloader.filling import Sent
-from threadloader.gather import Rows, listed
-from threadloader.inference import describe, infer
+from threadloader.gather import Rows
+from threadloader.inference import infer
+from threadloader.list_filling import ListFilling, SampleFilling, collated
 from threadloader.numpy_collate import numpy_collate, numpy_convert
 
 if TYPE_CHECKING:
@@ -96,13 +96,13 @@ class Collation:
     def open(self, rows: int) -> Filling:
         """Start a batch of ``rows`` samples."""
         if not self._batched:
-            return _SampleFilling(self.function)
+            return SampleFilling(self.function)
         if not self._direct or (self._extensible and _torch.is_extended()):
-            return _ListFilling(self.function, default=self._direct)
+            return ListFilling(self.function, default=self._direct)
         skip = self._skip
         if skip > 0:
             self._skip = skip - 1
-            return _ListFilling(self.function, default=True)
+            return ListFilling(self.function, default=True)
         self._most_rows = max(rows, self._most_rows)
         return _SlotFilling(self, rows, self._most_rows)
 
@@ -136,7 +136,7 @@ class _SlotFilling:
         2. A row is written in its place or put aside, never both.
 
     Threads:
-        write: shared, each row once.  `_deciding` is only tried, never waited for.
+        write, leave_out: shared, each row once.  `_deciding` is only tried, never waited for.
         finish: the worker that wrote the last row, after all others.
         take: consumer, once, after `finish`.
     """
@@ -148,6 +148,7 @@ class _SlotFilling:
         "_deciding",
         "_fields",
         "_layout",
+        "_left_out",
         "_result",
         "_rows",
         "_slot",
@@ -160,6 +161,7 @@ class _SlotFilling:
         self._rows = rows
         self._slot_rows = slot_rows
         self._aside: dict[int, list[Any]] = {}  # first row -> samples that are not written
+        self._left_out: set[int] = set()  # rows; adding to a set is atomic on both builds
         self._whole: Any = _NOTHING  # the batch as one object of no known structure
         self._layout: Layout | None = None
         self._fields: list[Field] = []
@@ -185,7 +187,12 @@ class _SlotFilling:
             # a key is atomic on both builds, and each ticket has a first row of its own.
             self._aside[start] = samples
 
+    def leave_out(self, row: int) -> None:
+        self._left_out.add(row)
+
     def finish(self) -> Failed | None:
+        if self._left_out:
+            return self._finish_short()
         if self._whole is _NOTHING and self._write_aside():
             self._collation.fitted()
             return None
@@ -194,8 +201,26 @@ class _SlotFilling:
             self._collation.slots.free(self._slot)
             self._slot = None
         self._collation.fell_back(samples)
-        self._result, failed = _call(self._collation.function, samples, default=True)
+        self._result, failed = collated(self._collation.function, samples, default=True)
         self._whole = _NOTHING
+        return failed
+
+    def _finish_short(self) -> Failed | None:
+        """Make a batch of those rows that were not left out."""
+        rows = [row for row in range(self._rows) if row not in self._left_out]
+        samples, layout = self._gather(), self._layout
+        self.let_go()
+        self._rows = len(samples)
+        if not samples:
+            return None
+        if layout is not None:
+            self._lay_out(layout)
+            if layout.write(samples, self._fields, 0):
+                return None
+            self.let_go()
+        self._result, failed = collated(self._collation.function, samples, default=True)
+        if failed is not None and failed[1] is not None:
+            return failed[0], rows[failed[1]]
         return failed
 
     def take(self) -> Any:
@@ -272,103 +297,17 @@ class _SlotFilling:
     def _gather(self) -> list[Any]:
         """Return all samples; those that were written are read back from their rows."""
         samples: list[Any] = []
-        while len(samples) < self._rows:
-            row = len(samples)
-            if row in self._aside:
-                samples += self._aside.pop(row)
-            elif self._layout is not None:
+        row = 0
+        while row < self._rows:
+            aside = self._aside.pop(row, None)
+            if aside is not None:
+                samples += aside
+                row += len(aside)
+                continue
+            if self._layout is not None and row not in self._left_out:
                 samples.append(self._layout.read(self._fields, row))
+            row += 1
         return samples
-
-
-class _ListFilling:
-    """A batch that is collated from a list of its samples."""
-
-    __slots__ = ("_default", "_function", "_parts", "_result")
-
-    def __init__(self, function: Callable[[Any], Any], *, default: bool) -> None:
-        self._function = function
-        self._default = default
-        self._parts: dict[int, Any] = {}  # first row -> samples; see _SlotFilling.write
-        self._result: Any = None
-
-    def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
-        self._parts[start] = listed(samples)
-
-    def finish(self) -> Failed | None:
-        parts = [self._parts[start] for start in sorted(self._parts)]
-        # One part is passed on as it is: __getitems__ may return any object.
-        samples = parts[0] if len(parts) == 1 else [sample for part in parts for sample in part]
-        self._parts.clear()
-        self._result, failed = _call(self._function, samples, default=self._default)
-        return failed
-
-    def take(self) -> Any:
-        result, self._result = self._result, None
-        return result
-
-    def send(self, device: Device) -> Sent:
-        return Sent(*device.move(self.take()), nbytes=0)
-
-    def let_go(self) -> None:
-        """Do nothing: torch's allocator keeps what is copied from."""
-
-    def lose(self) -> None:
-        """Do nothing, likewise."""
-
-
-class _SampleFilling:
-    """A single sample, converted but not collated (``batch_size=None``)."""
-
-    __slots__ = ("_function", "_result", "_sample")
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-        self._sample: Any = None
-        self._result: Any = None
-
-    def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
-        self._sample = listed(samples)[0]
-
-    def finish(self) -> Failed | None:
-        self._result, failed = _call(self._function, self._sample, default=False)
-        self._sample = None
-        return failed
-
-    def take(self) -> Any:
-        result, self._result = self._result, None
-        return result
-
-    def send(self, device: Device) -> Sent:
-        return Sent(*device.move(self.take()), nbytes=0)
-
-    def let_go(self) -> None:
-        """Do nothing: torch's allocator keeps what is copied from."""
-
-    def lose(self) -> None:
-        """Do nothing, likewise."""
-
-
-def _call(
-    function: Callable[[Any], Any], samples: Any, *, default: bool
-) -> tuple[Any, Failed | None]:
-    """Call a collate function; what it raises is returned, with the odd row if it is ours."""
-    try:
-        return function(samples), None
-    except BaseException as error:  # noqa: BLE001  # handed to the consumer
-        return None, (error, _odd_row(samples) if default else None)
-
-
-def _odd_row(samples: Any) -> int | None:
-    """Return the first row that is not as most rows are, if there is one to name."""
-    if not isinstance(samples, list):
-        return None
-    try:
-        looks = [describe(sample) for sample in samples]
-    except Exception:  # noqa: BLE001  # a property of the user's; the error to report is another
-        return None
-    usual = Counter(looks).most_common(1)  # the first of several, so that of two rows the second
-    return next((row for row, look in enumerate(looks) if look != usual[0][0]), None)
 
 
 def _layout_of(rows: Rows) -> Layout:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
     from threadloader.device import Device, Event
     from threadloader.filling import Filling, Sent
-    from threadloader.work import OpenBatch, Progress
+    from threadloader.progress import Progress
+    from threadloader.work import OpenBatch
 
 __all__ = ["Copier"]
 
@@ -241,7 +242,7 @@ class _Copying:
         line, first = self._line, error
         while not line.progress.cancelled:
             for batch in [batch for batch in self._waiting if batch.done]:
-                if batch.failure is None and not batch.exhausted:
+                if batch.failure is None and not batch.empty:
                     batch.failure = failure_of_copy(error, batch.plan, line.device)
                     # The consumer has that one now.
                     error = DeviceError(f"the device failed before: {first!r}")
@@ -285,7 +286,7 @@ class _Copying:
     def _copy_done(self) -> None:
         """Copy the batches that are done, as far as it is their turn and there is room."""
         while (batch := self._next_done()) is not None:
-            if batch.failure is None and not batch.exhausted:
+            if batch.failure is None and not batch.empty:
                 self._send(batch)
             self._waiting.remove(batch)
             self._line.arrived(batch)
@@ -296,7 +297,7 @@ class _Copying:
         """Return the batch that is handled next; None if there is none whose turn it is."""
         for batch in self._waiting:
             # What failed needs no room.
-            if batch.done and (batch.failure or batch.exhausted or self._has_room()):
+            if batch.done and (batch.failure or batch.empty or self._has_room()):
                 return batch
             if self._line.in_order:
                 break

@@ -19,16 +19,14 @@ from typing import TYPE_CHECKING, Any
 from threadloader.copier import Copier
 from threadloader.errors import ClosedError
 from threadloader.pool import end_thread_at_exit
-from threadloader.work import (
-    FailedBatch,
-    OpenBatch,
-    Progress,
-)
+from threadloader.progress import Progress
+from threadloader.work import FailedBatch, OpenBatch
 
 if TYPE_CHECKING:
     from threadloader.collate import Collation
     from threadloader.device import Device
     from threadloader.feed import Feed
+    from threadloader.skipping import Tally
     from threadloader.staff import Staff
     from threadloader.stats import Stats
     from threadloader.window import Window
@@ -48,6 +46,7 @@ class Epoch(Iterator[Any]):
     Args:
         feed: Plans the batches and gives them to the threads.
         collation: Tells how large batches are.
+        tally: Counts the samples that were left out.
         window: How far ahead batches are drawn.
         staff: The threads that do the work; None for the calling thread.
         owns_staff: Whether the threads end with this epoch.
@@ -74,6 +73,7 @@ class Epoch(Iterator[Any]):
         self,
         feed: Feed,
         collation: Collation,
+        tally: Tally,
         window: Window,
         *,
         staff: Staff | None,
@@ -91,6 +91,7 @@ class Epoch(Iterator[Any]):
         end_thread_at_exit()
         self._feed = feed
         self._collation = collation
+        self._tally = tally
         self._window = window
         self._staff = staff
         self._owns_staff = owns_staff
@@ -193,10 +194,16 @@ class Epoch(Iterator[Any]):
             failed, self._failed = self._failed, None
             if failed is not None:
                 failed()  # whoever goes on after its error does without it
-            batch = self._next()
-            while batch.exhausted:
+            while True:
                 batch = self._next()
-            return batch
+                if isinstance(batch, FailedBatch):
+                    return batch
+                # If that is more than may be left out, it is raised in the place of the batch.
+                batch.failure = batch.failure or self._tally.add(batch)
+                if batch.failure is not None or not batch.empty:
+                    return batch
+                if not batch.exhausted:
+                    self._feed.receipt(batch)()
         finally:
             del self, batch  # this frame stays with an error of a sample's in the calling thread
 

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from threadloader.order import Pace, Planner
     from threadloader.pool import Pool
     from threadloader.position import Position
+    from threadloader.progress import Progress
     from threadloader.rng import WorkerStream
+    from threadloader.skipping import OnError
     from threadloader.ticket import Mark
-    from threadloader.work import Progress, Worker
+    from threadloader.work import Worker
 
 __all__ = ["Feed", "SamplerFeed", "StreamFeed", "open_stream"]
 
@@ -304,6 +306,7 @@ def open_stream(
     in_order: bool = True,
     seed: int | None = None,
     stream: WorkerStream | None = None,
+    on_error: OnError = "raise",
 ) -> StreamFeed:
     """Return the feed of one pass over an iterable dataset.
 
@@ -323,6 +326,7 @@ def open_stream(
         in_order: See `StreamFeed`.
         seed: Of the random streams of samples that are transformed; None for none.
         stream: See `StreamFeed`.
+        on_error: What is done about a sample that can't be read, or transformed.
     """
     spread = transforms and len(pools) > 1
     readers = pools[:1] if spread else pools
@@ -350,11 +354,13 @@ def open_stream(
             restored=position.restored,
             goes_on=goes_on,
             tells=position.broken_off,
+            on_error=on_error,
         )
         for number, lane in enumerate(position.lanes)
     ]
     # Without a transform all that a replica draws comes from its worker's stream, as in torch.
-    stages = Stages(fetchers, not transforms, pace, collation, seed if transforms else None)
+    seed = seed if transforms else None
+    stages = Stages(fetchers, not transforms, pace, collation, seed, on_error)
     hand_on = pools[1].put if spread else None
     return StreamFeed(
         sources, stages, readers, hand_on, announced, position, in_order=in_order, stream=stream

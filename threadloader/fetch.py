@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from threadloader.ticket import Ticket
+    from threadloader.ticket import PlannedBatch, Ticket
 
 __all__ = ["Cancellable", "Fetched", "Fetcher", "Fetches", "Samples", "fetches_whole_batches"]
 
 T_co = TypeVar("T_co", covariant=True)
 
-# The samples and None; or their number and the error that ended them early.
+# The samples, and the error of the one after them, if there was one.
 Fetched = tuple[Any, BaseException | None]
 
 
@@ -52,8 +52,18 @@ class Fetches(Protocol):
     def dataset(self) -> Any:
         """The copy."""
 
-    def fetch(self, ticket: Ticket, epoch: Cancellable, seed: int | None = None) -> Fetched:
+    def fetch(
+        self,
+        ticket: Ticket,
+        epoch: Cancellable,
+        seed: int | None = None,
+        *,
+        singly: bool = False,
+    ) -> Fetched:
         """Fetch the samples of a ticket; see `Fetcher.fetch`."""
+
+    def can_fetch_singly(self, plan: PlannedBatch) -> bool:
+        """Whether samples of a batch can be fetched one by one."""
 
 
 def fetches_whole_batches(dataset: Any) -> bool:
@@ -79,20 +89,28 @@ class Fetcher:
         self._whole = whole
         self._source = source_of(dataset)
 
-    def fetch(self, ticket: Ticket, epoch: Cancellable, seed: int | None = None) -> Fetched:
+    def fetch(
+        self,
+        ticket: Ticket,
+        epoch: Cancellable,
+        seed: int | None = None,
+        *,
+        singly: bool = False,
+    ) -> Fetched:
         """Fetch the samples of a ticket.
 
         Args:
             ticket: Which rows.
             epoch: Looked at before each sample; once it is cancelled, no further one is fetched.
             seed: Of the samples' random streams in this epoch; None for none.
+            singly: Whether to call ``__getitem__`` in any case.
 
         Returns:
             A list of samples, in the order of the rows; or `Rows`; or whatever ``__getitems__``
-            returned.  With an error, the number of samples before the one that failed.
+            returned.  With an error, those before the one that failed.
         """
         batch = ticket.batch
-        if self._whole:
+        if self._whole and not singly:
             return self._fetch_whole(batch.drawn, batch.position, seed)
         indices = batch.indices
         if ticket.stop - ticket.start != len(indices):
@@ -104,6 +122,10 @@ class Fetcher:
         if isinstance(indices, np.ndarray):
             indices = indices.tolist()
         return self._fetch_each(indices, epoch, batch.position + ticket.start, seed)
+
+    def can_fetch_singly(self, plan: PlannedBatch) -> bool:
+        """Whether samples of a batch can be fetched one by one."""
+        return type(plan.drawn) in (list, tuple) and hasattr(self.dataset, "__getitem__")
 
     def _fetch_each(
         self,
@@ -122,14 +144,12 @@ class Fetcher:
                 if epoch.cancelled:
                     break
                 add(dataset[index])
+            return samples, None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
-            # The error keeps this frame, which keeps no samples.
-            fetched = len(samples)
-            samples.clear()
-            return fetched, error
+            return samples, error
         finally:
             end()
-        return samples, None
+            del samples, add  # the error keeps this frame
 
     def _fetch_whole(self, indices: Any, position: int, seed: int | None) -> Fetched:
         try:
@@ -137,6 +157,6 @@ class Fetcher:
                 begin_samples(seed, position, ())
             return self.dataset.__getitems__(indices), None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
-            return 0, error
+            return [], error
         finally:
             end()

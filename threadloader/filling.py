@@ -27,7 +27,7 @@ class Filling(Protocol):
     """A batch on its way: rows arrive in any order, then it is finished, then taken.
 
     Threads:
-        write: shared, each row once.
+        write, leave_out: shared, each row once, by either.
         finish: the worker that wrote the last row, after all others.
         take: consumer, once, after `finish`.
         send, then let_go or lose: copier, once each, instead.
@@ -42,6 +42,9 @@ class Filling(Protocol):
             samples: A list with one sample a row; only where it is the whole batch any object,
                 as ``__getitems__`` returned it.
         """
+
+    def leave_out(self, row: int) -> None:
+        """Make the batch without a row."""
 
     def finish(self) -> Failed | None:
         """Collate what is not collated yet; errors are returned, free of frames of ours."""

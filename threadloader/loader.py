@@ -14,7 +14,6 @@ import numpy as np
 from threadloader import _torch
 from threadloader.arguments import (
     check_callable,
-    check_choice,
     check_generator,
     check_output,
     check_runnable,
@@ -24,10 +23,9 @@ from threadloader.arguments import (
     check_window,
     count,
     is_iterable,
-    output_of,
     plain_int,
     seed_of,
-    steps_of,
+    setting,
     workers_for,
     workers_of,
 )
@@ -38,11 +36,11 @@ from threadloader.pool import end_thread_at_exit
 from threadloader.running import Running, Statistics
 from threadloader.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader.seeds import Seeds
+from threadloader.source_items import SourceItems, sample_of
 from threadloader.state import check_state, complete, is_over, look_of
-from threadloader.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from threadloader._torch import Dataset
@@ -50,12 +48,14 @@ if TYPE_CHECKING:
     from threadloader.dataset_copy import DatasetCopy
     from threadloader.epoch import Epoch
     from threadloader.fetch import Samples
+    from threadloader.skipping import OnError
 
 __all__ = ["ThreadLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 _loaders = itertools.count()
+_RUNNING = frozenset({"_opened", "_running"})  # attributes that are no arguments
 
 
 class ThreadLoader(_torch.DataLoader[T_co]):
@@ -101,10 +101,12 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         seed: Decides order and random numbers of each epoch, at least 0; excludes ``generator``.
         isolate_rng: Whether each sample draws from its own random streams, so that batches do
             not depend on threads and your own random state is left alone (see `sample_rng`).
-        device: Where batches are to be: a thread with a stream of its own copies them there ahead
-            of you.  What torch takes for a device: ``"cuda"``, ``"cuda:1"``, an index, a
-            ``torch.device``; the CPU is as None.
+        device: Where batches are copied ahead of you, as torch names it: ``"cuda"``, ``"cuda:1"``,
+            an index, a ``torch.device``; the CPU is as None.
         device_prefetch: Batches that are copied ahead, at least 1.
+        on_error: What is done about a sample that fails: ``"raise"``; ``"skip"``, its batch is
+            made without it; or a function of error and index that returns one of them.
+        max_skipped: Samples left out in an epoch before an error is raised; None for any number.
         snapshot_every_n_steps: Batches from one ``state_dict()`` of your sampler or iterable
             dataset to the next, see `state_dict`; None or 0 for none.
 
@@ -149,6 +151,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         snapshot_every_n_steps: int | None = 1,
         device: Any = None,
         device_prefetch: int = 2,
+        on_error: OnError = "raise",
+        max_skipped: int | None = 1000,
     ) -> None:
         workers = workers_of(threads, num_workers)
         batch_size = plain_int(batch_size)
@@ -157,8 +161,6 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         check_transform(transform, streams=streams)
         seed = seed_of(seed, generator)
         check_window(prefetch, prefetch_factor)
-        if not callable(dataset_copy):
-            check_choice("dataset_copy", dataset_copy, ("auto", "shared", "deep"))
         if plain:
             check_stream(shuffle, sampler, batch_sampler)
         workers = workers_for(workers, streams=streams, plain=plain, transform=transform)
@@ -195,14 +197,15 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         if plain:
             mine["dataset"] = dataset
         self.prefetch_factor = prefetch_factor  # None where torch has 2: see `prefetch`
-        self.prefetch = None if prefetch is None else count("prefetch", prefetch, at_least=1)
+        self.prefetch = prefetch
         self.dataset_copy: DatasetCopy = dataset_copy
-        self.output: Output = output_of(output)
+        self.output: Output = output  # type: ignore[assignment]  # None becomes a choice
         self.transform = transform
         self.seed, self.isolate_rng = seed, isolate_rng
-        self.snapshot_every_n_steps = steps_of(snapshot_every_n_steps)
-        self.device = device
-        self.device_prefetch = count("device_prefetch", device_prefetch, at_least=1)
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self.on_error: OnError = on_error
+        self.max_skipped = max_skipped
+        self.device, self.device_prefetch = device, device_prefetch
         self._opened = check_output(self.output, device)  # a device, and what it was opened as
         self._streams = streams
         self._plain = plain
@@ -219,6 +222,33 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self._pace = Pace()
         self._running = Running(self._name, self._opening())
 
+    @classmethod
+    def from_source(
+        cls,
+        source: Callable[[int], Sequence[Any]],
+        batch_size: int,
+        *,
+        chunk_size: int | None = None,
+        **options: Any,
+    ) -> ThreadLoader[Any]:
+        """Load what a function returns, until it returns nothing, or you stop.
+
+        Args:
+            source: Called with ``batch_size`` whenever its items have run out, by one thread at a
+                time; returns a sequence of samples, or of functions that return one, which all
+                threads call.  An empty one ends the epoch.
+            batch_size: Samples in a batch, at least 1.
+            chunk_size: Functions that a thread calls in a row; by default what takes about 1 ms.
+            options: Other arguments of this class.
+        """
+        items = SourceItems(source, count("batch_size", batch_size, at_least=1))
+        loader = cls(items, batch_size, transform=sample_of, **options)
+        loader._pace = Pace(chunk_size and count("chunk_size", chunk_size, at_least=1))
+        return loader
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, setting(name, value))
+
     def __iter__(self) -> Epoch:  # type: ignore[override]  # not an iterator of torch's
         """Start an epoch; its threads end with it, unless the workers are persistent.
 
@@ -228,7 +258,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             StateError: A state was loaded, and the sampler or dataset does not give what it gave.
         """
         end_thread_at_exit()
-        # Like torch's, all attributes that may be set count from the next epoch on.
+        # All attributes that may be set count from the next epoch on.
         device = self._open_device()
         finish = device if callable(device) else None
         if device is None and self.pin_memory:
@@ -310,8 +340,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs: the arguments, not the threads and slots."""
-        running = ("_running", "_opened")
-        return {name: value for name, value in vars(self).items() if name not in running}
+        return {name: value for name, value in vars(self).items() if name not in _RUNNING}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _opened=(None, None))
@@ -356,40 +385,15 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
     def _opening(self, *, pinned: bool = False) -> Opening:
         device = self._open_device()
-        rows = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
-        window = Window.chosen(
-            self.num_workers,
-            rows=rows if self._batched else 1,
-            whole=self._whole,
-            prefetch=self.prefetch,
-            factor=self.prefetch_factor,
-        )
-        return Opening(
-            self.dataset,
+        return Opening.of(
+            self,
             self._index_sampler,
             streams=self._streams,
             plain=self._plain,
-            rows=self.batch_size,
             batched=self._batched,
             whole=self._whole,
-            drop_last=self.drop_last,
-            workers=self.num_workers,
-            transform=self.transform,
-            init_fn=self.worker_init_fn,
-            how=self.dataset_copy,
-            in_order=bool(self.in_order),
-            isolated=self.isolate_rng,
-            collate_fn=self.collate_fn,
-            output=self.output,
-            window=window,
-            timeout=self.timeout or None,
-            persistent=self.persistent_workers,
             device=None if callable(device) else device,
-            ahead=self.device_prefetch,
             pinned=pinned and self.output == "torch",
-            seed=self.seed,
-            generator=self.generator,
-            every=self.snapshot_every_n_steps or 0,
             pace=self._pace,
             length_told=self._length_told,
         )

@@ -19,6 +19,7 @@ from threadloader.rng import WorkerStream
 from threadloader.sampler_pass import open_pass
 from threadloader.staff import Job, Staff, hire, hire_readers, hire_transformers
 from threadloader.stream import Given
+from threadloader.window import Window
 from threadloader.work import Stages
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from threadloader.position import Position
     from threadloader.sampler_pass import SamplerPass
     from threadloader.seeds import Draws, EpochSeeds
+    from threadloader.skipping import OnError
     from threadloader.stats import Stats
-    from threadloader.window import Window
 
 __all__ = ["Opening"]
 
@@ -67,8 +68,79 @@ class Opening:
     ahead: int  # batches that are copied ahead
     pinned: bool  # whether batches are made in page-locked memory, for the user to copy
     every: int  # batches from one saved state of the user's objects to the next; 0 for none
+    on_error: OnError  # what is done about a sample that fails
+    max_skipped: int | None  # samples that may be left out of an epoch; None for any number
     pace: Pace  # tells how large tickets should be
     length_told: int | None  # of an iterable dataset, if ``len(loader)`` has told it by now
+
+    @classmethod
+    def of(
+        cls,
+        loader: Any,
+        index_sampler: Any,
+        *,
+        streams: bool,
+        plain: bool,
+        batched: bool,
+        whole: bool,
+        device: Device | None,
+        pinned: bool,
+        pace: Pace,
+        length_told: int | None,
+    ) -> Opening:
+        """Return what the attributes of a loader say now.
+
+        Args:
+            loader: A `ThreadLoader`; its public attributes are read.
+            index_sampler: As all others, see the attributes of this class.
+            streams: The same.
+            plain: The same.
+            batched: The same.
+            whole: The same.
+            device: The same.
+            pinned: The same.
+            pace: The same.
+            length_told: The same.
+        """
+        rows = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        window = Window.chosen(
+            loader.num_workers,
+            rows=rows if batched else 1,
+            whole=whole,
+            prefetch=loader.prefetch,
+            factor=loader.prefetch_factor,
+        )
+        return cls(
+            loader.dataset,
+            index_sampler,
+            streams=streams,
+            plain=plain,
+            rows=loader.batch_size,
+            batched=batched,
+            whole=whole,
+            drop_last=loader.drop_last,
+            workers=loader.num_workers,
+            transform=loader.transform,
+            init_fn=loader.worker_init_fn,
+            how=loader.dataset_copy,
+            in_order=bool(loader.in_order),
+            isolated=loader.isolate_rng,
+            collate_fn=loader.collate_fn,
+            output=loader.output,
+            window=window,
+            timeout=loader.timeout or None,
+            persistent=loader.persistent_workers,
+            seed=loader.seed,
+            generator=loader.generator,
+            device=device,
+            ahead=loader.device_prefetch,
+            pinned=pinned,
+            every=loader.snapshot_every_n_steps or 0,
+            on_error=loader.on_error,
+            max_skipped=loader.max_skipped,
+            pace=pace,
+            length_told=length_told,
+        )
 
     @property
     def shares(self) -> bool:
@@ -179,13 +251,14 @@ class Opening:
                 in_order=self.in_order,
                 seed=seed,
                 stream=own,
+                on_error=self.on_error,
             )
         if staff is None:
             pool = None
             fetchers: list[Fetches] = [Fetcher(self.dataset, whole=self.whole)]
         else:
             pool, fetchers = staff.pools[0], staff.fetchers
-        stages = Stages(fetchers, self.whole, self.pace, collation, seed)
+        stages = Stages(fetchers, self.whole, self.pace, collation, seed, self.on_error)
         planner = Planner(sampler_pass, position.lanes[0], batched=self.batched, whole=self.whole)
         # A sampler of the user's may be told which epoch it is between iter() and the first batch.
         eager = sampler_pass.known or not position.restored

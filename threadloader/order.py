@@ -160,20 +160,26 @@ def _drawing(
 class Pace:
     """How long a sample takes, and so how many rows a ticket should have.
 
+    Args:
+        fixed: Rows that one has whatever they take; None to follow the time.
+
     Threads:
         rows: any, with the pool's lock held.
         measured: worker.  Racing updates lose one measurement of many, which is harmless: each
             attribute is stored and loaded whole, on both builds.
     """
 
-    __slots__ = ("_rows_seen", "_seconds")
+    __slots__ = ("_fixed", "_rows_seen", "_seconds")
 
-    def __init__(self) -> None:
+    def __init__(self, fixed: int | None = None) -> None:
+        self._fixed = fixed
         self._seconds = 0.0  # a sample, smoothed
         self._rows_seen = 0
 
     def rows(self, batch_rows: int, threads: int) -> int:
         """Return how many rows of a batch the next ticket should have, at least 1."""
+        if self._fixed is not None:
+            return self._fixed
         if not self._rows_seen:
             return 1
         if batch_rows * self._seconds <= TICKET_SECONDS:

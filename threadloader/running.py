@@ -18,6 +18,7 @@ from threadloader.position import Lane, Position
 from threadloader.ring import FreshSlots, Ring
 from threadloader.roster import Roster
 from threadloader.sampler_pass import mark_between, order_between
+from threadloader.skipping import SkippedSamples, Tally
 from threadloader.state import Begun
 from threadloader.stateful import is_stateful, restore, restore_whole, snapshot
 from threadloader.stats import Stats
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from threadloader.opening import Opening
     from threadloader.ring import RingStatistics
     from threadloader.seeds import Seeds
+    from threadloader.skipping import Skipped
     from threadloader.stats import Totals
 
 __all__ = ["Running", "Statistics"]
@@ -42,6 +44,8 @@ class Statistics:
     window: int  # batches that may be planned ahead at the most
     totals: Totals
     slots: RingStatistics
+    skipped: tuple[Skipped, ...]  # samples left out: the latest 1,000; `skipped_count` is of all
+    skipped_count: int
 
 
 class Running:
@@ -63,6 +67,7 @@ class Running:
         self.stats = Stats()
         self.roster = Roster(name, self.stats)
         self.window = opening.window
+        self._skipped = SkippedSamples()
         self._inline = Worker(0, "the calling thread", self.stats.open())
         self._collation = self._new_collation(opening)
         self._begun: Begun | None = None
@@ -122,6 +127,7 @@ class Running:
         epoch = Epoch(
             feed,
             self._collation,
+            Tally(self._skipped, opening.max_skipped),
             self.window,
             staff=staff,
             owns_staff=not opening.persistent,
@@ -197,6 +203,8 @@ class Running:
             window=self.window.most,
             totals=self.stats.total(),
             slots=self.ring.statistics(),
+            skipped=tuple(self._skipped.latest),
+            skipped_count=self._skipped.count,
         )
 
     def _lanes_between(self, opening: Opening) -> list[Lane]:

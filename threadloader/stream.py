@@ -11,13 +11,15 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from threadloader.errors import ClosedError, StateError
-from threadloader.failure import failure_of
+from threadloader.failure import Failure, failure_of
 from threadloader.pool import Errand
 from threadloader.position import Lane
 from threadloader.rng import begin_samples, end
+from threadloader.skipping import refusal
 from threadloader.stateful import is_stateful, restore, restore_whole, snapshot, states_of
 from threadloader.ticket import Mark, PlannedBatch
 from threadloader.work import OpenBatch, Worker, work_inline
@@ -26,10 +28,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from threadloader.fetch import Cancellable, Fetched
+    from threadloader.progress import Progress
+    from threadloader.skipping import OnError
     from threadloader.ticket import Ticket
-    from threadloader.work import Progress, Stages
+    from threadloader.work import Stages
 
 __all__ = ["Given", "Reading", "Source", "StreamBatch", "read_inline"]
+
+MOST_ERRORS = 100  # of an iterable, in the place of one batch: it may never give a sample again
 
 
 class Source:
@@ -45,6 +51,7 @@ class Source:
         restored: Whether the replica is to be brought to where the lane is.
         goes_on: Whether a later epoch reads the same replica.
         tells: Whether it notes in the lane what the replica is like before it is read.
+        on_error: What is done about a sample that can't be read.
 
     Threads:
         start, read: one thread, the worker that owns it; `start` also the consumer, before.
@@ -62,6 +69,7 @@ class Source:
         restored: bool = False,
         goes_on: bool = False,
         tells: bool = False,
+        on_error: OnError = "raise",
     ) -> None:
         self.number = number
         self.position = 0  # samples that were read
@@ -74,6 +82,9 @@ class Source:
         self._every = every
         self._goes_on = goes_on
         self._tells = tells
+        self._on_error = on_error
+        # Errors in the batch that was read last, and the rows that would have been those samples'.
+        self.skipped: list[tuple[int, Exception]] = []
         self._fresh: Any = None  # the dataset's state before another was restored
         self._iterator: Iterator[Any] | None = None
         self._started = False
@@ -145,10 +156,11 @@ class Source:
             return None
         rows = 1 if self._rows is None else self._rows
         samples: list[Any] = []
+        self.skipped = []
         iterator = self._iterator
         try:
             while len(samples) < rows and not epoch.cancelled:
-                samples.append(next(iterator))
+                self._take(samples, rows, epoch)
         except StopIteration:
             self._iterator = None
             if not samples or self._drop_last:
@@ -172,6 +184,36 @@ class Source:
             self._let_go()
         self.mark = mark if self._every else None
         return samples
+
+    def _take(self, samples: list[Any], rows: int, epoch: Cancellable) -> None:
+        """Add samples up to ``rows``, or to one that can't be read and is left out."""
+        iterator: Any = self._iterator
+        try:
+            while len(samples) < rows and not epoch.cancelled:
+                samples.append(next(iterator))
+        except StopIteration:
+            raise
+        except Exception as error:
+            if not self._leaves_out(iterator, len(samples), error):
+                raise
+        finally:
+            del samples  # the error keeps this frame
+
+    def _leaves_out(self, iterator: Any, row: int, error: Exception) -> bool:
+        """Whether reading goes on after an error, without the sample that it came for.
+
+        Only an iterator that is written as a class does: a generator has ended with its error, and
+        with it all that is made of one, ``map`` say.
+        """
+        goes_on = isinstance(getattr(type(iterator), "__next__", None), FunctionType)
+        if not goes_on or len(self.skipped) >= MOST_ERRORS:
+            return False
+        refused = refusal(self._on_error, error, self.position + row)
+        if refused is not None and refused is not error:
+            raise refused
+        if refused is None:
+            self.skipped.append((row, error))
+        return refused is None
 
     def _let_go(self) -> None:
         """See to it that the next pass is whole, after one that was begun in its middle."""
@@ -221,7 +263,18 @@ class Given:
         self.dataset = dataset
         self._transform = transform
 
-    def fetch(self, ticket: Ticket, epoch: Cancellable, seed: int | None = None) -> Fetched:
+    def can_fetch_singly(self, plan: PlannedBatch) -> bool:  # noqa: ARG002  # as a `Fetcher`
+        """Whether samples are one by one: they are."""
+        return True
+
+    def fetch(
+        self,
+        ticket: Ticket,
+        epoch: Cancellable,
+        seed: int | None = None,
+        *,
+        singly: bool = False,  # noqa: ARG002  # as a `Fetcher`
+    ) -> Fetched:
         """Return the samples of a ticket; like `Fetcher.fetch`."""
         read: list[Any] = ticket.batch.drawn
         if self._transform is None:
@@ -237,14 +290,12 @@ class Given:
                 if epoch.cancelled:
                     break
                 transformed.append(transform(read[row]))
+            return transformed, None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
-            done = len(transformed)
-            transformed.clear()  # the error keeps this frame
-            return done, error
+            return transformed, error
         finally:
             end()
-            del self, ticket, epoch, read, transform
-        return transformed, None
+            del self, ticket, epoch, read, transform, transformed  # the error keeps this frame
 
 
 class StreamBatch(OpenBatch):
@@ -302,7 +353,7 @@ def _read(
     worker: Worker,
 ) -> None:
     """Read one batch; see `work._work` for why locals are dropped."""
-    samples = None
+    samples = failure = None
     try:
         if progress.cancelled:
             return
@@ -316,6 +367,9 @@ def _read(
             return
         rows, position = range(len(samples)), batch.source.position - len(samples)
         batch.begin(PlannedBatch(batch.plan.sequence, rows, samples, position, label="row"))
+        for row, error in batch.source.skipped:
+            failure = failure_of(error, None, batch.plan, worker.place)
+            batch.unread.append(Failure(failure.error, row))
         if hand_on is None:
             work_inline(batch, worker)
         else:
@@ -324,5 +378,5 @@ def _read(
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:
-        samples = None
+        samples = failure = None
         del batch, stages, progress, hand_on

@@ -9,36 +9,32 @@ reused before.
 
 from __future__ import annotations
 
-import atexit
-import os
-import weakref
 from dataclasses import dataclass
 from functools import partial
-from threading import Condition, RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from threadloader.errors import ThreadLoaderError
 from threadloader.failure import Failure, failure_of, strip
 from threadloader.order import Pace, TicketCutter
-from threadloader.pool import begin_exit
 from threadloader.rng import begin_batch, end
+from threadloader.skipping import refusal
+from threadloader.ticket import Ticket
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from threadloader.collate import Collation
     from threadloader.device import Event
     from threadloader.fetch import Fetches
     from threadloader.filling import Filling, Sent
     from threadloader.pool import Job
+    from threadloader.progress import Progress
+    from threadloader.skipping import OnError
     from threadloader.stats import Counters
-    from threadloader.ticket import PlannedBatch, Ticket
+    from threadloader.ticket import PlannedBatch
 
 __all__ = [
     "FailedBatch",
     "OpenBatch",
-    "Progress",
     "Stages",
     "Worker",
     "work_inline",
@@ -63,134 +59,7 @@ class Stages:
     pace: Pace
     collation: Collation
     seed: int | None = None  # of the random streams of samples and batches; None for none
-
-
-# Every epoch that may have open batches: the process-wide hook of the interpreter's exit.  It is
-# registered after that of the pool, which is imported above, and so runs before it: first no
-# sample starts, then threads end.
-_epochs: weakref.WeakSet[Progress] = weakref.WeakSet()
-_epochs_lock = RLock()  # a finalizer of the user's may run inside, and start an epoch
-
-
-def _forget_epochs() -> None:
-    """Start afresh in a forked child: no epoch of the parent's goes on, and a lock may be held."""
-    global _epochs, _epochs_lock  # of the process, and this is a new one
-    _epochs, _epochs_lock = weakref.WeakSet(), RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_epochs)
-
-
-@atexit.register
-def _cancel_all() -> None:
-    """Cancel every epoch; a consumer that goes on in an exit handler is told that it is closed."""
-    begin_exit()
-    with _epochs_lock:
-        epochs = list(_epochs)
-    for progress in epochs:
-        progress.close()
-
-
-class Progress:
-    """What workers report and the consumer waits for.
-
-    Invariants, whenever ``_changed`` is not held:
-        1. A batch that is done has no running ticket, and never changes again.
-
-    Threads:
-        finished, collated: worker.
-        wait, wait_for_any, close: consumer.
-        cancel: shared, also from a finalizer; it takes no lock.
-    """
-
-    def __init__(self) -> None:
-        with _epochs_lock:
-            _epochs.add(self)
-        self.cancelled = False  # only ever set; read and written whole, on both builds
-        # Told of each batch that is done, and of the end; called with the lock held, or by a
-        # finalizer: it must do no more than `SimpleQueue.put` does.
-        self.told: Callable[[], None] = _nobody
-        self._changed = Condition()
-        # All below, and the progress of each open batch: guarded by _changed.
-        self._awaited: OpenBatch | None = None
-        self._any_awaited = False
-
-    def cancel(self) -> None:
-        """Let no further sample be fetched."""
-        self.cancelled = True
-
-    def finished(self, batch: OpenBatch, ticket: Ticket, failure: Failure | None) -> bool:
-        """Count a ticket's rows; return whether the batch is now to be collated."""
-        with self._changed:
-            # The loser is let go after the lock: its frames may hold finalizers of the user's.
-            loser = batch.keep_lowest(failure)  # noqa: F841
-            batch.missing -= ticket.stop - ticket.start
-            if batch.missing or self.cancelled:
-                return False
-            if batch.failure is None:
-                return True
-            self._let_go(batch)
-            return False
-
-    def collated(self, batch: OpenBatch, failure: Failure | None) -> None:
-        """Let the consumer have a batch."""
-        with self._changed:
-            loser = batch.keep_lowest(failure)  # noqa: F841  # let go after the lock
-            self._let_go(batch)
-
-    def wait(self, batch: OpenBatch, timeout: float | None = None) -> bool:
-        """Wait until ``batch`` is done, or the epoch is closed; return False if it takes too long.
-
-        Args:
-            batch: The batch.
-            timeout: Seconds; None waits for ever.
-        """
-        # Unlocked first: one attribute load, and a batch that is done stays so.
-        if batch.done:
-            return True
-        with self._changed:
-            self._awaited = batch
-            try:
-                return self._changed.wait_for(lambda: batch.done or self.cancelled, timeout)
-            finally:
-                self._awaited = None
-
-    def wait_for_any(self, batches: Iterable[OpenBatch], timeout: float | None = None) -> bool:
-        """Wait until one of ``batches`` is done, as `wait` does for one."""
-        with self._changed:
-            self._any_awaited = True
-            try:
-                return self._changed.wait_for(
-                    lambda: self.cancelled or any(batch.done for batch in batches), timeout
-                )
-            finally:
-                self._any_awaited = False
-
-    def tell_nobody(self) -> None:
-        """Let go of whoever was told of batches."""
-        self.told = _nobody
-
-    def close(self) -> None:
-        """Cancel, and wake a consumer that waits in another thread."""
-        self.cancel()
-        with self._changed:
-            self._changed.notify_all()
-        self.told()
-
-    def _let_go(self, batch: OpenBatch) -> None:
-        batch.done = True
-        if batch is self._awaited or self._any_awaited:
-            self._changed.notify_all()
-        self.told()
-
-    def has(self, batch: OpenBatch) -> bool:
-        """Whether there is nothing to wait for."""
-        return batch.done
-
-
-def _nobody() -> None:
-    """There is nobody to tell."""
+    on_error: OnError = "raise"  # what is done about samples that fail
 
 
 class OpenBatch:
@@ -214,6 +83,8 @@ class OpenBatch:
         "missing",
         "plan",
         "sent",
+        "skipped",
+        "unread",
     )
 
     filling: Filling  # all three: of a stream's batch only once it was read
@@ -227,6 +98,8 @@ class OpenBatch:
         self.failure: Failure | None = None
         self.done = False
         self.exhausted = False  # whether there was nothing to read; it is not returned then
+        self.skipped: list[Failure] = []  # of the rows left out; appending is atomic on both builds
+        self.unread: list[Failure] = []  # of samples that would have been rows
         # The copier's, if there is one: whether the copy was begun, or the batch failed; and what
         # is on its way to the device.
         self.arrived = False
@@ -244,6 +117,16 @@ class OpenBatch:
         self.missing = len(plan.indices)
         workers = len(stages.fetchers)
         self._cutter = TicketCutter(plan, stages.pace, workers, whole=stages.whole)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to return, once it is done without a failure."""
+        return self.exhausted or bool(self.skipped and len(self.skipped) == len(self.plan.indices))
+
+    def leave_out(self, failure: Failure) -> None:
+        """Make the batch without the row that failed."""
+        self.filling.leave_out(failure.row)
+        self.skipped.append(failure)
 
     def claim(self) -> Job[Worker] | None:
         """Return the next ticket as a job, or None after the last."""
@@ -303,9 +186,7 @@ def _fill(
         samples, failed = stages.fetchers[worker.number].fetch(ticket, progress, stages.seed)
         fetched = perf_counter()
         if failed is not None:
-            # __getitems__ does not tell which of its samples failed.
-            row = None if stages.whole else ticket.start + samples
-            return failure_of(failed, row, batch.plan, worker.place)
+            return _go_on(batch, ticket, samples, failed, stages, progress, worker)
         if progress.cancelled:
             return None  # not all of them were fetched
         batch.filling.write(ticket.start, ticket.stop, samples)
@@ -318,6 +199,55 @@ def _fill(
     finally:
         samples = failed = None
         del batch, ticket, stages, progress
+
+
+def _go_on(
+    batch: OpenBatch,
+    ticket: Ticket,
+    samples: Any,
+    failed: BaseException | None,
+    stages: Stages,
+    progress: Progress,
+    worker: Worker,
+) -> Failure | None:
+    """Do the rest of a ticket without the samples that fail, unless one is to be raised.
+
+    Args:
+        batch: The batch.
+        ticket: Which rows of it.
+        samples: Those before the one that failed.
+        failed: Its error.
+        stages: What workers need.
+        progress: Of the epoch.
+        worker: The calling thread.
+    """
+    plan, fetcher = batch.plan, stages.fetchers[worker.number]
+    start, singly = ticket.start, stages.whole
+    failure: Failure | None = None
+    refused: BaseException | None = None
+    try:
+        if singly:  # __getitems__ does not tell which of its samples failed
+            if stages.on_error == "raise" or not fetcher.can_fetch_singly(plan):
+                return failure_of(failed, None, plan, worker.place)  # type: ignore[arg-type]
+            samples, failed = fetcher.fetch(ticket, progress, stages.seed, singly=True)
+        while failed is not None:
+            failure = failure_of(failed, start + len(samples), plan, worker.place)
+            refused = refusal(stages.on_error, failure.error, plan.indices[failure.row])
+            if refused is not None:
+                return Failure(refused, failure.row)
+            if samples:
+                batch.filling.write(start, failure.row, samples)
+            batch.leave_out(failure)
+            start, samples, failed = failure.row + 1, [], None
+            if start < ticket.stop:
+                rest = Ticket(plan, start, ticket.stop)
+                samples, failed = fetcher.fetch(rest, progress, stages.seed, singly=singly)
+        if samples and not progress.cancelled:
+            batch.filling.write(start, ticket.stop, samples)
+        return None
+    finally:
+        samples = failed = failure = refused = None
+        del batch, ticket, stages, progress, fetcher
 
 
 def _finish(batch: OpenBatch, worker: Worker, seed: int | None) -> Failure | None:
@@ -356,7 +286,7 @@ class FailedBatch:
     """Stands in the window for a batch that could not be planned: an error, in its place."""
 
     done = True
-    exhausted = False
+    empty = exhausted = False
 
     def __init__(self, error: Exception) -> None:
         if isinstance(error, ThreadLoaderError):

@@ -74,12 +74,12 @@ class Tensor:
     """A type that no object has."""
 
 
-class Dataset:
-    """A type that no object has."""
+class Dataset(Generic[T_co]):
+    """The base of this package's map-style datasets; torch's would be it."""
 
 
-class IterableDataset:
-    """A type that no object has."""
+class IterableDataset(Dataset[T_co]):
+    """The base of this package's iterable datasets, which workers read replicas of."""
 
 
 class DataLoader(Generic[T_co]):
@@ -285,12 +285,12 @@ def view_of(memory: Any, offset: int, dtype: Any, shape: Any) -> NoReturn:
     raise NotImplementedError(memory, offset, dtype, shape)
 
 
-def is_dataset(value: object) -> bool:  # noqa: ARG001  # same signature as with torch
-    """Return False: torch's Dataset does not exist."""
-    return False
+def is_dataset(value: object) -> bool:
+    """Whether ``value`` is a dataset of this package; torch's do not exist."""
+    return isinstance(value, Dataset)
 
 
-def is_subset(dataset: object) -> bool:  # noqa: ARG001  # the same
+def is_subset(dataset: object) -> bool:  # noqa: ARG001  # same signature as with torch
     """There is no `Subset`."""
     return False
 

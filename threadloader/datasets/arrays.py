@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["ArrayDataset"]
 
 
-class ArrayDataset(_torch.Dataset):
+class ArrayDataset(_torch.Dataset[Any]):
     """Rows of arrays: sample ``i`` is row ``i`` of each.
 
     A `ThreadLoader` writes the rows of a batch straight into the batch's memory, with one call an

@@ -1,0 +1,165 @@
+"""What workers report of an epoch, and what its consumer waits for.
+
+Every epoch that goes on is known here, so that all end when the interpreter does.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from threading import Condition, RLock
+from typing import TYPE_CHECKING, Protocol
+
+from threadloader.pool import begin_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from threadloader.failure import Failure
+    from threadloader.ticket import Ticket
+
+__all__ = ["Awaited", "Progress"]
+
+
+class Awaited(Protocol):
+    """A batch that somebody may wait for.
+
+    Threads:
+        all but an unlocked look at ``done``: guarded by its `Progress`.
+    """
+
+    done: bool
+    missing: int  # rows
+    failure: Failure | None
+
+    def keep_lowest(self, failure: Failure | None) -> Failure | None:
+        """Note an error, unless a lower row has one; return the one of the two that is not kept."""
+
+
+# Every epoch that may have open batches: the process-wide hook of the interpreter's exit.  It is
+# registered after that of the pool, which is imported above, and so runs before it: first no
+# sample starts, then threads end.
+_epochs: weakref.WeakSet[Progress] = weakref.WeakSet()
+_epochs_lock = RLock()  # a finalizer of the user's may run inside, and start an epoch
+
+
+def _forget_epochs() -> None:
+    """Start afresh in a forked child: no epoch of the parent's goes on, and a lock may be held."""
+    global _epochs, _epochs_lock  # of the process, and this is a new one
+    _epochs, _epochs_lock = weakref.WeakSet(), RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_epochs)
+
+
+@atexit.register
+def _cancel_all() -> None:
+    """Cancel every epoch; a consumer that goes on in an exit handler is told that it is closed."""
+    begin_exit()
+    with _epochs_lock:
+        epochs = list(_epochs)
+    for progress in epochs:
+        progress.close()
+
+
+class Progress:
+    """What workers report and the consumer waits for.
+
+    Invariants, whenever ``_changed`` is not held:
+        1. A batch that is done has no running ticket, and never changes again.
+
+    Threads:
+        finished, collated: worker.
+        wait, wait_for_any, close: consumer.
+        cancel: shared, also from a finalizer; it takes no lock.
+    """
+
+    def __init__(self) -> None:
+        with _epochs_lock:
+            _epochs.add(self)
+        self.cancelled = False  # only ever set; read and written whole, on both builds
+        # Told of each batch that is done, and of the end; called with the lock held, or by a
+        # finalizer: it must do no more than `SimpleQueue.put` does.
+        self.told: Callable[[], None] = _nobody
+        self._changed = Condition()
+        # All below, and the progress of each open batch: guarded by _changed.
+        self._awaited: Awaited | None = None
+        self._any_awaited = False
+
+    def cancel(self) -> None:
+        """Let no further sample be fetched."""
+        self.cancelled = True
+
+    def finished(self, batch: Awaited, ticket: Ticket, failure: Failure | None) -> bool:
+        """Count a ticket's rows; return whether the batch is now to be collated."""
+        with self._changed:
+            # The loser is let go after the lock: its frames may hold finalizers of the user's.
+            loser = batch.keep_lowest(failure)  # noqa: F841
+            batch.missing -= ticket.stop - ticket.start
+            if batch.missing or self.cancelled:
+                return False
+            if batch.failure is None:
+                return True
+            self._let_go(batch)
+            return False
+
+    def collated(self, batch: Awaited, failure: Failure | None) -> None:
+        """Let the consumer have a batch."""
+        with self._changed:
+            loser = batch.keep_lowest(failure)  # noqa: F841  # let go after the lock
+            self._let_go(batch)
+
+    def wait(self, batch: Awaited, timeout: float | None = None) -> bool:
+        """Wait until ``batch`` is done, or the epoch is closed; return False if it takes too long.
+
+        Args:
+            batch: The batch.
+            timeout: Seconds; None waits for ever.
+        """
+        # Unlocked first: one attribute load, and a batch that is done stays so.
+        if batch.done:
+            return True
+        with self._changed:
+            self._awaited = batch
+            try:
+                return self._changed.wait_for(lambda: batch.done or self.cancelled, timeout)
+            finally:
+                self._awaited = None
+
+    def wait_for_any(self, batches: Iterable[Awaited], timeout: float | None = None) -> bool:
+        """Wait until one of ``batches`` is done, as `wait` does for one."""
+        with self._changed:
+            self._any_awaited = True
+            try:
+                return self._changed.wait_for(
+                    lambda: self.cancelled or any(batch.done for batch in batches), timeout
+                )
+            finally:
+                self._any_awaited = False
+
+    def tell_nobody(self) -> None:
+        """Let go of whoever was told of batches."""
+        self.told = _nobody
+
+    def close(self) -> None:
+        """Cancel, and wake a consumer that waits in another thread."""
+        self.cancel()
+        with self._changed:
+            self._changed.notify_all()
+        self.told()
+
+    def _let_go(self, batch: Awaited) -> None:
+        batch.done = True
+        if batch is self._awaited or self._any_awaited:
+            self._changed.notify_all()
+        self.told()
+
+    def has(self, batch: Awaited) -> bool:
+        """Whether there is nothing to wait for."""
+        return batch.done
+
+
+def _nobody() -> None:
+    """There is nobody to tell."""
