@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from threadloader import ClosedError, ThreadLoader, collate, epoch, pool, ring, stats, work
+from threadloader import (
+    ClosedError,
+    ThreadLoader,
+    collate,
+    epoch,
+    pool,
+    progress,
+    ring,
+    stats,
+    work,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +42,7 @@ class Thread(it.Thread):
 
 @pytest.fixture(autouse=True)
 def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(work, "Condition", it.Condition)
+    monkeypatch.setattr(progress, "Condition", it.Condition)
     monkeypatch.setattr(ring, "Condition", it.Condition)
     monkeypatch.setattr(collate, "Lock", it.Lock)
     monkeypatch.setattr(stats, "Lock", it.Lock)
@@ -79,7 +89,7 @@ def _error_of(batches: Iterator[Any]) -> tuple[type[Exception], object]:
     pytest.fail("no error")
 
 
-SWITCHED = [module.__file__ for module in (collate, epoch, pool, ring, stats, work)]
+SWITCHED = [module.__file__ for module in (collate, epoch, pool, progress, ring, stats, work)]
 
 
 def _explore(scenario: Callable[[], None], iterations: int = 25) -> None:

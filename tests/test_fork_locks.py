@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has 
 SCRIPT = """
 import os, signal, sys, threading
 sys.modules["torch"] = None
-from threadloader import ThreadLoader, pool, work
+from threadloader import ThreadLoader, pool, progress
 
 loader = ThreadLoader(range(100), 4, threads=2, prefetch=2, persistent_workers={persistent})
 iterator = iter(loader)
@@ -49,7 +49,7 @@ done.set()
 holder.join()
 print(os.waitstatus_to_exitcode(status))
 """
-LOCKS = ["work._epochs_lock", "pool._teams_lock", "iterator._progress._changed"]
+LOCKS = ["progress._epochs_lock", "pool._teams_lock", "iterator._progress._changed"]
 DOES = {
     "ends": "sys.exit(7)",
     "loads": "sys.exit(7 if sum(len(batch) for batch in loader) == 100 else 1)",

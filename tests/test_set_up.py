@@ -14,7 +14,7 @@ from streams import join_workers
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader import epoch as epoch_module
-from threadloader import work as work_module
+from threadloader import progress as progress_module
 from threadloader import worker as worker_module
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def test_the_timeout_is_that_of_init_fn_and_batch_together(
 
     clock = itertools.count(step=3)  # three seconds from one look to the next
     monkeypatch.setattr(worker_module, "Condition", telling(init))
-    monkeypatch.setattr(work_module, "Condition", telling(sample))
+    monkeypatch.setattr(progress_module, "Condition", telling(sample))
     monkeypatch.setattr(epoch_module, "perf_counter", lambda: next(clock))
     loader = ThreadLoader(
         Gated(), threads=1, timeout=100, worker_init_fn=lambda _: init.wait(PATIENCE)
