@@ -7,8 +7,10 @@ only copy, against a bare loop over two pinned buffers; and loops that compute a
 and decoding take, against the same loop on one resident batch.  Rivals are torch's DataLoader at
 its best number of workers, and the usual prefetcher on top of it.  Times are the device's: events
 in the consumer's stream, the loader running on past the last one, so that no batch that was ready
-before the first counts for more than it should.  Exit code 1: a batch was wrong or a target was
-missed; 2: there is no GPU.
+before the first counts for more than it should.
+
+``--quick`` is for a first look.  Exit code 1: a batch was wrong or a target was
+missed; 2: a wrong option; 3: there is no GPU.
 """
 
 from __future__ import annotations
@@ -60,9 +62,10 @@ def main() -> int:
     """Check, measure, print; return the exit code."""
     options = _options()
     if not _cuda.is_available():
-        built = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
-        print(f"no GPU: torch {torch.__version__}, built for {built}, finds none", file=sys.stderr)
-        return 2
+        version = f"no GPU found: this torch ({torch.__version__}) is built"
+        built = f"for CUDA {torch.version.cuda}, but sees no device, or no driver"
+        print(version, built if torch.version.cuda else "without CUDA", file=sys.stderr)
+        return 3
     machine = describe()
     print(machine_lines([(python_label(), machine)]))
     gpu = f"{_cuda.get_device_name()}, CUDA {torch.version.cuda}"
@@ -99,13 +102,17 @@ def _options() -> argparse.Namespace:
     """Read the command line."""
     cores = usable_cores()
     parser = argparse.ArgumentParser(
-        prog="python -m benches.gpu", description=(__doc__ or "").partition("\n")[0]
+        prog="python -m benches.gpu",
+        description=(__doc__ or "").partition("\n")[0],
+        epilog="exit code 1: a wrong batch or a missed target; 2: a wrong option; 3: no GPU",
     )
-    parser.add_argument("--quick", action="store_true", help="under a minute, rough figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="few batches and rounds, rough figures"
+    )
     parser.add_argument("--batches", type=int, help="to verify, 0 for none (100,000; quick 4,000)")
     parser.add_argument("--rounds", type=int, help="0 to verify alone (5; quick 2)")
     parser.add_argument("--seconds", type=float, help="of one measurement (0.8; quick 0.2)")
-    parser.add_argument("--threads", type=int, default=min(16, cores), help="(%(default)s)")
+    parser.add_argument("--threads", type=int, default=min(16, cores), help="of ours (%(default)s)")
     parser.add_argument("--json", type=Path, help="file for all figures")
     options = parser.parse_args()
     quick = {"batches": 4000, "rounds": 2, "seconds": 0.2}
@@ -113,8 +120,11 @@ def _options() -> argparse.Namespace:
     for name, value in defaults.items():
         if getattr(options, name) is None:
             setattr(options, name, value)
-    if options.threads < 1:
-        parser.error(f"--threads must be at least 1, got {options.threads}")
+    for name, least in (("threads", 1), ("batches", 0), ("rounds", 0)):
+        if getattr(options, name) < least:
+            parser.error(f"--{name} must be at least {least}, got {getattr(options, name)}")
+    if options.json and not options.json.parent.is_dir():
+        parser.error(f"--json: there is no folder {options.json.parent}")
     tried = (cores // 2, cores) if options.quick else (2, 4, cores // 2, cores)
     options.workers = sorted({max(1, min(workers, cores)) for workers in tried})
     return options

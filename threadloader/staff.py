@@ -282,6 +282,8 @@ def _error_of(init_fn: Any, number: int) -> BaseException | None:
         init_fn(number)
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         BaseException.with_traceback(error, error.__traceback__ and error.__traceback__.tb_next)
+        with suppress(BaseException):  # an error that refuses notes
+            error.add_note(f"in worker_init_fn of worker {number}")
         return error
     finally:
         del init_fn

@@ -44,19 +44,30 @@ NO_DEVICES: list[Any] = ["gpu", "", "cuda:-1", "cuda:x", -1, 1.5, True, [], torc
 
 
 @pytest.mark.parametrize("value", NO_DEVICES, ids=repr)
-def test_what_is_no_device_is_a_type_error_that_says_so(value: Any) -> None:
-    with pytest.raises(TypeError, match=r"device must be what torch\.device\(\) accepts"):
+def test_what_is_no_device_is_refused_in_one_line_that_says_so(value: Any) -> None:
+    kind = ValueError if isinstance(value, str) else TypeError
+    with pytest.raises(kind, match=r"device must be what torch\.device\(\) accepts") as caught:
         ThreadLoader(range(3), device=value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_device_without_data_is_refused() -> None:
+    with pytest.raises(ValueError, match="holds no data"):
+        ThreadLoader(range(3), device=META)
 
 
 @without_accelerator
 @pytest.mark.parametrize(
-    "value", ["cuda", "cuda:1", torch.device("cuda"), "mps", "xpu", 0, 3], ids=repr
+    "value",
+    ["cuda", "cuda:1", torch.device("cuda"), "mps", "xpu", 0, 3, np.int64(0)],
+    ids=repr,
 )
 def test_a_device_that_is_not_there_is_a_runtime_error_that_names_it(value: Any) -> None:
     with pytest.raises(RuntimeError) as caught:
         ThreadLoader(range(3), device=value)
-    assert f"device={value!r}" in str(caught.value)
+    named = int(value) if isinstance(value, np.integer) else value
+    assert f"device={named!r}" in str(caught.value)
+    assert "without one: device='cuda' if torch.cuda.is_available()" in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [None, "cpu", "cpu:0", torch.device("cpu")], ids=repr)
@@ -71,7 +82,7 @@ def test_the_cpu_is_as_none(value: Any, threads: int, spawn: Spawn) -> None:
 @without_accelerator
 def test_a_device_is_checked_again_when_it_is_changed(spawn: Spawn) -> None:
     loader: ThreadLoader[Any] = ThreadLoader(range(4), 2)
-    for value, kind in (("cuda", RuntimeError), ("gpu", TypeError)):
+    for value, kind in (("cuda", RuntimeError), ("gpu", ValueError)):
         loader.device = value
         with pytest.raises(kind, match="device"):
             iter(loader)

@@ -268,9 +268,11 @@ class Generator:
 
 
 def open_device(value: Any) -> Any:
-    """Return a device that is none of torch's; refuse all others."""
+    """Return a device that is none of torch's, or None for the CPU; refuse all others."""
     if hasattr(value, "receive"):
         return value
+    if value == "cpu":
+        return None
     msg = f"device={value!r} needs torch: pip install threadloader[torch]"
     raise ModuleNotFoundError(msg, name="torch")
 
@@ -325,7 +327,7 @@ def is_extended() -> bool:
 
 
 def _missing(*_: Any, **__: Any) -> NoReturn:
-    msg = "torch is not installed"
+    msg = "this needs torch: pip install threadloader[torch]"
     raise ModuleNotFoundError(msg, name="torch")
 
 

@@ -5,6 +5,7 @@ The one seam to a device.  Tests have a second implementation of it, whose copie
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from threading import Lock
@@ -28,6 +29,8 @@ __all__ = ["adopted_device", "open_device", "page_locked", "view_of"]
 # least no two workers make page-locked ones at once.
 _making = Lock()
 
+_WITHOUT = "without one: device='cuda' if torch.cuda.is_available() else 'cpu'"
+
 _DTYPES: dict[str, torch.dtype] = {
     np.dtype(code).str: torch.from_numpy(np.empty(0, code)).dtype
     for code in (*"?bBhHiIlqefdFD", np.uint64)
@@ -45,13 +48,17 @@ def open_device(value: Any) -> Device | Callable[[Any], Any] | None:
 
     Raises:
         RuntimeError: The device is not there; the message says what is missing.
+        ValueError: It is the name of no device, or of one that holds no data.
         TypeError: It is no device.
     """
     if hasattr(value, "receive"):
         device: Device = value
         return device
     wanted = _device(value)
-    if wanted.type in ("cpu", "meta"):
+    if wanted.type == "meta":
+        msg = f"device={value!r} holds no data: batches can't be copied to it"
+        raise ValueError(msg)
+    if wanted.type == "cpu":
         return None
     _check_there(wanted, value)
     if wanted.type == "mps":  # it has no streams to copy on
@@ -61,15 +68,18 @@ def open_device(value: Any) -> Device | Callable[[Any], Any] | None:
 
 def _device(value: Any) -> torch.device:
     """Return a device of torch's."""
+    if isinstance(value, np.integer):
+        value = int(value)
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if whole and torch.accelerator.current_accelerator() is None:
         msg = f"device={value!r} is not there: this torch ({torch.__version__}) has no accelerator"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{msg}; {_WITHOUT}")
     try:
         return torch.device(value)
     except (RuntimeError, TypeError) as error:
-        msg = f"device must be what torch.device() accepts, but got {value!r}: {error}"
-        raise TypeError(msg) from error
+        why = str(error).partition("\n")[0]
+        msg = f"device must be what torch.device() accepts, but got {value!r}: {why}"
+        raise (ValueError if isinstance(value, str) else TypeError)(msg) from error
 
 
 def _check_there(wanted: torch.device, value: Any) -> None:
@@ -78,10 +88,11 @@ def _check_there(wanted: torch.device, value: Any) -> None:
     if present is None or present.type != wanted.type:
         has = "no accelerator" if present is None else f"{present.type!r} alone"
         msg = f"device={value!r} needs a torch with {wanted.type!r}; {torch.__version__} has {has}"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{msg}; {_WITHOUT}")
     if not torch.accelerator.is_available():
+        hidden = " (CUDA_VISIBLE_DEVICES is set)" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
         msg = f"device={value!r} is not there: torch finds no such device, or no driver for it"
-        raise RuntimeError(msg)
+        raise RuntimeError(f"{msg}{hidden}; {_WITHOUT}")
     count = torch.accelerator.device_count()
     index: int | None = wanted.index
     if index is not None and index >= count:
