@@ -93,18 +93,30 @@ class Collation:
         """Whether these are the function and the output that it was made for."""
         return self._made_of[0] is collate_fn and self._made_of[1] == output
 
-    def open(self, rows: int) -> Filling:
-        """Start a batch of ``rows`` samples."""
+    @property
+    def packs(self) -> bool:
+        """Whether several batches may be made as one: no code of the user's sees them."""
+        extended = self._extensible and _torch.is_extended()
+        return self._direct and self.pinned is None and not extended
+
+    def open(self, rows: int, ends: tuple[int, ...] = ()) -> Filling:
+        """Start a batch of ``rows`` samples.
+
+        Args:
+            rows: Samples.
+            ends: Of several batches that are made as one, the row after each one's last.
+        """
         if not self._batched:
             return SampleFilling(self.function)
+        function = partial(_in_parts, self.function, ends) if ends else self.function
         if not self._direct or (self._extensible and _torch.is_extended()):
-            return ListFilling(self.function, default=self._direct)
+            return ListFilling(function, default=self._direct)
         skip = self._skip
         if skip > 0:
             self._skip = skip - 1
-            return ListFilling(self.function, default=True)
+            return ListFilling(function, default=True)
         self._most_rows = max(rows, self._most_rows)
-        return _SlotFilling(self, rows, self._most_rows)
+        return _SlotFilling(self, function, rows, self._most_rows, ends)
 
     def learn(self, layout: Layout) -> None:
         """Lay out the batches that are opened from now on like this."""
@@ -146,7 +158,9 @@ class _SlotFilling:
         "_aside",
         "_collation",
         "_deciding",
+        "_ends",
         "_fields",
+        "_function",
         "_layout",
         "_left_out",
         "_result",
@@ -156,8 +170,17 @@ class _SlotFilling:
         "_whole",
     )
 
-    def __init__(self, collation: Collation, rows: int, slot_rows: int) -> None:
+    def __init__(
+        self,
+        collation: Collation,
+        function: Callable[[Any], Any],
+        rows: int,
+        slot_rows: int,
+        ends: tuple[int, ...] = (),
+    ) -> None:
         self._collation = collation
+        self._function = function
+        self._ends = ends
         self._rows = rows
         self._slot_rows = slot_rows
         self._aside: dict[int, list[Any]] = {}  # first row -> samples that are not written
@@ -201,7 +224,7 @@ class _SlotFilling:
             self._collation.slots.free(self._slot)
             self._slot = None
         self._collation.fell_back(samples)
-        self._result, failed = collated(self._collation.function, samples, default=True)
+        self._result, failed = collated(self._function, samples, default=True)
         self._whole = _NOTHING
         return failed
 
@@ -218,7 +241,7 @@ class _SlotFilling:
             if layout.write(samples, self._fields, 0):
                 return None
             self.let_go()
-        self._result, failed = collated(self._collation.function, samples, default=True)
+        self._result, failed = collated(self._function, samples, default=True)
         if failed is not None and failed[1] is not None:
             return failed[0], rows[failed[1]]
         return failed
@@ -235,7 +258,10 @@ class _SlotFilling:
         if self._collation.pinned is not None:
             return layout.batch_of(self._fields, self._rows, partial(_torch.view_of, slot.source))
         root: NDArray[Any] = self._collation.ring.lease(slot)
-        return layout.batch(root, self._fields, self._rows, self._collation.convert)
+        convert = self._collation.convert
+        if self._ends:
+            return layout.parts(root, self._fields, self._ends, convert)
+        return layout.batch(root, self._fields, self._rows, convert)
 
     def send(self, device: Device) -> Sent:
         slot, layout = self._slot, self._layout
@@ -308,6 +334,12 @@ class _SlotFilling:
                 samples.append(self._layout.read(self._fields, row))
             row += 1
         return samples
+
+
+def _in_parts(function: Callable[[Any], Any], ends: tuple[int, ...], samples: Any) -> Any:
+    """Collate several batches; see `ticket.PlannedBatch`."""
+    starts = (0, *ends)
+    return iter([function(samples[start:end]) for start, end in zip(starts, ends, strict=False)])
 
 
 def _layout_of(rows: Rows) -> Layout:

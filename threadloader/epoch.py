@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader.copier import Copier
 from threadloader.errors import ClosedError
+from threadloader.pack import Pack
 from threadloader.pool import end_thread_at_exit
 from threadloader.progress import Progress
 from threadloader.work import FailedBatch, OpenBatch
@@ -110,14 +111,14 @@ class Epoch(Iterator[Any]):
         # Held while one thread gets its batch, the dataset's code in the calling thread included:
         # threads that share an iterator take turns.  Re-entrant, or a sample that asks for the
         # next batch would wait for itself.  All below: guarded by _turn, but that `close` may
-        # put an empty window in place at any moment.
+        # empty the window at any moment.
         self._turn = RLock()
         self._open: deque[OpenBatch | FailedBatch] = deque()  # drawn and not yet returned, in order
         self._drawn_all = False
         self._ended = False  # all were returned
+        self._pack: Pack | None = None  # batches that were made as one, and not all returned
         self._failed: Callable[[], None] | None = None  # counts the batch whose error was raised
-        # Ends the pool's threads, or lets persistent ones drop what is cancelled.
-        self._signals: list[Callable[[], None]] = []
+        self._signals: list[Callable[[], None]] = []  # end the threads, or wake persistent ones
         if staff is not None:
             self._signals.append(staff.stop if owns_staff else staff.wake)
         if self._copier is not None:
@@ -135,13 +136,14 @@ class Epoch(Iterator[Any]):
         self._collation.ring.warn_if_hoarded()
         try:
             with self._turn:
+                pack = self._pack
+                if pack is not None:
+                    return self._next_of(pack)
                 batch = self._due()
                 failure = batch.failure
                 receipt = self._receipt(batch)
                 if failure is None:
-                    taken = self._take(batch)
-                    if self._finish is not None:
-                        taken = self._finish(taken)
+                    taken = self._finished(self._take(batch))
                     receipt()
             if failure is not None:
                 raise failure.error
@@ -158,7 +160,7 @@ class Epoch(Iterator[Any]):
             if self._copier is not None and isinstance(batch, OpenBatch):
                 self._copier.drop(batch)  # unless it was taken
             # The frame of this call stays with an error that is raised.
-            batch = failure = taken = receipt = None
+            batch = failure = taken = receipt = pack = None
             del self
 
     def close(self) -> None:
@@ -179,6 +181,7 @@ class Epoch(Iterator[Any]):
             return
         self._progress.close()
         self._open = deque()  # not cleared: the consumer may be iterating over it
+        self._pack = None
         self._feed.end()
         for signal in self._signals:
             signal()
@@ -186,6 +189,21 @@ class Epoch(Iterator[Any]):
             self._staff.nudge()
         if self._copier is not None:
             self._copier.nudge()
+
+    def _next_of(self, pack: Pack) -> Any:
+        """Return the next of several batches that were made as one."""
+        if self._progress.cancelled:
+            raise _closed()
+        number = pack.returned
+        taken = self._finished(pack.take())
+        self._stats.delivered(0.0)
+        self._feed.receipt(pack.batch, number)()
+        if pack.empty:
+            self._pack = None
+        return taken
+
+    def _finished(self, taken: Any) -> Any:
+        return taken if self._finish is None else self._finish(taken)
 
     def _due(self) -> OpenBatch | FailedBatch:
         """Return the next batch for the consumer, done or failed."""
@@ -329,19 +347,19 @@ class Epoch(Iterator[Any]):
 
     def _draw(self) -> None:
         """Draw batches from the sampler until the window is full."""
-        room = 1
-        if self._staff is not None:
-            room = self._window.room(self._collation.first_nbytes or 0)
+        nbytes = self._collation.first_nbytes or 0
+        packing = self._feed.packs and self._copier is None and self._collation.packs
+        most = self._window.pack(nbytes) if packing else 1
+        room = 1 if self._staff is None else max(1, self._window.room(nbytes) // most)
         while not (self._drawn_all or self._progress.cancelled) and len(self._open) < room:
             try:
-                batch = self._feed.draw(self._progress)
+                batch = self._feed.draw(self._progress, most)
                 if batch is None:
                     self._drawn_all = True
                     return
             except Exception as error:  # noqa: BLE001  # raised in its place, after what came before
                 end_thread_at_exit()
-                # Of an epoch that another thread has closed nobody wants it, and it would keep
-                # this frame, and with it the iterator.
+                # Of a closed epoch nobody wants it, and it would keep this frame.
                 if not self._progress.cancelled:
                     self._open.append(FailedBatch(error))
                 return
@@ -351,8 +369,14 @@ class Epoch(Iterator[Any]):
 
     def _take(self, batch: OpenBatch | FailedBatch) -> Any:
         """Return a batch that did not fail."""
-        if self._copier is None or isinstance(batch, FailedBatch):
+        if isinstance(batch, FailedBatch):
             return batch.take()
+        if self._copier is None:
+            taken = batch.take()
+            if not batch.plan.ends:
+                return taken
+            self._pack = Pack(batch, taken)
+            return self._pack.take()
         sent = self._copier.take(batch)
         if self._drawn_all and not self._open:
             self._copier.end()  # a loop over len(loader) never asks for StopIteration

@@ -41,9 +41,14 @@ class Feed(Protocol):
     """
 
     eager: bool  # whether batches may be planned before the first is asked for
+    packs: bool  # whether several batches may be made as one
 
-    def draw(self, progress: Progress) -> OpenBatch | None:
+    def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:
         """Plan the next batch and give it to the threads; None after the last.
+
+        Args:
+            progress: Of the epoch.
+            most: Batches that may be made as one, if they ``pack``.
 
         Raises:
             Exception: What the sampler raises; the next call goes on with what it yields then.
@@ -55,8 +60,13 @@ class Feed(Protocol):
     def left(self, batch: OpenBatch) -> None:
         """Take note that ``batch`` left the window."""
 
-    def receipt(self, batch: OpenBatch) -> Callable[[], None]:
-        """Return what is called once ``batch`` was delivered: it counts from then on."""
+    def receipt(self, batch: OpenBatch, number: int = 0) -> Callable[[], None]:
+        """Return what is called once ``batch`` was delivered: it counts from then on.
+
+        Args:
+            batch: The batch.
+            number: Of several that were made as one, from 0.
+        """
 
     def returned(self) -> None:
         """Take note that one more batch is returned to the consumer."""
@@ -91,6 +101,8 @@ class SamplerFeed:
         eager: bool = True,
     ) -> None:
         self.eager = eager
+        # An error would be that of all of them, and rows left out would be nobody's.
+        self.packs = stages.on_error == "raise" and all(each.gathers for each in stages.fetchers)
         self._planner = planner
         self._position = position
         self._stages = stages
@@ -98,10 +110,10 @@ class SamplerFeed:
         self._stream = stream
         self._end = _nothing if stream is None else redirect_for(stream)
 
-    def draw(self, progress: Progress) -> OpenBatch | None:
+    def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
         try:
-            plan = self._planner.draw()
+            plan = self._planner.draw(most)
         except StateError:
             self._position.refused = True
             raise
@@ -121,9 +133,10 @@ class SamplerFeed:
     def left(self, batch: OpenBatch) -> None:
         """Do nothing: a sampler ends by itself."""
 
-    def receipt(self, batch: OpenBatch) -> Callable[[], None]:
+    def receipt(self, batch: OpenBatch, number: int = 0) -> Callable[[], None]:
         """Return what counts it as delivered; see `Feed`."""
-        return partial(self._position.lanes[0].delivered, batch.plan.sequence, batch.plan.mark)
+        plan = batch.plan
+        return partial(self._position.lanes[0].delivered, plan.sequence + number, plan.mark)
 
     def returned(self) -> None:
         """Do nothing."""
@@ -155,7 +168,7 @@ class StreamFeed:
         stream: As for `SamplerFeed`.
     """
 
-    eager = True
+    eager, packs = True, False
 
     def __init__(
         self,
@@ -189,7 +202,7 @@ class StreamFeed:
                 for source in sources:
                     source.start()  # at iter(), as torch does without workers
 
-    def draw(self, progress: Progress) -> OpenBatch | None:
+    def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:  # noqa: ARG002
         """Plan the next batch; see `Feed`."""
         if not self._turns:
             return None
@@ -228,7 +241,7 @@ class StreamFeed:
         if batch.source in self._turns:
             self._turns.remove(batch.source)
 
-    def receipt(self, batch: OpenBatch) -> Callable[[], None]:
+    def receipt(self, batch: OpenBatch, number: int = 0) -> Callable[[], None]:  # noqa: ARG002
         """Return what counts it as delivered; see `Feed`."""
         if not isinstance(batch, StreamBatch):
             return _nothing

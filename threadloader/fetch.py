@@ -65,6 +65,10 @@ class Fetches(Protocol):
     def can_fetch_singly(self, plan: PlannedBatch) -> bool:
         """Whether samples of a batch can be fetched one by one."""
 
+    @property
+    def gathers(self) -> bool:
+        """Whether samples are rows of arrays, which are written without code of the user's."""
+
 
 def fetches_whole_batches(dataset: Any) -> bool:
     """Whether ``dataset.__getitems__`` is to be called, with all indices of a batch at once."""
@@ -122,6 +126,11 @@ class Fetcher:
         if isinstance(indices, np.ndarray):
             indices = indices.tolist()
         return self._fetch_each(indices, epoch, batch.position + ticket.start, seed)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether samples are rows of arrays; see `Fetches`."""
+        return self._source is not None
 
     def can_fetch_singly(self, plan: PlannedBatch) -> bool:
         """Whether samples of a batch can be fetched one by one."""

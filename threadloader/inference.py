@@ -11,22 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader.layout import (
-    ArrayLeaf,
-    DictNode,
-    Layout,
-    ScalarLeaf,
-    SequenceNode,
-    TextLeaf,
-    leaves_of,
-)
+from threadloader.layout import DictNode, Layout, SequenceNode, leaves_of
+from threadloader.leaves import ArrayLeaf, ScalarLeaf, TextLeaf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from numpy.typing import NDArray
 
-    from threadloader.layout import Leaf, Node
+    from threadloader.layout import Node
+    from threadloader.leaves import Leaf
 
 __all__ = ["describe", "infer"]
 

@@ -18,22 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader import _torch
+from threadloader.leaves import Leaf, TextLeaf, uniform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
 __all__ = [
-    "ArrayLeaf",
     "DictNode",
     "Layout",
-    "Leaf",
     "Node",
-    "ScalarLeaf",
     "SequenceNode",
-    "TextLeaf",
     "leaves_of",
 ]
 
@@ -48,85 +44,6 @@ Field = Any  # one leaf of the whole batch while it is written: an array, or a l
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayLeaf:
-    """A leaf of plain arrays or plain CPU tensors of one dtype and shape."""
-
-    kind: type  # numpy.ndarray, numpy.memmap or torch.Tensor, exactly
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    def write(self, column: Sequence[Any], field: NDArray[Any], start: int) -> bool:
-        """Write a column from row ``start`` on; return False if it does not fit."""
-        if not _uniform(map(type, column), self.kind):
-            return False
-        try:
-            arrays = _torch.arrays_of(column) if self.kind is _torch.Tensor else column
-            if self.shape:
-                # concatenate() itself refuses another dtype and any other axis than the first.
-                height = self.shape[0]
-                if not _uniform(map(len, arrays), height):
-                    return False
-            else:
-                height = 1
-                arrays = [array[np.newaxis] for array in arrays]
-            out = field[start * height : (start + len(arrays)) * height]
-            np.concatenate(arrays, out=out, casting="no")
-        except (TypeError, ValueError, RuntimeError):
-            # Another dtype or number of axes; a sparse tensor, or one that requires grad.
-            return False
-        return True
-
-    def read(self, field: NDArray[Any], row: int) -> Any:
-        """Return a copy of one row."""
-        height = self.shape[0] if self.shape else 1
-        array = field[row * height : (row + 1) * height].reshape(self.shape).copy()
-        return _torch.tensor_of(array) if self.kind is _torch.Tensor else array
-
-
-@dataclass(frozen=True, slots=True)
-class ScalarLeaf:
-    """A leaf of Python or NumPy numbers of one type."""
-
-    kind: type
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...] = ()
-
-    def write(self, column: Sequence[Any], field: NDArray[Any], start: int) -> bool:
-        """Write a column from row ``start`` on; return False if it does not fit."""
-        if not _uniform(map(type, column), self.kind):
-            return False
-        try:
-            # Given its dtype, NumPy raises for an int beyond it instead of choosing another.
-            field[start : start + len(column)] = np.array(column, dtype=self.dtype)
-        except OverflowError:
-            return False
-        return True
-
-    def read(self, field: NDArray[Any], row: int) -> Any:
-        """Return a copy of one row."""
-        return self.kind(field[row])
-
-
-@dataclass(frozen=True, slots=True)
-class TextLeaf:
-    """A leaf of str or bytes: it takes no memory of the slot, but a list of its own."""
-
-    kind: type
-    gathered: Callable[[list[Any]], Any]  # default_collate gives a tuple inside sequences
-
-    def write(self, column: Sequence[Any], field: list[Any], start: int) -> bool:
-        """Write a column from row ``start`` on; return False if it does not fit."""
-        if not _uniform(map(type, column), self.kind):
-            return False
-        field[start : start + len(column)] = column
-        return True
-
-    def read(self, field: list[Any], row: int) -> Any:
-        """Return a copy of one row."""
-        return field[row]
-
-
-@dataclass(frozen=True, slots=True)
 class DictNode:
     """Samples that are dicts with the same keys in the same order."""
 
@@ -136,7 +53,7 @@ class DictNode:
     def split(self, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
         """Add a column for each leaf; return False if a sample does not fit."""
         # The batch has its first sample's order of keys, so the order has to be equal too.
-        if not _uniform(map(type, samples), dict) or not _uniform(map(tuple, samples), self.keys):
+        if not uniform(map(type, samples), dict) or not uniform(map(tuple, samples), self.keys):
             return False
         return all(
             _split(child, [sample[key] for sample in samples], columns)
@@ -160,7 +77,7 @@ class SequenceNode:
 
     def split(self, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
         """Add a column for each leaf; return False if a sample does not fit."""
-        if not _uniform(map(type, samples), self.kind):
+        if not uniform(map(type, samples), self.kind):
             return False
         try:
             parts = list(zip(*samples, strict=True))
@@ -181,15 +98,7 @@ class SequenceNode:
         return tuple(items) if self.kind is tuple else self.kind(*items)
 
 
-Leaf = ArrayLeaf | ScalarLeaf | TextLeaf
 Node = Leaf | DictNode | SequenceNode
-
-
-def _uniform(values: Iterable[Any], value: Any) -> bool:
-    # list.count() compares in C, identity first: about 15 ns a sample, where a generator
-    # expression takes 50 (one run on 3.11).
-    listed = list(values)
-    return listed.count(value) == len(listed)
 
 
 def _split(node: Node, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
@@ -309,6 +218,31 @@ class Layout:
             rows,
             lambda offset, dtype, shape: convert(np.ndarray(shape, dtype, root, offset)),
         )
+
+    def parts(
+        self,
+        root: NDArray[np.uint8],
+        fields: list[Field],
+        ends: Sequence[int],
+        convert: Callable[[NDArray[Any]], Any],
+    ) -> Iterator[Any]:
+        """Yield several batches that were written as one; see `batch`.
+
+        Args:
+            root: All bytes of the memory that ``fields`` lie in.
+            fields: From `fields`, written; of a layout without text.
+            ends: The row after the last of each.
+            convert: Called with each leaf's array ``(rows, *shape)``.
+        """
+        rows = ends[-1]
+        leaves: list[NDArray[Any]] = []
+        self.batch(root, fields, rows, leaves.append)
+        start = 0
+        for end in ends:
+            yield _build(
+                self._root, iter([convert(leaf[start:end]) for leaf in leaves]), batch=True
+            )
+            start = end
 
     def batch_of(
         self,

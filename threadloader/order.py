@@ -7,7 +7,8 @@ size can follow what the samples before them took.  No threads and no data here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from threadloader.ticket import PlannedBatch, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from threadloader.position import Lane
     from threadloader.sampler_pass import SamplerPass
@@ -54,8 +54,11 @@ class Planner:
         self._compared = sampler.known
         self._drawing = _drawing(sampler, batched=batched, whole=whole)
 
-    def draw(self) -> PlannedBatch | None:
+    def draw(self, most: int = 1) -> PlannedBatch | None:
         """Return the next batch that was not delivered, or None after the last.
+
+        Args:
+            most: Batches that may be planned as one.
 
         Raises:
             StateError: The sampler does not give what it gave; raised again by each further call.
@@ -72,7 +75,24 @@ class Planner:
             self._ahead.discard(batch.sequence)
             self._lane.drawn_again(batch.sequence, batch.mark)
             batch = self._draw()
-        return batch
+        if most == 1 or batch is None or self._ahead or not self._sampler.own:
+            return batch
+        return self._with_next(batch, most - 1)
+
+    def _with_next(self, first: PlannedBatch, more: int) -> PlannedBatch:
+        """Return a batch and those after it as one; they are ranges or arrays of indices."""
+        batches = [first]
+        while len(batches) <= more and (batch := self._draw()) is not None:
+            batches.append(batch)
+        if len(batches) == 1:
+            return first
+        ends = tuple(accumulate(len(batch.indices) for batch in batches))
+        indices: Any
+        if isinstance(first.indices, range):
+            indices = range(first.indices.start, first.indices.start + ends[-1])
+        else:
+            indices = np.concatenate([batch.indices for batch in batches])
+        return PlannedBatch(first.sequence, indices, indices, first.position, ends=ends)
 
     def _compare_length(self) -> None:
         """Compare the sampler's length with what it was; now, as it may depend on an epoch."""

@@ -263,6 +263,8 @@ class Given:
         self.dataset = dataset
         self._transform = transform
 
+    gathers = False
+
     def can_fetch_singly(self, plan: PlannedBatch) -> bool:  # noqa: ARG002  # as a `Fetcher`
         """Whether samples are one by one: they are."""
         return True

@@ -30,7 +30,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """One batch as the sampler gave it; nothing of it is loaded yet."""
+    """One batch as the sampler gave it; nothing of it is loaded yet.
+
+    Or several small ones that follow one another, to be made as one and delivered one by one.
+    """
 
     sequence: int  # position of the batch in the epoch, from 0
     indices: Sequence[Any] | NDArray[Any]  # one entry a row
@@ -39,6 +42,12 @@ class PlannedBatch:
     label: str = "index"  # what an entry of ``indices`` is, for notes on errors
     # Of the sampler after this batch: its state, or a number that follows from what it gave.
     mark: Mark | int | None = field(default=None, compare=False)
+    ends: tuple[int, ...] = ()  # of several: the row after each one's last
+
+    @property
+    def batches(self) -> int:
+        """How many batches it is."""
+        return len(self.ends) or 1
 
 
 @dataclass(frozen=True, slots=True)

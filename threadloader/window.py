@@ -10,6 +10,8 @@ WINDOW = 4  # batches at least: one in use, one due, two in the making
 SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
 UNKNOWN_ROWS = 16  # samples in a batch of unknown size
 SMALL_NBYTES = 16 << 20  # bytes that such a window may take
+PACK_NBYTES = 1 << 20  # bytes of several batches that are made as one
+PACKS = 4  # at least, in a window of them
 LARGE_NBYTES = 1 << 30  # bytes that any window may take, as long as two batches fit
 
 
@@ -50,6 +52,14 @@ class Window:
     def most(self) -> int:
         """Batches at the most, whatever their size."""
         return self.batches if self.fixed else max(self.batches, SMALL_WINDOW)
+
+    def pack(self, nbytes: int) -> int:
+        """Return how many batches may be made as one.
+
+        Args:
+            nbytes: Bytes of the first batch delivered; 0 if unknown.
+        """
+        return max(1, min(self.room(nbytes) // PACKS, PACK_NBYTES // nbytes)) if nbytes else 1
 
     def room(self, nbytes: int) -> int:
         """Return how many batches to plan.

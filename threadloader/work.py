@@ -113,7 +113,7 @@ class OpenBatch:
         """Open the batch for its rows; called once, before the pool has it."""
         stages = self._stages
         self.plan = plan
-        self.filling = stages.collation.open(len(plan.indices))
+        self.filling = stages.collation.open(len(plan.indices), plan.ends)
         self.missing = len(plan.indices)
         workers = len(stages.fetchers)
         self._cutter = TicketCutter(plan, stages.pace, workers, whole=stages.whole)
@@ -140,7 +140,7 @@ class OpenBatch:
         return self._cutter.left()
 
     def take(self) -> Any:
-        """Return the batch, once it is done without a failure."""
+        """Return the batch, once it is done without a failure; of several an iterator."""
         return self.filling.take()
 
     def keep_lowest(self, failure: Failure | None) -> Failure | None:

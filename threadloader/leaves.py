@@ -1,0 +1,110 @@
+"""The leaves of samples: arrays, numbers, text; how a column of them is written into a batch.
+
+What does not fit exactly is refused, never converted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from threadloader import _torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["ArrayLeaf", "Leaf", "ScalarLeaf", "TextLeaf", "uniform"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayLeaf:
+    """A leaf of plain arrays or plain CPU tensors of one dtype and shape."""
+
+    kind: type  # numpy.ndarray, numpy.memmap or torch.Tensor, exactly
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def write(self, column: Sequence[Any], field: NDArray[Any], start: int) -> bool:
+        """Write a column from row ``start`` on; return False if it does not fit."""
+        if not uniform(map(type, column), self.kind):
+            return False
+        try:
+            arrays = _torch.arrays_of(column) if self.kind is _torch.Tensor else column
+            if self.shape:
+                # concatenate() itself refuses another dtype and any other axis than the first.
+                height = self.shape[0]
+                if not uniform(map(len, arrays), height):
+                    return False
+            else:
+                height = 1
+                arrays = [array[np.newaxis] for array in arrays]
+            out = field[start * height : (start + len(arrays)) * height]
+            np.concatenate(arrays, out=out, casting="no")
+        except (TypeError, ValueError, RuntimeError):
+            # Another dtype or number of axes; a sparse tensor, or one that requires grad.
+            return False
+        return True
+
+    def read(self, field: NDArray[Any], row: int) -> Any:
+        """Return a copy of one row."""
+        height = self.shape[0] if self.shape else 1
+        array = field[row * height : (row + 1) * height].reshape(self.shape).copy()
+        return _torch.tensor_of(array) if self.kind is _torch.Tensor else array
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarLeaf:
+    """A leaf of Python or NumPy numbers of one type."""
+
+    kind: type
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...] = ()
+
+    def write(self, column: Sequence[Any], field: NDArray[Any], start: int) -> bool:
+        """Write a column from row ``start`` on; return False if it does not fit."""
+        if not uniform(map(type, column), self.kind):
+            return False
+        try:
+            # Given its dtype, NumPy raises for an int beyond it instead of choosing another.
+            field[start : start + len(column)] = np.array(column, dtype=self.dtype)
+        except OverflowError:
+            return False
+        return True
+
+    def read(self, field: NDArray[Any], row: int) -> Any:
+        """Return a copy of one row."""
+        return self.kind(field[row])
+
+
+@dataclass(frozen=True, slots=True)
+class TextLeaf:
+    """A leaf of str or bytes: it takes no memory of the slot, but a list of its own."""
+
+    kind: type
+    gathered: Callable[[list[Any]], Any]  # default_collate gives a tuple inside sequences
+
+    def write(self, column: Sequence[Any], field: list[Any], start: int) -> bool:
+        """Write a column from row ``start`` on; return False if it does not fit."""
+        if not uniform(map(type, column), self.kind):
+            return False
+        field[start : start + len(column)] = column
+        return True
+
+    def read(self, field: list[Any], row: int) -> Any:
+        """Return a copy of one row."""
+        return field[row]
+
+
+Leaf = ArrayLeaf | ScalarLeaf | TextLeaf
+
+
+def uniform(values: Iterable[Any], value: Any) -> bool:
+    """Whether all values equal one."""
+    # list.count() compares in C, identity first: about 15 ns a sample, where a generator
+    # expression takes 50 (one run on 3.11).
+    listed = list(values)
+    return listed.count(value) == len(listed)
