@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader.dataset_copy import copy_dataset, copy_transform
+from threadloader.datasets.per_thread import close_here
 from threadloader.fetch import Fetcher
 from threadloader.pool import Pool
 from threadloader.random_hooks import isolated
@@ -270,6 +271,8 @@ def _enter(
                 startup.begun(number, _error_of(init_fn, number))
             yield Worker(number, f"worker {number}", counters)
     finally:
+        # A thread's end would do it, too, but by then it has neither a name nor storage.
+        close_here()
         job.stats.retire(counters)
         # An error of init_fn keeps this frame, too.
         dataset = init_fn = None
