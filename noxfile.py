@@ -8,6 +8,7 @@ reference counts of constants, and a file missing from the wheel fails here firs
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,22 @@ def clients(session: nox.Session) -> None:
     """Run packages that use a DataLoader, or augment samples, with a ThreadLoader."""
     add_torch(session)
     install(session, ".", "clients")
-    run_pytest(session, "tests/clients", "tests/conformance/test_random_transforms.py")
+    beside = ("tests/conformance/test_random_transforms.py", "tests/datasets/test_images.py")
+    run_pytest(session, "tests/clients", *beside)
+
+
+@nox.session(python="3.11")
+def pillow_simd(session: nox.Session) -> None:
+    """Build Pillow-SIMD in Pillow's place, and run the image tests on it."""
+    if platform.machine() not in {"x86_64", "AMD64"}:
+        session.skip("its instructions are those of x86")
+    install(session, ".", "test")
+    session.install("--only-binary=:all:", "simplejpeg>=1.9")
+    # There are no wheels; needs a C compiler and the headers of libjpeg and zlib.
+    build = ("--no-binary=pillow-simd", "--no-deps", "pillow-simd>=12")
+    session.install(*build, env={"CC": "cc -mavx2"})
+    tests = ("test_decode.py", "test_images.py", "test_image_fuzz.py")
+    run_pytest(session, *(f"tests/datasets/{name}" for name in tests))
 
 
 @nox.session(python="3.13")

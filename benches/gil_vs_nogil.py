@@ -75,14 +75,14 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benches.gil_vs_nogil", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("builds", nargs="+", type=_labelled, metavar="label=python")
+    parser.add_argument("builds", nargs="+", type=labelled_python, metavar="label=python")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.5, help="least time of a measurement")
     parser.add_argument("--json", type=Path, help="file for all figures")
     return parser.parse_args()
 
 
-def _labelled(argument: str) -> tuple[str, str]:
+def labelled_python(argument: str) -> tuple[str, str]:
     """Split ``label=python``."""
     label, separator, python = argument.partition("=")
     if not (label and separator and python):

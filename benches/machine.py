@@ -17,7 +17,10 @@ from typing import Any
 
 __all__ = ["describe", "gil_enabled", "python_label", "usable_cores"]
 
-PACKAGES = ("numpy", "pillow", "torch", "threadloader")
+PACKAGES = (
+    *("numpy", "pillow", "pillow-simd", "simplejpeg", "leanjpeg-simple", "torch"),
+    "threadloader",
+)
 
 
 def usable_cores() -> int:

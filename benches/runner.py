@@ -24,7 +24,15 @@ from benches.machine import usable_cores
 from benches.record import Answer, Question
 from benches.workloads.catalog import WORKLOADS
 
-__all__ = ["MeasurementError", "ask", "calibrate", "describe", "find_python", "make_photos"]
+__all__ = [
+    "MeasurementError",
+    "ask",
+    "calibrate",
+    "decoders",
+    "describe",
+    "find_python",
+    "make_photos",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -68,6 +76,12 @@ def describe(python: str) -> dict[str, Any]:
 def calibrate(python: str) -> int:
     """Return the iterations of the pure-Python workload for ``python``."""
     return int(_run(python, "benches.workloads.spin"))
+
+
+def decoders(python: str) -> list[str]:
+    """Return the image decoders that ``python`` has, the fastest first."""
+    names: list[str] = json.loads(_run(python, "benches.workloads.decoded"))
+    return names
 
 
 def make_photos(pythons: list[str]) -> None:

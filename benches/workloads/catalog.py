@@ -21,7 +21,10 @@ from benches.workloads.spin import PurePython
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["WORKLOADS", "Dataset", "Workload"]
+__all__ = ["DECODERS", "SIDES", "WORKLOADS", "Dataset", "Workload"]
+
+DECODERS = ("leanjpeg-simple", "simplejpeg", "pillow-simd", "pillow")
+SIDES = (None, 224)  # pixels; None for images as they are
 
 
 class Dataset(Protocol):
@@ -72,6 +75,18 @@ def _photos(length: int, _: int) -> Dataset:
     return Photos(length)
 
 
+def _decoded(decoder: str, side: int | None) -> Workload:
+    """Make the workload of one decoder; needs Pillow."""
+
+    def make(length: int, _: int) -> Dataset:
+        from benches.workloads.decoded import Decoded
+
+        return Decoded(length, decoder, side)
+
+    what = f"decoded and resized to {side}" if side else "decoded"
+    return Workload(f"JPEG 500x375, {what} by {decoder}, batch 16", 16, 512, make)
+
+
 WORKLOADS = {
     "photos": Workload(
         "JPEG 500x375, decode and resize to 224 with Pillow, batch 64",
@@ -104,4 +119,9 @@ WORKLOADS = {
         samples_per_worker=4096,
         make=PurePython,
     ),
+    **{
+        f"{decoder} {side or 'full'}": _decoded(decoder, side)
+        for decoder in DECODERS
+        for side in SIDES
+    },
 }

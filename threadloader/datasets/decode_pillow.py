@@ -1,0 +1,214 @@
+"""The only dataset module that imports Pillow: open a picture, load it whole, make it RGB.
+
+All rules on what a picture means are Pillow's or are here, so that a faster decoder, which gives
+the same pixels, changes nothing but the time.  Pillow's own switch to accept broken files
+(``ImageFile.LOAD_TRUNCATED_IMAGES``) belongs to the whole process: where it is on, it stays on for
+everybody else, and what is decoded within `only_whole_files` is not touched by it.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+try:
+    import PIL
+    from PIL import (  # the plug-ins, because Pillow opens only formats that are registered
+        BmpImagePlugin,  # noqa: F401
+        GifImagePlugin,  # noqa: F401
+        Image,
+        ImageFile,
+        JpegImagePlugin,  # noqa: F401
+        MpoImagePlugin,  # noqa: F401
+        PngImagePlugin,  # noqa: F401
+        PpmImagePlugin,  # noqa: F401
+        TiffImagePlugin,  # noqa: F401
+        UnidentifiedImageError,
+        WebPImagePlugin,  # noqa: F401
+    )
+except ModuleNotFoundError as error:
+    error.add_note("images are decoded with Pillow: pip install 'threadloader[images]'")
+    raise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Pixels = Image.Image | NDArray[np.uint8]  # RGB; an array has shape (height, width, 3)
+
+__all__ = ["NAME", "Picture", "UnidentifiedImageError", "only_whole_files", "resize"]
+
+# Pillow-SIMD is imported as PIL, too; its releases are Pillow's with a post-release number.
+NAME = "pillow-simd" if ".post" in PIL.__version__ else "pillow"
+
+# None that runs a program (EPS) or opens another file.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
+
+# Some releases of libjpeg are content with less, and give the rest of the picture in grey.
+END_OF_IMAGE = b"\xff\xd9"
+
+# Each takes the time of a whole picture, and may be 31 bytes long; encoders write about 10.
+MAX_SCANS = 100
+START_OF_SCAN = b"\xff\xda"
+
+ORIENTATION = 0x0112  # the tag's number in EXIF and TIFF
+
+
+class _OnElsewhere:
+    """What is true in all threads but those that are within `only_whole_files`.
+
+    Threads:
+        all: shared; each has an attribute of its own.
+    """
+
+    def __init__(self) -> None:
+        self.thread = threading.local()
+
+    def __bool__(self) -> bool:
+        return not getattr(self.thread, "strict", False)
+
+
+_ON_ELSEWHERE = _OnElsewhere()
+
+
+@contextmanager
+def only_whole_files() -> Iterator[None]:
+    """Have Pillow raise for broken files in this thread, whatever LOAD_TRUNCATED_IMAGES says.
+
+    Where it is True, it becomes an object that is true in all other threads.  Pillow has no
+    argument for it, and looks at it in many places: a file that ends early, a broken stream.
+    """
+    if not ImageFile.LOAD_TRUNCATED_IMAGES:
+        yield
+        return
+    ImageFile.LOAD_TRUNCATED_IMAGES = _ON_ELSEWHERE  # type: ignore[assignment]  # used as a bool
+    _ON_ELSEWHERE.thread.strict = True
+    try:
+        yield
+    finally:
+        _ON_ELSEWHERE.thread.strict = False
+
+
+class Picture:
+    """A picture whose header is read and whose pixels are not.
+
+    Args:
+        data: The file's bytes.
+        max_pixels: Most pixels (width times height) that are decoded.
+
+    Raises:
+        ValueError: It has more pixels; or is a JPEG that has no end, or too many scans.
+        Exception: What Pillow raises for a header that it can't read; there are many kinds.
+
+    Threads:
+        all: distinct, one object a call.
+    """
+
+    def __init__(self, data: bytes, max_pixels: int) -> None:
+        file = io.BytesIO(data)
+        self._image = Image.open(file, formats=FORMATS)
+        self.width, self.height = self._image.size
+        if self.width * self.height > max_pixels:
+            msg = (
+                f"{self.width:,} x {self.height:,} pixels are more than max_pixels={max_pixels:,}: "
+                "a decompression bomb, or raise the limit"
+            )
+            raise ValueError(msg)
+        if self.is_jpeg:
+            self._check_jpeg(data, file.tell())
+        if self._image.format == "PNG":  # Pillow itself skips the check sums of the pixels
+            self._image.verify()
+            self._image = Image.open(io.BytesIO(data), formats=("PNG",))
+
+    def _check_jpeg(self, data: bytes, header: int) -> None:
+        """Look for what decoders take as it comes.
+
+        Raises:
+            ValueError: It has no end, or an absurd number of scans.
+        """
+        if data.rfind(END_OF_IMAGE, header) < 0:
+            raise ValueError("the JPEG ends before its end marker: truncated, or filled up")
+        if self._image.info.get("progressive") and (scans := data.count(START_OF_SCAN)) > MAX_SCANS:
+            raise ValueError(f"{scans:,} scans in one JPEG, made to keep a decoder busy")
+
+    @property
+    def is_jpeg(self) -> bool:
+        """Whether it can be made smaller while it is decoded."""
+        return self._image.format in {"JPEG", "MPO"}
+
+    @property
+    def is_plain_jpeg(self) -> bool:
+        """Whether any JPEG decoder gives the same pixels as Pillow: grey or colour, 8 bits."""
+        return self.is_jpeg and self._image.mode in {"L", "RGB"}
+
+    @property
+    def orientation(self) -> int:
+        """EXIF's orientation, 1 to 8; 1 where there is none, or none that can be read."""
+        if self._image.format == "TIFF":  # Pillow turns it itself
+            return 1
+        found = 1
+        with suppress(Exception):  # damaged metadata does not damage the picture
+            found = self._image.getexif().get(ORIENTATION, 1)
+        return found if found in range(1, 9) else 1
+
+    def load(self, scale: int = 1) -> Image.Image:
+        """Decode it, and make it RGB.
+
+        Args:
+            scale: 1, 2, 4 or 8: by how much a JPEG is made smaller while it is decoded, sides
+                rounded up.  Other formats are decoded as they are.
+
+        Raises:
+            Exception: What Pillow raises for pixels that it can't decode; there are many kinds.
+        """
+        image = self._image
+        if scale > 1:  # draft() decodes at least what it is asked for: so rounded down here
+            image.draft(None, (max(1, self.width // scale), max(1, self.height // scale)))
+        image.load()
+        return _to_rgb(image)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Return a picture in 8-bit RGB; `threadloader.datasets.decode.decode` states the rules.
+
+    Raises:
+        ValueError: Its samples have no scale: floats, or integers beyond 16 bits.
+    """
+    mode = image.mode
+    if mode == "RGB":
+        return image
+    if mode.startswith("I"):
+        image = _high_bytes(image)
+    elif mode == "F":
+        raise ValueError("floating-point samples have no scale that makes 8 bits of them")
+    # Else Pillow warns of some kinds of transparency, which is dropped, whatever its kind.
+    image.info.pop("transparency", None)
+    return image.convert("RGB")
+
+
+def _high_bytes(image: Image.Image) -> Image.Image:
+    """Return a grey picture of 16 bits in 8: its high bytes, as Pillow reads 16-bit colour."""
+    samples = np.asarray(image)
+    if image.mode == "I" and (samples.min() < 0 or samples.max() > 0xFFFF):
+        raise ValueError("integer samples beyond 16 bits have no scale that makes 8 bits of them")
+    return Image.fromarray((samples >> 8).astype(np.uint8))
+
+
+def resize(
+    image: Pixels, size: tuple[int, int], box: tuple[float, float, float, float]
+) -> Image.Image:
+    """Return a part of a picture in another size.
+
+    Args:
+        image: The picture.
+        size: Height and width, in pixels.
+        box: Left, top, right and bottom of the part, in pixels of ``image``.
+    """
+    if isinstance(image, np.ndarray):
+        image = Image.fromarray(image)
+    return image.resize(size[::-1], Image.Resampling.BILINEAR, box=box)
