@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
 import re
 import traceback
 from threading import Event
@@ -13,6 +14,7 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import ClosedError, SampleError, ThreadLoader, ThreadLoaderError
+from threadloader.errors import DataError, RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -404,3 +406,17 @@ def test_a_misfit_raises_what_default_collate_raises(
     error = only_error(spawn(outcomes, loader).result(PATIENCE))
     assert type(error) is expected.type
     assert str(error) == str(expected.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DataError("cut off", "a.tar", member="b.jpg", offset=512),
+        RemoteError("gone", "http://host/a.tar", offset=512),
+    ],
+    ids=repr,
+)
+def test_an_error_with_a_place_survives_pickling_with_it(error: DataError | RemoteError) -> None:
+    error.add_note("in worker 3")
+    twin = pickle.loads(pickle.dumps(error))
+    assert (type(twin), str(twin), vars(twin)) == (type(error), str(error), vars(error))

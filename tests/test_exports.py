@@ -9,10 +9,13 @@ import sys
 import pytest
 
 import threadloader
+import threadloader.datasets
 
 PROMISED = [
     "ClosedError",
+    "DataError",
     "DeviceError",
+    "RemoteError",
     "SampleError",
     "StateError",
     "Statistics",
@@ -22,7 +25,19 @@ PROMISED = [
     "sample_rng",
     "sample_seed",
 ]
-HEAVY = {"PIL", "backports.zstd", "compression.zstd", "matplotlib", "rich", "torch"}
+HEAVY = {
+    "PIL",
+    "aiohttp",
+    "backports.zstd",
+    "compression.zstd",
+    "fsspec",
+    "leanjpeg_simple",
+    "matplotlib",
+    "rich",
+    "simplejpeg",
+    "torch",
+    "zstandard",
+}
 
 
 def _modules_after(code: str) -> set[str]:
@@ -49,6 +64,21 @@ def test_an_unknown_name_is_an_attribute_error_that_says_where() -> None:
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     assert not HEAVY & _modules_after("import threadloader")
+
+
+def test_importing_the_datasets_imports_nothing_heavy() -> None:
+    assert not HEAVY & _modules_after("import threadloader.datasets")
+
+
+@pytest.mark.parametrize("name", threadloader.datasets.__all__)
+def test_a_dataset_is_found_and_listed(name: str) -> None:
+    assert getattr(threadloader.datasets, name).__name__ == name
+    assert name in dir(threadloader.datasets)
+
+
+def test_an_unknown_dataset_is_an_attribute_error_that_says_where() -> None:
+    with pytest.raises(AttributeError, match=r"threadloader\.datasets.*no_such_name"):
+        threadloader.datasets.no_such_name  # noqa: B018  # the look-up is what is tested
 
 
 def test_naming_the_loader_imports_torch_where_it_is_installed() -> None:

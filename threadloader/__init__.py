@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader.errors import (
     ClosedError,
+    DataError,
     DeviceError,
+    RemoteError,
     SampleError,
     StateError,
     ThreadLoaderError,
@@ -24,7 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClosedError",
+    "DataError",
     "DeviceError",
+    "RemoteError",
     "SampleError",
     "StateError",
     "Statistics",

@@ -14,6 +14,9 @@ the object that was raised, with a note that names worker, batch and index.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 __all__ = [
     "ClosedError",
     "DataError",
@@ -52,7 +55,11 @@ class DataError(ThreadLoaderError, ValueError):
         if offset is not None:
             places.append(f"offset {offset:,}")
         super().__init__(f"{', '.join(places)}: {message}")
-        self.path, self.member, self.offset = path, member, offset
+        self.message, self.path, self.member, self.offset = message, path, member, offset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        make = partial(type(self), member=self.member, offset=self.offset)
+        return make, (self.message, self.path), vars(self)
 
 
 class DeviceError(ThreadLoaderError, RuntimeError):
@@ -71,7 +78,10 @@ class RemoteError(ThreadLoaderError, OSError):
     def __init__(self, message: str, path: str, *, offset: int | None = None) -> None:
         place = path if offset is None else f"{path}, offset {offset:,}"
         super().__init__(f"{place}: {message}")
-        self.path, self.offset = path, offset
+        self.message, self.path, self.offset = message, path, offset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), offset=self.offset), (self.message, self.path), vars(self)
 
 
 class SampleError(ThreadLoaderError, RuntimeError):

@@ -22,6 +22,7 @@ from threading import Lock, RLock, Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from threadloader.errors import ClosedError
+from threadloader.stopping import Stop, stopped_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,6 +154,7 @@ class _Crew(Generic[W]):
         self._size = size
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
         self.stopping = False  # only ever set; read and written whole, on both builds
+        self.ended = Stop()  # for jobs that wait, for the next try of a remote read say
         self._lock = Lock()
         # All below: guarded by _lock.
         self._works: deque[Work[W]] = deque()
@@ -187,6 +189,7 @@ class _Crew(Generic[W]):
 
     def stop(self) -> None:
         self.stopping = True
+        self.ended.set()
         for _ in range(self._size):
             self._tokens.put(False)
 
@@ -317,7 +320,7 @@ class Pool(Generic[W]):
 
 def _run(crew: _Crew[W], enter: Callable[[int], AbstractContextManager[W]], number: int) -> None:
     """Run jobs until there are none; the body of each thread."""
-    with enter(number) as worker:
+    with stopped_by(crew.ended), enter(number) as worker:
         del enter  # errors keep the frames that led to them, this one included
         while (job := crew.take()) is not None:
             job(worker)

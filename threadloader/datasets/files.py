@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from threadloader.errors import DataError
 
-__all__ = ["File", "LocalFile", "is_url", "open_file"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["File", "LocalFile", "is_url", "open_file", "open_files"]
 
 
 class File(Protocol):
@@ -141,7 +144,7 @@ class _Descriptor:
 
 
 def open_file(path: str | os.PathLike[str], **options: Any) -> File:
-    """Return a file, opened when it is first read.
+    """Return a file, opened when it is first read; see `open_files` for several.
 
     Args:
         path: Here, or a URL that fsspec opens (``https://``, ``s3://``, ``gs://``, ``hf://``).
@@ -152,9 +155,25 @@ def open_file(path: str | os.PathLike[str], **options: Any) -> File:
     """
     if not is_url(path):
         return LocalFile(path)
-    from threadloader.datasets.remote import RemoteFile  # noqa: PLC0415  # loads fsspec
+    from threadloader.datasets.remote import RemoteFile  # noqa: PLC0415  # few need it
 
     return RemoteFile(os.fspath(path), **options)
+
+
+def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[File]:
+    """Return files as `open_file` does; those behind URLs share connections and cache.
+
+    Args:
+        paths: Here, or URLs.
+        options: Of URLs only; see `threadloader.datasets.remote.RemoteStore`.
+    """
+    paths = list(paths)
+    if not any(map(is_url, paths)):
+        return [LocalFile(path) for path in paths]
+    from threadloader.datasets.remote import RemoteStore  # noqa: PLC0415  # few need it
+
+    store = RemoteStore(**options)
+    return [store.file(os.fspath(path)) if is_url(path) else LocalFile(path) for path in paths]
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:

@@ -1,0 +1,265 @@
+"""A web server on loopback that serves files from memory, and misbehaves when told to.
+
+It runs in a thread of the test's process, on real sockets.  A test gives it a plan: a function
+from each request to the fault that it meets, the bytes that are sent instead of an answer, or None
+for a right one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from threading import Condition, Thread
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from ssl import SSLContext
+
+__all__ = ["Fault", "RemoteServer", "Request", "Status", "serving"]
+
+SECONDS_TO_END = 10.0
+
+
+class Fault(Enum):
+    """What may happen to a request."""
+
+    DROP = "the connection ends without an answer"
+    HANG = "no answer ever comes"
+    STALL = "the answer stops in the middle of the body, and the connection stays open"
+    TRUNCATE = "the connection ends in the middle of the body"
+    DRIP = "the body comes byte by byte"
+    WHOLE = "the range is ignored: 200, and the whole file"
+    WHOLE_UNSIZED = "the same in chunks, so that its size is not told"
+    OTHER_RANGE = "206 with another range than the one that was asked for"
+    SHORT_RANGE = "206 with less than was asked for, and right about it"
+    UNTOLD_RANGE = "206 without Content-Range"
+    GARBAGE = "what is sent is not HTTP"
+    GZIP = "the body is compressed"
+    CLOSE = "a right answer, after which the connection ends"
+    SILENT_CLOSE = "the same, without `Connection: close`"
+
+
+HEADERS_OF: dict[Fault | None, dict[str, str]] = {
+    Fault.WHOLE_UNSIZED: {"Transfer-Encoding": "chunked"},
+    Fault.GZIP: {"Content-Encoding": "gzip"},
+    Fault.CLOSE: {"Connection": "close"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """An answer with a status and no file."""
+
+    code: int
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asked for."""
+
+    number: int  # from 0, of this server
+    connection: int  # from 0
+    path: str  # without the query
+    query: str
+    first: int  # of the range; 0 without one
+    last: int | None  # inclusive
+    headers: dict[str, str]  # names in lower case
+
+
+Plan: TypeAlias = "Callable[[Request], Fault | Status | bytes | None]"
+
+
+@dataclass(slots=True)
+class RemoteServer:
+    """What is served, and how; a test may change it at any time."""
+
+    files: dict[str, bytes]  # by path, "/a.tar"
+    plan: Plan = lambda _: None
+    etags: dict[str, str] = field(default_factory=dict)
+    scheme: str = "http"
+    port: int = 0
+    requests: list[Request] = field(default_factory=list)
+    connections: int = 0  # opened so far
+    open: set[int] = field(default_factory=set)  # connections that are open
+    changed: Condition = field(default_factory=Condition)  # a request, or a connection's end
+
+    def wait_for(self, predicate: Callable[[], bool]) -> None:
+        """Wait until something is so; fail the test if it takes too long."""
+        with self.changed:
+            assert self.changed.wait_for(predicate, SECONDS_TO_END)
+
+    def url(self, path: str) -> str:
+        """Return the URL of a path."""
+        return f"{self.scheme}://127.0.0.1:{self.port}{path}"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection."""
+        connection, self.connections = self.connections, self.connections + 1
+        self.open.add(connection)
+        try:
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                while await self._answer(connection, reader, writer):
+                    pass
+        finally:
+            writer.close()
+            with self.changed:
+                self.open.discard(connection)
+                self.changed.notify_all()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def _answer(
+        self, connection: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Answer one request; return whether the connection stays open."""
+        request = self._parse(connection, await reader.readuntil(b"\r\n\r\n"))
+        with self.changed:
+            self.requests.append(request)
+            self.changed.notify_all()
+        fault = self.plan(request)
+        if fault is None and request.path not in self.files:
+            fault = Status(404)
+        if isinstance(fault, Status):
+            writer.write(_head(fault.code, 0, dict(fault.headers)))
+            return True
+        if isinstance(fault, bytes):
+            writer.write(fault)
+            return True
+        if fault is Fault.DROP:
+            return False
+        if fault is Fault.GARBAGE:
+            writer.write(b"220 ready for something else\r\n\r\n")
+            return False
+        if fault is Fault.HANG:
+            await reader.read()
+            return False
+        return await self._file(request, fault, reader, writer)
+
+    async def _file(
+        self,
+        request: Request,
+        fault: Fault | None,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        """Answer with a file or a part of it; return whether the connection stays open."""
+        status, headers, body = self._range(request, fault)
+        if etag := self.etags.get(request.path):
+            headers["ETag"] = etag
+        headers |= HEADERS_OF.get(fault, {})
+        if fault is Fault.WHOLE_UNSIZED:
+            writer.write(
+                _head(status, None, headers) + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+            )
+            return True
+        writer.write(_head(status, len(body), headers))
+        if fault is Fault.DRIP:
+            return await _drip(body, writer)
+        if fault in {Fault.TRUNCATE, Fault.STALL}:
+            writer.write(body[: len(body) // 2])
+            if fault is Fault.STALL:
+                await reader.read()
+            return False
+        writer.write(body)
+        await writer.drain()
+        return fault not in {Fault.CLOSE, Fault.SILENT_CLOSE}
+
+    def _range(self, request: Request, fault: Fault | None) -> tuple[int, dict[str, str], bytes]:
+        """Return status, headers and body of an answer."""
+        content = self.files[request.path]
+        size = len(content)
+        if fault in {Fault.WHOLE, Fault.WHOLE_UNSIZED} or request.last is None:
+            return 200, {}, content
+        if request.first >= size:
+            return 416, {"Content-Range": f"bytes */{size}"}, b""
+        first, last = request.first, min(request.last, size - 1)
+        if fault is Fault.OTHER_RANGE:
+            first, last = first + 1, last + 1
+        if fault is Fault.SHORT_RANGE:
+            last = (first + last) // 2
+        told = (
+            {} if fault is Fault.UNTOLD_RANGE else {"Content-Range": f"bytes {first}-{last}/{size}"}
+        )
+        return 206, told, content[first : last + 1]
+
+    def _parse(self, connection: int, head: bytes) -> Request:
+        """Return what was asked for."""
+        line, *lines = head.decode("latin-1").split("\r\n")
+        _, target, _ = line.split(" ")
+        path, _, query = target.partition("?")
+        pairs = (line.partition(": ") for line in lines if line)
+        headers = {name.lower(): value for name, _, value in pairs}
+        found = re.fullmatch(r"bytes=(\d+)-(\d*)", headers.get("range", ""))
+        first = int(found[1]) if found else 0
+        last = int(found[2]) if found and found[2] else None
+        number = len(self.requests)
+        return Request(number, connection, path, query, first, last, headers)
+
+
+async def _drip(body: bytes, writer: asyncio.StreamWriter) -> bool:
+    """Send a body byte by byte, 50 a second."""
+    for number in range(len(body)):
+        writer.write(body[number : number + 1])
+        await writer.drain()
+        await asyncio.sleep(0.02)
+    return True
+
+
+def _head(status: int, length: int | None, headers: dict[str, str]) -> bytes:
+    """Return an answer as far as its body."""
+    if length is not None:
+        headers = {"Content-Length": str(length), **headers}
+    lines = [f"HTTP/1.1 {status} Status", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+@contextmanager
+def serving(files: dict[str, bytes], context: SSLContext | None = None) -> Iterator[RemoteServer]:
+    """Run a server for as long as the context lasts, for https with a ``context`` of ssl."""
+    server = RemoteServer(files, scheme="http" if context is None else "https")
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    run = _run(server, context, started)
+    thread = Thread(target=asyncio.run, args=(run,), name="server", daemon=True)
+    thread.start()
+    loop, ended = started.result(SECONDS_TO_END)
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join(SECONDS_TO_END)
+
+
+async def _run(
+    server: RemoteServer,
+    context: SSLContext | None,
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]],
+) -> None:
+    """Serve until told to end; then close all connections."""
+    ended = asyncio.Event()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await server.serve(reader, writer)
+        except asyncio.CancelledError:
+            pass
+        finally:
+            tasks.discard(task)
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=256, ssl=context)
+    server.port = listener.sockets[0].getsockname()[1]
+    started.set_result((asyncio.get_running_loop(), ended))
+    await ended.wait()
+    listener.close()
+    for task in list(tasks):
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

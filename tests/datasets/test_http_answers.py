@@ -1,0 +1,105 @@
+"""What web servers may send, written out: read as it is meant, or refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from remote_server import RemoteServer, serving
+
+from threadloader.datasets.remote import RemoteFile
+from threadloader.datasets.retries import Retries
+from threadloader.errors import RemoteError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RANGE = b"Content-Range: bytes 10-14/1000\r\n"
+FIVE = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\n" + RANGE
+
+RIGHT = {
+    "plain": FIVE + b"\r\nhello",
+    "names in other case": FIVE.replace(b"Content", b"cOnTeNt") + b"\r\nhello",
+    "no reason": FIVE.replace(b" Partial Content", b"") + b"\r\nhello",
+    "bare line feeds": FIVE.replace(b"\r\n", b"\n") + b"\nhello",
+    "a word in between": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + FIVE + b"\r\nhello",
+    "chunks": b"HTTP/1.1 206 x\r\nTransfer-Encoding: chunked\r\n"
+    + RANGE
+    + b"\r\n2\r\nhe\r\n3;key=value\r\nllo\r\n0\r\n\r\n",
+    "until the end": b"HTTP/1.0 206 x\r\n" + RANGE + b"\r\nhello",
+}
+WRONG = {
+    "nothing but a line": b"HTTP/1.1 206 x\r\n",
+    "a head without an end": FIVE + b"X-Y: z\r\n",
+    "a header without a colon": FIVE + b"hello\r\n\r\nhello",
+    "a head too long": FIVE + b"X-Y: z\r\n" * 300 + b"\r\nhello",
+    "a line too long": FIVE + b"X-Y: " + b"z" * 70_000 + b"\r\n\r\nhello",
+    "an early end": FIVE + b"\r\nhell",
+    "another length": FIVE.replace(b": 5", b": 6") + b"\r\nhello!",
+    "another range": FIVE.replace(b"10-14", b"11-15") + b"\r\nhello",
+    "a range that is none": FIVE.replace(b"10-14", b"14-10") + b"\r\nhello",
+    "a range beyond the file": FIVE.replace(b"/1000", b"/12") + b"\r\nhello",
+    "a chunk without a size": b"HTTP/1.1 206 x\r\nTransfer-Encoding: chunked\r\n"
+    + RANGE
+    + b"\r\n-5\r\nhello\r\n0\r\n\r\n",
+    "chunks that break off": b"HTTP/1.1 206 x\r\nTransfer-Encoding: chunked\r\n"
+    + RANGE
+    + b"\r\n2\r\nhe\r\n",
+    "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "a later version": b"HTTP/2 206 x\r\n\r\n",
+}
+
+
+@pytest.fixture
+def server() -> Iterator[RemoteServer]:
+    with serving({"/data.bin": bytes(1000)}) as server:
+        yield server
+
+
+def open_data(server: RemoteServer, **options: Any) -> RemoteFile:
+    once = Retries(attempts=1)
+    return RemoteFile(server.url("/data.bin"), retries=once, read_timeout=0.3, **options)
+
+
+@pytest.mark.parametrize("answer", RIGHT.values(), ids=RIGHT)
+def test_a_range_is_read_as_it_is_meant(server: RemoteServer, answer: bytes) -> None:
+    server.plan = lambda request: answer if request.first == 10 else None
+    file = open_data(server)
+    assert file.read_at(10, 5) == b"hello"
+    assert file.read_at(20, 5) == bytes(5)  # nothing of the answer before is left
+
+
+@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
+def test_what_is_no_such_range_is_an_error(server: RemoteServer, answer: bytes) -> None:
+    server.plan = lambda request: answer if request.first == 10 else None
+    file = open_data(server)
+    with pytest.raises(RemoteError) as raised:
+        file.read_at(10, 5)
+    assert (raised.value.path, raised.value.offset) == (server.url("/data.bin"), 10)
+    assert file.read_at(20, 5) == bytes(5)
+
+
+def test_a_weak_etag_counts_less_than_the_time_of_the_last_change(server: RemoteServer) -> None:
+    weak = b'ETag: W/"1"\r\n'
+    changed = b"Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\n"
+    for headers, stamp in [
+        (weak, '1000-W/"1"'),
+        (weak + changed, "1000-Wed, 21 Oct 2015 07:28:00 GMT"),
+        (b'ETag: "1"\r\n' + changed, '1000-"1"'),
+        (b"", "1000-"),
+    ]:
+        head = b"HTTP/1.1 206 x\r\nContent-Length: 1\r\nContent-Range: bytes 0-0/1000\r\n"
+        answer = head + headers + b"\r\n\0"
+        server.plan = lambda _, answer=answer: answer  # type: ignore[misc]
+        assert open_data(server).stamp() == stamp
+
+
+def test_a_path_is_quoted_once(server: RemoteServer) -> None:
+    server.files["/a%20b%C3%BC.tar"] = b"hello"
+    for path in ("/a%20b%C3%BC.tar", "/a bü.tar"):
+        assert RemoteFile(server.url(path)).read_at(0, 5) == b"hello"
+
+
+def test_a_header_of_several_lines_is_refused() -> None:
+    with pytest.raises(ValueError, match="one line"):
+        RemoteFile("http://host/", storage_options={"headers": {"X-Key": "a\r\nHost: b"}})

@@ -1,0 +1,134 @@
+"""The answer to a request for a range: the bytes that were asked for, or what it is instead.
+
+Nothing is taken on trust.  A server may ignore the range and send the whole file, send another
+range or a part of it, break off in the middle, or drip.
+"""
+
+from __future__ import annotations
+
+import re
+from email.utils import parsedate_to_datetime
+from time import monotonic, time
+from typing import TYPE_CHECKING
+
+from threadloader.datasets.parts import MIB, Part, TransferError, Version
+
+if TYPE_CHECKING:
+    from threadloader.datasets.http_connection import Answer
+
+__all__ = ["read_range"]
+
+WHOLE, PARTIAL, BEYOND = 200, 206, 416
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+AT_ONCE = MIB // 4  # bytes; `read1` allocates what it is asked for and gives what is there
+_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
+
+
+def read_range(answer: Answer, offset: int, nbytes: int, seconds: float) -> Part | str:
+    """Read a range out of an answer.
+
+    Args:
+        answer: To ``Range: bytes=<offset>-<offset + nbytes - 1>``.
+        offset: In bytes.
+        nbytes: At least 1.
+        seconds: For each MiB.
+
+    Returns:
+        The range; or the ``Location`` of a redirect.
+
+    Raises:
+        TransferError: It is neither; with a status if that can't be helped by asking again.
+        TimeoutError: It takes too long.
+    """
+    status = answer.status
+    if status in REDIRECTS and (location := answer.headers.get("location")):
+        return location
+    encoding = answer.headers.get("content-encoding", "identity")
+    if status in {WHOLE, PARTIAL} and encoding != "identity":
+        msg = "the server compresses the file, so that no ranges of it can be read"
+        raise TransferError(msg, status)
+    if status == PARTIAL:
+        return _partial(answer, offset, nbytes, seconds)
+    if status == WHOLE:
+        return _whole(answer, offset, nbytes, seconds)
+    found = _RANGE.fullmatch(_told(answer))
+    if status == BEYOND and found is not None and int(found[3]) <= offset:
+        return Part(b"", Version(int(found[3]), ""))  # an ETag would not be the file's
+    msg = f"HTTP status {status} {answer.reason}".rstrip()
+    raise TransferError(msg, status, _retry_after(answer.headers.get("retry-after")))
+
+
+def _partial(answer: Answer, offset: int, nbytes: int, seconds: float) -> Part:
+    """Read a range, if it is the one that was asked for."""
+    told = _told(answer)
+    found = _RANGE.fullmatch(told)
+    if found is None or found[1] is None:
+        msg = f"a range without telling where in the file it is: Content-Range {told!r}"
+        raise TransferError(msg, PARTIAL)
+    first, last, size = map(int, found.groups())
+    count = min(nbytes, size - offset)
+    if (first, last) != (offset, offset + count - 1) or answer.length not in {count, None}:
+        msg = f"{answer.length} bytes of {told!r} for {count} bytes from {offset}"
+        raise TransferError(msg)
+    data = _read(answer, count, _deadline(count, seconds))
+    return Part(data, Version(size, _tag(answer)))
+
+
+def _whole(answer: Answer, offset: int, nbytes: int, seconds: float) -> Part:
+    """Read the range out of a whole file, which some servers send whatever they are asked for."""
+    size = answer.length
+    if size is None:
+        msg = "the server ignores the range and does not tell the size of the file"
+        raise TransferError(msg, WHOLE)
+    skipped = min(offset, size)
+    count = min(nbytes, size - skipped)
+    deadline = _deadline(skipped + count, seconds)
+    while skipped:
+        skipped -= len(_read(answer, min(skipped, AT_ONCE), deadline))
+    data = _read(answer, count, deadline)
+    return Part(data, Version(size, _tag(answer)), ranged=count == size)
+
+
+def _told(answer: Answer) -> str:
+    """Return what the server says of the range."""
+    return answer.headers.get("content-range", "")
+
+
+def _deadline(nbytes: int, seconds: float) -> float:
+    """Return when so many bytes must have been read."""
+    return monotonic() + seconds * (1 + nbytes / MIB)
+
+
+def _read(answer: Answer, nbytes: int, deadline: float) -> bytes:
+    """Read so many bytes; close the answer if these were the last."""
+    parts = []
+    missing = nbytes
+    while missing:
+        data = answer.read1(min(missing, AT_ONCE))
+        if not data:
+            msg = f"the answer breaks off {missing:,} bytes early"
+            raise TransferError(msg)
+        parts.append(data)
+        missing -= len(data)
+        if missing and monotonic() > deadline:  # a server that drips trips no socket's limit
+            msg = f"the answer takes too long: {missing:,} of {nbytes:,} bytes are missing"
+            raise TimeoutError(msg)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _tag(answer: Answer) -> str:
+    """Return what tells this version of the file; an ETag that is weak does so last."""
+    etag, changed = answer.headers.get("etag", ""), answer.headers.get("last-modified", "")
+    return changed or etag if etag.startswith("W/") or not etag else etag
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Return the seconds that a ``Retry-After`` asks for: it has a number, or a date."""
+    if value is None:
+        return None
+    if value.isdecimal():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,157 @@
+"""What is tried again, how often and when: failures that may pass, each later than the last.
+
+The waits are random between nothing and a bound that doubles, so that many threads that failed
+together do not come back together; a server that says when to come back is obeyed, up to a limit.
+
+Source: "full jitter" of Marc Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from threadloader.errors import ClosedError, ThreadLoaderError
+from threadloader.stopping import is_set, stops_here, wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from threadloader.stopping import Stop
+
+__all__ = ["GaveUpError", "Retries", "is_transient", "retry"]
+
+T = TypeVar("T")
+
+TRANSIENT = frozenset({408, 425, 429})  # HTTP: timed out, too early, too many; and all from 500 on
+# What another try can't change, though it is an OSError or comes from a client's own code.
+PERMANENT = (
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+    ThreadLoaderError,
+    ValueError,
+    ssl.CertificateError,
+)
+_CLOSED = "the file or its loader was closed while a read waited for its next try"
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often and when a failed read is tried again.
+
+    Args:
+        attempts: Tries of one read, the first included, at least 1.
+        first: Seconds that the first wait takes at the most; each later bound is twice the last.
+        longest: Seconds that any wait takes at the most, one that the server asks for included.
+
+    Raises:
+        ValueError: One of them is out of its range.
+    """
+
+    attempts: int = 6
+    first: float = 0.1
+    longest: float = 20.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            msg = f"attempts must be at least 1, not {self.attempts}"
+            raise ValueError(msg)
+        if not 0 <= self.first <= self.longest:
+            msg = f"0 <= first <= longest must hold, not first={self.first}, longest={self.longest}"
+            raise ValueError(msg)
+
+    def wait_s(self, failed: int, asked: float | None, draw: Callable[[], float]) -> float:
+        """Return the seconds to wait.
+
+        Args:
+            failed: Tries so far, at least 1.
+            asked: Seconds that the server asks for; None if it does not.
+            draw: Returns a random number in [0, 1).
+        """
+        bound = min(self.longest, self.first * 2.0 ** min(failed - 1, 60))
+        if asked is None:
+            return bound * draw()
+        # Not before the server's time, and not all at once then.
+        return min(self.longest, asked + self.first * draw())
+
+
+class GaveUpError(Exception):
+    """A read failed for good; the message says how often it was tried.
+
+    Args:
+        message: Empty if once.
+        error: The last error.
+    """
+
+    def __init__(self, message: str, error: Exception) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def retry(read: Callable[[], T], retries: Retries, *stops: Stop) -> T:
+    """Return what ``read()`` returns, trying again while it fails in a way that may pass.
+
+    Args:
+        read: Makes one request.
+        retries: How often and when.
+        stops: What ends the waiting, besides the end of the calling worker.
+
+    Raises:
+        GaveUpError: A failure that does not pass, or one too many.
+        ClosedError: One of ``stops`` was set meanwhile.
+        ThreadLoaderError: ``read`` raised it.
+    """
+    stops = (*stops, *stops_here())
+    begun = monotonic()
+    failed = 0
+    while True:
+        if is_set(stops):
+            raise ClosedError(_CLOSED)
+        try:
+            return read()
+        except ThreadLoaderError:
+            raise
+        except Exception as error:  # whatever a store's client raises
+            failed += 1
+            if not is_transient(error):
+                raise GaveUpError("", error) from error
+            if failed == retries.attempts:
+                msg = f"after {failed} tries in {monotonic() - begun:.1f} s: "
+                raise GaveUpError(msg, error) from error
+            draw = random.SystemRandom().random  # the random numbers of the sample are its own
+            seconds = retries.wait_s(failed, getattr(error, "retry_after", None), draw)
+        # Outside of the handler, which would keep the error and its frames alive meanwhile.
+        wait(stops, seconds)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether another try may succeed.
+
+    An HTTP status decides, where a client tells it; then, all errors of the operating system may
+    pass but those about the file itself, and so may all that a client has an exception of its
+    own for.
+    """
+    status = _status_of(error)
+    if status is not None:
+        return status in TRANSIENT or status >= 500
+    if isinstance(error, PERMANENT):
+        return False
+    return isinstance(error, (OSError, EOFError)) or type(error).__module__ != "builtins"
+
+
+def _status_of(error: Exception) -> int | None:
+    """Return the HTTP status, under the names that aiohttp, gcsfs, requests and botocore have."""
+    response: Any = getattr(error, "response", None)
+    if isinstance(response, dict):
+        response = response.get("ResponseMetadata", {})
+        found = response.get("HTTPStatusCode")
+    else:
+        found = getattr(response, "status_code", None)
+    for name in ("status", "code"):
+        found = getattr(error, name, None) if found is None else found
+    return found if isinstance(found, int) and 100 <= found < 600 else None

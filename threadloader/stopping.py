@@ -1,0 +1,91 @@
+"""Telling a thread that waits, for a server's next try say, that it is to end.
+
+A finalizer may tell, and it can run at any moment, inside any lock.  So nothing here takes one:
+`SimpleQueue.put` is the one call of the standard library that is promised to be safe there.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Stop", "is_set", "stopped_by", "stops_here", "wait"]
+
+
+class Stop:
+    """Whether something was stopped; it never starts again.
+
+    Threads:
+        all: shared; ``set`` also from finalizers.
+    """
+
+    __slots__ = ("__weakref__", "_waiting", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False  # only ever set; read and written whole, on both builds
+        # Who is to be woken.  No lock: storing, popping and copying are atomic on both builds.
+        self._waiting: dict[int, SimpleQueue[None]] = {}
+
+    def set(self) -> None:
+        """Wake all that wait, now and later.  Idempotent."""
+        self.is_set = True
+        for waiter in self._waiting.copy().values():
+            waiter.put(None)
+
+    def add(self, waiter: SimpleQueue[None]) -> None:
+        """Let ``waiter`` be woken, at once if it is too late to wait."""
+        self._waiting[id(waiter)] = waiter
+        if self.is_set:  # in this order, or it could be set in between and wake nobody
+            waiter.put(None)
+
+    def remove(self, waiter: SimpleQueue[None]) -> None:
+        """Let ``waiter`` not be woken any more."""
+        self._waiting.pop(id(waiter), None)
+
+
+def is_set(stops: Sequence[Stop]) -> bool:
+    """Whether any of ``stops`` is set."""
+    return any(stop.is_set for stop in stops)
+
+
+def wait(stops: Sequence[Stop], seconds: float) -> bool:
+    """Wait until any of ``stops`` is set, or the time is over; return whether one is set."""
+    waiter: SimpleQueue[None] = SimpleQueue()
+    for stop in stops:
+        stop.add(waiter)
+    try:
+        waiter.get(timeout=seconds)
+    except Empty:
+        pass
+    finally:
+        for stop in stops:
+            stop.remove(waiter)
+    return is_set(stops)
+
+
+class _Local(threading.local):
+    stops: tuple[Stop, ...] = ()
+
+
+_here = _Local()
+
+
+def stops_here() -> tuple[Stop, ...]:
+    """Return what ends the calling thread's work: of a worker, that its pool was stopped."""
+    return _here.stops
+
+
+@contextmanager
+def stopped_by(*stops: Stop) -> Iterator[None]:
+    """Let `stops_here` return these, too, while the calling thread is here."""
+    before = _here.stops
+    _here.stops = (*before, *stops)
+    try:
+        yield
+    finally:
+        _here.stops = before
