@@ -63,7 +63,7 @@ def tests_torch(session: nox.Session) -> None:
 def clients(session: nox.Session) -> None:
     """Run packages that use a DataLoader, or augment samples, with a ThreadLoader."""
     add_torch(session)
-    install(session, ".", "clients")
+    install(session, ".[images,zstd]", "clients")
     beside = ("tests/conformance/test_random_transforms.py", "tests/datasets/test_images.py")
     run_pytest(session, "tests/clients", *beside)
 

@@ -64,7 +64,7 @@ def measure(
     rival = import_rival(question.loader)
     dataset = workload.dataset(question.workers, question.spin)
     dataset[0]  # the first photo makes Pillow load its plug-ins
-    _settle_allocator()
+    settle_allocator()
     gc.collect()
 
     started = time.perf_counter()
@@ -123,7 +123,7 @@ def measure(
     )
 
 
-def _settle_allocator() -> None:
+def settle_allocator() -> None:
     """Let malloc keep large blocks, as it does in a process that has run for a while.
 
     glibc starts by giving blocks of 128 KiB and more back to the system at once, until

@@ -29,6 +29,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
     from threadloader._torch.pinning import pinning
     from threadloader._torch.pipes import draw_shared_seed, prepare_pipe, unwrapped
     from threadloader._torch.random_state import KeyedGenerator, teach_random
+    from threadloader._torch.ranks import rank_and_world
     from threadloader._torch.sampling import (
         BATCHING,
         DRAWING,
@@ -82,6 +83,7 @@ else:
         permutations,
         pinning,
         prepare_pipe,
+        rank_and_world,
         set_generator_state,
         teach_random,
         teach_worker_info,
@@ -127,6 +129,7 @@ __all__ = [
     "permutations",
     "pinning",
     "prepare_pipe",
+    "rank_and_world",
     "set_generator_state",
     "teach_random",
     "teach_worker_info",

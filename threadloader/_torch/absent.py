@@ -47,6 +47,7 @@ __all__ = [
     "permutations",
     "pinning",
     "prepare_pipe",
+    "rank_and_world",
     "set_generator_state",
     "teach_random",
     "teach_worker_info",
@@ -314,6 +315,10 @@ def gives_whole_batches(dataset: object) -> bool:
 def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
     """Return a context that changes nothing."""
     return nullcontext
+
+
+def rank_and_world() -> None:
+    """Return None: there is no `torch.distributed` that could have been set up."""
 
 
 def is_shared(value: object) -> bool:  # noqa: ARG001  # same signature as with torch

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["File", "LocalFile", "is_url", "open_file", "open_files"]
 
@@ -127,9 +127,10 @@ class _Descriptor:
         self._number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         self._seeking = Lock()  # the descriptor's position, without pread: guarded by _seeking
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # An argument: at the interpreter's exit `os` may be gone already.
         if self._number >= 0:
-            os.close(self._number)
+            close(self._number)
 
     if hasattr(os, "pread"):
 

@@ -1,0 +1,142 @@
+"""From the members of a sample to what the user gets: which of them, decoded, in which shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from threadloader.datasets.members import DECODERS, find_decoder
+from threadloader.datasets.tar_samples import EVERYTHING
+from threadloader.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping
+
+    from threadloader.datasets.tar_samples import Part, RawSample
+
+__all__ = ["Fields", "assemble"]
+
+KEY = "__key__"
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Which members a sample consists of: alternatives for each place; None for all."""
+
+    places: tuple[tuple[str, ...], ...] | None
+
+    @classmethod
+    def of(cls, fields: Iterable[str] | None) -> Fields:
+        """Return them as the user names them.
+
+        Args:
+            fields: ``("jpg;png", "cls")``, where the first of the alternatives that a sample has
+                is taken; ``"__key__"`` is its key.
+
+        Raises:
+            TypeError: It is one string.
+            ValueError: It is empty.
+        """
+        if fields is None:
+            return cls(None)
+        if isinstance(fields, str):
+            msg = f"fields={fields!r} is one string: write a tuple, ({fields!r},)"
+            raise TypeError(msg)
+        places = tuple(tuple(place.lower().split(";")) for place in fields)
+        if not places:
+            msg = "fields is empty: name at least one, or None for all members"
+            raise ValueError(msg)
+        return cls(places)
+
+    @property
+    def wanted(self) -> Container[str]:
+        """The extensions of all members that may be needed."""
+        if self.places is None:
+            return EVERYTHING
+        return frozenset(extension for place in self.places for extension in place)
+
+    def chosen(self, key: str, parts: Mapping[str, Part], path: str) -> list[str]:
+        """Return the extension for each place, or `KEY`.
+
+        Args:
+            key: Of the sample.
+            parts: Its members.
+            path: The shard, for errors.
+
+        Raises:
+            DataError: The sample lacks one.
+        """
+        if self.places is None:
+            return list(parts)
+        found = []
+        for place in self.places:
+            for extension in place:
+                if extension in parts or extension == KEY:
+                    found.append(extension)
+                    break
+            else:
+                msg = f"no {' or '.join(place)} in the sample, which has {', '.join(parts)}"
+                first = next(iter(parts.values()))
+                raise DataError(msg, path, member=key, offset=first.offset)
+        return found
+
+
+def assemble(
+    sample: RawSample,
+    path: str,
+    fields: Fields,
+    functions: Mapping[str, Callable[[bytes], Any]],
+    transform: Callable[[Any], Any] | None,
+) -> Any:
+    """Return a sample as the user gets it: a dict with its key, or a tuple where fields are named.
+
+    Args:
+        sample: Its members, with the data of those that fields name.
+        path: The shard, for errors.
+        fields: Which members.
+        functions: Decode members, by extension.
+        transform: Applied to the sample.
+
+    Raises:
+        DataError: A field is missing, or a member can't be decoded.
+        Exception: What functions of the user's raise, with a note on where.
+    """
+    key, parts = sample
+    chosen = fields.chosen(key, parts, path)
+    values = [
+        key if extension == KEY else _decoded(extension, parts[extension], path, functions)
+        for extension in chosen
+    ]
+    made: Any = tuple(values)
+    if fields.places is None:
+        made = {KEY: key, **dict(zip(chosen, values, strict=True))}
+    if transform is None:
+        return made
+    try:
+        return transform(made)
+    except Exception as error:
+        error.add_note(f"in the transform of sample {key!r} of {path}")
+        raise
+
+
+def _decoded(
+    extension: str, part: Part, path: str, functions: Mapping[str, Callable[[bytes], Any]]
+) -> Any:
+    data = part.data
+    if data is None:
+        msg = "its data was not read"
+        raise ValueError(msg)
+    found = find_decoder(functions, extension)
+    if found is None:
+        return data
+    name, function = found
+    try:
+        return function(data)
+    except ImportError:
+        raise  # Pillow is not installed, say
+    except Exception as error:
+        if function is not DECODERS.get(name):
+            error.add_note(f"while decoding {path}, member {part.name!r}, offset {part.offset:,}")
+            raise
+        msg = f"it can't be decoded: {error}"
+        raise DataError(msg, path, member=part.name, offset=part.offset) from error

@@ -1,0 +1,108 @@
+"""Members of a sample, decoded by their extension.
+
+Nothing that can run code is decoded unless the user gives a function for it: pickles, and what
+torch saves, stay bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+__all__ = ["DECODERS", "decoders", "find_decoder"]
+
+_LARGEST_NPZ = 1 << 30  # bytes that its arrays may have together, unpacked
+
+
+def decoders(decode: bool | Mapping[str, Callable[[bytes], Any]]) -> dict[str, Any]:
+    """Return a function for each extension that has one.
+
+    Args:
+        decode: True for `DECODERS`, False for none; functions of the user's are added to them.
+    """
+    if isinstance(decode, bool):
+        return dict(DECODERS) if decode else {}
+    own = {extension.lower().lstrip("."): function for extension, function in decode.items()}
+    return {**DECODERS, **own}
+
+
+def find_decoder(
+    functions: Mapping[str, Callable[[bytes], Any]], extension: str
+) -> tuple[str, Callable[[bytes], Any]] | None:
+    """Return what decodes an extension, with the name that it was found by.
+
+    Of ``left.seg.png`` the longest part counts for which there is a function: itself, then
+    ``seg.png``, then ``png``.
+    """
+    name = extension
+    while name not in functions:
+        name = name.partition(".")[2]
+        if not name:
+            return None
+    return name, functions[name]
+
+
+def _image(data: bytes) -> NDArray[np.uint8]:
+    """Return an image, uint8 (height, width, 3)."""
+    from threadloader.datasets.decode import decode  # noqa: PLC0415  # loads a decoder
+
+    return decode(data)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _array(data: bytes) -> NDArray[Any]:
+    """Return the array of a ``.npy`` file.
+
+    NumPy takes memory for what the header declares before it reads on, so that is checked first.
+    """
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_2_0
+    if version == (1, 0):
+        read_header = np.lib.format.read_array_header_1_0
+    shape, _, dtype = read_header(file)
+    told, there = dtype.itemsize, len(data) - file.tell()
+    for length in shape:
+        told *= length
+    if told > there and not dtype.hasobject:  # an object array is refused by NumPy below
+        msg = f"an array of {told:,} bytes is declared, and {there:,} are there"
+        raise ValueError(msg)
+    file.seek(0)
+    array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def _arrays(data: bytes) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a ``.npz`` file by name."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        told = sum(entry.file_size for entry in archive.infolist())
+        if told > _LARGEST_NPZ:
+            msg = f"its arrays have {told:,} bytes unpacked, more than {_LARGEST_NPZ:,}"
+            raise ValueError(msg)
+        # A zip file gives at most the size that it declares, and then checks its CRC.
+        return {
+            entry.filename.removesuffix(".npy"): _array(archive.read(entry))
+            for entry in archive.infolist()
+        }
+
+
+DECODERS: Mapping[str, Callable[[bytes], Any]] = {
+    **dict.fromkeys(("jpg", "jpeg", "png", "webp"), _image),
+    **dict.fromkeys(("cls", "cls2", "id", "index", "inx"), int),
+    **dict.fromkeys(("json", "jsn"), json.loads),
+    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    "npy": _array,
+    "npz": _arrays,
+}

@@ -1,0 +1,159 @@
+"""Names of shards, from a pattern with braces and wildcards."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from threadloader.datasets.files import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["expand_braces", "find_shards"]
+
+MOST = 1_000_000  # names that one pattern may stand for
+_number_range = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(-?\d{1,18}))?").fullmatch
+_letter_range = re.compile(r"([A-Za-z])\.\.([A-Za-z])").fullmatch
+
+
+def find_shards(
+    pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], **options: Any
+) -> list[str]:
+    """Return the paths and URLs that patterns stand for, in order.
+
+    Args:
+        pattern: One or several; ``{000..123}`` and ``{a,b}`` are expanded as a shell does, then
+            ``*``, ``?`` and ``[...]`` are looked up, sorted by name.  A path that exists is itself.
+        options: Of URLs; see `threadloader.datasets.files.open_files`.
+
+    Raises:
+        FileNotFoundError: Nothing has such a name.
+        ValueError: It stands for too many names, or for none.
+    """
+    patterns = [pattern] if isinstance(pattern, (str, os.PathLike)) else list(pattern)
+    found = [path for each in patterns for path in _found(os.fspath(each), options)]
+    if not found:
+        msg = "no shards: the list of patterns is empty"
+        raise ValueError(msg)
+    return found
+
+
+def _found(pattern: str, options: dict[str, Any]) -> Iterator[str]:
+    if not is_url(pattern) and _exists(pattern):
+        yield pattern
+        return
+    for name in expand_braces(pattern):
+        if is_url(name):
+            yield from _remote(name, options)
+        elif glob.has_magic(name) and not _exists(name):
+            yield from _matching(name)
+        else:
+            yield name
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):  # a long list in braces is longer than a name may be
+        return False
+
+
+def _matching(pattern: str) -> list[str]:
+    paths = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  # Path.glob is relative
+    if not paths:
+        msg = f"no file matches {pattern}"
+        raise FileNotFoundError(msg)
+    return paths
+
+
+def _remote(pattern: str, options: dict[str, Any]) -> list[str]:
+    if not set(pattern) & set("*["):  # a question mark begins a URL's query
+        return [pattern]
+    from threadloader.datasets.remote import list_remote  # noqa: PLC0415  # loads fsspec
+
+    return list_remote(pattern, **options)
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """Return what a shell makes of the braces in a pattern.
+
+    Args:
+        pattern: With lists ``{a,b}``, ranges ``{000..123}``, ``{0..8..2}``, ``{a..f}``, also one
+            in another.  Braces that are neither stay as they are.
+
+    Raises:
+        ValueError: It stands for more than `MOST` names.
+    """
+    groups: list[list[str]] = []
+    literal, at = "", 0
+    while at < len(pattern):
+        end = _closing(pattern, at) if pattern[at] == "{" else 0
+        choices = _choices(pattern[at + 1 : end]) if end else None
+        if choices is None:
+            literal += pattern[at]
+            at += 1
+            continue
+        groups += [[literal], choices]
+        literal, at = "", end + 1
+    groups.append([literal])
+    _check(pattern, map(len, groups))
+    return ["".join(parts) for parts in product(*groups)]
+
+
+def _closing(pattern: str, start: int) -> int:
+    """Return where the brace that opens at ``start`` is closed; 0 if nowhere."""
+    depth = 0
+    for at in range(start, len(pattern)):
+        depth += {"{": 1, "}": -1}.get(pattern[at], 0)
+        if not depth:
+            return at
+    return 0
+
+
+def _choices(inside: str) -> list[str] | None:
+    """Return what a pair of braces stands for; None if that is itself."""
+    if found := _number_range(inside):
+        return _numbers(inside, *found.groups())
+    if found := _letter_range(inside):
+        first, last = map(ord, found.groups())
+        step = 1 if last >= first else -1
+        return [chr(code) for code in range(first, last + step, step)]
+    parts = _split(inside)
+    if len(parts) == 1:
+        return None
+    return [name for part in parts for name in expand_braces(part)]
+
+
+def _numbers(inside: str, first: str, last: str, step: str | None) -> list[str]:
+    start, stop, by = int(first), int(last), abs(int(step or 1)) or 1
+    _check(inside, [abs(stop - start) // by + 1])
+    if stop < start:
+        by = -by
+    padded = any(len(end.lstrip("-")) > 1 and end.lstrip("-")[0] == "0" for end in (first, last))
+    width = max(len(first), len(last)) if padded else 0
+    return [f"{number:0{width}d}" for number in range(start, stop + (by > 0) - (by < 0), by)]
+
+
+def _split(inside: str) -> list[str]:
+    """Split at the commas that are in no inner braces."""
+    parts, depth, begin = [], 0, 0
+    for at, letter in enumerate(inside):
+        depth += {"{": 1, "}": -1}.get(letter, 0)
+        if letter == "," and not depth:
+            parts.append(inside[begin:at])
+            begin = at + 1
+    return [*parts, inside[begin:]]
+
+
+def _check(pattern: str, lengths: Iterable[int]) -> None:
+    count = 1
+    for length in lengths:
+        count *= length
+    if count > MOST:
+        msg = f"{{{pattern}}} stands for {count:,} names: more than {MOST:,}"
+        raise ValueError(msg)

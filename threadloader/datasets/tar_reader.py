@@ -1,0 +1,206 @@
+"""Members of a tar archive in order, read from a stream that may lie about everything.
+
+Nothing is ever written to a file system, so names are only names.  What an archive can do is
+declare: a size, a long name, a header of extended records.  All are checked before memory is
+taken for them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from threadloader.datasets.tar_headers import (
+    BLOCK,
+    Header,
+    is_file,
+    padding,
+    parse_header,
+    parse_pax,
+)
+from threadloader.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from threadloader.datasets.archives import Archive
+
+__all__ = ["Member", "TarReader"]
+
+PIECE = 1 << 20  # bytes taken at once of what has no known end
+_LONGEST_EXTENSION = 1 << 20  # bytes of long names and records of one member
+_MOST_IN_A_ROW = 100_000  # members that are no files
+_TAIL = 1 << 20  # bytes read behind the end of a compressed archive, for its checksum
+_ZEROS = bytes(BLOCK)
+_EXTENSIONS = frozenset({b"x", b"X", b"g", b"L", b"K"})  # kinds that tell of the next member
+_WITHOUT_DATA = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})  # links, devices, folders, pipes
+
+
+class Member(NamedTuple):
+    """An ordinary file in an archive."""
+
+    name: str
+    size: int  # bytes
+    offset: int  # of its data in the archive, unpacked
+
+
+class TarReader:
+    """One pass over an archive's ordinary files.
+
+    Args:
+        archive: What is read; the caller closes it.
+        path: Of the archive, for errors.
+        limit: Bytes that one member may have.
+
+    Threads:
+        all: one thread.
+    """
+
+    def __init__(self, archive: Archive, path: str, limit: int) -> None:
+        self._stream = archive.stream
+        self._size = archive.size
+        self._damage = archive.damage
+        self._path = path
+        self._limit = limit
+        self._at = 0  # bytes read of the unpacked archive
+        self._next = 0  # offset of the next header
+        self._globals: dict[str, bytes] = {}
+
+    def members(self) -> Iterator[Member]:
+        """Yield the files; `read` reads the one that was yielded last.
+
+        Links, folders and devices are passed over.
+
+        Raises:
+            DataError: The archive is damaged, or declares more than there is or may be.
+        """
+        others = 0
+        while (header := self._header()) is not None:
+            offset = self._next
+            self._check_size(header, offset)
+            self._next = offset + header.size + padding(header.size)
+            if is_file(header.kind):
+                others = 0
+                yield Member(header.name, header.size, offset)
+            elif (others := others + 1) > _MOST_IN_A_ROW:
+                msg = f"{others:,} members in a row are no files"
+                raise self._error(msg, offset, header.name)
+        self._finish()
+
+    def read(self, member: Member) -> bytes:
+        """Return the data of the member that was yielded last, once."""
+        return self._take(member.offset, member.size, member.name)
+
+    def _header(self) -> Header | None:
+        """Return the next member's header, extended by those before it; None at the end."""
+        name, records, length = None, self._globals, 0
+        while True:
+            start = self._next
+            block = self._take(start, BLOCK, None)
+            if block == _ZEROS:
+                return None
+            header = self._parsed(block, start)
+            self._next = start + BLOCK
+            if header.kind not in _EXTENSIONS:
+                return self._extended(header, name, records, start)
+            length += header.size + BLOCK
+            if length > _LONGEST_EXTENSION:
+                msg = f"its names and records fill {length:,} bytes"
+                raise self._error(msg, start, header.name)
+            data = self._take(self._next, header.size, header.name)
+            self._next += header.size + padding(header.size)
+            if header.kind == b"L":
+                name = data.partition(b"\0")[0]
+            elif header.kind != b"K":  # that is the name that a link leads to
+                records = {**records, **self._records(data, start)}
+                if header.kind == b"g":
+                    self._globals = records
+
+    def _extended(
+        self, header: Header, name: bytes | None, records: dict[str, bytes], start: int
+    ) -> Header:
+        """Return a header with what extended headers say instead."""
+        if header.kind in _WITHOUT_DATA:
+            header = header._replace(size=0)  # whatever it says
+        if header.kind == b"S" or any(key.startswith("GNU.sparse.") for key in records):
+            msg = "sparse members can't be read: write it with tar's option --no-sparse"
+            raise self._error(msg, start, header.name)
+        if not records and name is None:
+            return header
+        path = records.get("path", name)
+        if path is not None:
+            header = header._replace(name=path.decode("utf-8", "surrogateescape"))
+        size = records.get("size")
+        if size is not None and header.kind not in _WITHOUT_DATA:
+            if not size.isdigit() or len(size) > 20:
+                raise self._error(f"its size is {size[:40]!r}", start, header.name)
+            header = header._replace(size=int(size))
+        return header
+
+    def _check_size(self, header: Header, offset: int) -> None:
+        size = header.size
+        if self._size is not None and offset + size > self._size:
+            msg = f"it has {size:,} bytes, and the archive ends at {self._size:,}: truncated?"
+            raise self._error(msg, offset, header.name)
+        if size > self._limit:
+            msg = f"it has {size:,} bytes, and sample_limit={self._limit:,}"
+            raise self._error(msg, offset, header.name)
+
+    def _take(self, offset: int, nbytes: int, name: str | None) -> bytes:
+        """Return ``nbytes`` bytes from ``offset`` on, which is not before what was read."""
+        try:
+            self._skip(offset - self._at)
+            data = self._stream.read(min(nbytes, PIECE))
+            if len(data) < nbytes:
+                data = self._more(data, nbytes)
+        except self._damage as error:
+            msg = f"it can't be unpacked: {error}"
+            raise self._error(msg, self._at, name) from error
+        self._at = offset + len(data)
+        if len(data) == nbytes:
+            return data
+        what = "the two blocks of zeros that end an archive are missing"
+        if name is not None:
+            what = f"{nbytes:,} bytes were to be read, and it ends after {len(data):,}"
+        raise self._error(f"{what}: truncated?", offset, name)
+
+    def _more(self, data: bytes, nbytes: int) -> bytes:
+        parts, missing = [data], nbytes - len(data)
+        while data and missing:
+            data = self._stream.read(min(missing, PIECE))
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def _skip(self, nbytes: int) -> None:
+        if nbytes > BLOCK and self._size is not None and self._stream.seekable():
+            self._stream.seek(nbytes, 1)
+            return
+        while nbytes > 0:
+            dropped = len(self._stream.read(min(nbytes, PIECE)))
+            if not dropped:
+                return
+            nbytes -= dropped
+
+    def _finish(self) -> None:
+        """Read what is left of a compressed archive: its checksum comes last."""
+        if self._size is not None:
+            return
+        try:
+            self._skip(_TAIL)
+        except self._damage as error:
+            raise self._error(f"it can't be unpacked: {error}", self._at) from error
+
+    def _parsed(self, block: bytes, start: int) -> Header:
+        try:
+            return parse_header(block)
+        except ValueError as error:
+            raise self._error(str(error), start) from None
+
+    def _records(self, data: bytes, start: int) -> dict[str, bytes]:
+        try:
+            return parse_pax(data)
+        except ValueError as error:
+            raise self._error(str(error), start) from None
+
+    def _error(self, message: str, offset: int, name: str | None = None) -> DataError:
+        return DataError(message, self._path, member=name, offset=offset)
