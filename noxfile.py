@@ -56,7 +56,9 @@ def tests_torch(session: nox.Session) -> None:
     install(session, ".[demo,zstd]", "test")
     # Whose loader's states ours are compared with.  What it depends on is torch, which is there.
     session.install("--only-binary=:all:", "--no-deps", "torchdata==0.11.0")
-    run_pytest(session)
+    # Files that are no tensors yet: they take a minute, and `tests` runs them on the same Pythons.
+    fuzz = ("test_image_fuzz.py", "test_tar_fuzz.py")
+    run_pytest(session, *(f"--ignore=tests/datasets/{name}" for name in fuzz))
 
 
 @nox.session(python="3.11")
