@@ -350,7 +350,7 @@ class Epoch(Iterator[Any]):
         nbytes = self._collation.first_nbytes or 0
         packing = self._feed.packs and self._copier is None and self._collation.packs
         most = self._window.pack(nbytes) if packing else 1
-        room = 1 if self._staff is None else max(1, self._window.room(nbytes) // most)
+        room = 1 if self._staff is None else self._window.room(nbytes, most)
         while not (self._drawn_all or self._progress.cancelled) and len(self._open) < room:
             try:
                 batch = self._feed.draw(self._progress, most)

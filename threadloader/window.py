@@ -10,8 +10,11 @@ WINDOW = 4  # batches at least: one in use, one due, two in the making
 SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
 UNKNOWN_ROWS = 16  # samples in a batch of unknown size
 SMALL_NBYTES = 16 << 20  # bytes that such a window may take
-PACK_NBYTES = 1 << 20  # bytes of several batches that are made as one
-PACKS = 4  # at least, in a window of them
+# Small batches of an array dataset are made several as one.  With 16 of 64 KiB a batch takes what
+# indexing the array does, with 4 a third more (CPU time of one thread; bench: gather).
+PACK = 16  # batches
+PACK_NBYTES = 1 << 20  # bytes of them together
+PACKS = 4  # in a window
 LARGE_NBYTES = 1 << 30  # bytes that any window may take, as long as two batches fit
 
 
@@ -59,15 +62,21 @@ class Window:
         Args:
             nbytes: Bytes of the first batch delivered; 0 if unknown.
         """
-        return max(1, min(self.room(nbytes) // PACKS, PACK_NBYTES // nbytes)) if nbytes else 1
+        if not nbytes:
+            return 1
+        most = self.batches // PACKS if self.fixed else PACK
+        return max(1, min(most, PACK_NBYTES // nbytes))
 
-    def room(self, nbytes: int) -> int:
+    def room(self, nbytes: int, pack: int = 1) -> int:
         """Return how many batches to plan.
 
         Args:
             nbytes: Bytes of the first batch delivered; 0 if unknown.  How far ahead a sampler is
                 drawn must not depend on what is fast.
+            pack: Batches that are made as one, and count as one.
         """
+        if pack > 1:
+            return PACKS
         if self.fixed or not nbytes:
             return self.batches
         small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
