@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_callable",
     "check_choice",
+    "check_function",
     "check_generator",
     "check_output",
     "check_runnable",
@@ -228,6 +229,10 @@ def setting(name: str, value: Any) -> Any:
         return value if value is None and optional else count(name, value, at_least=at_least)
     if name == "output":
         return output_of(value)
+    if name == "seed":
+        return seed_of(value, None)
+    if name == "transform":
+        check_callable(name, value)
     if name in _CHOICES and not callable(value):
         check_choice(name, value, _CHOICES[name])
     return value
@@ -255,11 +260,17 @@ def check_output(output: Output, device: Any) -> tuple[Any, Any]:
     return device, opened
 
 
-def check_callable(name: str, value: Any) -> None:
-    """Refuse what can't be called."""
-    if value is not None and not callable(value):
+def check_function(name: str, value: Any) -> None:
+    """Refuse None and what can't be called."""
+    if not callable(value):
         msg = f"{name} must be callable, but got {value!r}"
         raise TypeError(msg)
+
+
+def check_callable(name: str, value: Any) -> None:
+    """Refuse what can't be called."""
+    if value is not None:
+        check_function(name, value)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

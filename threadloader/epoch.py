@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader.copier import Copier
-from threadloader.errors import ClosedError
+from threadloader.ending import abandon, closed, forked
 from threadloader.pack import Pack
 from threadloader.pool import end_thread_at_exit
 from threadloader.progress import Progress
@@ -34,11 +34,6 @@ if TYPE_CHECKING:
     from threadloader.work import Worker
 
 __all__ = ["Epoch"]
-
-_FORKED = (
-    "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
-)
-_CLOSED = "this iterator was closed; iter(loader) starts a new one"
 
 
 class Epoch(Iterator[Any]):
@@ -124,7 +119,7 @@ class Epoch(Iterator[Any]):
         if self._copier is not None:
             self._signals.append(self._copier.wake)
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
-        weakref.finalize(self, _abandon, self._progress, self._signals).atexit = False
+        weakref.finalize(self, abandon, self._progress, self._signals).atexit = False
         if staff is not None and feed.eager:
             self._draw()
 
@@ -134,6 +129,7 @@ class Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         batch = failure = taken = receipt = None
         self._collation.ring.warn_if_hoarded()
+        self._tally.warn()
         try:
             with self._turn:
                 pack = self._pack
@@ -193,7 +189,7 @@ class Epoch(Iterator[Any]):
     def _next_of(self, pack: Pack) -> Any:
         """Return the next of several batches that were made as one."""
         if self._progress.cancelled:
-            raise _closed()
+            raise closed()
         number = pack.returned
         taken = self._finished(pack.take())
         self._stats.delivered(0.0)
@@ -216,8 +212,9 @@ class Epoch(Iterator[Any]):
                 batch = self._next()
                 if isinstance(batch, FailedBatch):
                     return batch
+                excess = self._tally.add(batch)
                 # If that is more than may be left out, it is raised in the place of the batch.
-                batch.failure = batch.failure or self._tally.add(batch)
+                batch.failure = batch.failure or excess
                 if batch.failure is not None or not batch.empty:
                     return batch
                 if not batch.exhausted:
@@ -227,7 +224,7 @@ class Epoch(Iterator[Any]):
 
     def _receipt(self, batch: OpenBatch | FailedBatch) -> Callable[[], None]:
         """Return what counts a batch as delivered, once it was."""
-        if not isinstance(batch, OpenBatch):
+        if not isinstance(batch, OpenBatch) or batch.exhausted:
             return _nothing
         receipt = self._feed.receipt(batch)
         if batch.failure is None:
@@ -241,14 +238,19 @@ class Epoch(Iterator[Any]):
         batch = None
         try:
             batch = self._first()
+            started = perf_counter()
+            waits = self._staff is not None
             if self._staff is not None:
                 batch = self._wait(batch, self._staff)
             elif isinstance(batch, OpenBatch):
                 self._feed.work(batch, self._progress, self._inline)
                 if self._copier is not None:
                     self._copier.wait(batch)
-                if not batch.exhausted:
-                    self._stats.delivered(0.0)
+            if isinstance(batch, OpenBatch) and batch.plan.ends and batch.failure is not None:
+                self._unpack(batch)
+                return self._next()
+            if not batch.exhausted and (waits or isinstance(batch, OpenBatch)):
+                self._stats.delivered(perf_counter() - started if waits else 0.0)
             self._pass(batch)
             return batch
         finally:
@@ -266,7 +268,7 @@ class Epoch(Iterator[Any]):
             if self._ended:
                 raise StopIteration
             if self._pid != os.getpid():
-                raise ClosedError(_FORKED)
+                raise forked()
             if not self._open:
                 self._draw()
             try:
@@ -275,7 +277,7 @@ class Epoch(Iterator[Any]):
                 batch = None
             # In this order: `close`, in another thread, first cancels, then empties the window.
             if self._progress.cancelled:
-                raise _closed()
+                raise closed()
             if batch is None:
                 self._ended = True
                 self._feed.finish()
@@ -291,9 +293,9 @@ class Epoch(Iterator[Any]):
             try:
                 self._open.remove(batch)
             except ValueError:  # closed by another thread
-                raise _closed() from None
+                raise closed() from None
             if isinstance(batch, OpenBatch) and not self._delivery.has(batch):
-                raise _closed()
+                raise closed()
             if isinstance(batch, OpenBatch):
                 self._feed.left(batch)
             if self._staff is None:
@@ -304,6 +306,15 @@ class Epoch(Iterator[Any]):
                 self._staff.stop()
         finally:
             del self, batch  # this frame stays with the error
+
+    def _unpack(self, pack: OpenBatch) -> None:
+        """Make batches that failed together one by one, in the place of their pack."""
+        try:
+            self._open.remove(pack)
+        except ValueError:  # closed by another thread
+            raise closed() from None
+        parts = [self._feed.open(plan, self._progress) for plan in pack.plan.parts()]
+        self._open.extendleft(reversed(parts))
 
     def _wait(self, first: OpenBatch | FailedBatch, staff: Staff) -> OpenBatch | FailedBatch:
         """Wait for a batch until it is done, or the epoch is closed, and return it.
@@ -331,8 +342,6 @@ class Epoch(Iterator[Any]):
             if not in_time:
                 msg = f"DataLoader timed out after {self._timeout} seconds"
                 raise RuntimeError(msg)
-            if not first.exhausted:
-                self._stats.delivered(perf_counter() - started)
             return first
         finally:
             # This frame stays with an error of worker_init_fn.
@@ -383,17 +392,6 @@ class Epoch(Iterator[Any]):
         if self._collation.first_nbytes is None:
             self._collation.first_nbytes = sent.nbytes
         return sent.batch
-
-
-def _closed() -> ClosedError:
-    end_thread_at_exit()
-    return ClosedError(_CLOSED)
-
-
-def _abandon(progress: Progress, signals: list[Callable[[], None]]) -> None:
-    progress.cancel()
-    for signal in signals:
-        signal()
 
 
 def _nothing() -> None:

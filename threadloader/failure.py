@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from threadloader.errors import SampleError
 
 if TYPE_CHECKING:
@@ -35,8 +33,7 @@ def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place:
     with suppress(BaseException):  # an index without a repr(), an error that refuses notes
         where = f"in {place}, batch {plan.sequence}"
         if row is not None and row < len(plan.indices):
-            indices = plan.indices
-            index = indices[row].item() if isinstance(indices, np.ndarray) else indices[row]
+            index = plan.index_of(row) if plan.label == "index" else row
             where += f", {plan.label} {index!r}"
         error.add_note(where)
     return Failure(error, row or 0)

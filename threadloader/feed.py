@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from threadloader.errors import StateError
 from threadloader.position import Lane
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from threadloader.progress import Progress
     from threadloader.rng import WorkerStream
     from threadloader.skipping import OnError
-    from threadloader.ticket import Mark
+    from threadloader.ticket import Mark, PlannedBatch
     from threadloader.work import Worker
 
 __all__ = ["Feed", "SamplerFeed", "StreamFeed", "open_stream"]
@@ -53,6 +53,9 @@ class Feed(Protocol):
         Raises:
             Exception: What the sampler raises; the next call goes on with what it yields then.
         """
+
+    def open(self, plan: PlannedBatch, progress: Progress) -> OpenBatch:
+        """Give a batch that was planned before to the threads, if they ``pack``."""
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
         """Do all the work of one batch in the calling thread; without threads only."""
@@ -101,8 +104,10 @@ class SamplerFeed:
         eager: bool = True,
     ) -> None:
         self.eager = eager
-        # An error would be that of all of them, and rows left out would be nobody's.
-        self.packs = stages.on_error == "raise" and all(each.gathers for each in stages.fetchers)
+        # Rows left out would be nobody's.  Without threads a generator of the user's is drawn from
+        # when a batch is wanted, as in torch.
+        gathers = stages.on_error == "raise" and all(each.gathers for each in stages.fetchers)
+        self.packs = gathers and not (pool is None and planner.draws_visibly)
         self._planner = planner
         self._position = position
         self._stages = stages
@@ -117,8 +122,10 @@ class SamplerFeed:
         except StateError:
             self._position.refused = True
             raise
-        if plan is None:
-            return None
+        return None if plan is None else self.open(plan, progress)
+
+    def open(self, plan: PlannedBatch, progress: Progress) -> OpenBatch:
+        """Give a batch to the threads; see `Feed`."""
         batch = OpenBatch(plan, self._stages, progress)
         if self._pool is not None:
             self._pool.put(batch)
@@ -221,6 +228,10 @@ class StreamFeed:
         self._turns.rotate(-1)
         self._drawn += 1
         return batch
+
+    def open(self, plan: PlannedBatch, progress: Progress) -> NoReturn:
+        """Never called: nothing is packed."""
+        raise NotImplementedError(plan, progress)
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
         """Do a batch in the calling thread; see `Feed`."""

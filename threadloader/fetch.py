@@ -120,7 +120,9 @@ class Fetcher:
         if ticket.stop - ticket.start != len(indices):
             indices = indices[ticket.start : ticket.stop]
         if self._source is not None:
-            rows = self._source.rows(indices)
+            if not self._source.is_current():  # a worker_init_fn, say, has put others in place
+                self._source = source_of(self.dataset)
+            rows = None if self._source is None else self._source.rows(indices)
             if rows is not None:
                 return rows, None
         if isinstance(indices, np.ndarray):
@@ -134,7 +136,7 @@ class Fetcher:
 
     def can_fetch_singly(self, plan: PlannedBatch) -> bool:
         """Whether samples of a batch can be fetched one by one."""
-        return type(plan.drawn) in (list, tuple) and hasattr(self.dataset, "__getitem__")
+        return type(plan.drawn) in (list, tuple) and _torch.has_getitem(self.dataset)
 
     def _fetch_each(
         self,

@@ -9,6 +9,8 @@ dataset's ``__getitem__``, its errors too.
 
 from __future__ import annotations
 
+import operator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from threadloader import _torch
 from threadloader.inference import infer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -36,12 +38,22 @@ class Source:
         layout: Of its samples.
         arrays: One a leaf, ``(length, *shape)``.
         through: The indices of each `Subset` around them, from the outside in.
+        made_of: All objects that the arrays were found in; see `is_current`.
 
     Threads:
         all: one thread, the worker that owns it.
     """
 
-    __slots__ = ("_arrays", "_dataset", "_fits", "_length", "_takes", "_through", "layout")
+    __slots__ = (
+        "_arrays",
+        "_dataset",
+        "_fits",
+        "_length",
+        "_made_of",
+        "_takes",
+        "_through",
+        "layout",
+    )
 
     def __init__(
         self,
@@ -49,6 +61,7 @@ class Source:
         layout: Layout,
         arrays: list[NDArray[Any]],
         through: list[Sequence[int]],
+        made_of: list[Any],
     ) -> None:
         self._dataset = dataset
         self.layout = self._fits = layout
@@ -56,6 +69,7 @@ class Source:
         # Of any other array take() would first copy all of it.
         self._takes = [array.flags.c_contiguous and array.flags.aligned for array in arrays]
         self._through = through
+        self._made_of = made_of
         self._length = len(arrays[0])
 
     def rows(self, indices: Any) -> Rows | None:
@@ -64,13 +78,19 @@ class Source:
         Args:
             indices: A range, an array of whole numbers, or a list, tuple.
         """
-        inner = indices
-        for subset in self._through:
-            inner = _within(inner, subset)
-            if inner is None:
-                return None
-        places = _places(inner, self._length)
+        try:
+            inner = indices
+            for subset in self._through:
+                inner = [subset[index] for index in _plain(inner)]
+            places = _places(inner, self._length)
+        except Exception:  # noqa: BLE001  # the dataset's __getitem__ raises it, in its place
+            return None
         return None if places is None else Rows(self, places, indices)
+
+    def is_current(self) -> bool:
+        """Whether the dataset still consists of these arrays, by identity: 1 us."""
+        now = _made_of(self._dataset)
+        return len(now) == len(self._made_of) and all(map(operator.is_, now, self._made_of))
 
     def fits(self, layout: Layout) -> bool:
         """Whether a batch is laid out as these rows are."""
@@ -112,6 +132,10 @@ class Rows:
         self._places = places
         self._indices = indices
 
+    def __len__(self) -> int:
+        places = self._places
+        return places.stop - places.start if isinstance(places, slice) else len(places)
+
     def write(self, layout: Layout, fields: list[Field], start: int, stop: int) -> bool:
         """Write the rows into rows ``start`` to ``stop``; return False if the layout is another."""
         if not self.source.fits(layout):
@@ -135,48 +159,46 @@ def source_of(dataset: Any) -> Source | None:
     while _torch.is_subset(inner):
         through.append(inner.indices)
         inner = inner.dataset
-    arrays = list(_arrays_in(inner))
+    made_of = _made_of(dataset)
+    arrays = [_array_of(part) for part in made_of[2 * len(through) :]]
     if not arrays or not all(array is not None and array.ndim for array in arrays):
         return None
     lengths = set(map(len, arrays))
     layout = _layout_of(inner) if len(lengths) == 1 and 0 not in lengths else None
     if layout is None or not layout.is_of(arrays):
         return None
-    return Source(dataset, layout, arrays, through)
+    return Source(dataset, layout, arrays, through, made_of)
 
 
-def _arrays_in(dataset: Any) -> Iterator[Any]:
-    """Yield the arrays that a dataset consists of; none for any other dataset.
-
-    One that NumPy can't see into, a sparse tensor say, is None.
-    """
+def _made_of(dataset: Any) -> list[Any]:
+    """Return indices and dataset of each `Subset`, then the arrays; no arrays if it has others."""
+    made: list[Any] = []
+    while _torch.is_subset(dataset):
+        made += (dataset.indices, dataset.dataset)
+        dataset = dataset.dataset
     kind = type(dataset)
-    if kind is np.ndarray:
-        yield dataset
-    elif kind is np.memmap:
-        yield np.asarray(dataset)  # as a plain array, whose slices cost less
-    elif kind is _torch.Tensor:
-        yield _torch.array_of(dataset)
-    else:
-        # The class's own, not inherited: a subclass may have another ``__getitem__``.
-        hook = vars(kind).get("gathered_arrays")
-        parts = _torch.tensors_in(dataset) if hook is None else hook(dataset)
-        for part in parts:
-            yield next(_arrays_in(part), None)
+    if kind in (np.ndarray, np.memmap, _torch.Tensor):
+        return [*made, dataset]
+    # The class's own, not inherited: a subclass may have another ``__getitem__``.
+    hook = vars(kind).get("gathered_arrays")
+    if hook is None:
+        return [*made, *_torch.tensors_in(dataset)]
+    with suppress(Exception):  # or what has that name is no hook
+        made += hook(dataset)
+    return made
+
+
+def _array_of(part: Any) -> Any:
+    """Return an array or a tensor as a plain array; None of what is none that NumPy sees into."""
+    if type(part) in (np.ndarray, np.memmap):
+        return np.asarray(part)  # a memory-map too, whose slices cost less then
+    return _torch.array_of(part) if type(part) is _torch.Tensor else None
 
 
 def _layout_of(dataset: Any) -> Layout | None:
     try:
         return infer(dataset[0])
     except Exception:  # noqa: BLE001  # of a class with a hook; it comes up again in its place
-        return None
-
-
-def _within(indices: Any, subset: Sequence[Any]) -> list[Any] | None:
-    """Return the indices behind those of a subset; None if one is out of its range."""
-    try:
-        return [subset[index] for index in _plain(indices)]
-    except (IndexError, TypeError):
         return None
 
 

@@ -45,9 +45,16 @@ class ListFilling:
             return None
         # One part is passed on as it is: __getitems__ may return any object.
         samples = parts[0] if len(parts) == 1 else [sample for part in parts for sample in part]
+        rows = [
+            start + row
+            for start, part in sorted(self._parts.items())
+            for row in range(len(part) if self._left_out else 0)
+        ]
         self._parts.clear()
         self._result, failed = collated(self._function, samples, default=self._default)
-        return failed
+        if failed is None or failed[1] is None or not self._left_out:
+            return failed
+        return failed[0], rows[failed[1]]
 
     def take(self) -> Any:
         """Return the batch."""

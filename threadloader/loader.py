@@ -14,6 +14,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader.arguments import (
     check_callable,
+    check_function,
     check_generator,
     check_output,
     check_runnable,
@@ -194,8 +195,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         check_callable("worker_init_fn", worker_init_fn if workers else None)
         check_generator(generator)
         mine = vars(self)  # past the protection of what is set above
-        if plain:
-            mine["dataset"] = dataset
+        mine["dataset"] = dataset
         self.prefetch_factor = prefetch_factor  # None where torch has 2: see `prefetch`
         self.prefetch = prefetch
         self.dataset_copy: DatasetCopy = dataset_copy
@@ -231,19 +231,20 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         chunk_size: int | None = None,
         **options: Any,
     ) -> ThreadLoader[Any]:
-        """Load what a function returns, until it returns nothing, or you stop.
+        """Load what a function returns, until that is nothing, or you stop.
 
         Args:
-            source: Called with ``batch_size`` whenever its items have run out, by one thread at a
-                time; returns a sequence of samples, or of functions that return one, which all
-                threads call.  An empty one ends the epoch.
+            source: Called with ``batch_size`` whenever its items have run out, by one thread;
+                returns samples, or functions that all threads call to get them; none at its end.
             batch_size: Samples in a batch, at least 1.
-            chunk_size: Functions that a thread calls in a row; by default what takes about 1 ms.
+            chunk_size: Functions that a thread calls in a row; by default what takes 1 ms.
             options: Other arguments of this class.
         """
+        check_function("source", source)
         items = SourceItems(source, count("batch_size", batch_size, at_least=1))
         loader = cls(items, batch_size, transform=sample_of, **options)
-        loader._pace = Pace(chunk_size and count("chunk_size", chunk_size, at_least=1))
+        if chunk_size is not None:
+            loader._pace = Pace(count("chunk_size", chunk_size, at_least=1))
         return loader
 
     def __setattr__(self, name: str, value: Any) -> None:

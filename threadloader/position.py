@@ -171,12 +171,14 @@ class Position:
     finished: bool = False  # whether the consumer was told of the end
     broken_off: bool = False  # whether its replicas were in the middle of another before
     refused: bool = False  # whether the sampler does not fit the state
+    skipped: int = 0  # samples left out of what was delivered
 
     @classmethod
     def of(cls, epoch: int, state: Mapping[str, Any]) -> Position:
         """Return the position that a loader's state tells of; raises what `Lane.of` does."""
         lanes = [Lane.of(lane) for lane in state["lanes"]]
-        return cls(epoch, lanes, int(state.get("turn", len(lanes) - 1)), saved=state)
+        turn, skipped = int(state.get("turn", len(lanes) - 1)), int(state.get("skipped", 0))
+        return cls(epoch, lanes, turn, saved=state, skipped=skipped)
 
     @property
     def restored(self) -> bool:
@@ -193,6 +195,8 @@ class Position:
         state: dict[str, Any] = {"lanes": [lane.state() for lane in self.lanes]}
         if len(self.lanes) > 1:
             state["turn"] = self.turn
+        if self.skipped:
+            state["skipped"] = self.skipped
         return state
 
     def lanes_after(self) -> list[Lane]:

@@ -127,7 +127,7 @@ class Running:
         epoch = Epoch(
             feed,
             self._collation,
-            Tally(self._skipped, opening.max_skipped),
+            Tally(self._skipped, position, opening.max_skipped),
             self.window,
             staff=staff,
             owns_staff=not opening.persistent,
@@ -198,13 +198,14 @@ class Running:
 
     def statistics(self, workers: int) -> Statistics:
         """Return what was counted so far."""
+        skipped_count, skipped = self._skipped.told()
         return Statistics(
             workers=workers,
             window=self.window.most,
             totals=self.stats.total(),
             slots=self.ring.statistics(),
-            skipped=tuple(self._skipped.latest),
-            skipped_count=self._skipped.count,
+            skipped=skipped,
+            skipped_count=skipped_count,
         )
 
     def _lanes_between(self, opening: Opening) -> list[Lane]:

@@ -57,6 +57,7 @@ class SamplerPass(Protocol):
 
     known: bool  # whether the sampler is one of torch's or ours
     own: bool  # whether what it gives is nobody else's, and never changes
+    visible: bool  # whether it draws from a generator of the user's
     batches: int  # left out at its beginning
     samples: int  # in them
 
@@ -99,6 +100,7 @@ class KnownOrder:
         has_none = hasattr(inner, "generator") and inner.generator is None
         self._draws_alone = has_none and not draws.seeded
         self._undecided = self._draws_alone and saved is None
+        self.visible = own is not None or (not has_none and draws.generator is not None)
         self._saved = saved
         self._start: Any = None  # the state of a generator, as it was
         if own is not None:
@@ -152,6 +154,7 @@ class KnownPass:
         self, sampler: Any, batches: int, order: KnownOrder, *, arrays: bool = False
     ) -> None:
         self.own = arrays
+        self.visible = order.visible
         inner = inner_sampler(sampler)
         self.batches = self.samples = batches
         if batches and inner is not sampler:
@@ -189,6 +192,7 @@ class UserPass:
     """
 
     known = own = False
+    visible = True
     order = None
 
     def __init__(self, sampler: Any, every: int = 0, start: Mark | None = None) -> None:
@@ -301,9 +305,11 @@ def _checked(check: int | None, indices: Sequence[Any]) -> int | None:
     if check is None or not len(indices):
         return check
     try:
-        told = (int(sum(indices)), int(indices[0]), int(indices[-1]))
+        # Of NumPy's narrow ones the sum would be narrow, too.
+        numbers = indices if type(indices[0]) is int else [int(index) for index in indices]
+        told = (int(sum(numbers)), int(indices[0]), int(indices[-1]))
         return (check * 1_000_003 + told[0] * 8_191 + told[1] * 31 + told[2] + 1) % (1 << 32)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         pass
     try:
         return zlib.crc32(json.dumps(indices).encode(), check)  # strings, tuples

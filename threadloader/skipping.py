@@ -1,20 +1,24 @@
 """Samples that fail: what is done about them, and what is told of those that were left out.
 
 A batch is shortened, never refilled from later indices: so what is in a batch follows from the
-order and the data alone, whatever the number of threads, and from any batch on.
+order and the data alone, whatever the number of threads, and from any batch on.  Of an iterable
+dataset, whose samples have no indices, the next one is read instead.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader.failure import Failure
+    from threadloader.position import Position
     from threadloader.ticket import PlannedBatch
 
 __all__ = ["OnError", "Skipped", "SkippedSamples", "Tally", "refusal"]
@@ -38,21 +42,29 @@ class Skipped:
 class SkippedSamples:
     """The samples that one loader has left out.
 
+    Invariants, whenever ``_lock`` is not held:
+        1. ``_count`` is the length of ``_latest``, or more than `MAX_LISTED`.
+
     Threads:
-        all: consumer.
+        all: shared; two consumers may have an iterator each.
     """
 
     def __init__(self) -> None:
-        self.count = 0
-        self.latest: deque[Skipped] = deque(maxlen=MAX_LISTED)
+        self._lock = Lock()
+        # All below: guarded by _lock.
+        self._count = 0
+        self._latest: deque[Skipped] = deque(maxlen=MAX_LISTED)
 
-    def add(self, plan: PlannedBatch, failure: Failure) -> None:
+    def add(self, skipped: Skipped) -> None:
         """Count a sample that was left out of a batch."""
-        self.count += 1
-        indexed = plan.label == "index"
-        index = plan.indices[failure.row] if indexed else plan.position + failure.row
-        error = f"{type(failure.error).__name__}: {failure.error}"
-        self.latest.append(Skipped(plan.sequence, index, error))
+        with self._lock:
+            self._count += 1
+            self._latest.append(skipped)
+
+    def told(self) -> tuple[int, tuple[Skipped, ...]]:
+        """Return how many there are, and the latest."""
+        with self._lock:
+            return self._count, tuple(self._latest)
 
 
 class Short(Protocol):
@@ -68,36 +80,59 @@ class Tally:
 
     Args:
         samples: Of all epochs.
+        position: Of the epoch: how many there are so far is kept there, and saved with it.
         most: In this one; None for any number.
 
     Threads:
         all: consumer.
     """
 
-    def __init__(self, samples: SkippedSamples, most: int | None) -> None:
+    def __init__(self, samples: SkippedSamples, position: Position, most: int | None) -> None:
         self._samples = samples
+        self._position = position
         self._most = most
-        self._count = 0
+        self._warning: str | None = None
+        self._warned = False
 
     def add(self, batch: Short) -> Failure | None:
         """Count what was left out of a batch; return the first that is one too many."""
         if not (batch.skipped or batch.unread):
             return None
         plan = batch.plan
+        excess = None
         for failure in [*batch.unread, *sorted(batch.skipped, key=_row)]:
-            self._samples.add(plan, failure)
-            self._count += 1
-            if self._count == 1:
-                warnings.warn(
-                    f"a sample was left out (batch {plan.sequence}, row {failure.row}): "
-                    f"{failure.error!r}; statistics().skipped lists all such",
-                    UserWarning,
-                    stacklevel=5,
+            unread = any(failure is each for each in batch.unread)
+            index = plan.position + failure.row if unread else plan.index_of(failure.row)
+            skipped = Skipped(plan.sequence, index, _told(failure.error))
+            self._samples.add(skipped)
+            self._position.skipped += 1
+            if self._warning is None:
+                self._warning = (
+                    f"a sample was left out (batch {plan.sequence}, index {index!r}): "
+                    f"{skipped.error}; statistics().skipped lists all such"
                 )
-            if self._most is not None and self._count > self._most:
-                failure.error.add_note(f"more than max_skipped={self._most} samples failed")
-                return failure
-        return None
+            if self._most is not None and self._position.skipped > self._most and excess is None:
+                with suppress(Exception):  # an error that refuses notes
+                    failure.error.add_note(f"more than max_skipped={self._most} samples failed")
+                excess = failure
+        return excess
+
+    def warn(self) -> None:
+        """Tell the consumer of the first one, once.
+
+        Called before a batch is taken, so that a warning that is made an error loses none.
+        """
+        if self._warning is not None and not self._warned:
+            self._warned = True
+            warnings.warn(self._warning, UserWarning, stacklevel=3)
+
+
+def _told(error: BaseException) -> str:
+    """Return an error's type and message."""
+    text = ""
+    with suppress(Exception):  # its own __str__
+        text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def refusal(on_error: OnError, error: BaseException, index: Any) -> BaseException | None:
@@ -110,10 +145,8 @@ def refusal(on_error: OnError, error: BaseException, index: Any) -> BaseExceptio
         answer: object = on_error(error, index)
     except BaseException as other:  # noqa: BLE001  # handed to the consumer
         return other
-    if answer == "raise":
-        return error
-    if answer == "skip":
-        return None
+    if isinstance(answer, str) and answer in ("raise", "skip"):
+        return error if answer == "raise" else None
     return TypeError(f"on_error is to return 'raise' or 'skip', and returned {answer!r}")
 
 

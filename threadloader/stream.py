@@ -151,12 +151,12 @@ class Source:
         return self._read(epoch)
 
     def _read(self, epoch: Cancellable) -> list[Any] | None:
+        self.skipped = []
         if self._iterator is None:
             self.mark = self._end_mark
             return None
         rows = 1 if self._rows is None else self._rows
         samples: list[Any] = []
-        self.skipped = []
         iterator = self._iterator
         try:
             while len(samples) < rows and not epoch.cancelled:
@@ -363,15 +363,17 @@ def _read(
         samples = batch.source.read(progress)
         batch.mark = batch.source.mark
         worker.counters.fetch_seconds += perf_counter() - started
+        rows = range(len(samples or ()))
+        position = batch.source.position - len(rows)
+        plan = PlannedBatch(batch.plan.sequence, rows, samples, position, label="row")
+        for row, error in batch.source.skipped:
+            failure = failure_of(error, None, plan, worker.place)
+            batch.unread.append(Failure(failure.error, row))
         if samples is None:
-            batch.exhausted = True
+            batch.plan, batch.exhausted = plan, True
             progress.collated(batch, None)
             return
-        rows, position = range(len(samples)), batch.source.position - len(samples)
-        batch.begin(PlannedBatch(batch.plan.sequence, rows, samples, position, label="row"))
-        for row, error in batch.source.skipped:
-            failure = failure_of(error, None, batch.plan, worker.place)
-            batch.unread.append(Failure(failure.error, row))
+        batch.begin(plan)
         if hand_on is None:
             work_inline(batch, worker)
         else:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,6 +45,22 @@ class PlannedBatch:
     # Of the sampler after this batch: its state, or a number that follows from what it gave.
     mark: Mark | int | None = field(default=None, compare=False)
     ends: tuple[int, ...] = ()  # of several: the row after each one's last
+
+    def index_of(self, row: int) -> Any:
+        """Return a row's index, of an iterable dataset how many samples come before it."""
+        if self.label != "index":
+            return self.position + row
+        index = self.indices[row]
+        return index.item() if isinstance(self.indices, np.ndarray) else index
+
+    def parts(self) -> Iterator[PlannedBatch]:
+        """Yield the batches that it is, each by itself."""
+        start = 0
+        for number, end in enumerate(self.ends):
+            indices = self.indices[start:end]
+            first = self.position + start
+            yield PlannedBatch(self.sequence + number, indices, indices, first)
+            start = end
 
     @property
     def batches(self) -> int:

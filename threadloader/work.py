@@ -227,16 +227,18 @@ def _go_on(
     refused: BaseException | None = None
     try:
         if singly:  # __getitems__ does not tell which of its samples failed
-            if stages.on_error == "raise" or not fetcher.can_fetch_singly(plan):
-                return failure_of(failed, None, plan, worker.place)  # type: ignore[arg-type]
+            skips = stages.on_error != "raise" and isinstance(failed, Exception)
+            if failed is not None and not (skips and fetcher.can_fetch_singly(plan)):
+                return failure_of(failed, None, plan, worker.place)
             samples, failed = fetcher.fetch(ticket, progress, stages.seed, singly=True)
         while failed is not None:
             failure = failure_of(failed, start + len(samples), plan, worker.place)
-            refused = refusal(stages.on_error, failure.error, plan.indices[failure.row])
+            refused = refusal(stages.on_error, failure.error, plan.index_of(failure.row))
             if refused is not None:
                 return Failure(refused, failure.row)
             if samples:
                 batch.filling.write(start, failure.row, samples)
+                worker.counters.samples += len(samples)
             batch.leave_out(failure)
             start, samples, failed = failure.row + 1, [], None
             if start < ticket.stop:
@@ -244,6 +246,8 @@ def _go_on(
                 samples, failed = fetcher.fetch(rest, progress, stages.seed, singly=singly)
         if samples and not progress.cancelled:
             batch.filling.write(start, ticket.stop, samples)
+            worker.counters.samples += len(samples)
+        worker.counters.tickets += 1
         return None
     finally:
         samples = failed = failure = refused = None

@@ -150,7 +150,7 @@ def test_an_index_that_a_subsets_own_indices_do_not_have_is_left_out(
             return {0: 5, 1: 6}[index]
 
     for indices in ({0: 3, 1: 4}, Missing()):
-        dataset = Subset(TensorDataset(torch.arange(5)), indices)  # type: ignore[arg-type]
+        dataset = Subset(TensorDataset(torch.arange(7)), indices)  # type: ignore[arg-type]
         loader = ThreadLoader(
             dataset, batch_sampler=[[0, 7], [1]], threads=threads, on_error="skip", seed=1
         )

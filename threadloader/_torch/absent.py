@@ -35,6 +35,7 @@ __all__ = [
     "generator_state",
     "get_worker_info",
     "gives_whole_batches",
+    "has_getitem",
     "inherited_modes",
     "is_dataset",
     "is_extended",
@@ -291,6 +292,11 @@ def view_of(memory: Any, offset: int, dtype: Any, shape: Any) -> NoReturn:
 def is_dataset(value: object) -> bool:
     """Whether ``value`` is a dataset of this package; torch's do not exist."""
     return isinstance(value, Dataset)
+
+
+def has_getitem(dataset: object) -> bool:
+    """Whether a dataset gives single samples."""
+    return hasattr(dataset, "__getitem__")
 
 
 def is_subset(dataset: object) -> bool:  # noqa: ARG001  # same signature as with torch

@@ -30,6 +30,7 @@ __all__ = [
     "IterableDataset",
     "as_iterable_dataset",
     "gives_whole_batches",
+    "has_getitem",
     "is_dataset",
     "is_subset",
     "tensors_in",
@@ -59,6 +60,12 @@ class _Iterable(IterableDataset[Any]):
 def is_dataset(value: object) -> bool:
     """Whether ``value`` is an instance of torch's Dataset."""
     return isinstance(value, Dataset)
+
+
+def has_getitem(dataset: object) -> bool:
+    """Whether a dataset gives single samples: torch's base class has a method that only raises."""
+    method = getattr(type(dataset), "__getitem__", None)
+    return method is not None and method is not Dataset.__getitem__
 
 
 def is_subset(dataset: object) -> bool:
