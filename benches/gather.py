@@ -4,7 +4,7 @@
 
 Rows of 64 float32 in memory, shuffled, in batches of 256: next to a loop of ``x[index]`` with an
 array of indices, which is all that has to be done, and to torch's DataLoader without workers on a
-TensorDataset, where torch is installed.  Then a memory-map read in order, in batches of three sizes,
+TensorDataset, where torch is installed.  Then a memory-map in order, in batches of three sizes,
 next to copying the same bytes into one buffer, which stays in the processor's cache if it is small,
 as no batch that is kept could.  All in one process, turn by turn in an order that rotates; each
 turn starts behind the first batches.

@@ -78,8 +78,8 @@ class Collation:
         default = _torch.default_collate if batched else _torch.default_convert
         if collate_fn is default or (batched and collate_fn is self.function):
             collate_fn = None
-        self._direct = batched and collate_fn is None
-        if not self._direct:
+        self.direct = batched and collate_fn is None
+        if not self.direct:
             self.function = single if collate_fn is None else collate_fn
         self._extensible = tensors
         self.layout: Layout | None = None
@@ -97,7 +97,7 @@ class Collation:
     def packs(self) -> bool:
         """Whether several batches may be made as one: no code of the user's sees them."""
         extended = self._extensible and _torch.is_extended()
-        return self._direct and self.pinned is None and not extended
+        return self.direct and self.pinned is None and not extended
 
     def open(self, rows: int, ends: tuple[int, ...] = ()) -> Filling:
         """Start a batch of ``rows`` samples.
@@ -109,8 +109,8 @@ class Collation:
         if not self._batched:
             return SampleFilling(self.function)
         function = partial(_in_parts, self.function, ends) if ends else self.function
-        if not self._direct or (self._extensible and _torch.is_extended()):
-            return ListFilling(function, default=self._direct)
+        if not self.direct or (self._extensible and _torch.is_extended()):
+            return ListFilling(function, default=self.direct)
         skip = self._skip
         if skip > 0:
             self._skip = skip - 1
@@ -260,7 +260,7 @@ class _SlotFilling:
         root: NDArray[Any] = self._collation.ring.lease(slot)
         convert = self._collation.convert
         if self._ends:
-            return layout.parts(root, self._fields, self._ends, convert)
+            return layout.part_maker(root, self._fields, self._ends, convert)
         return layout.batch(root, self._fields, self._rows, convert)
 
     def send(self, device: Device) -> Sent:
@@ -339,7 +339,8 @@ class _SlotFilling:
 def _in_parts(function: Callable[[Any], Any], ends: tuple[int, ...], samples: Any) -> Any:
     """Collate several batches; see `ticket.PlannedBatch`."""
     starts = (0, *ends)
-    return iter([function(samples[start:end]) for start, end in zip(starts, ends, strict=False)])
+    parts = [function(samples[start:end]) for start, end in zip(starts, ends, strict=False)]
+    return parts.__getitem__
 
 
 def _layout_of(rows: Rows) -> Layout:

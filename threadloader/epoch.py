@@ -2,8 +2,8 @@
 
     feed -> OpenBatch -> pool -> (work: fetch, write, collate) -> delivered, by default in order
 
-The consumer's thread draws the whole window of batches when the epoch starts, and one more
-before each batch that it returns, as torch does; workers never touch the sampler.
+The consumer's thread draws the whole window of batches when the epoch starts, and one more (or one
+more pack) before each that it returns, as torch does; workers never touch the sampler.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Epoch(Iterator[Any]):
         name: Prefix of the copier's thread.
 
     Invariants, whenever ``_turn`` is not held:
-        1. The batches in ``_open`` and those that were returned are all that were drawn; in
-           order, those that were returned come first, without a gap.
+        1. The batches in ``_open``, the rest of ``_pack`` and those that were returned are all
+           that were drawn; in order, those that were returned come first, without a gap.
 
     Threads:
         next: shared; meant for one thread, the consumer.
@@ -96,7 +96,7 @@ class Epoch(Iterator[Any]):
         self._length = length
         self._timeout = timeout
         self._in_order = in_order
-        self._finish = finish
+        self._finish = _unchanged if finish is None else finish
         self._progress = progress = Progress()
         self._copier: Copier | None = None
         if device is not None:
@@ -132,14 +132,13 @@ class Epoch(Iterator[Any]):
         self._tally.warn()
         try:
             with self._turn:
-                pack = self._pack
-                if pack is not None:
+                if (pack := self._pack) is not None:
                     return self._next_of(pack)
                 batch = self._due()
                 failure = batch.failure
                 receipt = self._receipt(batch)
                 if failure is None:
-                    taken = self._finished(self._take(batch))
+                    taken = self._finish(self._take(batch))
                     receipt()
             if failure is not None:
                 raise failure.error
@@ -188,18 +187,20 @@ class Epoch(Iterator[Any]):
 
     def _next_of(self, pack: Pack) -> Any:
         """Return the next of several batches that were made as one."""
-        if self._progress.cancelled:
-            raise closed()
-        number = pack.returned
-        taken = self._finished(pack.take())
-        self._stats.delivered(0.0)
-        self._feed.receipt(pack.batch, number)()
-        if pack.empty:
-            self._pack = None
-        return taken
-
-    def _finished(self, taken: Any) -> Any:
-        return taken if self._finish is None else self._finish(taken)
+        number, last = pack.next_number()
+        try:
+            if last or self._progress.cancelled:
+                self._pack = None
+            if self._pid != os.getpid():
+                raise forked()
+            if self._progress.cancelled:
+                raise closed()
+            taken = self._finish(pack.make(number))
+            self._stats.delivered(0.0)
+            self._feed.receipt(pack.batch, number)()
+            return taken
+        finally:
+            del self, pack  # this frame stays with the error
 
     def _due(self) -> OpenBatch | FailedBatch:
         """Return the next batch for the consumer, done or failed."""
@@ -225,7 +226,7 @@ class Epoch(Iterator[Any]):
     def _receipt(self, batch: OpenBatch | FailedBatch) -> Callable[[], None]:
         """Return what counts a batch as delivered, once it was."""
         if not isinstance(batch, OpenBatch) or batch.exhausted:
-            return _nothing
+            return lambda: None  # there is nothing to count
         receipt = self._feed.receipt(batch)
         if batch.failure is None:
             self._feed.returned()
@@ -249,7 +250,7 @@ class Epoch(Iterator[Any]):
             if isinstance(batch, OpenBatch) and batch.plan.ends and batch.failure is not None:
                 self._unpack(batch)
                 return self._next()
-            if not batch.exhausted and (waits or isinstance(batch, OpenBatch)):
+            if not batch.empty and (waits or isinstance(batch, OpenBatch)):
                 self._stats.delivered(perf_counter() - started if waits else 0.0)
             self._pass(batch)
             return batch
@@ -376,16 +377,14 @@ class Epoch(Iterator[Any]):
             if self._copier is not None:
                 self._copier.put(batch)
 
-    def _take(self, batch: OpenBatch | FailedBatch) -> Any:
-        """Return a batch that did not fail."""
-        if isinstance(batch, FailedBatch):
-            return batch.take()
+    def _take(self, batch: Any) -> Any:
+        """Return an open batch that did not fail."""
         if self._copier is None:
             taken = batch.take()
             if not batch.plan.ends:
                 return taken
-            self._pack = Pack(batch, taken)
-            return self._pack.take()
+            self._pack = pack = Pack(batch, taken)
+            return pack.make(pack.next_number()[0])
         sent = self._copier.take(batch)
         if self._drawn_all and not self._open:
             self._copier.end()  # a loop over len(loader) never asks for StopIteration
@@ -394,5 +393,5 @@ class Epoch(Iterator[Any]):
         return sent.batch
 
 
-def _nothing() -> None:
-    """There is nothing to count."""
+def _unchanged(batch: Any) -> Any:
+    return batch

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from threadloader.ticket import PlannedBatch
 
-__all__ = ["Failure", "failure_of", "failure_of_copy", "strip"]
+__all__ = ["Failure", "failure_of", "failure_of_copy", "strip", "without_stop"]
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -29,7 +29,7 @@ class Failure:
 def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place: str) -> Failure:
     """Make an error ready for the consumer: with a note, and without our own frames."""
     strip(error)
-    error = _no_stop(error)
+    error = without_stop(error)
     with suppress(BaseException):  # an index without a repr(), an error that refuses notes
         where = f"in {place}, batch {plan.sequence}"
         if row is not None and row < len(plan.indices):
@@ -46,13 +46,13 @@ def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) ->
     """
     users = _without_our_frames(error.__traceback__)
     BaseException.with_traceback(error, None if users is error.__traceback__ else users)
-    error = _no_stop(error)
+    error = without_stop(error)
     with suppress(BaseException):  # an error that refuses notes
         error.add_note(f"copying batch {plan.sequence} to {device}")
     return Failure(error, 0)
 
 
-def _no_stop(error: BaseException) -> BaseException:
+def without_stop(error: BaseException) -> BaseException:
     """Return an error that does not end the epoch as if the data had come to its end."""
     if not isinstance(error, StopIteration):
         return error

@@ -104,10 +104,10 @@ class SamplerFeed:
         eager: bool = True,
     ) -> None:
         self.eager = eager
-        # Rows left out would be nobody's.  Without threads a generator of the user's is drawn from
-        # when a batch is wanted, as in torch.
-        gathers = stages.on_error == "raise" and all(each.gathers for each in stages.fetchers)
-        self.packs = gathers and not (pool is None and planner.draws_visibly)
+        # Rows left out would be nobody's.  The calling thread makes a batch when it is wanted: what
+        # the user changes between two, rows or a generator, is seen, as in torch.
+        gathers = stages.gathers and all(each.gathers for each in stages.fetchers)
+        self.packs = gathers and stages.on_error == "raise" and pool is not None
         self._planner = planner
         self._position = position
         self._stages = stages

@@ -107,7 +107,7 @@ class Fetcher:
             ticket: Which rows.
             epoch: Looked at before each sample; once it is cancelled, no further one is fetched.
             seed: Of the samples' random streams in this epoch; None for none.
-            singly: Whether to call ``__getitem__`` in any case.
+            singly: Whether to call ``__getitem__`` in any case, not to gather rows either.
 
         Returns:
             A list of samples, in the order of the rows; or `Rows`; or whatever ``__getitems__``
@@ -119,7 +119,7 @@ class Fetcher:
         indices = batch.indices
         if ticket.stop - ticket.start != len(indices):
             indices = indices[ticket.start : ticket.stop]
-        if self._source is not None:
+        if self._source is not None and not singly:
             if not self._source.is_current():  # a worker_init_fn, say, has put others in place
                 self._source = source_of(self.dataset)
             rows = None if self._source is None else self._source.rows(indices)

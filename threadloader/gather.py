@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from threadloader.layout import Field, Layout
 
-__all__ = ["Rows", "Source", "listed", "source_of"]
+__all__ = ["RowSource", "Rows", "listed", "source_of"]
 
 _INTEGERS = frozenset({int, np.int64, np.int32, np.intp})  # as samplers yield them
 
 
-class Source:
+class RowSource:
     """The arrays of one dataset.
 
     Args:
@@ -127,7 +127,7 @@ class Rows:
 
     __slots__ = ("_indices", "_places", "source")
 
-    def __init__(self, source: Source, places: slice | NDArray[Any], indices: Any) -> None:
+    def __init__(self, source: RowSource, places: slice | NDArray[Any], indices: Any) -> None:
         self.source = source
         self._places = places
         self._indices = indices
@@ -153,7 +153,7 @@ def listed(samples: Any) -> Any:
     return samples.listed() if type(samples) is Rows else samples
 
 
-def source_of(dataset: Any) -> Source | None:
+def source_of(dataset: Any) -> RowSource | None:
     """Return the arrays of a dataset that is nothing but arrays; else None."""
     inner, through = dataset, []
     while _torch.is_subset(inner):
@@ -167,7 +167,7 @@ def source_of(dataset: Any) -> Source | None:
     layout = _layout_of(inner) if len(lengths) == 1 and 0 not in lengths else None
     if layout is None or not layout.is_of(arrays):
         return None
-    return Source(dataset, layout, arrays, through, made_of)
+    return RowSource(dataset, layout, arrays, through, made_of)
 
 
 def _made_of(dataset: Any) -> list[Any]:
@@ -208,7 +208,10 @@ def _places(indices: Any, length: int) -> slice | NDArray[Any] | None:
         if not indices or indices.step != 1 or indices[0] < 0 or indices[-1] >= length:
             return None
         return slice(indices.start, indices.stop)
-    if type(indices) is not np.ndarray:
+    if type(indices) is np.ndarray:
+        if indices.dtype != np.int64 or indices.ndim != 1:
+            return None
+    else:
         if not set(map(type, indices)) <= _INTEGERS:
             return None
         indices = np.array(indices, dtype=np.int64)

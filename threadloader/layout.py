@@ -219,14 +219,14 @@ class Layout:
             lambda offset, dtype, shape: convert(np.ndarray(shape, dtype, root, offset)),
         )
 
-    def parts(
+    def part_maker(
         self,
         root: NDArray[np.uint8],
         fields: list[Field],
         ends: Sequence[int],
         convert: Callable[[NDArray[Any]], Any],
-    ) -> Iterator[Any]:
-        """Yield several batches that were written as one; see `batch`.
+    ) -> Callable[[int], Any]:
+        """Return what makes each of several batches that were written as one; see `batch`.
 
         Args:
             root: All bytes of the memory that ``fields`` lie in.
@@ -234,15 +234,15 @@ class Layout:
             ends: The row after the last of each.
             convert: Called with each leaf's array ``(rows, *shape)``.
         """
-        rows = ends[-1]
         leaves: list[NDArray[Any]] = []
-        self.batch(root, fields, rows, leaves.append)
-        start = 0
-        for end in ends:
-            yield _build(
-                self._root, iter([convert(leaf[start:end]) for leaf in leaves]), batch=True
-            )
-            start = end
+        self.batch(root, fields, ends[-1], leaves.append)
+        starts = (0, *ends)
+
+        def make(number: int) -> Any:
+            rows = slice(starts[number], ends[number])
+            return _build(self._root, iter([convert(leaf[rows]) for leaf in leaves]), batch=True)
+
+        return make
 
     def batch_of(
         self,

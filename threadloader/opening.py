@@ -88,20 +88,7 @@ class Opening:
         pace: Pace,
         length_told: int | None,
     ) -> Opening:
-        """Return what the attributes of a loader say now.
-
-        Args:
-            loader: A `ThreadLoader`; its public attributes are read.
-            index_sampler: As all others, see the attributes of this class.
-            streams: The same.
-            plain: The same.
-            batched: The same.
-            whole: The same.
-            device: The same.
-            pinned: The same.
-            pace: The same.
-            length_told: The same.
-        """
+        """Return what a `ThreadLoader` is set up for now; what it does not tell is given."""
         rows = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
         window = Window.chosen(
             loader.num_workers,
@@ -258,7 +245,15 @@ class Opening:
             fetchers: list[Fetches] = [Fetcher(self.dataset, whole=self.whole)]
         else:
             pool, fetchers = staff.pools[0], staff.fetchers
-        stages = Stages(fetchers, self.whole, self.pace, collation, seed, self.on_error)
+        stages = Stages(
+            fetchers,
+            self.whole,
+            self.pace,
+            collation,
+            seed,
+            self.on_error,
+            gathers=collation.direct,
+        )
         planner = Planner(sampler_pass, position.lanes[0], batched=self.batched, whole=self.whole)
         # A sampler of the user's may be told which epoch it is between iter() and the first batch.
         eager = sampler_pass.known or not position.restored

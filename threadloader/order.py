@@ -79,11 +79,6 @@ class Planner:
             return batch
         return self._with_next(batch, most - 1)
 
-    @property
-    def draws_visibly(self) -> bool:
-        """Whether a generator of the user's tells how far it has drawn."""
-        return self._sampler.visible
-
     def _with_next(self, first: PlannedBatch, more: int) -> PlannedBatch:
         """Return a batch and those after it as one; they are ranges or arrays of indices."""
         batches = [first]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from threadloader.work import OpenBatch
 
@@ -21,24 +21,18 @@ class Pack:
 
     Args:
         batch: All of them, done without a failure.
-        parts: Makes them, one after the other.
+        make: Makes one, of its number.
 
     Threads:
         all: consumer.
     """
 
-    def __init__(self, batch: OpenBatch, parts: Iterator[Any]) -> None:
+    def __init__(self, batch: OpenBatch, make: Callable[[int], Any]) -> None:
         self.batch = batch
-        self.returned = 0
-        self._parts = parts
+        self.make = make
+        self._next = 0
 
-    def take(self) -> Any:
-        """Return the next batch."""
-        part = next(self._parts)
-        self.returned += 1
-        return part
-
-    @property
-    def empty(self) -> bool:
-        """Whether all were returned."""
-        return self.returned == self.batch.plan.batches
+    def next_number(self) -> tuple[int, bool]:
+        """Return the number of the batch that is returned next, and whether it is the last."""
+        number, self._next = self._next, self._next + 1
+        return number, self._next == self.batch.plan.batches

@@ -21,6 +21,7 @@ from threadloader.samplers import (
     array_batches,
     batches_of,
     decided_by_seed,
+    gives_arrays,
     inner_sampler,
     is_known,
     length_of,
@@ -57,7 +58,6 @@ class SamplerPass(Protocol):
 
     known: bool  # whether the sampler is one of torch's or ours
     own: bool  # whether what it gives is nobody else's, and never changes
-    visible: bool  # whether it draws from a generator of the user's
     batches: int  # left out at its beginning
     samples: int  # in them
 
@@ -100,7 +100,6 @@ class KnownOrder:
         has_none = hasattr(inner, "generator") and inner.generator is None
         self._draws_alone = has_none and not draws.seeded
         self._undecided = self._draws_alone and saved is None
-        self.visible = own is not None or (not has_none and draws.generator is not None)
         self._saved = saved
         self._start: Any = None  # the state of a generator, as it was
         if own is not None:
@@ -153,14 +152,13 @@ class KnownPass:
     def __init__(
         self, sampler: Any, batches: int, order: KnownOrder, *, arrays: bool = False
     ) -> None:
-        self.own = arrays
-        self.visible = order.visible
+        self.own = arrays and gives_arrays(sampler)
         inner = inner_sampler(sampler)
         self.batches = self.samples = batches
         if batches and inner is not sampler:
             self.samples = min(batches * sampler.batch_size, len(inner))
         self.order = order
-        self._drawing = _known_batches(order, batches, arrays=arrays)
+        self._drawing = _known_batches(order, batches, arrays=self.own)
 
     def __next__(self) -> Any:
         return next(self._drawing)
@@ -178,8 +176,8 @@ def _known_batches(order: KnownOrder, batches: int, *, arrays: bool) -> Iterator
     A generator, so that the sampler draws when its first index is asked for, as in torch.
     """
     sampler = order.sampler()
-    drawing = array_batches(sampler, batches) if arrays else None
-    yield from starting_at(sampler, batches) if drawing is None else drawing
+    begin = array_batches if arrays else starting_at
+    yield from begin(sampler, batches)
 
 
 class UserPass:
@@ -192,7 +190,6 @@ class UserPass:
     """
 
     known = own = False
-    visible = True
     order = None
 
     def __init__(self, sampler: Any, every: int = 0, start: Mark | None = None) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "array_batches",
     "batches_of",
     "decided_by_seed",
+    "gives_arrays",
     "inner_sampler",
     "is_known",
     "length_of",
@@ -134,8 +135,15 @@ def _from(sampler: Any, position: int) -> Iterator[Any]:
     return indices
 
 
-def array_batches(sampler: Any, batches: int) -> Iterator[range] | Iterator[NDArray[Any]] | None:
-    """Return a pass over a known batch sampler, each batch a range or an array of indices.
+def gives_arrays(sampler: Any) -> bool:
+    """Whether `array_batches` knows a known sampler's indices."""
+    inner = inner_sampler(sampler)
+    kinds = (SequentialSampler, RandomSampler, KeyedSampler, *_torch.SEQUENTIAL)
+    return inner is not sampler and (type(inner) in kinds or _torch.permutes(inner))
+
+
+def array_batches(sampler: Any, batches: int) -> Iterator[range] | Iterator[NDArray[Any]]:
+    """Return a pass over a batch sampler that `gives_arrays`: a range or an array for each batch.
 
     No index becomes an object of its own, which for a batch of 256 costs more than to gather its
     rows.  The indices, and what is drawn for them, are those of `starting_at`.
@@ -143,26 +151,19 @@ def array_batches(sampler: Any, batches: int) -> Iterator[range] | Iterator[NDAr
     Args:
         sampler: Yields a batch's indices.
         batches: Left out.
-
-    Returns:
-        None where only the sampler itself can tell its indices.
     """
     inner = inner_sampler(sampler)
-    if inner is sampler:
-        return None
     size, start = sampler.batch_size, batches * sampler.batch_size
     kind = type(inner)
     if kind in (SequentialSampler, *_torch.SEQUENTIAL):
         return _ranges(inner, start, size, drop_last=sampler.drop_last)
-    orders: Iterator[NDArray[Any]] | None
+    orders: Iterator[NDArray[Any]]
     if kind is KeyedSampler:
         orders, start = inner.spans(start, -(-_SPAN // size) * size), 0
     elif kind is RandomSampler:
         orders = inner.permutations()
     else:
         orders = _torch.permutations(inner)
-    if orders is None:
-        return None
     return _cut(orders, start, size, drop_last=sampler.drop_last)
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from threadloader.failure import without_stop
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -144,7 +146,7 @@ def refusal(on_error: OnError, error: BaseException, index: Any) -> BaseExceptio
     try:
         answer: object = on_error(error, index)
     except BaseException as other:  # noqa: BLE001  # handed to the consumer
-        return other
+        return without_stop(other)
     if isinstance(answer, str) and answer in ("raise", "skip"):
         return error if answer == "raise" else None
     return TypeError(f"on_error is to return 'raise' or 'skip', and returned {answer!r}")

@@ -355,7 +355,7 @@ def _read(
     worker: Worker,
 ) -> None:
     """Read one batch; see `work._work` for why locals are dropped."""
-    samples = failure = None
+    samples = None
     try:
         if progress.cancelled:
             return
@@ -366,9 +366,7 @@ def _read(
         rows = range(len(samples or ()))
         position = batch.source.position - len(rows)
         plan = PlannedBatch(batch.plan.sequence, rows, samples, position, label="row")
-        for row, error in batch.source.skipped:
-            failure = failure_of(error, None, plan, worker.place)
-            batch.unread.append(Failure(failure.error, row))
+        _note_unread(batch, plan, worker)
         if samples is None:
             batch.plan, batch.exhausted = plan, True
             progress.collated(batch, None)
@@ -380,7 +378,15 @@ def _read(
             with suppress(ClosedError):  # the others have ended: nobody waits for it
                 hand_on(batch)
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
+        _note_unread(batch, batch.plan, worker)
         progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:
-        samples = failure = None
+        samples = None
         del batch, stages, progress, hand_on
+
+
+def _note_unread(batch: StreamBatch, plan: PlannedBatch, worker: Worker) -> None:
+    """Note in a batch the samples that were left out while it was read."""
+    for row, error in batch.source.skipped:
+        batch.unread.append(Failure(failure_of(error, None, plan, worker.place).error, row))
+    batch.source.skipped = []

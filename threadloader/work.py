@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from threadloader.errors import ThreadLoaderError
 from threadloader.failure import Failure, failure_of, strip
 from threadloader.order import Pace, TicketCutter
-from threadloader.rng import begin_batch, end
+from threadloader.rng import begin_batch, begin_samples, end
 from threadloader.skipping import refusal
 from threadloader.ticket import Ticket
 
@@ -60,6 +60,7 @@ class Stages:
     collation: Collation
     seed: int | None = None  # of the random streams of samples and batches; None for none
     on_error: OnError = "raise"  # what is done about samples that fail
+    gathers: bool = False  # whether batches take rows of arrays
 
 
 class OpenBatch:
@@ -181,9 +182,11 @@ def _fill(
 ) -> Failure | None:
     """Fetch the samples of a ticket and write them."""
     samples = failed = None
+    fetcher = stages.fetchers[worker.number]
     try:
         started = perf_counter()
-        samples, failed = stages.fetchers[worker.number].fetch(ticket, progress, stages.seed)
+        singly = not (stages.whole or stages.gathers)
+        samples, failed = fetcher.fetch(ticket, progress, stages.seed, singly=singly)
         fetched = perf_counter()
         if failed is not None:
             return _go_on(batch, ticket, samples, failed, stages, progress, worker)
@@ -198,7 +201,7 @@ def _fill(
         return failure_of(error, ticket.start, batch.plan, worker.place)
     finally:
         samples = failed = None
-        del batch, ticket, stages, progress
+        del batch, ticket, stages, progress, fetcher
 
 
 def _go_on(
@@ -226,16 +229,17 @@ def _go_on(
     failure: Failure | None = None
     refused: BaseException | None = None
     try:
-        if singly:  # __getitems__ does not tell which of its samples failed
+        if singly and failed is not None:  # __getitems__ does not tell which of its samples failed
             skips = stages.on_error != "raise" and isinstance(failed, Exception)
-            if failed is not None and not (skips and fetcher.can_fetch_singly(plan)):
+            if not (skips and fetcher.can_fetch_singly(plan)):
                 return failure_of(failed, None, plan, worker.place)
             samples, failed = fetcher.fetch(ticket, progress, stages.seed, singly=True)
         while failed is not None:
             failure = failure_of(failed, start + len(samples), plan, worker.place)
-            refused = refusal(stages.on_error, failure.error, plan.index_of(failure.row))
+            refused = _refusal(failure, plan, stages)
             if refused is not None:
-                return Failure(refused, failure.row)
+                told = refused is failure.error
+                return failure if told else failure_of(refused, failure.row, plan, worker.place)
             if samples:
                 batch.filling.write(start, failure.row, samples)
                 worker.counters.samples += len(samples)
@@ -252,6 +256,17 @@ def _go_on(
     finally:
         samples = failed = failure = refused = None
         del batch, ticket, stages, progress, fetcher
+
+
+def _refusal(failure: Failure, plan: PlannedBatch, stages: Stages) -> BaseException | None:
+    """Return what is raised for a sample that failed; None if it is to be left out."""
+    try:
+        if stages.seed is not None:  # what on_error draws is the sample's, too
+            begin_samples(stages.seed, plan.position + failure.row, ())
+        return refusal(stages.on_error, failure.error, plan.index_of(failure.row))
+    finally:
+        end()
+        del failure, stages
 
 
 def _finish(batch: OpenBatch, worker: Worker, seed: int | None) -> Failure | None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
         generator_state,
         new_generator,
         permutations,
+        permutes,
         set_generator_state,
     )
     from threadloader._torch.tensors import Tensor, array_of, arrays_of, is_shared, tensor_of
@@ -83,6 +84,7 @@ else:
         open_device,
         page_locked,
         permutations,
+        permutes,
         pinning,
         prepare_pipe,
         rank_and_world,
@@ -130,6 +132,7 @@ __all__ = [
     "open_device",
     "page_locked",
     "permutations",
+    "permutes",
     "pinning",
     "prepare_pipe",
     "rank_and_world",

@@ -46,6 +46,7 @@ __all__ = [
     "open_device",
     "page_locked",
     "permutations",
+    "permutes",
     "pinning",
     "prepare_pipe",
     "rank_and_world",
@@ -309,8 +310,14 @@ def tensors_in(dataset: object) -> tuple[()]:  # noqa: ARG001  # the same
     return ()
 
 
-def permutations(sampler: object) -> None:
+def permutes(sampler: object) -> bool:  # noqa: ARG001  # the same
     """There is no sampler of torch's."""
+    return False
+
+
+def permutations(sampler: object) -> NoReturn:
+    """Refuse: there is no sampler of torch's."""
+    raise NotImplementedError(sampler)
 
 
 def gives_whole_batches(dataset: object) -> bool:

@@ -27,6 +27,7 @@ __all__ = [
     "generator_state",
     "new_generator",
     "permutations",
+    "permutes",
     "set_generator_state",
 ]
 
@@ -69,19 +70,18 @@ def set_generator_state(generator: Any, state: bytes) -> None:
     generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
-def permutations(sampler: Any) -> Iterator[NDArray[Any]] | None:
-    """Return the indices of a pass over a `RandomSampler`, as arrays; None for any other sampler.
+def permutes(sampler: Any) -> bool:
+    """Whether `permutations` knows the sampler's indices."""
+    return type(sampler) is RandomSampler and not sampler.replacement
+
+
+def permutations(sampler: RandomSampler) -> Iterator[NDArray[Any]]:
+    """Yield the indices of a pass over a `RandomSampler`, as arrays.
 
     They are the sampler's own, and drawn when it would draw them.
     Source: ``RandomSampler.__iter__`` in torch/utils/data/sampler.py; compared with it by
     tests/conformance/test_array_datasets.py.
     """
-    if type(sampler) is not RandomSampler or sampler.replacement:
-        return None
-    return _permutations(sampler)
-
-
-def _permutations(sampler: RandomSampler) -> Iterator[NDArray[Any]]:
     samples = len(sampler.data_source)
     generator = sampler.generator
     if generator is None:

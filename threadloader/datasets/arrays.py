@@ -10,8 +10,6 @@ from threadloader import _torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import ArrayLike
-
 __all__ = ["ArrayDataset"]
 
 
@@ -31,7 +29,7 @@ class ArrayDataset(_torch.Dataset[Any]):
         ValueError: There is none, or they differ in length.
     """
 
-    def __init__(self, *arrays: ArrayLike | Mapping[Any, Any]) -> None:
+    def __init__(self, *arrays: Any) -> None:
         one = arrays[0] if len(arrays) == 1 else None
         self._keys = tuple(one) if isinstance(one, Mapping) else None
         self._single = one is not None and self._keys is None

@@ -7,6 +7,7 @@ nothing has a position but the streams that `File.open` returns.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
@@ -152,9 +153,11 @@ def open_file(path: str | os.PathLike[str], **options: Any) -> File:
         options: Of a URL only; see `threadloader.datasets.remote.RemoteFile`.
 
     Raises:
+        TypeError: There are options, but no URL.
         ModuleNotFoundError: It is a URL, and fsspec (or its client for that store) is missing.
     """
     if not is_url(path):
+        _check_no_options(options)
         return LocalFile(path)
     from threadloader.datasets.remote import RemoteFile  # noqa: PLC0415  # few need it
 
@@ -170,6 +173,7 @@ def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[
     """
     paths = list(paths)
     if not any(map(is_url, paths)):
+        _check_no_options(options)
         return [LocalFile(path) for path in paths]
     from threadloader.datasets.remote import RemoteStore  # noqa: PLC0415  # few need it
 
@@ -177,7 +181,14 @@ def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[
     return [store.file(os.fspath(path)) if is_url(path) else LocalFile(path) for path in paths]
 
 
+def _check_no_options(options: dict[str, Any]) -> None:
+    """Refuse what is for URLs alone, or misspelt."""
+    if options:
+        msg = f"unexpected {', '.join(map(repr, options))}: options of URLs, and there is none"
+        raise TypeError(msg)
+
+
 def is_url(path: str | os.PathLike[str]) -> bool:
     """Whether ``path`` is a URL."""
     scheme, mark, _ = os.fspath(path).partition("://")
-    return bool(mark) and scheme.isidentifier()
+    return bool(mark) and re.fullmatch(r"[A-Za-z][\w+.:-]*", scheme) is not None
