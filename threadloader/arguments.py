@@ -234,7 +234,7 @@ def setting(name: str, value: Any) -> Any:
     if name == "transform":
         check_callable(name, value)
     if name in _CHOICES and not callable(value):
-        check_choice(name, value, _CHOICES[name])
+        check_choice(name, value, _CHOICES[name], also=" or a function")
     return value
 
 
@@ -273,8 +273,8 @@ def check_callable(name: str, value: Any) -> None:
         check_function(name, value)
 
 
-def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    """Refuse what is none of the choices."""
+def check_choice(name: str, value: Any, choices: tuple[str, ...], also: str = "") -> None:
+    """Refuse what is none of the choices; ``also`` says what else there is."""
     if not isinstance(value, str) or value not in choices:
-        msg = f"{name} must be one of {', '.join(choices)}, but got {value!r}"
+        msg = f"{name} must be one of {', '.join(choices)}{also}, but got {value!r}"
         raise ValueError(msg)

@@ -331,6 +331,7 @@ def open_stream(
     seed: int | None = None,
     stream: WorkerStream | None = None,
     on_error: OnError = "raise",
+    pass_seed: int | None = None,
 ) -> StreamFeed:
     """Return the feed of one pass over an iterable dataset.
 
@@ -351,6 +352,7 @@ def open_stream(
         seed: Of the random streams of samples that are transformed; None for none.
         stream: See `StreamFeed`.
         on_error: What is done about a sample that can't be read, or transformed.
+        pass_seed: See `worker.pass_seed_here`.
     """
     spread = transforms and len(pools) > 1
     readers = pools[:1] if spread else pools
@@ -379,6 +381,7 @@ def open_stream(
             goes_on=goes_on,
             tells=position.broken_off,
             on_error=on_error,
+            pass_seed=pass_seed,
         )
         for number, lane in enumerate(position.lanes)
     ]

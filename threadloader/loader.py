@@ -162,7 +162,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         check_transform(transform, streams=streams)
         seed = seed_of(seed, generator)
         check_window(prefetch, prefetch_factor)
-        if plain:
+        if plain or (streams and not _torch.AVAILABLE):  # of its own classes torch checks it
             check_stream(shuffle, sampler, batch_sampler)
         workers = workers_for(workers, streams=streams, plain=plain, transform=transform)
         self._seeds = Seeds()

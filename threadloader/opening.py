@@ -239,6 +239,7 @@ class Opening:
                 seed=seed,
                 stream=own,
                 on_error=self.on_error,
+                pass_seed=seeds.samples,
             )
         if staff is None:
             pool = None

@@ -172,6 +172,7 @@ class Position:
     broken_off: bool = False  # whether its replicas were in the middle of another before
     refused: bool = False  # whether the sampler does not fit the state
     skipped: int = 0  # samples left out of what was delivered
+    order: Mapping[str, Any] | None = None  # of an iterable dataset, if it tells
 
     @classmethod
     def of(cls, epoch: int, state: Mapping[str, Any]) -> Position:
@@ -197,6 +198,8 @@ class Position:
             state["turn"] = self.turn
         if self.skipped:
             state["skipped"] = self.skipped
+        if self.order is not None:
+            state["dataset's order"] = dict(self.order)
         return state
 
     def lanes_after(self) -> list[Lane]:

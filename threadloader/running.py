@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader.collate import Collation
 from threadloader.epoch import Epoch
+from threadloader.errors import StateError
 from threadloader.position import Lane, Position
 from threadloader.ring import FreshSlots, Ring
 from threadloader.roster import Roster
@@ -108,6 +109,7 @@ class Running:
         draws = seeds.begin_epoch(opening.seed, opening.generator, saved)
         shared_seed = draws.shared_seed(opening.dataset)
         position = _position(seeds.epoch - 1, lanes, saved, streams=opening.streams)
+        position.order = _order_of(opening.dataset, saved)
         sampler_pass = opening.sampler_pass(draws, position)
         kept = self.roster.kept(opening)
         position.broken_off = kept is not None and not position.lanes
@@ -246,6 +248,24 @@ class Running:
             ring=self.ring,
             pinned=FreshSlots(_torch.page_locked) if opening.pinned else None,
         )
+
+
+def _order_of(dataset: Any, saved: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return what decides the order of an iterable dataset that tells by ``order_identity()``.
+
+    Raises:
+        StateError: It is not what it was in the middle of the epoch.
+    """
+    tells = getattr(dataset, "order_identity", None)
+    order: Mapping[str, Any] | None = None if tells is None else tells()
+    before = None if saved is None or not saved["begun"] else saved.get("dataset's order")
+    if before is not None and order is not None and before != order:
+        msg = (
+            f"the dataset's order followed from {before} when the state was saved, and now "
+            f"follows from {order}: call its set_epoch() before iter()"
+        )
+        raise StateError(msg)
+    return order
 
 
 def _position(

@@ -23,6 +23,7 @@ from threadloader.skipping import refusal
 from threadloader.stateful import is_stateful, restore, restore_whole, snapshot, states_of
 from threadloader.ticket import Mark, PlannedBatch
 from threadloader.work import OpenBatch, Worker, work_inline
+from threadloader.worker import beginning_pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,6 +53,7 @@ class Source:
         goes_on: Whether a later epoch reads the same replica.
         tells: Whether it notes in the lane what the replica is like before it is read.
         on_error: What is done about a sample that can't be read.
+        pass_seed: See `worker.pass_seed_here`.
 
     Threads:
         start, read: one thread, the worker that owns it; `start` also the consumer, before.
@@ -70,6 +72,7 @@ class Source:
         goes_on: bool = False,
         tells: bool = False,
         on_error: OnError = "raise",
+        pass_seed: int | None = None,
     ) -> None:
         self.number = number
         self.position = 0  # samples that were read
@@ -83,6 +86,7 @@ class Source:
         self._goes_on = goes_on
         self._tells = tells
         self._on_error = on_error
+        self._pass_seed = pass_seed
         # Errors in the batch that was read last, and the rows that would have been those samples'.
         self.skipped: list[tuple[int, Exception]] = []
         self._fresh: Any = None  # the dataset's state before another was restored
@@ -107,7 +111,8 @@ class Source:
             self._restore_over()
             return
         states = self._restore()
-        self._iterator = iterator = iter(self._dataset)
+        with beginning_pass(self._pass_seed):
+            self._iterator = iterator = iter(self._dataset)
         own = states.get("self", states.get("iterator"))
         if own is not None:
             restore("dataset's iterator", iterator, own)
@@ -202,11 +207,14 @@ class Source:
     def _leaves_out(self, iterator: Any, row: int, error: Exception) -> bool:
         """Whether reading goes on after an error, without the sample that it came for.
 
-        Only an iterator that is written as a class does: a generator has ended with its error, and
-        with it all that is made of one, ``map`` say.
+        Only an iterator written as a class does: a generator has ended, and so has what it feeds.
         """
         goes_on = isinstance(getattr(type(iterator), "__next__", None), FunctionType)
-        if not goes_on or len(self.skipped) >= MOST_ERRORS:
+        if not goes_on:
+            return False
+        if len(self.skipped) >= MOST_ERRORS:
+            with suppress(Exception):  # it may refuse notes
+                error.add_note(f"after {MOST_ERRORS} others that were left out of one batch")
             return False
         refused = refusal(self._on_error, error, self.position + row)
         if refused is not None and refused is not error:

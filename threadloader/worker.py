@@ -18,7 +18,7 @@ from threadloader.errors import ClosedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Startup", "get_worker_info", "introduced"]
+__all__ = ["Startup", "beginning_pass", "get_worker_info", "introduced", "pass_seed_here"]
 
 
 _FAILED = "worker_init_fn failed, and the threads have ended; iter(loader) starts new ones"
@@ -26,6 +26,7 @@ _FAILED = "worker_init_fn failed, and the threads have ended; iter(loader) start
 
 class _Local(threading.local):
     info: Any = None  # a WorkerInfo, in a worker
+    pass_seed: int | None = None
 
 
 _here = _Local()
@@ -50,6 +51,25 @@ else:
         None outside workers.  Where torch is installed, this is torch's function.
         """
         return _here.info
+
+
+def pass_seed_here() -> int | None:
+    """Return the seed of the pass over an iterable dataset that the calling thread begins.
+
+    It is one number for all replicas, another one in each epoch, and the same when the epoch is
+    resumed.  None where no `ThreadLoader` calls the dataset's ``__iter__``.
+    """
+    return _here.pass_seed
+
+
+@contextmanager
+def beginning_pass(seed: int | None) -> Iterator[None]:
+    """Let `pass_seed_here` return ``seed`` while the calling thread is here."""
+    before, _here.pass_seed = _here.pass_seed, seed
+    try:
+        yield
+    finally:
+        _here.pass_seed = before
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import tracemalloc
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,13 +15,13 @@ from conftest import PATIENCE
 from made_shards import ENDINGS, numbered, tar_bytes, write_numbered, write_shard
 
 from threadloader import ThreadLoader
+from threadloader.datasets.files import LocalFile, Shelf
 from threadloader.datasets.shards import TarShards
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
-    from pathlib import Path
 
     Spawn = Callable[..., Future[Any]]
 
@@ -194,3 +195,30 @@ def test_it_can_be_copied_pickled_and_closed(folder: Path) -> None:
     twins = [dataset, copy.copy(dataset), copy.deepcopy(dataset)]
     twins.append(pickle.loads(pickle.dumps(dataset)))
     assert [twin[20] for twin in twins] == [(20,)] * 4
+
+
+def test_a_dataset_of_many_shards_keeps_few_files_open(tmp_path: Path) -> None:
+    shelf = Shelf(3)
+    files = []
+    for number in range(9):
+        path = tmp_path / f"{number}.bin"
+        path.write_bytes(bytes([number]))
+        files.append(LocalFile(path, shelf))
+    before = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").is_dir() else None
+    for _ in range(2):
+        assert [file.read_at(0, 1)[0] for file in files] == list(range(9))
+    if before is not None:
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 3
+
+
+def test_options_of_urls_are_refused_for_files_here(tmp_path: Path) -> None:
+    write_numbered(tmp_path, [1])
+    with pytest.raises(TypeError, match="transfrom"):
+        TarShards(tmp_path / "*.tar", transfrom=len)
+
+
+def test_what_decode_is_not_is_refused(tmp_path: Path) -> None:
+    write_numbered(tmp_path, [1])
+    for decode in ("pil", {"cls": 3}):
+        with pytest.raises(TypeError, match="decode"):
+            TarShards(tmp_path / "*.tar", decode=decode)  # type: ignore[arg-type]

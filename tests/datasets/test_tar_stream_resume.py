@@ -250,3 +250,84 @@ def test_a_buffer_is_known_again_from_what_was_put_and_drawn(
     again = Random(seed)
     assert replayed(size, again, number, drawn) == buffer.items
     assert again.random() == rng.random()
+
+
+def told(batches: Any) -> list[int]:
+    return [int(number) for batch in batches for number in np.asarray(batch[0])]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("seed", [None, 5])
+@pytest.mark.parametrize("taken", [0, 1, 2, 4])
+def test_an_epoch_that_is_not_the_first_goes_on_with_what_is_missing(
+    tmp_path: Path, spawn: Spawn, taken: int, seed: int | None, persistent: bool, workers: int
+) -> None:
+    write_numbered(tmp_path, [8] * 6)
+
+    def make() -> tuple[TarStream, ThreadLoader[Any]]:
+        dataset = stream(tmp_path, shuffle=10, seed=seed)
+        loader = ThreadLoader(
+            dataset, 4, threads=workers, persistent_workers=persistent, seed=1, output="numpy"
+        )
+        return dataset, loader
+
+    def run() -> None:
+        dataset, loader = make()
+        with loader:
+            whole = told(loader)
+            dataset.set_epoch(1)
+            iterator = iter(loader)
+            first = told((next(iterator) for _ in range(taken)))
+            state = as_json(loader.state_dict())
+        dataset, loader = make()
+        dataset.set_epoch(1)
+        with loader:
+            loader.load_state_dict(state)
+            assert sorted(first + told(loader)) == sorted(whole)
+
+    spawn(run).result(PATIENCE)
+
+
+def test_a_seeded_stream_goes_on_only_in_the_epoch_that_it_is_told(
+    tmp_path: Path, spawn: Spawn
+) -> None:
+    write_numbered(tmp_path, [8] * 6)
+
+    def make(epoch: int, seed: int) -> ThreadLoader[Any]:
+        dataset = stream(tmp_path, shuffle=10, seed=seed)
+        dataset.set_epoch(epoch)
+        return ThreadLoader(dataset, 4, threads=3, output="numpy")
+
+    def run() -> None:
+        with make(2, 5) as loader:
+            next(iter(loader))
+            state = as_json(loader.state_dict())
+        for epoch, seed in ((0, 5), (2, 6)):
+            with make(epoch, seed) as loader:
+                loader.load_state_dict(state)
+                with pytest.raises(StateError, match=r"'epoch': 2.*set_epoch\(\)"):
+                    iter(loader)
+
+    spawn(run).result(PATIENCE)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_epoch_that_follows_a_state_is_the_next_one(
+    tmp_path: Path, spawn: Spawn, threads: int
+) -> None:
+    write_numbered(tmp_path, [8] * 6)
+
+    def make() -> ThreadLoader[Any]:
+        dataset = stream(tmp_path, shuffle=10)
+        return ThreadLoader(dataset, 4, threads=threads, seed=1, output="numpy")
+
+    def run() -> None:
+        with make() as loader:
+            first, state, second = told(loader), loader.state_dict(), told(loader)
+        assert first != second
+        with make() as loader:
+            loader.load_state_dict(as_json(state))
+            assert told(loader) == second
+
+    spawn(run).result(PATIENCE)

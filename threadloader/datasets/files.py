@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
@@ -50,11 +52,34 @@ class File(Protocol):
         """Let go of what is open; reading afterwards opens it anew."""
 
 
+class Shelf:
+    """How many files of a dataset are open: those that were opened first are closed for others.
+
+    Args:
+        most: Files.
+
+    Threads:
+        opened: shared; adding to a deque and taking from it are atomic on both builds.
+    """
+
+    def __init__(self, most: int = 256) -> None:
+        self._most = most
+        self._files: deque[LocalFile] = deque()
+
+    def opened(self, file: LocalFile) -> None:
+        """Take note of a file that is open, and close another."""
+        self._files.append(file)
+        if len(self._files) > self._most:
+            with suppress(IndexError):  # others closed them
+                self._files.popleft().close()
+
+
 class LocalFile:
     """A file in a file system.
 
     Args:
         path: Where it is.
+        shelf: Of a dataset with many files; None to stay open.
 
     Invariants, whenever ``_opening`` is not held:
         1. There is at most one descriptor that no read in progress has for itself.
@@ -63,14 +88,15 @@ class LocalFile:
         all: shared.  A read holds its descriptor itself, so that `close` takes it from nobody.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], shelf: Shelf | None = None) -> None:
         self.path = os.fspath(path)
+        self._shelf = shelf
         self._opening = Lock()
         # Written: guarded by _opening.  Read without it: one attribute, whole on both builds.
         self._descriptor: _Descriptor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalFile, (self.path,)  # a copy, in another process or not, opens it itself
+        return LocalFile, (self.path,)  # a copy in another process opens it itself
 
     def size(self) -> int:
         """Return its size in bytes."""
@@ -108,9 +134,12 @@ class LocalFile:
 
     def _open(self) -> _Descriptor:
         with self._opening:
-            if self._descriptor is None:
-                self._descriptor = _Descriptor(self.path)
-            return self._descriptor
+            if self._descriptor is not None:
+                return self._descriptor
+            descriptor = self._descriptor = _Descriptor(self.path)
+        if self._shelf is not None:
+            self._shelf.opened(self)
+        return descriptor
 
 
 class _Descriptor:
@@ -174,7 +203,8 @@ def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[
     paths = list(paths)
     if not any(map(is_url, paths)):
         _check_no_options(options)
-        return [LocalFile(path) for path in paths]
+        shelf = Shelf()
+        return [LocalFile(path, shelf) for path in paths]
     from threadloader.datasets.remote import RemoteStore  # noqa: PLC0415  # few need it
 
     store = RemoteStore(**options)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -28,9 +29,15 @@ def decoders(decode: bool | Mapping[str, Callable[[bytes], Any]]) -> dict[str, A
 
     Args:
         decode: True for `DECODERS`, False for none; functions of the user's are added to them.
+
+    Raises:
+        TypeError: It is neither, or has something else than functions.
     """
     if isinstance(decode, bool):
         return dict(DECODERS) if decode else {}
+    if not isinstance(decode, Mapping) or not all(map(callable, decode.values())):
+        msg = f"decode={decode!r} is no True, False or dict of functions by extension"
+        raise TypeError(msg)
     own = {extension.lower().lstrip("."): function for extension, function in decode.items()}
     return {**DECODERS, **own}
 

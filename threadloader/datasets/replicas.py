@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from threadloader import _torch
-from threadloader.worker import get_worker_info
+from threadloader.worker import get_worker_info, pass_seed_here
 
 __all__ = ["Replica", "pass_seed", "shards_of", "this_replica"]
 
@@ -56,9 +56,11 @@ def this_replica(rank: int | None = None, world: int | None = None) -> Replica:
 def pass_seed() -> int:
     """Return a seed that all workers of a loader have in common for this epoch.
 
-    It follows from the loader's seed.  Outside workers it is drawn from `random`, which draws
-    from the loader's streams while a loader reads in the calling thread.
+    Without a `ThreadLoader` it follows from the worker's seed, or is drawn from `random`.
     """
+    seed = pass_seed_here()
+    if seed is not None:
+        return seed
     info: Any = get_worker_info()
     if info is None:
         return random.getrandbits(62)

@@ -131,8 +131,6 @@ class StreamPass:
         if state["shards"] != self._digest:
             msg = "the state is of other shards, or of another rank or worker"
             raise StateError(msg)
-        if self._stream.seed is None:
-            self._stream.passes = state["epoch"]
         self._restored = state
 
     def _fill(self) -> bool:

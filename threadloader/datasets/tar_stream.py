@@ -20,6 +20,7 @@ from threadloader.datasets.replicas import pass_seed, this_replica
 from threadloader.datasets.stream_pass import StreamPass
 from threadloader.datasets.tar_reader import TarReader
 from threadloader.datasets.tar_samples import SAMPLE_LIMIT, read_samples
+from threadloader.worker import pass_seed_here
 
 if TYPE_CHECKING:
     import os
@@ -121,8 +122,14 @@ class TarStream(IterableDataset):
         replica = this_replica(*self._ranks)
         if self.seed is not None:
             return StreamPass(self, replica, self.seed, self._shared.epoch)
-        self.passes += 1
+        if pass_seed_here() is None:  # torch's persistent workers have one seed for all epochs
+            self.passes += 1
         return StreamPass(self, replica, pass_seed(), self.passes)
+
+    def order_identity(self) -> dict[str, Any]:
+        """Return what decides the order; a state of another one is refused by a `ThreadLoader`."""
+        seeded = {} if self.seed is None else {"seed": self.seed, "epoch": self._shared.epoch}
+        return seeded | {"shuffle": self.shuffle, "shards": len(self.shards)}
 
     def read_shard(self, number: int) -> Iterator[RawSample]:
         """Yield the samples of a shard, with the data that fields name.
