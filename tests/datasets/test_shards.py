@@ -213,8 +213,8 @@ def test_a_dataset_of_many_shards_keeps_few_files_open(tmp_path: Path) -> None:
 
 def test_options_of_urls_are_refused_for_files_here(tmp_path: Path) -> None:
     write_numbered(tmp_path, [1])
-    with pytest.raises(TypeError, match="transfrom"):
-        TarShards(tmp_path / "*.tar", transfrom=len)
+    with pytest.raises(TypeError, match="transfrm"):
+        TarShards(tmp_path / "*.tar", transfrm=len)
 
 
 def test_what_decode_is_not_is_refused(tmp_path: Path) -> None:

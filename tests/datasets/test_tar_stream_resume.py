@@ -278,7 +278,7 @@ def test_an_epoch_that_is_not_the_first_goes_on_with_what_is_missing(
             whole = told(loader)
             dataset.set_epoch(1)
             iterator = iter(loader)
-            first = told((next(iterator) for _ in range(taken)))
+            first = told(next(iterator) for _ in range(taken))
             state = as_json(loader.state_dict())
         dataset, loader = make()
         dataset.set_epoch(1)
