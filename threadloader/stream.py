@@ -363,7 +363,7 @@ def _read(
     worker: Worker,
 ) -> None:
     """Read one batch; see `work._work` for why locals are dropped."""
-    samples = None
+    samples = plan = None
     try:
         if progress.cancelled:
             return
@@ -389,7 +389,7 @@ def _read(
         _note_unread(batch, batch.plan, worker)
         progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:
-        samples = None
+        samples = plan = None
         del batch, stages, progress, hand_on
 
 

@@ -246,8 +246,8 @@ def _go_on(
             batch.leave_out(failure)
             start, samples, failed = failure.row + 1, [], None
             if start < ticket.stop:
-                rest = Ticket(plan, start, ticket.stop)
-                samples, failed = fetcher.fetch(rest, progress, stages.seed, singly=singly)
+                ticket = Ticket(plan, start, ticket.stop)
+                samples, failed = fetcher.fetch(ticket, progress, stages.seed, singly=singly)
         if samples and not progress.cancelled:
             batch.filling.write(start, ticket.stop, samples)
             worker.counters.samples += len(samples)
@@ -255,7 +255,7 @@ def _go_on(
         return None
     finally:
         samples = failed = failure = refused = None
-        del batch, ticket, stages, progress, fetcher
+        del batch, ticket, stages, progress, fetcher, plan
 
 
 def _refusal(failure: Failure, plan: PlannedBatch, stages: Stages) -> BaseException | None:
@@ -266,7 +266,7 @@ def _refusal(failure: Failure, plan: PlannedBatch, stages: Stages) -> BaseExcept
         return refusal(stages.on_error, failure.error, plan.index_of(failure.row))
     finally:
         end()
-        del failure, stages
+        del failure, plan, stages
 
 
 def _finish(batch: OpenBatch, worker: Worker, seed: int | None) -> Failure | None:
