@@ -35,7 +35,8 @@ def decoders(decode: bool | Mapping[str, Callable[[bytes], Any]]) -> dict[str, A
     """
     if isinstance(decode, bool):
         return dict(DECODERS) if decode else {}
-    if not isinstance(decode, Mapping) or not all(map(callable, decode.values())):
+    given: Any = decode
+    if not isinstance(given, Mapping) or not all(map(callable, given.values())):
         msg = f"decode={decode!r} is no True, False or dict of functions by extension"
         raise TypeError(msg)
     own = {extension.lower().lstrip("."): function for extension, function in decode.items()}
