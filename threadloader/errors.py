@@ -51,7 +51,7 @@ class DataError(ThreadLoaderError, ValueError):
     ) -> None:
         places = [path]
         if member is not None:
-            places.append(f"member {member!r}")
+            places.append(f"member {member[:200]!r}")  # a hostile name may have a MiB
         if offset is not None:
             places.append(f"offset {offset:,}")
         super().__init__(f"{', '.join(places)}: {message}")

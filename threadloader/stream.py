@@ -87,8 +87,7 @@ class Source:
         self._tells = tells
         self._on_error = on_error
         self._pass_seed = pass_seed
-        # Errors in the batch that was read last, and the rows that would have been those samples'.
-        self.skipped: list[tuple[int, Exception]] = []
+        self.skipped: list[tuple[int, Exception]] = []  # rows left out of the batch read last
         self._fresh: Any = None  # the dataset's state before another was restored
         self._iterator: Iterator[Any] | None = None
         self._started = False
@@ -146,7 +145,7 @@ class Source:
         """Return the samples of the next batch, or None for ever after the last.
 
         Raises:
-            BaseException: What the dataset raises; the next call goes on with what it yields then.
+            BaseException: What the dataset raises; the next call goes on with what comes then.
             StateError: The dataset ended before what was delivered when its state was saved.
         """
         if not self._started:
@@ -164,8 +163,9 @@ class Source:
         samples: list[Any] = []
         iterator = self._iterator
         try:
-            while len(samples) < rows and not epoch.cancelled:
-                self._take(samples, rows, epoch)
+            with beginning_pass(self._pass_seed):  # a generator may begin another's in its turn
+                while len(samples) < rows and not epoch.cancelled:
+                    self._take(samples, rows, epoch)
         except StopIteration:
             self._iterator = None
             if not samples or self._drop_last:
@@ -210,11 +210,11 @@ class Source:
         Only an iterator written as a class does: a generator has ended, and so has what it feeds.
         """
         goes_on = isinstance(getattr(type(iterator), "__next__", None), FunctionType)
-        if not goes_on:
-            return False
         if len(self.skipped) >= MOST_ERRORS:
+            goes_on = False
             with suppress(Exception):  # it may refuse notes
                 error.add_note(f"after {MOST_ERRORS} others that were left out of one batch")
+        if not goes_on:
             return False
         refused = refusal(self._on_error, error, self.position + row)
         if refused is not None and refused is not error:
@@ -394,7 +394,7 @@ def _read(
 
 
 def _note_unread(batch: StreamBatch, plan: PlannedBatch, worker: Worker) -> None:
-    """Note in a batch the samples that were left out while it was read."""
+    """Note the samples that were left out while a batch was read."""
     for row, error in batch.source.skipped:
         batch.unread.append(Failure(failure_of(error, None, plan, worker.place).error, row))
     batch.source.skipped = []

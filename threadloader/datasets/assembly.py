@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader.datasets.members import DECODERS, find_decoder
 from threadloader.datasets.tar_samples import EVERYTHING
-from threadloader.errors import DataError
+from threadloader.errors import DataError, SampleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
@@ -114,6 +114,9 @@ def assemble(
         return made
     try:
         return transform(made)
+    except StopIteration as error:
+        msg = f"the transform of sample {key!r} of {path} raised StopIteration"
+        raise SampleError(msg) from error
     except Exception as error:
         error.add_note(f"in the transform of sample {key!r} of {path}")
         raise
@@ -134,6 +137,9 @@ def _decoded(
         return function(data)
     except ImportError:
         raise  # Pillow is not installed, say
+    except StopIteration as error:
+        msg = f"decoding {path}, member {part.name!r}, raised StopIteration"
+        raise SampleError(msg) from error
     except Exception as error:
         if function is not DECODERS.get(name):
             error.add_note(f"while decoding {path}, member {part.name!r}, offset {part.offset:,}")

@@ -190,7 +190,8 @@ def _kept(path: Path, size: int, start: int, stop: int) -> bytes | None:
             file.seek(start)
             data = file.read(stop - start)
         if time.time() - status.st_mtime > STALE_S:
-            os.utime(path)
+            with suppress(OSError):  # another's, or removed meanwhile: what was read is whole
+                os.utime(path)
     except OSError:  # it is not there, or no longer, or can't be read
         return None
     return data if len(data) == stop - start else None

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from weakref import ref
 
 from threadloader.errors import DataError
 
@@ -64,14 +65,18 @@ class Shelf:
 
     def __init__(self, most: int = 256) -> None:
         self._most = most
-        self._files: deque[LocalFile] = deque()
+        self._files: deque[ref[LocalFile]] = deque()  # weak: or they outlive their dataset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shelf, (self._most,)
 
     def opened(self, file: LocalFile) -> None:
         """Take note of a file that is open, and close another."""
-        self._files.append(file)
+        self._files.append(ref(file))
         if len(self._files) > self._most:
             with suppress(IndexError):  # others closed them
-                self._files.popleft().close()
+                if (other := self._files.popleft()()) is not None:
+                    other.close()
 
 
 class LocalFile:
@@ -81,22 +86,20 @@ class LocalFile:
         path: Where it is.
         shelf: Of a dataset with many files; None to stay open.
 
-    Invariants, whenever ``_opening`` is not held:
-        1. There is at most one descriptor that no read in progress has for itself.
-
     Threads:
         all: shared.  A read holds its descriptor itself, so that `close` takes it from nobody.
+        There is no lock that a forked child could find held: attributes are stored and loaded
+        whole on both builds, and of two threads that open the file at once one opens it in vain.
     """
 
     def __init__(self, path: str | os.PathLike[str], shelf: Shelf | None = None) -> None:
         self.path = os.fspath(path)
         self._shelf = shelf
-        self._opening = Lock()
-        # Written: guarded by _opening.  Read without it: one attribute, whole on both builds.
+        self._stamp = ""  # of the file that was opened first
         self._descriptor: _Descriptor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalFile, (self.path,)  # a copy in another process opens it itself
+        return LocalFile, (self.path, self._shelf)  # a copy in another process opens it itself
 
     def size(self) -> int:
         """Return its size in bytes."""
@@ -129,14 +132,15 @@ class LocalFile:
 
     def close(self) -> None:
         """Let go of the descriptor; it is closed when the last read that has it is done."""
-        with self._opening:
-            self._descriptor = None
+        self._descriptor = None
 
     def _open(self) -> _Descriptor:
-        with self._opening:
-            if self._descriptor is not None:
-                return self._descriptor
-            descriptor = self._descriptor = _Descriptor(self.path)
+        descriptor = _Descriptor(self.path)
+        self._stamp = before = self._stamp or descriptor.stamp
+        if descriptor.stamp != before:
+            msg = f"the file changed while it was in use ({before}, now {descriptor.stamp})"
+            raise DataError(msg, self.path)
+        self._descriptor = descriptor
         if self._shelf is not None:
             self._shelf.opened(self)
         return descriptor
@@ -155,6 +159,8 @@ class _Descriptor:
     def __init__(self, path: str) -> None:
         self._number = -1  # if opening fails
         self._number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        status = os.fstat(self._number)
+        self.stamp = f"{status.st_size}-{status.st_mtime_ns}"
         self._seeking = Lock()  # the descriptor's position, without pread: guarded by _seeking
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:

@@ -72,16 +72,16 @@ class HttpClient:
             TransferError: An error status, or an answer that is not the range.
             OSError: The connection failed, or took too long.
         """
-        target = self._moved.get(url, url)
+        moved = target = self._moved.get(url, url)
         for _ in range(MOST_REDIRECTS):
             try:
                 answer = self._ask(url, target, offset, nbytes)
-            except TransferError:
-                # Where a redirect leads is often signed for some minutes only.
+            except OSError:
+                # Where a redirect led is often signed for minutes only, or gone: ask anew, once.
                 self._moved.pop(url, None)
-                if target == url:
+                if moved == url:
                     raise
-                target = url
+                moved = target = url
                 continue
             if isinstance(answer, Part):
                 if target != url:
@@ -134,14 +134,22 @@ class HttpClient:
         An idle connection may have been closed by the server meanwhile, which is no failure.
         """
         if (idle := self._take(origin)) is not None:
-            with suppress(ConnectionError, ssl.SSLError):
+            try:
                 return idle, _get(idle, path, headers)
+            except TimeoutError:  # forgotten by what is in between: so are those as old
+                self._drop(origin)
+                raise
+            except (ConnectionError, ssl.SSLError):
+                pass
         _, scheme, host = origin
         if scheme == "https" and self._context is None:
             self._context = ssl.create_default_context()
         context = self._context if scheme == "https" else None
         fresh = Connection(scheme, host, self._connect_timeout, self._read_timeout, context)
         return fresh, _get(fresh, path, headers)
+
+    def _drop(self, origin: Origin) -> None:
+        _close({origin: self._idle.pop(origin, deque())})
 
     def _take(self, origin: Origin) -> Connection | None:
         """Return the idle connection that was used last, None without any."""

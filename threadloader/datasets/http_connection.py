@@ -23,6 +23,7 @@ __all__ = ["Answer", "Connection"]
 
 PORTS = {"http": 80, "https": 443}
 LONGEST_LINE = 1 << 16  # bytes
+MOST_INTERIM = 20
 MOST_LINES = 200  # of a head: a server that never ends it must not fill the memory
 BUFFER = 1 << 14  # bytes; has room for a head and a small range
 _STATUS = re.compile(rb"HTTP/1\.(\d) (\d{3})(?: ([^\r\n]*))?\r?\n")
@@ -82,10 +83,12 @@ class Connection:
         lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
         head = f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\n{''.join(lines)}\r\n"
         self._socket.sendall(head.encode("latin-1"))
-        answer = Answer(self._file)
-        while answer.status < 200:  # a word in between: "Continue", "Early Hints"
+        for _ in range(MOST_INTERIM):  # words in between: "Continue", "Early Hints"
             answer = Answer(self._file)
-        return answer
+            if answer.status >= 200:
+                return answer
+        msg = f"{MOST_INTERIM} interim answers, and no answer"
+        raise TransferError(msg)
 
     def close(self) -> None:
         """End the connection.  Idempotent."""

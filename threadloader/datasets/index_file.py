@@ -117,7 +117,7 @@ def load_index(place: Path) -> ShardIndex | None:
             return None
         index = _parsed(body)
         return index if _is_in_order(index) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DECODERS", "decoders", "find_decoder"]
 
+_UNPACKED_IN_PIECES = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # bz2 and lzma: all at once
 _LARGEST_NPZ = 1 << 30  # bytes that its arrays may have together, unpacked
 
 
@@ -95,15 +96,24 @@ def _array(data: bytes) -> NDArray[Any]:
 def _arrays(data: bytes) -> dict[str, NDArray[Any]]:
     """Return the arrays of a ``.npz`` file by name."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if any(entry.compress_type not in _UNPACKED_IN_PIECES for entry in archive.infolist()):
+            msg = "an array is compressed by something else than deflate, which NumPy never does"
+            raise ValueError(msg)
         told = sum(entry.file_size for entry in archive.infolist())
         if told > _LARGEST_NPZ:
             msg = f"its arrays have {told:,} bytes unpacked, more than {_LARGEST_NPZ:,}"
             raise ValueError(msg)
         # A zip file gives at most the size that it declares, and then checks its CRC.
         return {
-            entry.filename.removesuffix(".npy"): _array(archive.read(entry))
+            entry.filename.removesuffix(".npy"): _array(_unpacked(archive, entry))
             for entry in archive.infolist()
         }
+
+
+def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return no more than is declared; `ZipFile.read` unpacks up to 2 GiB, and then cuts it off."""
+    with archive.open(entry) as file:
+        return file.read(entry.file_size)
 
 
 DECODERS: Mapping[str, Callable[[bytes], Any]] = {

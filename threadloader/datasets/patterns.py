@@ -8,8 +8,10 @@ import re
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from threadloader.datasets.files import is_url
+from threadloader.datasets.urls import shown_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,7 +74,8 @@ def _matching(pattern: str) -> list[str]:
 
 
 def _remote(pattern: str, options: dict[str, Any]) -> list[str]:
-    if not set(pattern) & set("*["):  # a question mark begins a URL's query
+    # In the path: a question mark begins the query, and brackets are those of an IPv6 address.
+    if not set(urlsplit(pattern).path) & set("*["):
         return [pattern]
     from threadloader.datasets.remote import list_remote  # noqa: PLC0415  # loads fsspec
 
@@ -155,5 +158,6 @@ def _check(pattern: str, lengths: Iterable[int]) -> None:
     for length in lengths:
         count *= length
     if count > MOST:
-        msg = f"{{{pattern}}} stands for {count:,} names: more than {MOST:,}"
+        shown = shown_url(pattern) if is_url(pattern) else pattern
+        msg = f"{shown} stands for {count:,} names: more than {MOST:,}"
         raise ValueError(msg)

@@ -137,6 +137,8 @@ def is_transient(error: Exception) -> bool:
     own for.
     """
     status = _status_of(error)
+    if status == 400 and type(error.__cause__).__name__ == "HttpProcessingError":
+        return True  # aiohttp's: no status of the server's, but an answer that it could not read
     if status is not None:
         return status in TRANSIENT or status >= 500
     if isinstance(error, PERMANENT):

@@ -117,7 +117,7 @@ class TarShards(Dataset):
         return [table.key(row) for table in self._indexes for row in range(len(table))]
 
     def close(self) -> None:
-        """Let go of open files; reading afterwards opens them anew."""
+        """Let go of open files; reading afterwards opens them anew.  Connections end with this."""
         for file in self._files:
             file.close()
 

@@ -75,7 +75,8 @@ def parse_pax(data: bytes) -> dict[str, bytes]:
         if not at < end <= len(data) or not mark or not value.endswith(b"\n"):
             msg = f"damaged pax record {data[at : at + 40]!r}"
             raise ValueError(msg)
-        records[key.decode("utf-8", "replace")] = value[:-1]
+        if key in {b"path", b"size"} or key.startswith(b"GNU.sparse."):  # all that is looked at
+            records[key[:20].decode("utf-8", "replace")] = value[:-1]
         at = end
     return records
 

@@ -43,11 +43,11 @@ def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = No
         ValueError: It is compressed.
         OSError: It can't be read.
     """
-    stamp = file.stamp()
+    stamp, size = file.stamp(), file.size()
     places = _places(path, folder)
     for place in places:
         found = load_index(place)
-        if found is not None and found.stamp == stamp:
+        if found is not None and found.stamp == stamp and found.size == size:
             return found
     index = build_index(file)
     for place in places:
@@ -126,4 +126,7 @@ def _places(path: str, folder: str | os.PathLike[str] | None) -> list[Path]:
     if folder is not None:
         return [Path(folder) / name]
     beside = [] if url else [Path(f"{whole}.tlindex")]
-    return [*beside, cache_folder() / name]
+    try:
+        return [*beside, cache_folder() / name]
+    except RuntimeError:  # a user without a home
+        return beside

@@ -7,6 +7,7 @@ macOS adds them, are among these), and those whose first part is in double under
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from threadloader.datasets.tar_headers import BLOCK
@@ -74,7 +75,7 @@ def read_samples(
     """
     key: str | None = None
     parts: dict[str, Part] = {}
-    keys: set[str] = set()
+    keys: set[bytes] = set()  # digests: a name may have a MiB
     nbytes = 0
     for member in reader.members():
         split = split_name(member.name)
@@ -85,7 +86,7 @@ def read_samples(
                 yield RawSample(key, parts)
             key, parts, nbytes = split[0], {}, 0
             _remember(key, keys, member, path)
-        nbytes += member.size + BLOCK
+        nbytes += member.size + max(BLOCK, len(member.name))
         _check(member, parts, split[1], nbytes, limit, path)
         data = reader.read(member) if split[1] in wanted else None
         parts[split[1]] = Part(member.name, member.offset, member.size, data)
@@ -98,12 +99,13 @@ def _is_meta(name: str) -> bool:
     return len(first) >= 4 and first.startswith("__") and first.endswith("__")
 
 
-def _remember(key: str, keys: set[str], member: Member, path: str) -> None:
-    if key in keys:
+def _remember(key: str, keys: set[bytes], member: Member, path: str) -> None:
+    digest = blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).digest()
+    if digest in keys:
         msg = f"the key {key!r} was there before: members of a sample follow one another"
         raise DataError(msg, path, member=member.name, offset=member.offset)
     if len(keys) < _MOST_KEYS:
-        keys.add(key)
+        keys.add(digest)
 
 
 def _check(

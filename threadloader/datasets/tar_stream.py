@@ -151,6 +151,6 @@ class TarStream(IterableDataset):
         return self._shared.files[number].path
 
     def close(self) -> None:
-        """Let go of connections; reading afterwards opens them anew."""
+        """Let go of open files; connections, which they share, end with the stream."""
         for file in self._shared.files:
             file.close()

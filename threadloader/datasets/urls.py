@@ -17,7 +17,12 @@ SHORTEST = 4  # characters of a query's value that counts as a secret: ``part=3`
 
 
 def shown_url(url: str) -> str:
-    """Return a URL without user, password, query and fragment; ``?...`` says that there was one."""
+    """Return a URL without user, password, query and fragment; ``?...`` says that there was one.
+
+    So for each part of a chain of fsspec's, ``zip://a.csv::https://...``.
+    """
+    if "::" in url:
+        return "::".join(map(shown_url, url.split("::")))
     scheme, mark, rest = url.partition("://")
     place, query, _ = rest.partition("#")[0].partition("?")
     host, slash, path = place.partition("/")
