@@ -143,3 +143,27 @@ def test_functions_of_the_user_s_come_before_ours() -> None:
     assert decoders({".JPG": len})["jpg"] is len
     assert decoders({})["cls"] is int
     assert decoders(False) == {}
+
+
+def zipped(name: str, data: bytes, kind: int, declared: int) -> bytes:
+    """Return a zip file whose one member says that it has fewer bytes than it unpacks to."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", kind) as archive:
+        archive.writestr(name, data)
+    raw = bytearray(file.getvalue())
+    for mark, place in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        at = raw.index(mark) + place
+        raw[at : at + 4] = declared.to_bytes(4, "little")
+    return bytes(raw)
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_no_more_is_unpacked_than_a_zip_declares(kind: int) -> None:
+    bomb = zipped("a.npy", npy(np.zeros(1)) + bytes(64 << 20), kind, 136)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Exception, match=r"compressed|CRC|large|bytes"):
+            decoders(decode=True)["npz"](bomb)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()

@@ -237,6 +237,22 @@ def test_where_a_redirect_led_to_may_expire(server: RemoteServer) -> None:
     assert file.read_at(10, 10) == CONTENT[10:20]
 
 
+def test_a_target_that_is_busy_is_waited_for_as_any_other(server: RemoteServer) -> None:
+    busy = iter(range(3))
+
+    def plan(request: Any) -> Status | None:
+        if request.path == "/latest":
+            return Status(302, (("Location", "/data.bin"),))
+        return None if next(busy, None) is None else Status(503)
+
+    server.plan = plan
+    file = RemoteFile(server.url("/latest"), retries=QUICK)
+    assert file.read_at(0, 10) == CONTENT[:10]
+    server.plan = lambda request: plan(request) if request.path == "/latest" else Status(404)
+    with pytest.raises(RemoteError, match="404"):
+        RemoteFile(server.url("/latest"), retries=QUICK).read_at(0, 10)
+
+
 def test_redirects_without_an_end_are_an_error(server: RemoteServer) -> None:
     server.plan = lambda request: Status(302, (("Location", request.path + "x"),))
     with pytest.raises(RemoteError, match="redirects"):

@@ -17,7 +17,8 @@ from made_shards import ENDINGS, numbered, tar_bytes, write_numbered, write_shar
 from threadloader import ThreadLoader
 from threadloader.datasets.files import LocalFile, Shelf
 from threadloader.datasets.shards import TarShards
-from threadloader.errors import DataError
+from threadloader.datasets.tar_stream import TarStream
+from threadloader.errors import DataError, SampleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -222,3 +223,39 @@ def test_what_decode_is_not_is_refused(tmp_path: Path) -> None:
     for decode in ("pil", {"cls": 3}):
         with pytest.raises(TypeError, match="decode"):
             TarShards(tmp_path / "*.tar", decode=decode)  # type: ignore[arg-type]
+
+
+def test_a_shard_that_is_written_anew_while_it_is_in_use_is_an_error(tmp_path: Path) -> None:
+    (path,) = write_numbered(tmp_path, [3])
+    dataset = TarShards(path)
+    assert dataset[0]["__key__"]
+    dataset.close()
+    path.write_bytes(path.read_bytes() + bytes(10240))
+    with pytest.raises(DataError, match="changed while it was in use"):
+        dataset[1]
+
+
+@pytest.mark.parametrize("place", ["transform", "decode"])
+def test_a_stop_iteration_of_the_user_s_code_is_an_error_of_its_sample(
+    tmp_path: Path, place: str
+) -> None:
+    def stops(_: Any) -> Any:
+        raise StopIteration
+
+    (path,) = write_numbered(tmp_path, [3])
+    options: Any = {"transform": stops} if place == "transform" else {"decode": {"cls": stops}}
+    for samples in (iter(TarStream(path, **options)), iter(TarShards(path, **options))):
+        with pytest.raises(SampleError, match="StopIteration"):
+            next(samples)
+
+
+def test_a_user_without_a_home_has_the_index_beside_the_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError
+
+    monkeypatch.setattr(Path, "home", homeless)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    (path,) = write_numbered(tmp_path, [3])
+    assert len(TarShards(path)) == 3

@@ -331,3 +331,46 @@ def test_an_epoch_that_follows_a_state_is_the_next_one(
             assert told(loader) == second
 
     spawn(run).result(PATIENCE)
+
+
+class Lines:
+    """A generator over a stream, as users write it."""
+
+    def __init__(self, stream: TarStream) -> None:
+        self.stream = stream
+
+    def __iter__(self) -> Any:
+        for (number,) in self.stream:
+            yield number
+
+
+@pytest.mark.filterwarnings("ignore:the state holds none")
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_generator_over_a_stream_goes_on_in_its_epoch(
+    tmp_path: Path, spawn: Spawn, threads: int
+) -> None:
+    write_numbered(tmp_path, [8] * 6)
+
+    def make() -> ThreadLoader[Any]:
+        dataset = Lines(stream(tmp_path, shuffle=10))
+        return ThreadLoader(
+            dataset, 4, threads=threads, persistent_workers=threads > 0, seed=1, output="numpy"
+        )
+
+    def numbers(batches: Any) -> list[int]:
+        return [int(number) for batch in batches for number in batch]
+
+    def run() -> None:
+        with make() as loader:
+            whole = [numbers(loader), numbers(loader)]
+            assert whole[0] != whole[1]
+        with make() as loader:
+            numbers(loader)
+            iterator = iter(loader)
+            first = numbers(next(iterator) for _ in range(3))
+            state = as_json(loader.state_dict())
+        with make() as loader:
+            loader.load_state_dict(state)
+            assert first + numbers(loader) == whole[1]
+
+    spawn(run).result(PATIENCE)
