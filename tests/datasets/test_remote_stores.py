@@ -238,7 +238,7 @@ def test_where_a_redirect_led_to_may_expire(server: RemoteServer) -> None:
 
 
 def test_a_target_that_is_busy_is_waited_for_as_any_other(server: RemoteServer) -> None:
-    busy = iter(range(3))
+    busy = iter(range(2))
 
     def plan(request: Any) -> Status | None:
         if request.path == "/latest":
