@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 import threading
+import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,9 @@ def no_thread_is_left_behind() -> Iterator[None]:
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("test-"):
             continue  # of `spawn`: what it waits for is what the test is about
+        deadline = time.monotonic() + PATIENCE
+        while thread.ident is None and time.monotonic() < deadline:
+            time.sleep(0.01)  # it is being started by another that ends
         thread.join(PATIENCE)
         assert not thread.is_alive(), f"{thread.name} is still running"
 
