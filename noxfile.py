@@ -48,7 +48,7 @@ def tests(session: nox.Session) -> None:
     install(session, ".[demo,zstd]", "test")
     # Damaged files take a minute: they are read once with a GIL, on 3.11, and once without.
     fuzz = ["test_image_fuzz.py", "test_tar_fuzz.py"] if session.python == "3.13" else []
-    run_pytest(session, *(f"--ignore=tests/datasets/{name}" for name in fuzz))
+    run_pytest(session, *(f"--ignore=tests/data_in/{name}" for name in fuzz))
 
 
 @nox.session(python=list(TORCH))
@@ -60,7 +60,7 @@ def tests_torch(session: nox.Session) -> None:
     session.install("--only-binary=:all:", "--no-deps", "torchdata==0.11.0")
     # These know nothing of torch, or have a twin in tests/conformance, and `tests` has run them on
     # this Python.
-    apart = ("datasets", "test_from_source.py", "test_gather.py", "test_on_error.py")
+    apart = ("data_in", "test_from_source.py", "test_gather.py", "test_on_error.py")
     done = [f"--ignore=tests/{name}" for name in apart] if session.python == "3.13t" else []
     run_pytest(session, *done)
 
@@ -70,7 +70,7 @@ def clients(session: nox.Session) -> None:
     """Run packages that use a DataLoader, or augment samples, with a ThreadLoader."""
     add_torch(session)
     install(session, ".[images,zstd]", "clients")
-    beside = ("tests/conformance/test_random_transforms.py", "tests/datasets/test_images.py")
+    beside = ("tests/conformance/test_random_transforms.py", "tests/data_in/test_images.py")
     run_pytest(session, "tests/clients", *beside)
 
 
@@ -85,7 +85,7 @@ def pillow_simd(session: nox.Session) -> None:
     build = ("--no-binary=pillow-simd", "--no-deps", "pillow-simd>=12")
     session.install(*build, env={"CC": "cc -mavx2"})
     tests = ("test_decode.py", "test_images.py", "test_image_fuzz.py")
-    run_pytest(session, *(f"tests/datasets/{name}" for name in tests))
+    run_pytest(session, *(f"tests/data_in/{name}" for name in tests))
 
 
 @nox.session(python="3.13")

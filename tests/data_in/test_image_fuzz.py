@@ -1,7 +1,7 @@
 """Damaged image files: a picture of the right shape or a DataError, and nothing else ever.
 
 10,000 for each decoder, in four parts; ``THREADLOADER_FUZZ_SEED`` (0) makes another choice of them.
-Many more in one go: ``python tests/datasets/image_fuzz.py``, see there.
+Many more in one go: ``python tests/data_in/image_fuzz.py``, see there.
 """
 
 from __future__ import annotations
