@@ -54,6 +54,7 @@ def open_device(value: Any) -> Device | Callable[[Any], Any] | None:
     if hasattr(value, "receive"):
         device: Device = value
         return device
+    value = int(value) if isinstance(value, np.integer) else value
     wanted = _device(value)
     if wanted.type == "meta":
         msg = f"device={value!r} holds no data: batches can't be copied to it"
@@ -68,8 +69,6 @@ def open_device(value: Any) -> Device | Callable[[Any], Any] | None:
 
 def _device(value: Any) -> torch.device:
     """Return a device of torch's."""
-    if isinstance(value, np.integer):
-        value = int(value)
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if whole and torch.accelerator.current_accelerator() is None:
         msg = f"device={value!r} is not there: this torch ({torch.__version__}) has no accelerator"
