@@ -253,6 +253,7 @@ async def _run(
         except asyncio.CancelledError:
             pass
         finally:
+            writer.transport.abort()  # or what is not sent yet would keep it open at the end
             tasks.discard(task)
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=256, ssl=context)
@@ -263,3 +264,4 @@ async def _run(
     for task in list(tasks):
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)  # the loop's next round is when transports that were aborted close
