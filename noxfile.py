@@ -99,7 +99,7 @@ def interleavings(session: nox.Session) -> None:
 def parallel(session: nox.Session) -> None:
     """Run each test that is marked for it in four threads at once, without a GIL."""
     install(session, ".", "parallel")
-    run_pytest(session, "-m", "parallel", "--parallel-threads=4", "--iterations=5")
+    run_pytest(session, "-m", "parallel", "--parallel-threads=4", "--iterations=5", processes="0")
 
 
 @nox.session
@@ -212,10 +212,19 @@ def add_torch(session: nox.Session) -> None:
     Path(site_packages.strip(), "threadloader_torch.pth").write_text(f"{layer / 'site-packages'}\n")
 
 
-def run_pytest(session: nox.Session, *args: str) -> None:
-    """Run pytest on the installed package; PYTHONSAFEPATH hides the checkout from every test."""
+def run_pytest(session: nox.Session, *args: str, processes: str = "auto") -> None:
+    """Run pytest on the installed package; PYTHONSAFEPATH hides the checkout from every test.
+
+    Args:
+        session: Whose environment.
+        args: For pytest.
+        processes: That share the tests; "0" for pytest's own.
+    """
     session.run(
         "pytest",
+        # Tests have threads enough: on many cores, with as many processes, some would starve.
+        f"--numprocesses={processes}",
+        "--maxprocesses=4",
         *args,
         *session.posargs,
         env={"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": None, "PYTHON_GIL": None},

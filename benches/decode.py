@@ -9,13 +9,11 @@ Pillow's place is an interpreter of its own. A core's share is the rate divided 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
-from benches.gil_vs_nogil import labelled_python, thread_counts
+from benches.gil_vs_nogil import parse_builds, thread_counts
 from benches.record import Question
 from benches.rounds import Lane, Rounds, Spread, rate
 from benches.runner import MeasurementError, decoders, describe, make_photos
@@ -25,7 +23,7 @@ from benches.workloads.catalog import SIDES
 
 def main() -> int:
     """Run the rounds, print the table, return the exit code."""
-    options = _options()
+    options = parse_builds("decode", __doc__, rounds=5, seconds=1.0)
     try:
         make_photos([*(python for _, python in options.builds), sys.executable])
         told = {label: describe(python) for label, python in options.builds}
@@ -44,18 +42,6 @@ def main() -> int:
         ]
         options.json.write_text(json.dumps({"builds": told, "lanes": answers}, indent=1))
     return int(bool(rounds.errors))
-
-
-def _options() -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benches.decode", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("builds", nargs="+", type=labelled_python, metavar="label=python")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="least time of a measurement")
-    parser.add_argument("--json", type=Path, help="file for all figures")
-    return parser.parse_args()
 
 
 def _lanes(builds: list[tuple[str, str]], cores: int, seconds: float) -> list[Lane]:

@@ -27,7 +27,7 @@ TITLES = {"bare_loop": "bare loop", "processes": "limit (processes)"}
 
 def main() -> int:
     """Run the rounds, print the tables, return the exit code."""
-    options = _options()
+    options = parse_builds("gil_vs_nogil", __doc__, rounds=7, seconds=1.5)
     try:
         pythons = [python for _, python in options.builds]
         make_photos([*pythons, sys.executable])
@@ -70,14 +70,25 @@ def thread_counts(cores: int) -> list[int]:
     return [*counts, cores] if cores > 1 else counts
 
 
-def _options() -> argparse.Namespace:
-    """Read the command line."""
+def parse_builds(
+    bench: str, purpose: str | None, *, rounds: int, seconds: float
+) -> argparse.Namespace:
+    """Read the command line of a bench that compares builds of Python.
+
+    Args:
+        bench: The module's name.
+        purpose: Its docstring.
+        rounds: Unless the user says otherwise, like `seconds`.
+        seconds: Least time of a measurement.
+    """
     parser = argparse.ArgumentParser(
-        prog="python -m benches.gil_vs_nogil", description=(__doc__ or "").partition("\n")[0]
+        prog=f"python -m benches.{bench}", description=(purpose or "").partition("\n")[0]
     )
     parser.add_argument("builds", nargs="+", type=labelled_python, metavar="label=python")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--seconds", type=float, default=1.5, help="least time of a measurement")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument(
+        "--seconds", type=float, default=seconds, help="least time of a measurement"
+    )
     parser.add_argument("--json", type=Path, help="file for all figures")
     return parser.parse_args()
 

@@ -24,11 +24,12 @@ settings.register_profile(
 settings.load_profile("threadloader")
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run in which some import switched the GIL back on: it tested the wrong build."""
-    if sysconfig.get_config_var("Py_GIL_DISABLED") and sys._is_gil_enabled():
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        print("\nthe GIL was switched on during the run")  # noqa: T201
+@pytest.fixture(autouse=True)
+def the_gil_stays_off() -> Iterator[None]:
+    """Fail a test behind which some import switched the GIL back on: the wrong build is tested."""
+    yield
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        assert not sys._is_gil_enabled()
 
 
 @pytest.fixture(autouse=True)

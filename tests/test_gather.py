@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conformance.pictures import picture
+from conformance.pictures import outcomes, picture
 from conftest import PATIENCE
 from fake_device import FakeDevice
 from hypothesis import HealthCheck, given, settings
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     Spawn = Callable[..., Future[Any]]
 
-LIMIT = 60  # outcomes of an epoch
 
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 
@@ -62,20 +61,6 @@ class Hooked:
 
 def make(dataset: Any, batch_size: Any = 4, **arguments: Any) -> ThreadLoader[Any]:
     return ThreadLoader(dataset, batch_size, **({"threads": 0, "output": "numpy"} | arguments))
-
-
-def outcomes(loader: ThreadLoader[Any]) -> list[Any]:
-    """Return what each next() of one epoch gives: pictures, or types and texts of errors."""
-    told: list[Any] = []
-    iterator = iter(loader)
-    for _ in range(LIMIT):
-        try:
-            told.append(picture(next(iterator)))
-        except StopIteration:
-            return told
-        except Exception as error:  # noqa: BLE001  # what is told
-            told.append((type(error), str(error)))
-    return [*told, "more"]
 
 
 def story(loader: ThreadLoader[Any]) -> list[Any]:

@@ -45,7 +45,7 @@ WRONG_VALUES = {
 def cases(wrong: dict[str, list[Any]]) -> pytest.MarkDecorator:
     pairs = [(name, value) for name, values in wrong.items() for value in values]
     return pytest.mark.parametrize(
-        ("name", "value"), pairs, ids=[f"{name}={type(v).__name__}-{v}"[:40] for name, v in pairs]
+        ("name", "value"), pairs, ids=[f"{name}={type(v).__name__}-{v}"[:24] for name, v in pairs]
     )
 
 

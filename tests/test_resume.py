@@ -191,7 +191,6 @@ def test_from_every_state_the_rest_and_all_later_epochs_are_the_same(
         {"prefetch": 16, "collate_fn": collated_at_random},
         {"in_order": False, "dataset": range(3)},
     ],
-    ids=str,
 )
 def test_whatever_the_arguments_the_rest_is_the_same(
     source: str, arguments: dict[str, Any], spawn: Spawn

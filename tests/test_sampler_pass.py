@@ -101,7 +101,6 @@ def test_a_lane_counts_what_was_delivered_without_a_gap() -> None:
         Lane(0, first=Mark(0, 0, {"sampler": 3}, whole=True)),
         Lane(5, ahead={7: None, 9: None}),
     ],
-    ids=str,
 )
 def test_a_lane_goes_through_json(lane: Lane) -> None:
     assert Lane.of(json.loads(json.dumps(lane.state()))) == lane

@@ -157,7 +157,6 @@ def test_two_loaders_with_one_seed_give_the_same(
         {"dataset": Reads(), "transform": draw},
         {"persistent_workers": True, "shuffle": True},
     ],
-    ids=str,
 )
 def test_with_a_seed_nothing_of_the_consumer_changes(
     arguments: dict[str, Any], threads: int, spawn: Spawn
@@ -235,7 +234,7 @@ def test_a_negative_seed_is_refused(seed: int) -> None:
         make(seed=seed)
 
 
-@pytest.mark.parametrize("seed", [1.0, "1", [1], np.array([1, 2]), object()], ids=repr)
+@pytest.mark.parametrize("seed", [1.0, "1", [1], np.array([1, 2]), object()])
 def test_a_seed_that_is_no_integer_is_refused(seed: Any) -> None:
     with pytest.raises(TypeError, match="seed"):
         make(seed=seed)

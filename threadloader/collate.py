@@ -241,9 +241,7 @@ class _SlotFilling:
             if layout.write(samples, self._fields, 0):
                 return None
             self.let_go()
-        self._result, failed = collated(self._function, samples, default=True)
-        if failed is not None and failed[1] is not None:
-            return failed[0], rows[failed[1]]
+        self._result, failed = collated(self._function, samples, default=True, rows=rows)
         return failed
 
     def take(self) -> Any:

@@ -248,7 +248,9 @@ class Epoch(Iterator[Any]):
                 if self._copier is not None:
                     self._copier.wait(batch)
             if isinstance(batch, OpenBatch) and batch.plan.ends and batch.failure is not None:
-                self._unpack(batch)
+                # Failed together: one by one, in their place, those before the error are right.
+                self._remove(batch)
+                self._open.extendleft(reversed(self._feed.split(batch, self._progress)))
                 return self._next()
             if not batch.empty and (waits or isinstance(batch, OpenBatch)):
                 self._stats.delivered(perf_counter() - started if waits else 0.0)
@@ -289,12 +291,9 @@ class Epoch(Iterator[Any]):
             del self  # this frame stays with the error
 
     def _pass(self, batch: OpenBatch | FailedBatch) -> None:
-        """Take a batch off the window, and draw one more."""
+        """Go on behind a batch, and draw one more."""
         try:
-            try:
-                self._open.remove(batch)
-            except ValueError:  # closed by another thread
-                raise closed() from None
+            self._remove(batch)
             if isinstance(batch, OpenBatch) and not self._delivery.has(batch):
                 raise closed()
             if isinstance(batch, OpenBatch):
@@ -308,14 +307,14 @@ class Epoch(Iterator[Any]):
         finally:
             del self, batch  # this frame stays with the error
 
-    def _unpack(self, pack: OpenBatch) -> None:
-        """Make batches that failed together one by one, in the place of their pack."""
+    def _remove(self, batch: OpenBatch | FailedBatch) -> None:
+        """Take a batch off the window."""
         try:
-            self._open.remove(pack)
-        except ValueError:  # closed by another thread
-            raise closed() from None
-        parts = [self._feed.open(plan, self._progress) for plan in pack.plan.parts()]
-        self._open.extendleft(reversed(parts))
+            self._open.remove(batch)
+        except ValueError:
+            raise closed() from None  # by another thread
+        finally:
+            del self, batch  # this frame stays with the error
 
     def _wait(self, first: OpenBatch | FailedBatch, staff: Staff) -> OpenBatch | FailedBatch:
         """Wait for a batch until it is done, or the epoch is closed, and return it.

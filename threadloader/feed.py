@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from threadloader.errors import StateError
 from threadloader.position import Lane
@@ -54,8 +54,8 @@ class Feed(Protocol):
             Exception: What the sampler raises; the next call goes on with what it yields then.
         """
 
-    def open(self, plan: PlannedBatch, progress: Progress) -> OpenBatch:
-        """Give a batch that was planned before to the threads, if they ``pack``."""
+    def split(self, pack: OpenBatch, progress: Progress) -> list[OpenBatch]:
+        """Give batches that were to be made as one to the threads again, one by one."""
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
         """Do all the work of one batch in the calling thread; without threads only."""
@@ -122,14 +122,11 @@ class SamplerFeed:
         except StateError:
             self._position.refused = True
             raise
-        return None if plan is None else self.open(plan, progress)
+        return None if plan is None else self._open(plan, progress)
 
-    def open(self, plan: PlannedBatch, progress: Progress) -> OpenBatch:
-        """Give a batch to the threads; see `Feed`."""
-        batch = OpenBatch(plan, self._stages, progress)
-        if self._pool is not None:
-            self._pool.put(batch)
-        return batch
+    def split(self, pack: OpenBatch, progress: Progress) -> list[OpenBatch]:
+        """Make batches one by one; see `Feed`."""
+        return [self._open(plan, progress) for plan in pack.plan.parts()]
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:  # noqa: ARG002
         """Do a batch in the calling thread; see `Feed`."""
@@ -155,6 +152,13 @@ class SamplerFeed:
     def end(self) -> None:
         """Redirect no random functions any more; see `Feed`."""
         self._end()
+
+    def _open(self, plan: PlannedBatch, progress: Progress) -> OpenBatch:
+        """Give a batch to the threads."""
+        batch = OpenBatch(plan, self._stages, progress)
+        if self._pool is not None:
+            self._pool.put(batch)
+        return batch
 
 
 class StreamFeed:
@@ -229,9 +233,9 @@ class StreamFeed:
         self._drawn += 1
         return batch
 
-    def open(self, plan: PlannedBatch, progress: Progress) -> NoReturn:
-        """Never called: nothing is packed."""
-        raise NotImplementedError(plan, progress)
+    def split(self, pack: OpenBatch, progress: Progress) -> list[OpenBatch]:  # noqa: ARG002
+        """Return it: each is made alone; see `Feed`."""
+        return [pack]
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
         """Do a batch in the calling thread; see `Feed`."""

@@ -7,7 +7,7 @@ does, to which 1 and True are one key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,10 @@ try:
 except ModuleNotFoundError:
     torch = None
 
-__all__ = ["picture"]
+__all__ = ["outcomes", "picture"]
 
 Picture = Any  # nested tuples, equal for equal values
+MOST = 60  # outcomes of an epoch
 
 
 def picture(value: Any) -> Picture:
@@ -34,6 +35,20 @@ def picture(value: Any) -> Picture:
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes, range)):
         return kind, [picture(part) for part in value]
     return kind, repr(value)
+
+
+def outcomes(loader: Iterable[Any]) -> list[Picture]:
+    """Return what each next() of an epoch gives: pictures, or types and texts of errors."""
+    told: list[Picture] = []
+    iterator = iter(loader)
+    for _ in range(MOST):
+        try:
+            told.append(picture(next(iterator)))
+        except StopIteration:
+            return told
+        except Exception as error:  # noqa: BLE001  # what is told
+            told.append((type(error), str(error)))
+    return [*told, "more"]
 
 
 def _tensor(tensor: torch.Tensor) -> Picture:

@@ -23,7 +23,7 @@ from torch.utils.data import (
 from torch.utils.data._utils import collate
 
 from conformance.loading import THREADS
-from conformance.pictures import picture
+from conformance.pictures import outcomes
 from conformance.samples import BEYOND, ODD, PLAIN, samples
 from threadloader import ThreadLoader
 
@@ -65,20 +65,6 @@ def survivors(size: int, rows: int, bad: Any) -> list[list[int]]:
     return [batch for batch in left if batch]
 
 
-def pictures(loader: Any) -> list[Any]:
-    """Return what each next() gives."""
-    told: list[Any] = []
-    iterator = iter(loader)
-    for _ in range(40):
-        try:
-            told.append(picture(next(iterator)))
-        except StopIteration:
-            return told
-        except Exception as error:  # noqa: BLE001  # what is told
-            told.append((type(error), str(error)))
-    return [*told, "more"]
-
-
 SAMPLES: dict[str, Callable[[int], Any]] = {
     "tensor": lambda n: torch.full((2, 3), float(n)),
     "tensor ()": torch.tensor,
@@ -102,10 +88,10 @@ def test_short_batches_are_torchs(
 ) -> None:
     dataset = kind([sample(number) for number in range(SIZE)], bad)
     good = Faulty(dataset.made, ())
-    expected = pictures(DataLoader(good, batch_sampler=survivors(SIZE, 4, bad)))
+    expected = outcomes(DataLoader(good, batch_sampler=survivors(SIZE, 4, bad)))
     with ThreadLoader(dataset, 4, threads=threads, on_error="skip") as loader:
         for _ in range(2):
-            assert spawn(pictures, loader).result(PATIENCE) == expected
+            assert spawn(outcomes, loader).result(PATIENCE) == expected
 
 
 @given(data=st.data())
@@ -115,19 +101,19 @@ def test_short_batches_of_generated_samples_are_torchs(data: st.DataObject, spaw
     bad = data.draw(st.sets(st.integers(0, max(0, len(made) - 1))))
     rows = data.draw(st.integers(1, 4))
     good = Faulty(made, ())
-    expected = pictures(DataLoader(good, batch_sampler=survivors(len(made), rows, bad)))
+    expected = outcomes(DataLoader(good, batch_sampler=survivors(len(made), rows, bad)))
     threads = data.draw(st.sampled_from(THREADS))
     dataset = data.draw(st.sampled_from([Faulty, Whole]))(made, bad)
     with ThreadLoader(dataset, rows, threads=threads, on_error="skip") as loader:
-        assert spawn(pictures, loader).result(PATIENCE) == expected
+        assert spawn(outcomes, loader).result(PATIENCE) == expected
 
 
 @each_number_of_threads
 def test_single_samples_that_fail_are_left_out(threads: int, spawn: Spawn) -> None:
     dataset = Faulty([torch.tensor(number) for number in range(SIZE)], {0, 4, 9})
-    expected = pictures(DataLoader(dataset, None, sampler=[1, 2, 3, 5, 6, 7, 8]))
+    expected = outcomes(DataLoader(dataset, None, sampler=[1, 2, 3, 5, 6, 7, 8]))
     with ThreadLoader(dataset, None, threads=threads, on_error="skip") as loader:
-        assert spawn(pictures, loader).result(PATIENCE) == expected
+        assert spawn(outcomes, loader).result(PATIENCE) == expected
 
 
 @each_number_of_threads
@@ -155,8 +141,8 @@ def test_an_index_that_a_subsets_own_indices_do_not_have_is_left_out(
             dataset, batch_sampler=[[0, 7], [1]], threads=threads, on_error="skip", seed=1
         )
         with loader:
-            told = spawn(pictures, loader).result(PATIENCE)
-        assert told == pictures(DataLoader(dataset, batch_sampler=[[0], [1]]))
+            told = spawn(outcomes, loader).result(PATIENCE)
+        assert told == outcomes(DataLoader(dataset, batch_sampler=[[0], [1]]))
 
 
 class OnlyWhole(Dataset[Any]):
@@ -176,7 +162,7 @@ def test_the_error_of_whole_batches_is_not_hidden_by_a_missing_getitem(
     threads: int, spawn: Spawn
 ) -> None:
     with ThreadLoader(OnlyWhole(), 3, threads=threads, on_error="skip") as loader:
-        told = spawn(pictures, loader).result(PATIENCE)
+        told = spawn(outcomes, loader).result(PATIENCE)
     assert told[1] == (OSError, "disk")
 
 
@@ -185,8 +171,8 @@ def test_whole_batches_inside_of_torchs_wrappers(threads: int, spawn: Spawn) -> 
     whole = Whole([torch.tensor(number) for number in range(6)], {1, 4})
     for dataset in (Subset(whole, range(6)), StackDataset(whole, whole)):
         with ThreadLoader(dataset, 3, threads=threads, on_error="skip") as loader:
-            told = spawn(pictures, loader).result(PATIENCE)
-        expected = pictures(DataLoader(dataset, batch_sampler=[[0, 2], [3, 5]]))
+            told = spawn(outcomes, loader).result(PATIENCE)
+        expected = outcomes(DataLoader(dataset, batch_sampler=[[0, 2], [3, 5]]))
         assert told == expected
 
 

@@ -132,7 +132,7 @@ def fails(_: Any) -> Any:
     raise LookupError("mine")
 
 
-@pytest.mark.parametrize("arguments", [{"transform": fails}, {"decode": {"txt": fails}}], ids=str)
+@pytest.mark.parametrize("arguments", [{"transform": fails}, {"decode": {"txt": fails}}])
 def test_an_error_of_the_user_s_functions_arrives_with_a_note(folder: Path, arguments: Any) -> None:
     with pytest.raises(LookupError, match="mine") as caught:
         TarShards(folder / "shard-000.tar", **arguments)[2]

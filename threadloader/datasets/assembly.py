@@ -126,9 +126,7 @@ def _decoded(
     extension: str, part: Part, path: str, functions: Mapping[str, Callable[[bytes], Any]]
 ) -> Any:
     data = part.data
-    if data is None:
-        msg = "its data was not read"
-        raise ValueError(msg)
+    assert data is not None  # noqa: S101  # for the type checker: it is one that a field names
     found = find_decoder(functions, extension)
     if found is None:
         return data

@@ -100,7 +100,12 @@ def _deadline(nbytes: int, seconds: float) -> float:
 
 
 def _read(answer: Answer, nbytes: int, deadline: float) -> bytes:
-    """Read so many bytes; close the answer if these were the last."""
+    """Read so many bytes.
+
+    Raises:
+        TransferError: There are fewer.
+        TimeoutError: It takes too long.
+    """
     parts = []
     missing = nbytes
     while missing:

@@ -49,7 +49,7 @@ class ReadAhead(io.RawIOBase):
         self._tokens: SimpleQueue[bool] = SimpleQueue()
         self._ready: Ready = SimpleQueue()
         self._left = memoryview(b"")  # of the range that is consumed
-        self._missing = size  # bytes that were not taken out of `_ready`
+        self._missing = size  # bytes still to be taken out of `_ready`, or to be put there
         self._failed: BaseException | None = None
         for _ in range(AHEAD):
             self._tokens.put(True)

@@ -111,7 +111,7 @@ class TarStream(IterableDataset):
         self._ranks = rank, world_size
         this_replica(rank, world_size)
         self._shared = _Shared(open_files(self.shards, **options))
-        self.passes = 0  # that were begun on this copy, or before on one that it goes on for
+        self._passes = 0  # that began on this copy with a seed that another pass began with, too
 
     def set_epoch(self, epoch: int) -> None:
         """Set what decides the order together with the seed."""
@@ -123,8 +123,8 @@ class TarStream(IterableDataset):
         if self.seed is not None:
             return StreamPass(self, replica, self.seed, self._shared.epoch)
         if pass_seed_here() is None:  # torch's persistent workers have one seed for all epochs
-            self.passes += 1
-        return StreamPass(self, replica, pass_seed(), self.passes)
+            self._passes += 1
+        return StreamPass(self, replica, pass_seed(), self._passes)
 
     def order_identity(self) -> dict[str, Any]:
         """Return what decides the order; a state of another one is refused by a `ThreadLoader`."""
