@@ -17,7 +17,8 @@ from copies import Numbers, batches_of, each_crew, make, numbers, outcomes
 from fake_device import FakeDevice, OutOfMemoryError
 
 import threadloader
-from threadloader import DeviceError, ThreadLoader
+from threadloader import DeviceError, ThreadLoader, epoch, pool
+from threadloader.copier import Copier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -232,6 +233,30 @@ threading.Thread(target=lambda: [list(loader) for _ in range(10**6)], daemon=Tru
 @pytest.mark.parametrize("script", EXITS.values(), ids=EXITS)
 def test_the_interpreter_exits_cleanly_with(script: str, spawn: Spawn) -> None:
     assert spawn(run, script).result(35) == (0, "", "")
+
+
+@pytest.mark.parametrize("last", ["sampler", "copier"])
+def test_a_thread_that_begins_an_epoch_as_the_exit_begins_ends_without_a_word(
+    last: str, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    # As if the main thread had come to the interpreter's exit between two lines of this thread's.
+    monkeypatch.setattr(pool, "_leaving", False)
+
+    class Sampler:
+        def __iter__(self) -> Iterator[int]:
+            if last == "sampler":
+                pool.begin_exit()
+            return iter(range(8))
+
+    def copier(*arguments: Any, **named: Any) -> Copier:
+        if last == "copier":
+            pool.begin_exit()
+        return Copier(*arguments, **named)
+
+    monkeypatch.setattr(epoch, "Copier", copier)
+    loader = make(Numbers(), FakeDevice(), sampler=Sampler(), threads=2)
+    with pytest.raises(SystemExit):
+        spawn(iter, loader).result(PATIENCE)
 
 
 FORKS = {

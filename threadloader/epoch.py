@@ -9,7 +9,6 @@ more pack) before each that it returns, as torch does; workers never touch the s
 from __future__ import annotations
 
 import os
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from threading import RLock
@@ -17,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader.copier import Copier
+from threadloader.dropping import when_dropped
 from threadloader.ending import abandon, closed, forked
 from threadloader.pack import Pack
 from threadloader.pool import end_thread_at_exit
@@ -119,9 +119,13 @@ class Epoch(Iterator[Any]):
         if self._copier is not None:
             self._signals.append(self._copier.wake)
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
-        weakref.finalize(self, abandon, self._progress, self._signals).atexit = False
+        when_dropped(self, abandon, self._progress, self._signals)
         if staff is not None and feed.eager:
-            self._draw()
+            try:
+                self._draw()
+            except BaseException:  # Ctrl-C in the sampler, say
+                self.cancel()
+                raise
 
     def __len__(self) -> int:
         return self._length()

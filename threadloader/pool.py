@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from threading import Lock, RLock, Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from threadloader.dropping import when_dropped
 from threadloader.errors import ClosedError
 from threadloader.stopping import Stop, stopped_by
 
@@ -249,7 +250,7 @@ class Pool(Generic[W]):
         self._crew: _Crew[W] = _Crew(size)
         self._threads: list[Thread] = []
         # Dropping the pool only signals: a finalizer must not wait for anybody.
-        weakref.finalize(self, self._crew.stop).atexit = False
+        when_dropped(self, self._crew.stop)
 
     def put(self, work: Work[W]) -> None:
         """Queue ``work`` behind all that was put before.

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import random
-import weakref
 from contextlib import contextmanager
 from functools import update_wrapper
 from operator import is_
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
+from threadloader.dropping import when_dropped
 from threadloader.rng import drawing_from, here
 
 if TYPE_CHECKING:
@@ -249,9 +249,7 @@ def redirect_for(stream: WorkerStream) -> Callable[[], object]:
     For the calling thread, which is a worker for the time of one batch again and again: to
     redirect them takes longer than small batches do.
     """
-    finalizer = weakref.finalize(stream, _hooks.release, _hooks.hold())
-    finalizer.atexit = False
-    return finalizer
+    return when_dropped(stream, _hooks.release, _hooks.hold())
 
 
 @contextmanager

@@ -10,6 +10,9 @@ import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from threadloader.errors import ClosedError
+from threadloader.pool import end_thread_at_exit
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -83,8 +86,10 @@ class Roster:
         """A context that keeps no threads of an epoch that does not come about."""
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self.dismiss()
+            if isinstance(error, ClosedError):
+                end_thread_at_exit()  # which is what closed its threads
             raise
 
     def dismiss(self) -> None:

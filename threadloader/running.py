@@ -126,23 +126,23 @@ class Running:
             feed = opening.feed(sampler_pass, staff, epoch_seeds, position, self._collation)
             if staff is not None:
                 staff.start()
-        epoch = Epoch(
-            feed,
-            self._collation,
-            Tally(self._skipped, position, opening.max_skipped),
-            self.window,
-            staff=staff,
-            owns_staff=not opening.persistent,
-            inline=self._inline,
-            stats=self.stats,
-            length=partial(len, opening.index_sampler),
-            timeout=opening.timeout,
-            in_order=opening.in_order,
-            finish=finish,
-            device=device,
-            ahead=opening.ahead,
-            name=self._name,
-        )
+            epoch = Epoch(
+                feed,
+                self._collation,
+                Tally(self._skipped, position, opening.max_skipped),
+                self.window,
+                staff=staff,
+                owns_staff=not opening.persistent,
+                inline=self._inline,
+                stats=self.stats,
+                length=partial(len, opening.index_sampler),
+                timeout=opening.timeout,
+                in_order=opening.in_order,
+                finish=finish,
+                device=device,
+                ahead=opening.ahead,
+                name=self._name,
+            )
         self.roster.begun(epoch)
         order = None if sampler_pass is None else sampler_pass.order
         self._begun = Begun(position, draws, order)

@@ -18,10 +18,11 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-import weakref
 from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
+
+from threadloader.dropping import when_dropped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +76,7 @@ class PerThread(Generic[T]):
         self._factory = factory
         self._close = close
         self._key = _Key()
-        weakref.finalize(self, _drop, self._key).atexit = False
+        when_dropped(self, _drop, self._key)
 
     def __call__(self) -> T:
         """Return the calling thread's instance, which is made now if there is none.

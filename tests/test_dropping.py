@@ -1,0 +1,96 @@
+"""What is called once an object is gone: once, or by hand, and never at the interpreter's exit."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from threading import Barrier, Thread
+
+from threadloader.dropping import _watched, when_dropped
+
+
+class Thing:
+    pass
+
+
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def test_it_is_called_with_its_arguments_when_the_object_is_gone() -> None:
+    for kind in (Thing, Unhashable):
+        calls: list[int] = []
+        things = [kind(), kind()]
+        for number, thing in enumerate(things):
+            when_dropped(thing, calls.append, number)
+        assert calls == []
+        del thing
+        del things[0]
+        assert calls == [0]
+        del things[0]
+        assert calls == [0, 1]
+
+
+def test_it_is_called_for_an_object_in_a_cycle() -> None:
+    calls: list[int] = []
+    thing = Thing()
+    thing.own = thing  # type: ignore[attr-defined]
+    when_dropped(thing, calls.append, 1)
+    del thing
+    gc.collect()
+    assert calls == [1]
+
+
+def test_it_is_called_once_when_it_is_called_by_hand() -> None:
+    calls: list[int] = []
+    thing = Thing()
+    call = when_dropped(thing, calls.append, 1)
+    call()
+    call()
+    del thing
+    assert calls == [1]
+
+
+def test_nothing_is_kept_of_what_is_gone() -> None:
+    before = len(_watched)
+    things = [Thing() for _ in range(10)]
+    calls = [when_dropped(thing, int) for thing in things]
+    calls[0]()
+    assert len(_watched) == before + 9
+    things.clear()
+    assert len(_watched) == before
+
+
+def test_of_threads_that_call_at_once_one_does() -> None:
+    calls: list[int] = []
+    for _ in range(50):
+        thing = Thing()
+        call = when_dropped(thing, calls.append, 1)
+        start = Barrier(4)
+
+        def at_once(start: Barrier = start, call: object = call) -> None:
+            start.wait(10)
+            call()  # type: ignore[operator]
+
+        threads = [Thread(target=at_once, name="test-at-once") for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        del thing
+        for thread in threads:
+            thread.join(10)
+    assert len(calls) == 50
+
+
+def test_it_is_not_called_at_the_interpreters_exit() -> None:
+    script = (
+        "from threadloader.dropping import when_dropped\n"
+        "class Thing: pass\n"
+        "thing = Thing()\n"
+        "call = when_dropped(thing, print, 'called')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
