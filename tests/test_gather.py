@@ -731,3 +731,11 @@ def test_an_index_out_of_range_of_the_dataset_is_an_index_error(index: int) -> N
     for dataset in (ArrayDataset(numbers()), ArrayDataset({"a": numbers()})):
         with pytest.raises(IndexError, match=str(index)):
             dataset[index]
+
+
+def test_an_array_dataset_tells_what_it_is() -> None:
+    rows, labels = np.zeros((3, 2, 4), np.float32), np.zeros(3, np.uint8)
+    assert repr(ArrayDataset(rows)) == "ArrayDataset(float32 (3, 2, 4))"
+    assert repr(ArrayDataset({"x": rows, "y": labels})) == (
+        "ArrayDataset('x': float32 (3, 2, 4), 'y': uint8 (3,))"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import threading
 import warnings
@@ -247,6 +248,35 @@ def test_what_is_to_end_a_program_is_never_skipped(
             future = spawn(outcomes, loader)
             assert isinstance(future.exception(PATIENCE), error)
     assert asked == []
+
+
+@each_crew
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("PIL"),
+        MemoryError(),
+        OSError(errno.EMFILE, "too many open files"),
+    ],
+    ids=str,
+)
+def test_what_ails_the_process_and_not_the_sample_is_skipped_by_a_function_alone(
+    error: Exception, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    def dataset() -> Faulty:
+        return Faulty({4}, make_error=lambda _: error)
+
+    told = run(spawn, skipping(dataset(), **crew))
+    assert texts(told) == [[0, 1, 2], repr(error), [6, 7, 8], [9, 10, 11]]
+    told = run(spawn, skipping(dataset(), on_error=lambda *_: "skip", **crew))
+    assert told == [[0, 1, 2], [3, 5], [6, 7, 8], [9, 10, 11]]
+
+
+@each_crew
+def test_a_file_that_is_missing_ails_its_sample_alone(crew: dict[str, Any], spawn: Spawn) -> None:
+    missing = FileNotFoundError(errno.ENOENT, "no such file")
+    told = run(spawn, skipping(Faulty({4}, make_error=lambda _: missing), **crew))
+    assert told == [[0, 1, 2], [3, 5], [6, 7, 8], [9, 10, 11]]
 
 
 class InterruptedOnce(Whole):

@@ -7,6 +7,7 @@ dataset, whose samples have no indices, the next one is read instead.
 
 from __future__ import annotations
 
+import errno
 import warnings
 from collections import deque
 from contextlib import suppress
@@ -30,6 +31,8 @@ Action = Literal["raise", "skip"]
 OnError: TypeAlias = "Action | Callable[[Exception, Any], Action]"
 
 MAX_LISTED = 1000  # samples: the latest are kept, as text
+# Of the process and not of a sample: a package is missing, or all files that may be open are.
+_OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ def refusal(on_error: OnError, error: BaseException, index: Any) -> BaseExceptio
     if on_error == "raise" or not isinstance(error, Exception):
         return error
     if on_error == "skip":
-        return None
+        return error if _is_everybodys(error) else None
     try:
         answer: object = on_error(error, index)
     except BaseException as other:  # noqa: BLE001  # handed to the consumer
@@ -150,6 +153,13 @@ def refusal(on_error: OnError, error: BaseException, index: Any) -> BaseExceptio
     if isinstance(answer, str) and answer in ("raise", "skip"):
         return error if answer == "raise" else None
     return TypeError(f"on_error is to return 'raise' or 'skip', and returned {answer!r}")
+
+
+def _is_everybodys(error: Exception) -> bool:
+    """Whether an error is not the sample's: all others would be left out for it, too."""
+    if isinstance(error, OSError):
+        return error.errno in _OUT
+    return isinstance(error, ImportError | MemoryError)
 
 
 def _row(failure: Failure) -> int:

@@ -77,6 +77,8 @@ def test_files_are_found_and_ordered_as_torchvision_does(tree: Path) -> None:
     assert folder.targets == [0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 3]
     assert folder.targets == [target for _, target in folder.samples]
     assert len(folder) == 11
+    told = f"ImageFolder({str(tree)!r}): 11 images of 4 classes, decoded by {folder.decoder}"
+    assert repr(folder) == told
 
 
 def test_attributes_are_those_of_torchvision(tree: Path) -> None:

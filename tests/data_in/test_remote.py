@@ -423,6 +423,7 @@ def test_many_threads_ask_for_each_block_once(
     server: RemoteServer, tmp_path: Path, spawn: Callable[..., Future[Any]]
 ) -> None:
     content = server.files["/data.bin"] = random.Random(3).randbytes(9 << 20)
+    server.etags["/data.bin"] = '"1"'
     file = open_data(server, cache_folder=tmp_path, read_timeout=BOUND)
     file.size()
 
@@ -437,11 +438,29 @@ def test_many_threads_ask_for_each_block_once(
     assert len(server.requests) == 1 + 3
 
 
+def test_a_file_whose_version_the_server_does_not_tell_is_not_kept(
+    server: RemoteServer, tmp_path: Path
+) -> None:
+    for content in (CONTENT, CONTENT[::-1]):
+        server.files["/data.bin"] = content
+        file = open_data(server, cache_folder=tmp_path)
+        with pytest.warns(RuntimeWarning, match=r"data\.bin: .* neither ETag nor date"):
+            assert file.read_at(9, 5) == content[9:14]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("nbytes", [-1, 0, 1 << 20])
+def test_a_cache_without_room_is_refused(nbytes: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cache_bytes"):
+        RemoteFile("http://localhost/a", cache_folder=tmp_path, cache_bytes=nbytes)
+
+
 def test_a_cache_folder_that_can_not_be_written_costs_one_warning(
     server: RemoteServer, tmp_path: Path
 ) -> None:
     place = tmp_path / "file"
     place.write_text("no folder")
+    server.etags["/data.bin"] = '"1"'
     file = open_data(server, cache_folder=place, read_timeout=BOUND)
     with pytest.warns(RuntimeWarning, match="cache folder"):
         assert file.read_at(0, SAMPLE) == CONTENT[:SAMPLE]

@@ -129,6 +129,7 @@ def test_closing_the_file_ends_who_waits_for_a_stream(
 
 
 def test_streams_of_one_file_are_independent(server: RemoteServer, tmp_path: Path) -> None:
+    server.etags["/data.bin"] = '"1"'
     file = open_data(server, cache_folder=tmp_path)
     with file.open() as one, file.open() as other:
         assert one.read(100_000) == other.read(100_000) == CONTENT[:100_000]

@@ -181,8 +181,19 @@ def test_a_declared_size_takes_no_memory(tmp_path: Path) -> None:
         TarShards(tmp_path / "a.tar")
 
 
+def test_a_dot_and_spaces_around_a_field_do_not_count(folder: Path) -> None:
+    dataset = TarShards(folder / "*.tar", fields=(" .TXT; .json", ".cls "))
+    assert dataset[3] == TarShards(folder / "*.tar", fields=("txt;json", "cls"))[3]
+
+
+def test_it_tells_what_it_is(folder: Path) -> None:
+    told = f"TarShards: 21 samples in 3 shards, {folder / 'shard-000.tar'} to "
+    assert repr(TarShards(folder / "*.tar")) == f"{told}{folder / 'shard-002.tar'}"
+
+
 @pytest.mark.parametrize(
-    ("fields", "error"), [("jpg", TypeError), ((), ValueError), ([], ValueError)], ids=str
+    ("fields", "error"),
+    [("jpg", TypeError), ((), ValueError), ([], ValueError), (("cls", ""), ValueError)],
 )
 def test_fields_are_a_sequence_of_extensions(folder: Path, fields: Any, error: Any) -> None:
     with pytest.raises(error, match="fields"):

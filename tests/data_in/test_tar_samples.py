@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import TYPE_CHECKING
 
 import pytest
 from made_shards import tar_bytes
@@ -12,11 +13,18 @@ from threadloader.datasets.tar_reader import TarReader
 from threadloader.datasets.tar_samples import EVERYTHING, RawSample, read_samples, split_name
 from threadloader.errors import DataError
 
+if TYPE_CHECKING:
+    from collections.abc import Container
 
-def samples(members: list[tuple[str, bytes]], limit: int = 1 << 20) -> list[RawSample]:
+
+def samples(
+    members: list[tuple[str, bytes]],
+    limit: int = 1 << 20,
+    wanted: Container[str] = EVERYTHING,
+) -> list[RawSample]:
     archive = tar_bytes(members)
     reader = TarReader(Archive(io.BytesIO(archive), len(archive), ()), "it.tar", limit)
-    return list(read_samples(reader, "it.tar", limit, EVERYTHING))
+    return list(read_samples(reader, "it.tar", limit, wanted))
 
 
 @pytest.mark.parametrize(
@@ -78,6 +86,13 @@ def test_a_sample_may_have_as_many_bytes_as_the_limit_says() -> None:
         samples(members, 2 * (600 + 512) - 1)
 
 
-def test_members_without_data_count_towards_the_limit() -> None:
+def test_members_that_are_not_wanted_do_not_count_towards_the_limit() -> None:
+    members = [("0.a", bytes(5000)), ("0.b", b"b"), ("1.b", b"b")]
+    first, second = samples(members, 2 * 512 + 1, {"b"})
+    assert (first.parts["a"].data, first.parts["b"].data) == (None, b"b")
+    assert second.parts["b"].data == b"b"
+
+
+def test_headers_count_towards_the_limit() -> None:
     with pytest.raises(DataError, match="sample_limit"):
         samples([(f"0.{number}", b"") for number in range(100)], 512 * 99)

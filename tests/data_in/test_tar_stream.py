@@ -227,10 +227,16 @@ def test_rank_and_world_size_come_from_torch_distributed(folder: Path) -> None:
     )
     command = [sys.executable, "-c", code, str(folder / "*.tar")]
     processes = [
-        subprocess.Popen([*command, str(rank), str(folder / "store")], stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [*command, str(rank), str(folder / "store")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         for rank in range(2)
     ]
-    found = [list(map(int, process.communicate()[0].split())) for process in processes]
+    outputs = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    found = [list(map(int, output.split())) for output, _ in outputs]
     assert found[1] == [12, 13, 14, 21]
     assert sorted(found[0] + found[1]) == list(range(COUNT))
 
@@ -352,3 +358,13 @@ def test_it_can_be_copied_and_pickled(folder: Path) -> None:
     assert [numbers(twin) for twin in twins] == [numbers(made)] * 3
     made.close()
     assert numbers(made) == numbers(twins[0])
+
+
+def test_it_tells_what_it_is(folder: Path) -> None:
+    one = folder / "shard-000.tar"
+    assert repr(TarStream(one)) == f"TarStream: 1 shard, {one}"
+    assert repr(stream(folder, shuffle=1000)) == (
+        f"TarStream: 6 shards, {one} to {folder / 'shard-005.tar'}, shuffle=1,000"
+    )
+    secret = TarStream("https://user:word@host/a.tar?key=1")
+    assert repr(secret) == "TarStream: 1 shard, https://host/a.tar?..."

@@ -51,6 +51,12 @@ class ArrayDataset(_torch.Dataset[Any]):
     def __len__(self) -> int:
         return self._length
 
+    def __repr__(self) -> str:
+        shapes = [f"{array.dtype} {tuple(array.shape)}" for array in self._arrays]
+        if self._keys is not None:
+            shapes = [f"{key!r}: {shape}" for key, shape in zip(self._keys, shapes, strict=True)]
+        return f"ArrayDataset({', '.join(shapes)})"
+
     def __getitem__(self, index: int) -> Any:
         if self._single:
             return self._arrays[0][index]

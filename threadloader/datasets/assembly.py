@@ -31,20 +31,25 @@ class Fields:
 
         Args:
             fields: ``("jpg;png", "cls")``, where the first of the alternatives that a sample has
-                is taken; ``"__key__"`` is its key.
+                is taken; ``"__key__"`` is its key.  A dot before an extension, and spaces, do not
+                count.
 
         Raises:
             TypeError: It is one string.
-            ValueError: It is empty.
+            ValueError: It, or one of them, is empty.
         """
         if fields is None:
             return cls(None)
         if isinstance(fields, str):
             msg = f"fields={fields!r} is one string: write a tuple, ({fields!r},)"
             raise TypeError(msg)
-        places = tuple(tuple(place.lower().split(";")) for place in fields)
-        if not places:
-            msg = "fields is empty: name at least one, or None for all members"
+        places = tuple(
+            tuple(extension.strip().lower().removeprefix(".") for extension in place.split(";"))
+            for place in fields
+        )
+        if not places or not all(map(all, places)):
+            what = "a place in fields" if places else "fields"
+            msg = f"{what} is empty: name an extension each, or fields=None for all members"
             raise ValueError(msg)
         return cls(places)
 

@@ -104,6 +104,13 @@ class ImageFolder(Dataset):
         """Return the number of samples."""
         return len(self.samples)
 
+    def __repr__(self) -> str:
+        size = "" if self.size is None else f", size={self.size}"
+        return (
+            f"ImageFolder({self.root!r}{size}): {len(self.samples):,} images of "
+            f"{len(self.classes):,} classes, decoded by {self.decoder}"
+        )
+
     def __getitem__(self, index: int) -> tuple[Any, Any]:
         """Return a sample.
 

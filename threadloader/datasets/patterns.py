@@ -14,9 +14,9 @@ from threadloader.datasets.files import is_url
 from threadloader.datasets.urls import shown_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["expand_braces", "find_shards"]
+__all__ = ["expand_braces", "find_shards", "told_shards"]
 
 MOST = 1_000_000  # names that one pattern may stand for
 _number_range = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(-?\d{1,18}))?").fullmatch
@@ -43,6 +43,13 @@ def find_shards(
         msg = "no shards: the list of patterns is empty"
         raise ValueError(msg)
     return found
+
+
+def told_shards(shards: Sequence[str]) -> str:
+    """Return how many shards there are, and which, without what is secret in a URL."""
+    if len(shards) == 1:
+        return f"1 shard, {shown_url(shards[0])}"
+    return f"{len(shards):,} shards, {shown_url(shards[0])} to {shown_url(shards[-1])}"
 
 
 def _found(pattern: str, options: dict[str, Any]) -> Iterator[str]:

@@ -34,6 +34,7 @@ T = TypeVar("T")
 # A longer read is several requests, so that a dropped connection costs one of them; a block of the
 # cache is one, too.  Unmeasured, a choice: at 100 MB/s and 10 ms a request, a fifth is waiting.
 RANGE_BYTES = 4 << 20
+LEAST_CACHE = 16 * RANGE_BYTES  # or it would be measured anew at each block
 
 
 class RemoteStore:
@@ -49,10 +50,11 @@ class RemoteStore:
         connect_timeout: Seconds until there must be a connection.
         read_timeout: Seconds without a byte, and for each MiB, after which a try has failed.
         cache_folder: Keeps what was read, for other epochs, threads and processes; None for none.
-        cache_bytes: How much the folder may take.
+            Of files whose version the store does not tell, by an ETag or a date, nothing is kept.
+        cache_bytes: How much the folder may take, at least 64 MiB.
 
     Raises:
-        ValueError: A limit is not positive.
+        ValueError: A limit is not positive, or the cache has no room.
 
     Threads:
         all: shared.
@@ -68,10 +70,11 @@ class RemoteStore:
         cache_folder: str | os.PathLike[str] | None = None,
         cache_bytes: int = 10 << 30,
     ) -> None:
-        if min(connect_timeout, read_timeout, cache_bytes) <= 0:
-            msg = (
-                f"limits must be positive, not {connect_timeout=}, {read_timeout=}, {cache_bytes=}"
-            )
+        if min(connect_timeout, read_timeout) <= 0:
+            msg = f"limits must be positive, not {connect_timeout=}, {read_timeout=}"
+            raise ValueError(msg)
+        if cache_bytes < LEAST_CACHE:
+            msg = f"cache_bytes={cache_bytes:,} is too little: at least {LEAST_CACHE:,}"
             raise ValueError(msg)
         options = dict(storage_options or {})
         self.arguments: dict[str, Any] = {
@@ -217,6 +220,12 @@ class RemoteFile:
         stop = offset + nbytes
         if stop > version.size:
             return self._read(offset, nbytes)  # which knows what is wrong
+        if not version.tag:
+            self._warn(
+                "the server tells neither ETag nor date, by which blocks in the cache could be "
+                "told from those of another version: nothing of this file is kept"
+            )
+            return self._read(offset, nbytes)
         parts = []
         for begin in range(offset // RANGE_BYTES * RANGE_BYTES, stop, RANGE_BYTES):
             size = min(RANGE_BYTES, version.size - begin)
@@ -242,15 +251,14 @@ class RemoteFile:
         if version.tag and not first.tag:
             known[self._url] = version
         if not part.ranged:
-            self._warn()
+            self._warn(
+                "the server ignores ranges, so that each read transfers the file from its "
+                "beginning; copy the file, or read it as a stream with a cache_folder"
+            )
         return part
 
-    def _warn(self) -> None:
-        message = (
-            f"{self.path}: the server ignores ranges, so that each read transfers the file from "
-            "its beginning; copy the file, or read it as a stream with a cache_folder"
-        )
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
+    def _warn(self, message: str) -> None:
+        warnings.warn(f"{self.path}: {message}", RuntimeWarning, stacklevel=3)
 
 
 def list_remote(pattern: str, **options: Any) -> list[str]:

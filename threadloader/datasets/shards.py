@@ -18,7 +18,7 @@ from threadloader.cores import usable_cores
 from threadloader.datasets.assembly import Fields, assemble
 from threadloader.datasets.files import open_files
 from threadloader.datasets.members import decoders
-from threadloader.datasets.patterns import find_shards
+from threadloader.datasets.patterns import find_shards, told_shards
 from threadloader.datasets.tar_headers import BLOCK
 from threadloader.datasets.tar_index import open_index
 from threadloader.datasets.tar_samples import SAMPLE_LIMIT, RawSample
@@ -55,7 +55,8 @@ class TarShards(Dataset):
         transform: Applied to each sample.
         index_folder: Where the indexes are kept; None for beside the shards, or where that can't
             be, in the user's cache folder.
-        sample_limit: Bytes that a sample's members may have together, as they are in the archive.
+        sample_limit: Bytes that the members of a sample that fields name may have together, as
+            they are in the archive.
         options: Of URLs, see `threadloader.datasets.files.open_files`.
 
     Raises:
@@ -93,6 +94,9 @@ class TarShards(Dataset):
     def __len__(self) -> int:
         """Return the number of samples."""
         return int(self._ends[-1])
+
+    def __repr__(self) -> str:
+        return f"TarShards: {len(self):,} samples in {told_shards(self.shards)}"
 
     def __getitem__(self, index: int) -> Any:
         """Return a sample.

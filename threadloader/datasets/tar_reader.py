@@ -49,7 +49,7 @@ class TarReader:
     Args:
         archive: What is read; the caller closes it.
         path: Of the archive, for errors.
-        limit: Bytes that one member may have.
+        limit: Bytes that a member that is read may have.
 
     Threads:
         all: one thread.
@@ -88,6 +88,9 @@ class TarReader:
 
     def read(self, member: Member) -> bytes:
         """Return the data of the member that was yielded last, once."""
+        if member.size > self._limit:
+            msg = f"it has {member.size:,} bytes, and sample_limit={self._limit:,}"
+            raise self._error(msg, member.offset, member.name)
         return self._take(member.offset, member.size, member.name)
 
     def _header(self) -> Header | None:
@@ -140,9 +143,6 @@ class TarReader:
         size = header.size
         if self._size is not None and offset + size > self._size:
             msg = f"it has {size:,} bytes, and the archive ends at {self._size:,}: truncated?"
-            raise self._error(msg, offset, header.name)
-        if size > self._limit:
-            msg = f"it has {size:,} bytes, and sample_limit={self._limit:,}"
             raise self._error(msg, offset, header.name)
 
     def _take(self, offset: int, nbytes: int, name: str | None) -> bytes:

@@ -67,7 +67,8 @@ def read_samples(
     Args:
         reader: Of the shard.
         path: Of the shard, for errors.
-        limit: Bytes that a sample may have, headers included.
+        limit: Bytes that a sample's members of which data is read may have together, and all
+            their headers.
         wanted: Extensions of the members whose data is read.
 
     Raises:
@@ -86,9 +87,10 @@ def read_samples(
                 yield RawSample(key, parts)
             key, parts, nbytes = split[0], {}, 0
             _remember(key, keys, member, path)
-        nbytes += member.size + max(BLOCK, len(member.name))
+        needed = split[1] in wanted
+        nbytes += max(BLOCK, len(member.name)) + (member.size if needed else 0)
         _check(member, parts, split[1], nbytes, limit, path)
-        data = reader.read(member) if split[1] in wanted else None
+        data = reader.read(member) if needed else None
         parts[split[1]] = Part(member.name, member.offset, member.size, data)
     if key is not None:
         yield RawSample(key, parts)

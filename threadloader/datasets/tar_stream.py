@@ -15,7 +15,7 @@ from threadloader.datasets.archives import compression_of, opened
 from threadloader.datasets.assembly import Fields
 from threadloader.datasets.files import open_files
 from threadloader.datasets.members import decoders
-from threadloader.datasets.patterns import find_shards
+from threadloader.datasets.patterns import find_shards, told_shards
 from threadloader.datasets.replicas import pass_seed, this_replica
 from threadloader.datasets.stream_pass import StreamPass
 from threadloader.datasets.tar_reader import TarReader
@@ -64,12 +64,13 @@ class TarStream(IterableDataset):
         seed: Decides the order, with the number given to `set_epoch`; the same for all ranks.
             None: the loader's seed decides, ranks always read the same shards, and each epoch is
             different.
-        fields: See `TarShards`, and so for `decode`, `transform` and `sample_limit`.
+        fields: See `TarShards`, and so for `decode` and `transform`.
         decode: Whether members are decoded by their extension, or functions that do.
         transform: Applied to each sample.
         rank: Of this process; None asks torch.distributed, then the environment's ``RANK``.
         world_size: Number of ranks, the same with ``WORLD_SIZE``.
-        sample_limit: Bytes that a sample may have.
+        sample_limit: Bytes that the members of a sample that fields name may have together, and
+            all headers.
         options: Of URLs, see `threadloader.datasets.files.open_files`.
 
     Raises:
@@ -112,6 +113,10 @@ class TarStream(IterableDataset):
         this_replica(rank, world_size)
         self._shared = _Shared(open_files(self.shards, **options))
         self._passes = 0  # that began on this copy with a seed that another pass began with, too
+
+    def __repr__(self) -> str:
+        order = f", shuffle={self.shuffle:,}" if self.shuffle else ""
+        return f"TarStream: {told_shards(self.shards)}{order}"
 
     def set_epoch(self, epoch: int) -> None:
         """Set what decides the order together with the seed."""
