@@ -395,3 +395,8 @@ def test_an_order_is_refused(arguments: dict[str, Any]) -> None:
 def test_a_transform_is_refused() -> None:
     with pytest.raises(TypeError, match="transform"):
         make(Counting(3), transform=int)
+
+
+def test_a_source_that_returns_none_is_told_how_to_end(spawn: Spawn) -> None:
+    with make(lambda _: None) as loader, pytest.raises(TypeError, match="ends by an empty list"):
+        spawn(list, loader).result(PATIENCE)

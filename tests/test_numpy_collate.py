@@ -251,3 +251,11 @@ def test_a_single_sample_keeps_its_structure_with_arrays_for_tensors() -> None:
 @pytest.mark.parametrize("sample", [1, "a", None, np.ones(2), range(3), object()])
 def test_a_single_sample_without_tensors_is_the_sample_itself(sample: Any) -> None:
     assert numpy_convert(sample) is sample
+
+
+def test_masked_arrays_keep_their_masks() -> None:
+    rows = np.ma.masked_array(np.arange(6.0).reshape(3, 2), mask=[[0, 1], [0, 0], [1, 1]])
+    collated = numpy_collate([{"a": row} for row in rows])["a"]
+    assert type(collated) is np.ma.MaskedArray
+    assert np.array_equal(collated.mask, rows.mask)
+    assert np.array_equal(collated.filled(-1), rows.filled(-1))

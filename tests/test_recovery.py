@@ -19,7 +19,7 @@ from threadloader import pool as pool_module
 from threadloader import ring as ring_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
 
@@ -144,6 +144,27 @@ def test_persistent_workers_that_could_not_start_are_started_by_the_next_epoch(
         assert spawn(outcomes, loader).result(PATIENCE) == list(range(0, 20, 2))
 
 
+def test_an_epoch_that_does_not_begin_leaves_the_one_before_its_threads(
+    spawn: Callable[..., Future[Any]],
+) -> None:
+    class Interrupted:
+        passes = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.passes += 1
+            if self.passes == 2:
+                raise KeyboardInterrupt
+            return iter(range(20))
+
+    options: dict[str, Any] = {"threads": 2, "persistent_workers": True, "prefetch": 1}
+    with ThreadLoader(First(), 2, sampler=Interrupted(), **options) as loader:
+        iterator = iter(loader)
+        assert int(spawn(next, iterator).result(PATIENCE)[0]) == 0
+        with pytest.raises(KeyboardInterrupt):
+            spawn(iter, loader).result(PATIENCE)
+        assert spawn(outcomes, iterator).result(PATIENCE) == list(range(2, 20, 2))
+
+
 def test_what_is_counted_as_fetched_was_fetched() -> None:
     fetched: list[int] = []
     loader: Any
@@ -262,3 +283,43 @@ next(iterator)
         )
     )
     assert run.result(60).stdout.strip() == "ClosedError"
+
+
+class Afresh:
+    """An iterable, each pass over which begins at its beginning."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(1000))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ThreadLoader(Afresh(), 8, threads=1),
+        lambda: ThreadLoader(Afresh(), 8, threads=3, transform=int),
+        lambda: ThreadLoader.from_source(lambda number: [0] * number, 8, threads=2),
+    ],
+    ids=["plain", "transform", "source"],
+)
+def test_a_second_pass_over_a_plain_iterable_ends_the_first(
+    make: Callable[[], ThreadLoader[Any]], spawn: Callable[..., Future[Any]]
+) -> None:
+    with make() as loader:
+        first = iter(loader)
+        spawn(next, first).result(PATIENCE)
+        second = iter(loader)
+        assert int(spawn(next, second).result(PATIENCE)[0]) == 0
+        with pytest.raises(ClosedError, match="a later iter"):
+            spawn(next, first).result(PATIENCE)
+        assert len(spawn(next, second).result(PATIENCE)) == 8
+
+
+@pytest.mark.parametrize("arguments", [{"dataset_copy": "deep"}, {"threads": 0}], ids=str)
+def test_passes_that_share_nothing_are_independent(
+    arguments: dict[str, Any], spawn: Callable[..., Future[Any]]
+) -> None:
+    with ThreadLoader(Afresh(), 8, **({"threads": 1} | arguments)) as loader:
+        first, second = iter(loader), iter(loader)
+        for start in range(0, 80, 8):
+            for iterator in (first, second):
+                assert int(spawn(next, iterator).result(PATIENCE)[0]) == start

@@ -17,7 +17,10 @@ __all__ = ["abandon", "closed", "forked"]
 _FORKED = (
     "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
 )
-_CLOSED = "this iterator was closed; iter(loader) starts a new one"
+_CLOSED = (
+    "this iterator was closed, by close() or by a later iter() of a loader whose iterable is read by "
+    "one iterator at a time; iter(loader) starts a new one"
+)
 
 
 def closed() -> ClosedError:

@@ -84,6 +84,9 @@ def _collate_arrays(first: Any, batch: Sequence[Any]) -> Any:
             raise RuntimeError(msg)
         if array.dtype.kind in "SUO":
             raise TypeError(_UNSUPPORTED.format(array.dtype))
+    if any(isinstance(array, np.ma.MaskedArray) for array in arrays):
+        stacked: Any = np.ma.stack(arrays)  # np.stack loses the masks in silence
+        return stacked
     return np.stack(arrays)
 
 

@@ -130,6 +130,11 @@ class Opening:
         )
 
     @property
+    def replicates(self) -> bool:
+        """Whether each worker reads an iterable dataset of its own."""
+        return self.streams and not self.plain
+
+    @property
     def shares(self) -> bool:
         """Whether workers read the user's dataset itself."""
         return self.workers == 0 or self.how == ("auto" if self.plain else "shared")

@@ -50,7 +50,7 @@ class Roster:
         staff = self._kept
         if staff is None or staff.stopped:
             return None
-        if opening.streams and not opening.plain:
+        if opening.replicates:
             # Its replicas are one state each: as in torch, the epoch before ends here.
             for epoch in list(self._epochs):
                 epoch.cancel()
@@ -63,10 +63,14 @@ class Roster:
             opening: What they load.
             base_seed: Of the workers.
         """
-        before = () if self._reader is None else self._reader.threads
+        shared = opening.plain and opening.shares
+        if shared:
+            # It is read by one thread at a time, and one that waits for its consumer would not end.
+            self.cancel()
+        before = self._reader.threads if shared and self._reader is not None else ()
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
         staff = opening.hire(self._name, base_seed, self._stats, before)
-        if staff is not None and opening.plain:
+        if staff is not None and shared:
             self._reader = staff.pools[0]
         if opening.persistent:
             self._kept = staff
@@ -82,12 +86,17 @@ class Roster:
         return self._kept is not None and not self._kept.stopped
 
     @contextmanager
-    def hiring(self) -> Iterator[None]:
-        """A context that keeps no threads of an epoch that does not come about."""
+    def hiring(self, *, shared: bool) -> Iterator[None]:
+        """A context that keeps no threads of an epoch that does not come about.
+
+        Args:
+            shared: Whether epochs before it go on with the same threads: then they are kept.
+        """
         try:
             yield
         except BaseException as error:
-            self.dismiss()
+            if not shared:
+                self.dismiss()
             if isinstance(error, ClosedError):
                 end_thread_at_exit()  # which is what closed its threads
             raise

@@ -120,7 +120,7 @@ class Running:
             # make the order of one that draws at once depend on whether there are workers.
             draws.draw_again(opening.dataset)
             staff = self.roster.hire(opening, epoch_seeds.workers)
-        with self.roster.hiring():
+        with self.roster.hiring(shared=kept is not None and not opening.replicates):
             if shared_seed is not None:
                 opening.prepare_pipes(staff, shared_seed, fresh=kept is None)
             feed = opening.feed(sampler_pass, staff, epoch_seeds, position, self._collation)
@@ -262,8 +262,10 @@ def _order_of(dataset: Any, saved: Mapping[str, Any] | None) -> Mapping[str, Any
     if before is not None and order is not None and before != order:
         msg = (
             f"the dataset's order followed from {before} when the state was saved, and now "
-            f"follows from {order}: call its set_epoch() before iter()"
+            f"follows from {order}"
         )
+        if before.get("epoch") != order.get("epoch"):
+            msg += ": call its set_epoch() before iter()"
         raise StateError(msg)
     return order
 

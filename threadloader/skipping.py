@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from threadloader.errors import ClosedError, StateError
 from threadloader.failure import without_stop
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def _told(error: BaseException) -> str:
 def refusal(on_error: OnError, error: BaseException, index: Any) -> BaseException | None:
     """Return what is raised for a sample that failed; None if it is to be left out."""
     if on_error == "raise" or not isinstance(error, Exception):
+        return error
+    if isinstance(error, StateError | ClosedError):  # of the loader, not of any sample
         return error
     if on_error == "skip":
         return error if _is_everybodys(error) else None

@@ -42,7 +42,11 @@ class _Asking(Iterator[Any]):
         with suppress(StopIteration):
             return next(self._items)
         # A StopIteration of the source ends the pass as well.
-        self._items = iter(self._source(self._size))
+        items: Any = self._source(self._size)
+        if items is None:
+            msg = "the source returned None; it ends by an empty list, or by StopIteration"
+            raise TypeError(msg)
+        self._items = iter(items)
         return next(self._items)
 
 

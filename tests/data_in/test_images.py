@@ -182,7 +182,9 @@ def test_a_size_that_is_none_is_an_error(photos: Path, size: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "argument", [{"layout": "WHC"}, {"max_pixels": 0}, {"decoder": "opencv"}], ids=str
+    "argument",
+    [{"layout": "WHC"}, {"max_pixels": 0}, {"max_pixels": None}, {"decoder": "opencv"}],
+    ids=str,
 )
 def test_other_wrong_arguments_are_errors(photos: Path, argument: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(argument))}="):

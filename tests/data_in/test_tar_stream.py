@@ -213,6 +213,20 @@ def test_rank_and_world_size_come_from_the_environment(
     assert found[1] == [12, 13, 14, 21]
 
 
+@pytest.mark.parametrize(
+    "told",
+    [{"WORLD_SIZE": "3"}, {"RANK": "1"}, {"RANK": "x", "WORLD_SIZE": "3"}, {"RANK": ""}],
+    ids=str,
+)
+def test_an_environment_that_tells_half_of_it_is_an_error(
+    folder: Path, told: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=r"RANK=.* and WORLD_SIZE="):
+        stream(folder)
+
+
 def test_rank_and_world_size_come_from_torch_distributed(folder: Path) -> None:
     pytest.importorskip("torch")
     code = (

@@ -39,7 +39,12 @@ class ArrayDataset(_torch.Dataset[Any]):
             raise ValueError(msg)
         for number, part in enumerate(parts):
             if not getattr(part, "shape", None):
-                msg = f"array {number} is a {type(part).__name__} without a first dimension"
+                name = number if self._keys is None else repr(self._keys[number])
+                advice = (
+                    "np.asarray makes one of a list" if isinstance(part, list) else "it needs one"
+                )
+                kind = type(part).__name__
+                msg = f"array {name} is a {kind} without a first dimension: {advice}"
                 raise TypeError(msg)
         lengths = [len(part) for part in parts]
         if len(set(lengths)) > 1:

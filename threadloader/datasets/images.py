@@ -83,8 +83,8 @@ class ImageFolder(Dataset):
     ) -> None:
         if layout not in {"HWC", "CHW"}:
             raise ValueError(f"layout={layout!r} is neither 'HWC' nor 'CHW'")
-        if max_pixels < 1:
-            raise ValueError(f"max_pixels={max_pixels!r} is less than 1")
+        if not max_pixels or max_pixels < 1:
+            raise ValueError(f"max_pixels={max_pixels!r} is no number of pixels, at least 1")
         self.root = os.path.expanduser(root)  # noqa: PTH111  # paths as torchvision writes them
         self.size, self.layout, self.max_pixels = _height_width(size), layout, max_pixels
         self.transform, self.target_transform = transform, target_transform
@@ -146,6 +146,8 @@ def _height_width(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
     if size is None:
         return None
     try:
+        if isinstance(size, bool):
+            raise TypeError
         height, width = map(operator.index, size if isinstance(size, tuple | list) else (size,) * 2)
     except (TypeError, ValueError) as error:
         raise ValueError(f"size={size!r} is neither a number of pixels nor two") from error
@@ -160,8 +162,10 @@ def _folders(root: str) -> list[str]:
     Raises:
         FileNotFoundError: There is none.
     """
-    with os.scandir(root) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir())
+    names = []
+    if os.path.isdir(root):  # noqa: PTH112  # the same
+        with os.scandir(root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
     if not names:
         msg = f"no folders in {root!r}: images are expected in one folder for each class"
         raise FileNotFoundError(msg)

@@ -94,5 +94,20 @@ def shards_of(
 
 
 def _environment() -> tuple[int, int]:
-    """Return what torchrun and others tell the processes that they start."""
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    """Return what torchrun and others tell the processes that they start.
+
+    Raises:
+        ValueError: They tell one of two, or no numbers.
+    """
+    told = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE")]
+    if told == [None, None]:
+        return 0, 1
+    try:
+        rank, world = map(int, filter(None, told))
+    except ValueError:
+        msg = (
+            f"the environment has RANK={told[0]} and WORLD_SIZE={told[1]}: set both, to numbers, "
+            "or neither, or give rank= and world_size="
+        )
+        raise ValueError(msg) from None
+    return rank, world
