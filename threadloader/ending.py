@@ -18,8 +18,8 @@ _FORKED = (
     "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
 )
 _CLOSED = (
-    "this iterator was closed, by close() or by a later iter() of a loader whose iterable is read by "
-    "one iterator at a time; iter(loader) starts a new one"
+    "this iterator was closed, by close() or, where one iterator at a time reads an iterable, by a "
+    "later iter(); iter(loader) starts a new one"
 )
 
 
