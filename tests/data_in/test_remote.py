@@ -465,3 +465,13 @@ def test_a_cache_folder_that_can_not_be_written_costs_one_warning(
     with pytest.warns(RuntimeWarning, match="cache folder"):
         assert file.read_at(0, SAMPLE) == CONTENT[:SAMPLE]
     assert file.read_at(70_000, SAMPLE) == CONTENT[70_000:][:SAMPLE]  # without another warning
+
+
+def test_a_number_of_retries_is_that_of_all_tries(server: RemoteServer) -> None:
+    server.plan = lambda _: Fault.DROP
+    file = RemoteFile(server.url("/data.bin"), retries=2)
+    with pytest.raises(RemoteError, match="after 2 tries"):
+        file.read_at(0, 3)
+    assert len(server.requests) == 2
+    with pytest.raises(ValueError, match="attempts"):
+        RemoteFile(server.url("/data.bin"), retries=0)

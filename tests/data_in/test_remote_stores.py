@@ -11,7 +11,7 @@ import traceback
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from remote_server import Fault, RemoteServer, Status, serving
@@ -89,6 +89,60 @@ def test_a_file_that_becomes_shorter_is_an_error(memory: Any) -> None:
     memory.pipe("/a.tar", CONTENT[:5000])
     with pytest.raises(DataError, match="changed"):
         file.read_at(4990, 20)
+
+
+class Listed(fsspec.AbstractFileSystem):
+    """A file system that keeps its listings, as those of object stores do."""
+
+    protocol = "listed"
+    files: ClassVar[dict[str, bytes]] = {}
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
+        found = self._ls_from_cache(path)
+        if found is None:
+            found = self.dircache[path] = [
+                {"name": name, "size": len(data), "type": "file", "ETag": data[:1].hex()}
+                for name, data in self.files.items()
+            ]
+        return found if detail else [entry["name"] for entry in found]
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **_: Any
+    ) -> bytes:
+        return self.files[self._strip_protocol(path)][start:end]
+
+
+def test_a_version_is_not_looked_up_in_an_old_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.register_implementation("listed", Listed, clobber=True)
+    monkeypatch.setitem(Listed.files, "b/a.bin", b"A" * 100)
+    url = "listed://b/a.bin"
+    assert fsspec.filesystem("listed").ls("b", detail=False) == ["b/a.bin"]
+    file = RemoteFile(url)
+    assert (file.size(), file.read_at(0, 3)) == (100, b"AAA")
+    Listed.files["b/a.bin"] = b"B" * 60
+    file.close()
+    assert (file.size(), file.read_at(0, 60)) == (60, b"B" * 60)
+    Listed.files["b/a.bin"] = b"C" * 60
+    assert RemoteFile(url).stamp() == "60-43"
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
+def test_a_chain_of_file_systems_is_read(memory: Any, cache: str, tmp_path: Path) -> None:
+    memory.pipe("/shards/a.tar", CONTENT)
+    options = {cache: {"cache_storage": str(tmp_path)}}
+    file = RemoteFile(f"{cache}::memory://shards/a.tar", storage_options=options)
+    assert file.read_at(100, 1000) == CONTENT[100:1100]
+    with file.open() as stream:
+        assert stream.read() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("url", "unknown"),
+    [("nowhere::memory://a.tar", "nowhere"), ("simplecache::nowhere://a.tar", "nowhere")],
+)
+def test_each_link_of_a_chain_must_be_known(url: str, unknown: str) -> None:
+    with pytest.raises(ValueError, match=unknown):
+        RemoteFile(url)
 
 
 @pytest.mark.usefixtures("memory")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import threading
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -136,6 +138,43 @@ def test_streams_of_one_file_are_independent(server: RemoteServer, tmp_path: Pat
         assert other.read() == CONTENT[100_000:]
         assert one.read() == CONTENT[100_000:]
     assert len(server.requests) == 1 + 6  # by way of the cache
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_stream_that_is_closed_early_is_no_cycle(server: RemoteServer) -> None:
+    file = open_data(server)
+    with file.open() as stream:
+        stream.read(1)
+        (ahead,) = threads_ahead()
+    ahead.join(BOUND)
+    assert server.open
+    del file, stream
+    server.wait_for(lambda: not server.open)  # which the file's store has, as long as it lives
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_stream_that_failed_and_was_closed_is_no_cycle(server: RemoteServer) -> None:
+    server.plan = lambda request: Status(404) if request.first else None
+    file = open_data(server)
+    seen: list[weakref.ref[Any]] = []
+
+    def read(file: RemoteFile) -> None:
+        with file.open() as stream:
+            seen.append(weakref.ref(stream))
+            with pytest.raises(RemoteError):
+                stream.read()
+
+    read(file)
+    assert seen[0]() is None
+    del file
+    server.wait_for(lambda: not server.open)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import pickle
 import tracemalloc
 from pathlib import Path
@@ -165,6 +166,7 @@ def test_a_damaged_shard_is_refused_at_once(folder: Path) -> None:
 
 def test_a_shard_cut_off_after_its_index_was_built_is_an_error(folder: Path) -> None:
     dataset = TarShards(folder / "*.tar")
+    assert dataset[20]["cls"] == 20  # the shard is open
     path = folder / "shard-002.tar"
     path.write_bytes(path.read_bytes()[:2000])
     with pytest.raises(DataError, match=r"shard-002\.tar, offset .*truncated\?"):
@@ -244,6 +246,41 @@ def test_a_shard_that_is_written_anew_while_it_is_in_use_is_an_error(tmp_path: P
     path.write_bytes(path.read_bytes() + bytes(10240))
     with pytest.raises(DataError, match="changed while it was in use"):
         dataset[1]
+
+
+def itself(dataset: TarShards) -> TarShards:
+    return dataset
+
+
+def pickled(dataset: TarShards) -> TarShards:
+    return pickle.loads(pickle.dumps(dataset))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kept", [itself, copy.copy, copy.deepcopy, pickled])
+def test_a_shard_that_was_replaced_since_its_index_was_read_is_an_error(
+    tmp_path: Path, kept: Callable[[TarShards], TarShards]
+) -> None:
+    path, other = tmp_path / "a.tar", tmp_path / "b.tar"
+    write_shard(path, {"0": {"txt": b"first"}, "1": {"txt": b"other"}})
+    write_shard(other, {"1": {"txt": b"other"}, "0": {"txt": b"first"}})
+    os.utime(path, (1e9, 1e9))
+    dataset = TarShards(path)
+    other.replace(path)
+    with pytest.raises(DataError, match=r"changed .* make its dataset anew"):
+        kept(dataset)[0]
+    assert TarShards(path)[0] == {"__key__": "1", "txt": "other"}
+
+
+def test_a_stream_of_another_file_than_the_expected_one_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"a")
+    file = LocalFile(path)
+    file.expect(file.stamp())
+    with file.open() as stream:
+        assert stream.read() == b"a"
+    path.write_bytes(b"changed")
+    with pytest.raises(DataError, match="changed"):
+        file.open()
 
 
 @pytest.mark.parametrize("place", ["transform", "decode"])

@@ -28,6 +28,7 @@ class File(Protocol):
 
     Threads:
         all: shared.
+        expect: compatible; before others read.
     """
 
     path: str  # or URL, for messages
@@ -38,16 +39,27 @@ class File(Protocol):
     def stamp(self) -> str:
         """Return what differs once the file was written anew: size and time, or an ETag."""
 
+    def expect(self, stamp: str) -> None:
+        """Read no file but the one that had this `stamp`, also after `close` and in copies.
+
+        A dataset tells it, once, of the file that it knows the offsets of.
+        """
+
     def read_at(self, offset: int, nbytes: int) -> bytes:
         """Return exactly ``nbytes`` bytes from ``offset`` on.
 
         Raises:
-            DataError: The file ends before.
+            DataError: The file ends before, or is not the one that is expected.
             OSError: It can't be opened or read; of a URL a `RemoteError`, after all retries.
         """
 
     def open(self) -> BinaryIO:
-        """Return a stream from the beginning, for one thread; the caller closes it."""
+        """Return a stream from the beginning, for one thread; the caller closes it.
+
+        Raises:
+            DataError: The file is not the one that is expected.
+            OSError: It can't be opened.
+        """
 
     def close(self) -> None:
         """Let go of what is open; reading afterwards opens it anew."""
@@ -82,12 +94,16 @@ class Shelf:
 class LocalFile:
     """A file in a file system.
 
+    Its stamp is looked at when it is opened: what is written into a file that is open is not told
+    from what was there.
+
     Args:
         path: Where it is.
         shelf: Of a dataset with many files; None to stay open.
 
     Threads:
-        all: shared.  A read holds its descriptor itself, so that `close` takes it from nobody.
+        expect: compatible; before others read.
+        all else: shared.  A read holds its descriptor itself, so that `close` takes it from nobody.
         There is no lock that a forked child could find held: attributes are stored and loaded
         whole on both builds, and of two threads that open the file at once one opens it in vain.
     """
@@ -95,11 +111,16 @@ class LocalFile:
     def __init__(self, path: str | os.PathLike[str], shelf: Shelf | None = None) -> None:
         self.path = os.fspath(path)
         self._shelf = shelf
-        self._stamp = ""  # of the file that was opened first
+        self._expected = ""  # the stamp that was told, for copies
+        self._stamp = ""  # the same, or else that of the file that was opened first
         self._descriptor: _Descriptor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LocalFile, (self.path, self._shelf)  # a copy in another process opens it itself
+        # A copy in another process opens it itself.
+        return LocalFile, (self.path, self._shelf), self._expected or None
+
+    def __setstate__(self, stamp: str) -> None:
+        self.expect(stamp)
 
     def size(self) -> int:
         """Return its size in bytes."""
@@ -107,8 +128,12 @@ class LocalFile:
 
     def stamp(self) -> str:
         """Return its size and the time of its last change."""
-        status = Path(self.path).stat()
-        return f"{status.st_size}-{status.st_mtime_ns}"
+        return _stamp_of(Path(self.path).stat())
+
+    def expect(self, stamp: str) -> None:
+        """Read no file but the one that had this stamp; see `File`."""
+        self._expected = self._stamp = stamp
+        self._descriptor = None  # it may be another's
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
         """Return exactly ``nbytes`` bytes from ``offset`` on; see `File`."""
@@ -128,7 +153,14 @@ class LocalFile:
 
     def open(self) -> BinaryIO:
         """Return a stream from the beginning; see `File`."""
-        return Path(self.path).open("rb")
+        stream = Path(self.path).open("rb")  # noqa: SIM115  # the caller closes it
+        if self._expected:
+            try:
+                self._check(_stamp_of(os.fstat(stream.fileno())), self._expected)
+            except BaseException:
+                stream.close()
+                raise
+        return stream
 
     def close(self) -> None:
         """Let go of the descriptor; it is closed when the last read that has it is done."""
@@ -137,13 +169,19 @@ class LocalFile:
     def _open(self) -> _Descriptor:
         descriptor = _Descriptor(self.path)
         self._stamp = before = self._stamp or descriptor.stamp
-        if descriptor.stamp != before:
-            msg = f"the file changed while it was in use ({before}, now {descriptor.stamp})"
-            raise DataError(msg, self.path)
+        self._check(descriptor.stamp, before)
         self._descriptor = descriptor
         if self._shelf is not None:
             self._shelf.opened(self)
         return descriptor
+
+    def _check(self, stamp: str, before: str) -> None:
+        if stamp != before:
+            msg = (
+                f"the file changed while it was in use ({before}, now {stamp}); "
+                "make its dataset anew to read the new one"
+            )
+            raise DataError(msg, self.path)
 
 
 class _Descriptor:
@@ -159,8 +197,7 @@ class _Descriptor:
     def __init__(self, path: str) -> None:
         self._number = -1  # if opening fails
         self._number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        status = os.fstat(self._number)
-        self.stamp = f"{status.st_size}-{status.st_mtime_ns}"
+        self.stamp = _stamp_of(os.fstat(self._number))
         self._seeking = Lock()  # the descriptor's position, without pread: guarded by _seeking
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
@@ -178,6 +215,10 @@ class _Descriptor:
             with self._seeking:
                 os.lseek(self._number, offset, os.SEEK_SET)
                 return os.read(self._number, nbytes)
+
+
+def _stamp_of(status: os.stat_result) -> str:
+    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 def open_file(path: str | os.PathLike[str], **options: Any) -> File:

@@ -8,6 +8,8 @@ hold (``hf``, ``ftp``), and fsspec gives each thread a file system of its own.
 from __future__ import annotations
 
 import asyncio
+import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from threadloader.datasets.parts import MIB, Part, TransferError, Version
@@ -42,8 +44,10 @@ class FsspecClient:
     ) -> None:
         self._options = dict(options)
         self._connect_timeout, self._read_timeout = connect_timeout, read_timeout
-        # No lock: getting, setting and popping are atomic on both builds.
-        self._versions: dict[str, Version] = {}
+        # For each URL one version, once it was asked for.  No lock: setdefault, pop and append are
+        # atomic on both builds.  In a list that `forget` drops: an answer that comes later than
+        # that is not kept.
+        self._versions: dict[str, list[Version]] = {}
 
     def check(self, url: str) -> None:
         """Make sure that there is a file system for a URL.
@@ -58,16 +62,19 @@ class FsspecClient:
             msg = f"{shown_url(url)} is read by fsspec: pip install 'threadloader[remote]'"
             raise ModuleNotFoundError(msg) from None
         try:
-            get_filesystem_class(url.partition("://")[0])
+            for protocol in _protocols(url):
+                get_filesystem_class(protocol)
         except ImportError as error:
             msg = f"{shown_url(url)}: {error}"
             raise ModuleNotFoundError(msg) from error
 
     def read(self, url: str, offset: int, nbytes: int) -> Part:
         """Return a range; see `Client`."""
-        version = self._versions.get(url)
-        if version is None:
-            version = self._versions[url] = _version(self._call(url, 0, "info"))
+        known = self._versions.setdefault(url, [])
+        if not known:
+            self._forget_listing(url)
+            known.append(_version(self._call(url, 0, "info")))
+        version = known[0]
         count = min(nbytes, version.size - offset)
         if count <= 0:
             return Part(b"", version)
@@ -93,6 +100,20 @@ class FsspecClient:
     def close(self) -> None:
         """Do nothing: connections are the file systems', which fsspec keeps."""
 
+    def _forget_listing(self, url: str) -> None:
+        """Let the file system ask for a file, instead of looking it up in a listing that it has.
+
+        Here and not in `forget`, as a thread may have a file system of its own.
+        """
+        system, path = self._system(url)
+        listings = getattr(system, "dircache", {})
+        with suppress(KeyError):  # another thread was faster
+            system.invalidate_cache(path)
+        # Some look only for what is below the path, or forget nothing.
+        for place in (path, system._parent(path)):  # noqa: SLF001  # each store's idea of a path
+            with suppress(KeyError):
+                del listings[place]
+
     def _system(self, url: str) -> tuple[Any, str]:
         """Return the file system, which fsspec keeps, and the path in it."""
         from fsspec.core import url_to_fs  # noqa: PLC0415  # optional
@@ -117,6 +138,15 @@ class FsspecClient:
         except BaseException:
             future.cancel()  # Ctrl-C, say
             raise
+
+
+def _protocols(url: str) -> list[str]:
+    """Return the protocol of a URL, of a chain those of its links.
+
+    Source: what fsspec takes for a link's protocol where the link is no URL, in its ``_un_chain``.
+    """
+    links = [link.partition("://") for link in url.split("::")]
+    return [name for name, mark, _ in links if mark or re.fullmatch("[a-z]+", name)]
 
 
 def _version(info: Mapping[str, Any]) -> Version:

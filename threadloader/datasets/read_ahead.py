@@ -27,6 +27,7 @@ Ready: TypeAlias = "SimpleQueue[bytes | BaseException]"
 
 RANGE_BYTES = 4 << 20  # of one request; unmeasured, a choice: 40 ms at 100 MB/s
 AHEAD = 2  # ranges that are read ahead: one on its way, one there
+_CLOSED = "the stream was closed"
 
 
 class ReadAhead(io.RawIOBase):
@@ -68,7 +69,11 @@ class ReadAhead(io.RawIOBase):
         """Read into a buffer; return how many bytes, 0 at the end."""
         self._checkClosed()
         if not self._left and self._missing:
-            self._left = memoryview(self._take())
+            try:
+                self._left = memoryview(self._take())
+            except BaseException:
+                del self  # see `_take`
+                raise
             self._missing -= len(self._left)
             self._tokens.put(True)
         target = memoryview(buffer).cast("B")
@@ -82,6 +87,8 @@ class ReadAhead(io.RawIOBase):
         if not self.closed:
             self._stop.set()
             self._tokens.put(False)
+            if self._failed is not None:  # frames of its traceback, not all ours, have the stream
+                self._failed = ClosedError(_CLOSED)
         super().close()
 
     def _take(self) -> bytes:
@@ -94,7 +101,12 @@ class ReadAhead(io.RawIOBase):
             if isinstance(found, bytes):
                 return found
             self._failed = found
-        raise self._failed
+            del found
+        failed = self._failed
+        try:
+            raise failed
+        finally:
+            del self, failed  # this frame stays with the error, and the stream has the error
 
 
 def _read_on(
@@ -110,11 +122,13 @@ def _read_on(
         with stopped_by(*stops):
             while offset < size:
                 if not tokens.get():
-                    msg = "the stream was closed"
-                    raise ClosedError(msg)
+                    raise ClosedError(_CLOSED)
                 data = read(offset, min(RANGE_BYTES, size - offset))
                 offset += len(data)
                 ready.put(data)
                 del data
     except BaseException as error:  # noqa: BLE001  # handed to who reads the stream
         ready.put(error)
+    finally:
+        # This frame stays with the error, which is in `ready`: what it had would be a cycle.
+        del read, tokens, ready, stops

@@ -1,20 +1,23 @@
 """Files behind URLs, read in parts by all threads at once: what was asked for, or a clear error.
 
 What a store tells of a file (its size, its ETag) is noted when it is first read and compared with
-every later answer, so that bytes of two versions are never mixed.
+every later answer until the file is closed, so that bytes of two versions are never mixed.  A read
+of several ranges, and a stream, ends with the use of the file that it began in: see `_Use`.
 """
 
 from __future__ import annotations
 
 import io
 import warnings
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 from threadloader.datasets.file_cache import FileCache
 from threadloader.datasets.fsspec_client import FsspecClient
 from threadloader.datasets.http_client import HttpClient, understands
-from threadloader.datasets.parts import TransferError
+from threadloader.datasets.parts import TransferError, Version
 from threadloader.datasets.read_ahead import ReadAhead
 from threadloader.datasets.retries import GaveUpError, Retries, retry
 from threadloader.datasets.urls import shown_url, without_secrets
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-    from threadloader.datasets.parts import Client, Part, Version
+    from threadloader.datasets.parts import Client, Part
 
 __all__ = ["RemoteFile", "RemoteStore", "list_remote"]
 
@@ -46,7 +49,7 @@ class RemoteStore:
 
     Args:
         storage_options: What fsspec's file system for the URLs takes: credentials, endpoints.
-        retries: How often a failed read is tried again, and when.
+        retries: How often a failed read is tried, and when; a number is that of all tries.
         connect_timeout: Seconds until there must be a connection.
         read_timeout: Seconds without a byte, and for each MiB, after which a try has failed.
         cache_folder: Keeps what was read, for other epochs, threads and processes; None for none.
@@ -64,7 +67,7 @@ class RemoteStore:
         self,
         *,
         storage_options: Mapping[str, Any] | None = None,
-        retries: Retries | None = None,
+        retries: Retries | int | None = None,
         connect_timeout: float = 10.0,
         read_timeout: float = 30.0,
         cache_folder: str | os.PathLike[str] | None = None,
@@ -85,8 +88,13 @@ class RemoteStore:
             "cache_folder": cache_folder,
             "cache_bytes": cache_bytes,
         }
-        self.retries = retries or Retries()
-        self.cache = None if cache_folder is None else FileCache(cache_folder, cache_bytes)
+        tried = Retries() if retries is None else retries
+        self.retries = Retries(attempts=tried) if isinstance(tried, int) else tried
+        self.cache = (
+            None
+            if cache_folder is None
+            else FileCache(Path(cache_folder).expanduser(), cache_bytes)
+        )
         self.fsspec = FsspecClient(options, connect_timeout, read_timeout)
         self._http: Client = self.fsspec
         if understands(options):
@@ -117,6 +125,26 @@ class RemoteStore:
         self.fsspec.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A file from when it is first read until it is closed.
+
+    Who reads it takes this once and keeps it, as another thread may close the file meanwhile.
+    """
+
+    stop: Stop = field(default_factory=Stop)  # set when the file is closed
+    # What is known of the file, once it is: one entry.  No lock: setdefault is atomic.
+    known: dict[str, Version] = field(default_factory=dict)
+
+
+class _UntoldError(Exception):
+    """A block came without what tells its version, so that it is not to be kept."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
+
+
 class RemoteFile:
     """A file behind a URL; a `threadloader.datasets.files.File`.
 
@@ -131,7 +159,8 @@ class RemoteFile:
         ValueError: fsspec knows no such store, or an option is wrong.
 
     Threads:
-        all: shared.
+        expect: compatible; before others read.
+        all else: shared.
     """
 
     def __init__(self, path: str, store: RemoteStore | None = None, **options: Any) -> None:
@@ -142,15 +171,18 @@ class RemoteFile:
         self._owns_store = store is None
         self._store = store or RemoteStore(**options)
         self._client = self._store.client(path)
-        self._stop = Stop()
-        # What is known of the file, once it is: one entry.  No lock: setdefault is atomic.
-        self._known: dict[str, Version] = {}
+        self._expected: str | None = None  # its stamp
+        self._use = _Use()
         self.path = shown_url(path)
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._owns_store:
-            return partial(RemoteFile, self._url, **self._store.arguments), ()
-        return RemoteFile, (self._url, self._store)
+            own = partial(RemoteFile, self._url, **self._store.arguments)
+            return own, (), self._expected
+        return RemoteFile, (self._url, self._store), self._expected
+
+    def __setstate__(self, stamp: str) -> None:
+        self.expect(stamp)
 
     def size(self) -> int:
         """Return its size in bytes.
@@ -158,12 +190,17 @@ class RemoteFile:
         Raises:
             RemoteError: The store does not tell, after all retries.
         """
-        return self._version().size
+        return self._version(self._use).size
 
     def stamp(self) -> str:
         """Return its size and what else tells its version: an ETag, or when it was changed."""
-        version = self._version()
+        version = self._version(self._use)
         return f"{version.size}-{version.tag}"
+
+    def expect(self, stamp: str) -> None:
+        """Read no file but the one that had this stamp, also after `close` and in copies."""
+        self._expected = stamp
+        self._use = self._begun(self._use.stop)
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
         """Return exactly ``nbytes`` bytes from ``offset`` on.
@@ -171,13 +208,20 @@ class RemoteFile:
         Raises:
             DataError: The file ends before, or is not the one that was read before.
             RemoteError: It could not be read, after all retries.
-            ClosedError: The file or the loader was closed while a try had to be waited for.
+            ClosedError: The file or the loader was closed between two ranges, or while a try had
+                to be waited for.
             ValueError: ``offset`` or ``nbytes`` is negative.
         """
         if offset < 0 or nbytes < 0:
             msg = f"{nbytes:,} bytes from offset {offset:,} can't be read: both must be at least 0"
             raise ValueError(msg)
-        read = self._read if self._store.cache is None else partial(self._cached, self._store.cache)
+        return self._ranges(self._use, offset, nbytes)
+
+    def _ranges(self, use: _Use, offset: int, nbytes: int) -> bytes:
+        """Return exactly ``nbytes`` bytes, by requests that are not too long."""
+        read = partial(self._read, use)
+        if self._store.cache is not None:
+            read = partial(self._cached, use, self._store.cache)
         if 0 < nbytes <= RANGE_BYTES:
             return read(offset, nbytes)
         stop = offset + nbytes
@@ -185,71 +229,103 @@ class RemoteFile:
         return b"".join([read(start, min(RANGE_BYTES, stop - start)) for start in starts])
 
     def open(self) -> BinaryIO:
-        """Return a stream from the beginning, which a thread of its own reads ahead for."""
-        stream = ReadAhead(self.read_at, self.size())
+        """Return a stream from the beginning, which a thread of its own reads ahead for.
+
+        Closing the file ends it: it raises `ClosedError` for what was not read ahead.
+
+        Raises:
+            RemoteError: The store does not tell the file's size, after all retries.
+        """
+        use = self._use
+        stream = ReadAhead(partial(self._ranges, use), self._version(use).size)
         return cast("BinaryIO", io.BufferedReader(stream))
 
     def close(self) -> None:
-        """End reads that wait for their next try, and forget the file's version.
+        """End streams, and reads that wait for their next try, and forget the file's version.
 
-        Reading afterwards begins anew: the file may be another one then.
+        Reading afterwards begins anew: the file may be another one then, unless one is expected.
         """
-        stop, self._stop, self._known = self._stop, Stop(), {}
-        stop.set()
+        use, self._use = self._use, self._begun(Stop())
+        use.stop.set()
         self._client.forget(self._url)
         if self._owns_store:
             self._store.close()
 
-    def _version(self) -> Version:
-        """Return what the store tells of the file, which is asked for a byte if need be."""
-        known = self._known.get(self._url)
-        return self._fetch(0, 1).version if known is None else known
+    def _begun(self, stop: Stop) -> _Use:
+        """Return a use of the file in which all that is known is what is expected."""
+        if self._expected is None:
+            return _Use(stop)
+        size, _, tag = self._expected.partition("-")
+        return _Use(stop, {self._url: Version(int(size), tag)})
 
-    def _read(self, offset: int, nbytes: int) -> bytes:
+    def _version(self, use: _Use) -> Version:
+        """Return what the store tells of the file, which is asked for a byte if need be."""
+        known = use.known.get(self._url)
+        return self._fetch(use, 0, 1).version if known is None else known
+
+    def _read(self, use: _Use, offset: int, nbytes: int) -> bytes:
         """Return a range of the file."""
-        part = self._fetch(offset, nbytes)
+        return self._whole(self._fetch(use, offset, nbytes), offset, nbytes)
+
+    def _read_told(self, use: _Use, tag: str, offset: int, nbytes: int) -> bytes:
+        """Return a range of the version of that tag, for the cache.
+
+        Raises:
+            _UntoldError: It may be of another: this answer does not tell.
+        """
+        part = self._fetch(use, offset, nbytes)
+        data = self._whole(part, offset, nbytes)
+        if part.version.tag != tag:
+            raise _UntoldError(data)
+        return data
+
+    def _whole(self, part: Part, offset: int, nbytes: int) -> bytes:
+        """Return a range's data, if it is as long as it was to be."""
         if len(part.data) < nbytes:
             size = part.version.size
             msg = f"the file ends at {size:,}, and {nbytes:,} bytes were to be read: truncated?"
             raise DataError(msg, self.path, offset=offset)
         return part.data
 
-    def _cached(self, cache: FileCache, offset: int, nbytes: int) -> bytes:
+    def _cached(self, use: _Use, cache: FileCache, offset: int, nbytes: int) -> bytes:
         """Return a range of the file, by way of the cache's blocks that it touches."""
-        version = self._version()
+        version = self._version(use)
         stop = offset + nbytes
         if stop > version.size:
-            return self._read(offset, nbytes)  # which knows what is wrong
+            return self._read(use, offset, nbytes)  # which knows what is wrong
         if not version.tag:
             self._warn(
                 "the server tells neither ETag nor date, by which blocks in the cache could be "
                 "told from those of another version: nothing of this file is kept"
             )
-            return self._read(offset, nbytes)
+            return self._read(use, offset, nbytes)
         parts = []
         for begin in range(offset // RANGE_BYTES * RANGE_BYTES, stop, RANGE_BYTES):
             size = min(RANGE_BYTES, version.size - begin)
             name = f"{self._url}\n{version.size}\n{version.tag}\n{begin}\n{size}"
-            fetch = partial(self._read, begin, size)
-            part = cache.read(name, size, max(offset - begin, 0), min(stop - begin, size), fetch)
-            parts.append(part)
+            fetch = partial(self._read_told, use, version.tag, begin, size)
+            first, last = max(offset - begin, 0), min(stop - begin, size)
+            try:
+                parts.append(cache.read(name, size, first, last, fetch))
+            except _UntoldError as untold:
+                parts.append(untold.data[first:last])
         return b"".join(parts)
 
-    def _fetch(self, offset: int, nbytes: int) -> Part:
+    def _fetch(self, use: _Use, offset: int, nbytes: int) -> Part:
         """Return a range of the file, less where it ends; try again what may pass."""
-        known = self._known
         read = partial(self._client.read, self._url, offset, nbytes)
-        part = _persist(read, self._store.retries, self._url, offset, self._stop)
+        part = _persist(read, self._store.retries, self._url, offset, use.stop)
         version = part.version
-        first = known.setdefault(self._url, version)
+        first = use.known.setdefault(self._url, version)
         if first.size != version.size or (first.tag and version.tag and first.tag != version.tag):
+            remedy = "close() it" if self._expected is None else "make its dataset anew"
             msg = (
                 f"the file changed while it was in use: {first.size:,} bytes, {first.tag!r} before "
-                f"and {version.size:,} bytes, {version.tag!r} now; close() it to read the new one"
+                f"and {version.size:,} bytes, {version.tag!r} now; {remedy} to read the new one"
             )
             raise DataError(msg, self.path, offset=offset)
         if version.tag and not first.tag:
-            known[self._url] = version
+            use.known[self._url] = version
         if not part.ranged:
             self._warn(
                 "the server ignores ranges, so that each read transfers the file from its "

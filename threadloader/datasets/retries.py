@@ -37,7 +37,7 @@ PERMANENT = (
     ValueError,
     ssl.CertificateError,
 )
-_CLOSED = "the file or its loader was closed while a read waited for its next try"
+_CLOSED = "the file or its loader was closed while it was read"
 
 
 @dataclass(frozen=True, slots=True)

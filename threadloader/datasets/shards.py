@@ -89,6 +89,8 @@ class TarShards(Dataset):
         opens = partial(open_index, folder=index_folder)
         with ThreadPoolExecutor(usable_cores() or 1, thread_name_prefix="tl-index") as pool:
             self._indexes = tuple(pool.map(opens, self._files, self.shards))
+        for file, index in zip(self._files, self._indexes, strict=True):
+            file.expect(index.stamp)  # another file under its name has other offsets
         self._ends = np.array(list(accumulate(map(len, self._indexes))), np.int64)
 
     def __len__(self) -> int:
@@ -102,7 +104,8 @@ class TarShards(Dataset):
         """Return a sample.
 
         Raises:
-            DataError: It lacks a field, is too large, or can't be decoded.
+            DataError: It lacks a field, is too large, or can't be decoded; or its shard is not
+                the one any more that the index is of, and the dataset is to be made anew.
             IndexError: There is no such sample.
         """
         shard, row = self._place(index)
