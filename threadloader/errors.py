@@ -25,7 +25,16 @@ __all__ = [
     "SampleError",
     "StateError",
     "ThreadLoaderError",
+    "shortened",
 ]
+
+_LONGEST_NAME = 200  # characters of a member's name in a message
+_LONGEST_MESSAGE = 1000  # characters: a hostile archive decides on names, and on what others quote
+
+
+def shortened(text: str, most: int = _LONGEST_NAME) -> str:
+    """Return a text, or its beginning with "..." where it has more than ``most`` characters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 class ThreadLoaderError(Exception):
@@ -40,7 +49,7 @@ class DataError(ThreadLoaderError, ValueError):
     """A file is not what it should be; the message says which file, and where in it.
 
     Args:
-        message: What is wrong.
+        message: What is wrong; of more than 1,000 characters the first are kept.
         path: The file, or its URL.
         member: Name in the archive, if it is one.
         offset: Where in the file (bytes), if that is known.
@@ -49,9 +58,10 @@ class DataError(ThreadLoaderError, ValueError):
     def __init__(
         self, message: str, path: str, *, member: str | None = None, offset: int | None = None
     ) -> None:
+        message = shortened(message, _LONGEST_MESSAGE)
         places = [path]
         if member is not None:
-            places.append(f"member {member[:200]!r}")  # a hostile name may have a MiB
+            places.append(f"member {shortened(member)!r}")
         if offset is not None:
             places.append(f"offset {offset:,}")
         super().__init__(f"{', '.join(places)}: {message}")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from threadloader.errors import ClosedError, StateError
+from threadloader.errors import ClosedError, StateError, shortened
 from threadloader.failure import without_stop
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ Action = Literal["raise", "skip"]
 OnError: TypeAlias = "Action | Callable[[Exception, Any], Action]"
 
 MAX_LISTED = 1000  # samples: the latest are kept, as text
+MAX_TOLD = 1000  # characters of that text
 # Of the process and not of a sample: a package is missing, or all files that may be open are.
 _OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
@@ -42,7 +43,7 @@ class Skipped:
 
     batch: int  # position of the batch in its epoch, from 0
     index: Any  # the sampler's; of an iterable dataset how many samples were read before it
-    error: str  # its type and message
+    error: str  # its type and message, of which 1,000 characters are kept
 
 
 class SkippedSamples:
@@ -134,11 +135,12 @@ class Tally:
 
 
 def _told(error: BaseException) -> str:
-    """Return an error's type and message."""
+    """Return an error's type and message, the beginning of it where it is long."""
     text = ""
     with suppress(Exception):  # its own __str__
         text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    name = type(error).__name__
+    return shortened(f"{name}: {text}" if text else name, MAX_TOLD)
 
 
 def refusal(on_error: OnError, error: BaseException, index: Any) -> BaseException | None:

@@ -141,7 +141,7 @@ def test_the_longest_part_of_an_extension_counts(extension: str, name: str | Non
 
 def test_functions_of_the_user_s_come_before_ours() -> None:
     assert decoders({".JPG": len})["jpg"] is len
-    assert decoders({})["cls"] is int
+    assert decoders({})["cls"] is DECODERS["cls"]
     assert decoders(False) == {}
 
 

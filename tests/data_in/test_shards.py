@@ -114,7 +114,7 @@ def test_members_far_apart_are_read_each_by_itself(tmp_path: Path) -> None:
 def test_a_missing_field_is_an_error_that_says_what_there_is(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.tar", {"x/0": {"a": b""}, "x/1": {"a": b"", "b": b""}})
     dataset = TarShards(tmp_path / "a.tar", fields=("a", "b;c"))
-    message = r"a\.tar, member 'x/0', offset 512: no b or c in the sample, which has a$"
+    message = r"a\.tar, member 'x/0', offset 512: no b or c in the sample, which has 'a'$"
     with pytest.raises(DataError, match=message):
         dataset[0]
     assert dataset[1] == (b"", b"")

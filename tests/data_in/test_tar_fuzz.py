@@ -207,4 +207,4 @@ def test_a_bomb_is_an_error_at_the_limit(tmp_path: Path) -> None:
             file.write(bytes(block) + bytes(2 << 20))
     found, error = read(path)
     assert not found
-    assert "its sample has 2,097,664 bytes up to here, and sample_limit=1,048,576" in str(error)
+    assert "its sample has 2,097,696 bytes up to here, and sample_limit=1,048,576" in str(error)

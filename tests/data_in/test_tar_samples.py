@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 
+HEAD = 512 + 4 * len("0.a" + "a")  # bytes that a member's header counts for
+
+
 def samples(
     members: list[tuple[str, bytes]],
     limit: int = 1 << 20,
@@ -81,14 +84,14 @@ def test_a_key_that_comes_again_later_is_an_error() -> None:
 
 def test_a_sample_may_have_as_many_bytes_as_the_limit_says() -> None:
     members = [("0.a", bytes(600)), ("0.b", bytes(600))]
-    assert samples(members, 2 * (600 + 512))
-    with pytest.raises(DataError, match=r"its sample has 2,224 bytes up to here.*limit=2,223"):
-        samples(members, 2 * (600 + 512) - 1)
+    assert samples(members, 2 * (600 + HEAD))
+    with pytest.raises(DataError, match=r"its sample has 2,256 bytes up to here.*limit=2,255"):
+        samples(members, 2 * (600 + HEAD) - 1)
 
 
 def test_members_that_are_not_wanted_do_not_count_towards_the_limit() -> None:
     members = [("0.a", bytes(5000)), ("0.b", b"b"), ("1.b", b"b")]
-    first, second = samples(members, 2 * 512 + 1, {"b"})
+    first, second = samples(members, 2 * HEAD + 1, {"b"})
     assert (first.parts["a"].data, first.parts["b"].data) == (None, b"b")
     assert second.parts["b"].data == b"b"
 

@@ -290,7 +290,7 @@ def test_behind_a_sample_that_can_t_be_decoded_the_next_one_comes(tmp_path: Path
     told = outcomes(stream(tmp_path))
     assert [each for each in told if isinstance(each, int)] == [0, 1, 4]
     assert "a.tar, member '00002.cls', offset" in str(told[2])
-    assert "no cls in the sample, which has txt, bin" in str(told[3])
+    assert "no cls in the sample, which has 'txt', 'bin'" in str(told[3])
     assert all(isinstance(error, DataError) for error in told[2:4])
 
 

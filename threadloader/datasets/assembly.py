@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from threadloader.datasets.members import DECODERS, find_decoder
 from threadloader.datasets.tar_samples import EVERYTHING
-from threadloader.errors import DataError, SampleError
+from threadloader.errors import DataError, SampleError, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Fields", "assemble"]
 
 KEY = "__key__"
+_MOST_NAMED = 10  # members of a sample in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Fields:
                     found.append(extension)
                     break
             else:
-                msg = f"no {' or '.join(place)} in the sample, which has {', '.join(parts)}"
+                msg = f"no {' or '.join(place)} in the sample, which has {_named(parts)}"
                 first = next(iter(parts.values()))
                 raise DataError(msg, path, member=key, offset=first.offset)
         return found
@@ -120,10 +122,10 @@ def assemble(
     try:
         return transform(made)
     except StopIteration as error:
-        msg = f"the transform of sample {key!r} of {path} raised StopIteration"
+        msg = f"the transform of sample {shortened(key)!r} of {path} raised StopIteration"
         raise SampleError(msg) from error
     except Exception as error:
-        error.add_note(f"in the transform of sample {key!r} of {path}")
+        error.add_note(f"in the transform of sample {shortened(key)!r} of {path}")
         raise
 
 
@@ -136,16 +138,26 @@ def _decoded(
     if found is None:
         return data
     name, function = found
+    place = f"{path}, member {shortened(part.name)!r}"
     try:
         return function(data)
     except ImportError:
         raise  # Pillow is not installed, say
     except StopIteration as error:
-        msg = f"decoding {path}, member {part.name!r}, raised StopIteration"
+        msg = f"decoding {place}, raised StopIteration"
         raise SampleError(msg) from error
     except Exception as error:
-        if function is not DECODERS.get(name):
-            error.add_note(f"while decoding {path}, member {part.name!r}, offset {part.offset:,}")
+        # What the process lacks is no fault of the member's.
+        if function is not DECODERS.get(name) or isinstance(error, MemoryError):
+            error.add_note(f"while decoding {place}, offset {part.offset:,}")
             raise
         msg = f"it can't be decoded: {error}"
         raise DataError(msg, path, member=part.name, offset=part.offset) from error
+
+
+def _named(parts: Mapping[str, Part]) -> str:
+    """Return the extensions that there are; the first where there are many."""
+    told = [repr(shortened(extension, 40)) for extension in islice(parts, _MOST_NAMED)]
+    if len(parts) > _MOST_NAMED:
+        told.append(f"{len(parts) - _MOST_NAMED:,} more")
+    return ", ".join(told)

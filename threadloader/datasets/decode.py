@@ -68,7 +68,8 @@ def decode(
         layout: ``"HWC"`` for (height, width, 3), ``"CHW"`` for (3, height, width).
         decoder: ``"auto"`` for the fastest that is installed, or the name of one; see
             `threadloader.datasets.decode_jpeg`.
-        max_pixels: Most pixels (width times height) that are decoded.
+        max_pixels: Most pixels (width times height) that are decoded, in the picture and in a tile
+            of a TIFF.
 
     Returns:
         A new array, C-contiguous and writable.

@@ -34,6 +34,13 @@ except ModuleNotFoundError as error:
     error.add_note("images are decoded with Pillow: pip install 'threadloader[images]'")
     raise
 
+from threadloader.datasets.decode_headers import (
+    check_chunks,
+    check_exif,
+    check_segments,
+    check_tiff,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -55,6 +62,8 @@ END_OF_IMAGE = b"\xff\xd9"
 # Each takes the time of a whole picture, and may be 31 bytes long; encoders write about 10.
 MAX_SCANS = 100
 START_OF_SCAN = b"\xff\xda"
+
+_HEX = "Raw profile type exif"  # where ImageMagick used to write EXIF in a PNG: a text
 
 ORIENTATION = 0x0112  # the tag's number in EXIF and TIFF
 
@@ -102,7 +111,8 @@ class Picture:
         max_pixels: Most pixels (width times height) that are decoded.
 
     Raises:
-        ValueError: It has more pixels; or is a JPEG that has no end, or too many scans.
+        ValueError: It has more pixels; or is a JPEG that has no end, or too many scans; or its
+            headers are made to fill memory.
         Exception: What Pillow raises for a header that it can't read; there are many kinds.
 
     Threads:
@@ -110,6 +120,7 @@ class Picture:
     """
 
     def __init__(self, data: bytes, max_pixels: int) -> None:
+        _check_headers(data, max_pixels)
         file = io.BytesIO(data)
         self._image = Image.open(file, formats=FORMATS)
         self.width, self.height = self._image.size
@@ -152,9 +163,23 @@ class Picture:
         if self._image.format == "TIFF":  # Pillow turns it itself
             return 1
         found = 1
+        if self._image.format in {"PNG", "WEBP"}:
+            check_exif(self._exif())  # before Pillow takes memory for it
         with suppress(Exception):  # damaged metadata does not damage the picture
             found = self._image.getexif().get(ORIENTATION, 1)
         return found if found in range(1, 9) else 1
+
+    def _exif(self) -> bytes:
+        """Return what Pillow will read EXIF's tags from."""
+        info, exif = self._image.info, b""
+        with suppress(Exception):  # as damaged as the metadata; broken pixels are found later
+            if self._image.format == "PNG" and "exif" not in info:
+                self._image.load()  # as Pillow does: it may be behind the pixels
+            if "exif" in info:
+                exif = info["exif"]
+            elif _HEX in info:
+                exif = bytes.fromhex("".join(info[_HEX].split("\n")[3:]))
+        return exif
 
     def load(self, scale: int = 1) -> Image.Image:
         """Decode it, and make it RGB.
@@ -171,6 +196,20 @@ class Picture:
             image.draft(None, (max(1, self.width // scale), max(1, self.height // scale)))
         image.load()
         return _to_rgb(image)
+
+
+def _check_headers(data: bytes, max_pixels: int) -> None:
+    """Look for what Pillow takes memory for when it opens a file.
+
+    Raises:
+        ValueError: It is made to fill memory.
+    """
+    if data.startswith((b"II", b"MM")):
+        check_tiff(data, max_pixels)
+    elif data.startswith(b"\xff\xd8"):
+        check_segments(data)
+    elif data.startswith(b"\x89PNG"):
+        check_chunks(data)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

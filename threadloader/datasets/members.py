@@ -23,6 +23,12 @@ __all__ = ["DECODERS", "decoders", "find_decoder"]
 
 _UNPACKED_IN_PIECES = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # bz2 and lzma: all at once
 _LARGEST_NPZ = 1 << 30  # bytes that its arrays may have together, unpacked
+# Most that a zip file counts in 2 bytes.  Python takes 700 bytes for each entry, which has 47.
+_MOST_ARRAYS = 0xFFFF
+_ENTRY = b"PK\1\2"  # how an entry of a zip file's directory begins
+# Bytes.  Objects take up to 30 times their text ("{}," does, tried): then as much as an npz.
+_LARGEST_JSON = _LARGEST_NPZ // 32
+_LONGEST_NUMBER = 4300  # bytes; Python reads no more digits unless it is told to
 
 
 def decoders(decode: bool | Mapping[str, Callable[[bytes], Any]]) -> dict[str, Any]:
@@ -67,6 +73,23 @@ def _image(data: bytes) -> NDArray[np.uint8]:
     return decode(data)
 
 
+def _number(data: bytes) -> int:
+    """Return an integer; the error of a long one would quote all of it before it is cut off."""
+    if len(data) > _LONGEST_NUMBER:
+        raise ValueError(f"{len(data):,} bytes are no number")
+    return int(data)
+
+
+def _json(data: bytes) -> Any:
+    if len(data) > _LARGEST_JSON:
+        msg = (
+            f"{len(data):,} bytes of JSON are more than {_LARGEST_JSON:,}, and may take 30 times "
+            "that in memory: if they are to be read, pass decode={'json': json.loads}"
+        )
+        raise ValueError(msg)
+    return json.loads(data)
+
+
 def _text(data: bytes) -> str:
     return data.decode("utf-8")
 
@@ -81,7 +104,10 @@ def _array(data: bytes) -> NDArray[Any]:
     read_header = np.lib.format.read_array_header_2_0
     if version == (1, 0):
         read_header = np.lib.format.read_array_header_1_0
-    shape, _, dtype = read_header(file)
+    try:
+        shape, _, dtype = read_header(file)
+    except (MemoryError, RecursionError):  # of Python's parser: an expression that is too deep
+        raise ValueError("its header is no dict of shape, order and type") from None
     told, there = dtype.itemsize, len(data) - file.tell()
     for length in shape:
         told *= length
@@ -95,6 +121,8 @@ def _array(data: bytes) -> NDArray[Any]:
 
 def _arrays(data: bytes) -> dict[str, NDArray[Any]]:
     """Return the arrays of a ``.npz`` file by name."""
+    if data.count(_ENTRY) > _MOST_ARRAYS:
+        raise ValueError(f"it has more than {_MOST_ARRAYS:,} arrays")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         if any(entry.compress_type not in _UNPACKED_IN_PIECES for entry in archive.infolist()):
             msg = "an array is compressed by something else than deflate, which NumPy never does"
@@ -118,8 +146,8 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
 DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp"), _image),
-    **dict.fromkeys(("cls", "cls2", "id", "index", "inx"), int),
-    **dict.fromkeys(("json", "jsn"), json.loads),
+    **dict.fromkeys(("cls", "cls2", "id", "index", "inx"), _number),
+    **dict.fromkeys(("json", "jsn"), _json),
     **dict.fromkeys(("txt", "text", "transcript"), _text),
     "npy": _array,
     "npz": _arrays,

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["BLOCK", "Header", "is_file", "padding", "parse_header", "parse_pax"]
+__all__ = ["BLOCK", "SPARSE", "Header", "is_file", "padding", "parse_header", "parse_pax"]
 
 BLOCK = 512  # bytes; headers fill one, and data is padded to whole ones
+SPARSE = "GNU.sparse."  # how the records of a sparse member begin
 _HIGH = bytes(range(128, 256))
 
 
@@ -56,7 +57,7 @@ def padding(size: int) -> int:
 
 
 def parse_pax(data: bytes) -> dict[str, bytes]:
-    r"""Return the records of an extended header.
+    r"""Return the records of an extended header: ``path``, ``size``, and `SPARSE` for all such.
 
     Args:
         data: Of the form ``b"30 mtime=1350244992.023960108\n..."``.
@@ -75,8 +76,10 @@ def parse_pax(data: bytes) -> dict[str, bytes]:
         if not at < end <= len(data) or not mark or not value.endswith(b"\n"):
             msg = f"damaged pax record {data[at : at + 40]!r}"
             raise ValueError(msg)
-        if key in {b"path", b"size"} or key.startswith(b"GNU.sparse."):  # all that is looked at
-            records[key[:20].decode("utf-8", "replace")] = value[:-1]
+        if key in {b"path", b"size"}:  # all that is looked at
+            records[key.decode()] = value[:-1]
+        elif key.startswith(SPARSE.encode()):  # any of them: there may be many
+            records[SPARSE] = b""
         at = end
     return records
 

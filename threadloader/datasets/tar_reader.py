@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from threadloader.datasets.tar_headers import (
     BLOCK,
+    SPARSE,
     Header,
     is_file,
     padding,
@@ -27,7 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["Member", "TarReader"]
 
 PIECE = 1 << 20  # bytes taken at once of what has no known end
-_LONGEST_EXTENSION = 1 << 20  # bytes of long names and records of one member
+# Bytes of a name that comes in a header of its own: twice Linux's PATH_MAX, which bounds what a
+# program can open by one name.  Formats have no limit.
+_LONGEST_NAME = 8192
+# Bytes of all such headers of one member: records may be extended attributes, of which Linux allows
+# 64 KiB each (XATTR_SIZE_MAX).
+_LONGEST_EXTENSION = 1 << 20
 _MOST_IN_A_ROW = 100_000  # members that are no files
 _TAIL = 1 << 20  # bytes read behind the end of a compressed archive, for its checksum
 _ZEROS = bytes(BLOCK)
@@ -124,13 +130,16 @@ class TarReader:
         """Return a header with what extended headers say instead."""
         if header.kind in _WITHOUT_DATA:
             header = header._replace(size=0)  # whatever it says
-        if header.kind == b"S" or any(key.startswith("GNU.sparse.") for key in records):
+        if header.kind == b"S" or SPARSE in records:
             msg = "sparse members can't be read: write it with tar's option --no-sparse"
             raise self._error(msg, start, header.name)
         if not records and name is None:
             return header
         path = records.get("path", name)
         if path is not None:
+            if len(path) > _LONGEST_NAME:
+                msg = f"its name has {len(path):,} bytes, more than {_LONGEST_NAME:,}"
+                raise self._error(msg, start, header.name)
             header = header._replace(name=path.decode("utf-8", "surrogateescape"))
         size = records.get("size")
         if size is not None and header.kind not in _WITHOUT_DATA:

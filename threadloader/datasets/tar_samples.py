@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
 from threadloader.datasets.tar_headers import BLOCK
-from threadloader.errors import DataError
+from threadloader.errors import DataError, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["EVERYTHING", "SAMPLE_LIMIT", "Part", "RawSample", "read_samples", "split_name"]
 
 SAMPLE_LIMIT = 256 << 20  # bytes; 16 threads with one each still fit in memory
+_CHARACTER = 4  # bytes that one takes at most in memory
 _MOST_KEYS = 1 << 20  # remembered of one shard, to find those that come twice
 
 
@@ -68,7 +69,8 @@ def read_samples(
         reader: Of the shard.
         path: Of the shard, for errors.
         limit: Bytes that a sample's members of which data is read may have together, and all
-            their headers.
+            their headers: each has `BLOCK` bytes, and 4 for each character of its name and of its
+            extension, which is what Python may take for them.
         wanted: Extensions of the members whose data is read.
 
     Raises:
@@ -76,7 +78,7 @@ def read_samples(
     """
     key: str | None = None
     parts: dict[str, Part] = {}
-    keys: set[bytes] = set()  # digests: a name may have a MiB
+    keys: set[bytes] = set()  # digests: names may be long
     nbytes = 0
     for member in reader.members():
         split = split_name(member.name)
@@ -88,7 +90,8 @@ def read_samples(
             key, parts, nbytes = split[0], {}, 0
             _remember(key, keys, member, path)
         needed = split[1] in wanted
-        nbytes += max(BLOCK, len(member.name)) + (member.size if needed else 0)
+        nbytes += BLOCK + _CHARACTER * (len(member.name) + len(split[1]))
+        nbytes += member.size if needed else 0
         _check(member, parts, split[1], nbytes, limit, path)
         data = reader.read(member) if needed else None
         parts[split[1]] = Part(member.name, member.offset, member.size, data)
@@ -104,7 +107,7 @@ def _is_meta(name: str) -> bool:
 def _remember(key: str, keys: set[bytes], member: Member, path: str) -> None:
     digest = blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).digest()
     if digest in keys:
-        msg = f"the key {key!r} was there before: members of a sample follow one another"
+        msg = f"the key {shortened(key)!r} was there before: members of a sample follow one another"
         raise DataError(msg, path, member=member.name, offset=member.offset)
     if len(keys) < _MOST_KEYS:
         keys.add(digest)
@@ -114,7 +117,7 @@ def _check(
     member: Member, parts: dict[str, Part], extension: str, nbytes: int, limit: int, path: str
 ) -> None:
     if extension in parts:
-        msg = f"its sample has {parts[extension].name!r} already"
+        msg = f"its sample has {shortened(parts[extension].name)!r} already"
         raise DataError(msg, path, member=member.name, offset=member.offset)
     if nbytes > limit:
         msg = f"its sample has {nbytes:,} bytes up to here, and sample_limit={limit:,}"
