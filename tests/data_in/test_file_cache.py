@@ -9,17 +9,20 @@ import sys
 import time
 import warnings
 from collections import Counter
-from threading import Barrier
-from typing import TYPE_CHECKING, Any
+from threading import Barrier, Semaphore
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
 from threadloader.datasets.file_cache import FileCache
+from threadloader.errors import ClosedError, RemoteError
+from threadloader.stopping import Stop, stopped_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
     from pathlib import Path
+    from queue import SimpleQueue
 
 BLOCK = 1000  # bytes
 BOUND = 10.0  # seconds
@@ -98,6 +101,165 @@ def test_those_who_wait_for_a_fetch_that_fails_fetch_themselves(
     with pytest.raises(ConnectionResetError):
         first.result(BOUND)
     assert second.result(BOUND) == block_of(7)[:4]
+
+
+class Waiters(Stop):
+    """Tells of each thread that waits until it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.come = Semaphore(0)
+
+    def add(self, waiter: SimpleQueue[None]) -> None:
+        super().add(waiter)
+        self.come.release()
+
+
+def read_while_one_fails(
+    cache: FileCache,
+    error: Exception,
+    fetch: Callable[[], bytes],
+    spawn: Callable[..., Future[Any]],
+) -> tuple[Future[Any], list[Future[Any]]]:
+    """Return reads of a block: whose fetch fails, and of those who waited for it meanwhile."""
+    begun, go, waiters = Barrier(2), Barrier(2), Waiters()
+
+    def fail() -> NoReturn:
+        begun.wait(BOUND)
+        go.wait(BOUND)
+        raise error
+
+    def read() -> bytes:
+        with stopped_by(waiters):
+            return cache.read("block", BLOCK, 0, 4, fetch)
+
+    first = spawn(cache.read, "block", BLOCK, 0, 4, fail)
+    begun.wait(BOUND)
+    others = [spawn(read) for _ in range(6)]
+    for _ in others:
+        assert waiters.come.acquire(timeout=BOUND)
+    go.wait(BOUND)
+    return first, others
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(), ClosedError("stopped")], ids=repr)
+def test_of_those_who_wait_for_a_fetch_that_fails_one_fetches_and_keeps_the_block(
+    tmp_path: Path, spawn: Callable[..., Future[Any]], error: Exception
+) -> None:
+    cache, fetched = FileCache(tmp_path, 100 * BLOCK), Counter[int]()
+
+    def fetch() -> bytes:
+        fetched[7] += 1
+        return block_of(7)
+
+    first, others = read_while_one_fails(cache, error, fetch, spawn)
+    assert first.exception(BOUND) is error
+    assert {other.result(BOUND) for other in others} == {block_of(7)[:4]}
+    assert fetched[7] == 1
+    assert used(tmp_path) == BLOCK
+
+
+def test_a_fetch_that_fails_for_good_fails_for_all_with_an_error_for_each(
+    tmp_path: Path, spawn: Callable[..., Future[Any]]
+) -> None:
+    error = RemoteError("gone", "http://host/a", offset=3)
+    error.__cause__ = cause = ConnectionResetError()
+    error.add_note("a note of the client's")
+
+    def fetch() -> NoReturn:
+        raise AssertionError
+
+    first, others = read_while_one_fails(FileCache(tmp_path, 100 * BLOCK), error, fetch, spawn)
+    assert first.exception(BOUND) is error
+    error.add_note("worker 1")
+    found = [other.exception(BOUND) for other in others]
+    assert len({id(one) for one in found} | {id(error)}) == len(found) + 1
+    for one in found:
+        assert isinstance(one, RemoteError)
+        assert (str(one), one.path, one.offset) == (str(error), "http://host/a", 3)
+        assert (one.__cause__, one.__notes__) == (cause, ["a note of the client's"])
+
+
+@pytest.mark.parametrize("told", ["as an argument", "of the worker"])
+def test_who_waits_for_anothers_fetch_hears_that_it_is_to_stop(
+    tmp_path: Path, spawn: Callable[..., Future[Any]], told: str
+) -> None:
+    cache, stop = FileCache(tmp_path, 100 * BLOCK), Stop()
+    begun, go = Barrier(2), Barrier(2)
+
+    def fetch() -> bytes:
+        begun.wait(BOUND)
+        go.wait(BOUND)
+        return block_of(1)
+
+    def read() -> bytes:
+        if told == "as an argument":
+            return cache.read("block", BLOCK, 0, 4, fetch, stop)
+        with stopped_by(stop):
+            return cache.read("block", BLOCK, 0, 4, fetch)
+
+    first = spawn(cache.read, "block", BLOCK, 0, 4, fetch)
+    begun.wait(BOUND)
+    second = spawn(read)
+    stop.set()
+    with pytest.raises(ClosedError):
+        second.result(BOUND / 2)  # the other one still fetches
+    go.wait(BOUND)
+    assert first.result(BOUND) == block_of(1)[:4]
+
+
+def interrupted(read: Callable[[], bytes], after: int) -> bool:
+    """Have Ctrl-C come after so many calls of C functions in the cache's code; say if it did."""
+    calls = 0
+
+    def profile(frame: Any, event: str, _: Any) -> None:
+        nonlocal calls
+        if event == "c_return" and frame.f_code.co_filename.endswith("file_cache.py"):
+            calls += 1
+            if calls == after:
+                raise KeyboardInterrupt
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        read()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.setprofile(before)
+    return False
+
+
+# A file that was opened right before is closed by its destructor, which says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_leaves_nobody_waiting_wherever_it_comes(
+    tmp_path: Path, spawn: Callable[..., Future[Any]]
+) -> None:
+    source = Source(FileCache(tmp_path, 1000 * BLOCK))
+    number = 1
+    while interrupted(lambda: source.read(number), after=number):  # noqa: B023  # called at once
+        assert spawn(source.read, number).result(BOUND) == block_of(number)
+        number += 1
+    assert number > 10
+
+
+def test_the_bound_holds_while_many_threads_write(
+    tmp_path: Path, spawn: Callable[..., Future[Any]]
+) -> None:
+    source, threads, rounds = Source(FileCache(tmp_path, 20 * BLOCK)), 12, 100
+    start, end = Barrier(threads), Barrier(threads, lambda: sizes.append(used(tmp_path)))
+    sizes: list[int] = []
+
+    def read(thread: int) -> None:
+        for turn in range(rounds):
+            start.wait(BOUND)
+            source.read(turn * threads + thread)
+            end.wait(BOUND)
+
+    for future in [spawn(read, thread) for thread in range(threads)]:
+        future.result(6 * BOUND)
+    assert len(sizes) == rounds
+    assert max(sizes) <= 20 * BLOCK
 
 
 def test_the_bound_holds_after_every_block(tmp_path: Path) -> None:

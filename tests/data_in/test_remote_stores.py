@@ -18,7 +18,6 @@ from remote_server import Fault, RemoteServer, Status, serving
 
 from threadloader.datasets.remote import RemoteFile, list_remote
 from threadloader.datasets.retries import Retries
-from threadloader.datasets.urls import shown_url, without_secrets
 from threadloader.errors import DataError, RemoteError
 
 fsspec = pytest.importorskip("fsspec")
@@ -345,21 +344,3 @@ def test_messages_show_no_secrets(
     told = "".join(traceback.format_exception(raised.value)) + caplog.text
     assert f"{server.url('/data.bin')}?..., offset 9" in told
     assert not any(secret in told for secret in ("s3cret", "c2lnbmF0dXJl"))
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("https://host/a/b.tar", "https://host/a/b.tar"),
-        ("https://u:p@host:81/a.tar?k=v#f", "https://host:81/a.tar?..."),
-        ("ftp://anna@host/a@b.tar", "ftp://host/a@b.tar"),
-        ("s3://bucket/a.tar#part", "s3://bucket/a.tar"),
-    ],
-)
-def test_a_url_is_shown_without_what_is_secret(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
-
-
-def test_an_error_without_a_secret_stays_as_it_is() -> None:
-    error = TimeoutError("timed out")
-    assert without_secrets(error, "https://u:p4ssword@host/a.tar?sig=abcdef") is error

@@ -12,12 +12,15 @@ import os
 import tempfile
 import time
 import warnings
-from concurrent.futures import CancelledError, Future
 from contextlib import suppress
+from copy import deepcopy
 from hashlib import blake2b
 from pathlib import Path
-from threading import Lock
+from threading import TIMEOUT_MAX, Lock
 from typing import TYPE_CHECKING, Any
+
+from threadloader.errors import ClosedError, ThreadLoaderError
+from threadloader.stopping import Stop, stops_here, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +39,8 @@ class FileCache:
 
     Args:
         folder: Made if it is not there.
-        nbytes: The bound.  Where several use the folder, in other processes or in this one, each
-            may exceed it by a sixteenth.
+        nbytes: The bound.  Where several caches use the folder, in other processes or in this
+            one, each may exceed it by a sixteenth, or by the blocks that its threads write at once.
 
     Threads:
         all: shared, with other processes, too.
@@ -47,18 +50,27 @@ class FileCache:
         self.folder, self.nbytes = Path(folder), nbytes
         # Both by process, since a forked child has neither the threads that fetch blocks nor
         # a lock that is sure to be free.  setdefault and pop are atomic on both builds.
-        self._fetched: dict[tuple[int, Path], Future[bytes]] = {}
+        # Not by Path, whose hash is Python code, which Ctrl-C may end in the middle.
+        self._fetched: dict[tuple[int, str], _Fetch] = {}
         self._rooms: dict[int, _Room] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FileCache, (self.folder, self.nbytes)
 
     def read(
-        self, name: str, size: int, start: int, stop: int, fetch: Callable[[], bytes]
+        self,
+        name: str,
+        size: int,
+        start: int,
+        stop: int,
+        fetch: Callable[[], bytes],
+        *stops: Stop,
     ) -> bytes:
         """Return a part of a block, which is fetched if it is not there.
 
-        Of all threads of a process that want a block, one fetches it.
+        Of all threads of a process that want a block, one fetches it.  If it fails for good, with
+        an error of this package's, it fails for those who wait for it, too; else, if it is
+        stopped, say, one of them fetches next.
 
         Args:
             name: Of the block; has all that tells it from others.
@@ -66,41 +78,66 @@ class FileCache:
             start: Of the part in the block.
             stop: Of the part in the block, exclusive.
             fetch: Returns the whole block.
+            stops: What ends waiting for another thread, besides the end of the calling worker.
 
         Raises:
-            Exception: Whatever ``fetch`` raises.
+            ClosedError: One of ``stops`` was set meanwhile.
+            Exception: Whatever ``fetch`` raises; of another thread's error a copy.
         """
         path = self.folder / f"{blake2b(name.encode(), digest_size=20).hexdigest()}{BLOCK}"
         data = _kept(path, size, start, stop)
-        if data is not None:
-            return data
-        mine: Future[bytes] = Future()
-        key = os.getpid(), path
-        other = self._fetched.setdefault(key, mine)
-        if other is mine:
-            try:
-                block = _kept(path, size, 0, size)  # it may have come a moment ago
-                if block is None:
-                    block = fetch()
-                    self._keep(path, block)
-                mine.set_result(block)
-            finally:
-                del self._fetched[key]
-                mine.cancel()  # if there is none: those who wait for it see to it themselves
-        else:
-            try:
-                block = other.result()
-            except CancelledError:
+        while data is None:
+            found = self._fetch(path, size, fetch)
+            block = found.wait((*stops, *stops_here())) if isinstance(found, _Fetch) else found
+            data = None if block is None else block[start:stop]
+        return data
+
+    def _fetch(self, path: Path, size: int, fetch: Callable[[], bytes]) -> bytes | _Fetch:
+        """Return a block, or the fetch of another thread that is under way."""
+        key = os.getpid(), str(path)
+        mine = other = _Fetch()
+        try:
+            other = self._claim(key, mine)
+            if other is not mine:
+                return other
+            block = _kept(path, size, 0, size)  # it may have come a moment ago
+            if block is None:
                 block = fetch()
-        return block[start:stop]
+                self._keep(path, block)
+            mine.block = block
+        except ThreadLoaderError as error:
+            mine.fail(error)
+            raise
+        finally:
+            # Ctrl-C may come anywhere, right after setdefault and in here, too.
+            try:
+                if self._fetched.get(key) is mine:
+                    del self._fetched[key]
+            finally:
+                mine.ended.set()
+                del mine, other  # this frame stays with the error, and they have its cause
+        return block
+
+    def _claim(self, key: tuple[int, str], mine: _Fetch) -> _Fetch:
+        """Return the fetch that is under way: ``mine`` if there was none."""
+        other = self._fetched.setdefault(key, mine)
+        if other.ended.is_set and self._fetched.get(key) is other:
+            # Ctrl-C kept its thread from taking it away.  Should two find out at once, both fetch.
+            self._fetched[key] = other = mine
+        return other
 
     def _keep(self, path: Path, block: bytes) -> None:
         """Write a block, if that can be done."""
         pid = os.getpid()
         room = self._rooms.get(pid) or self._rooms.setdefault(pid, _Room(self.folder, self.nbytes))
         try:
-            if room.make(len(block)):
-                _write(path, block)
+            if room.reserve(len(block)):
+                written = False
+                try:
+                    _write(path, block)
+                    written = True
+                finally:
+                    room.settle(len(block), written=written)
         except OSError as error:
             if room.give_up():
                 message = (
@@ -110,6 +147,57 @@ class FileCache:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
+class _Fetch:
+    """A thread's fetch of a block, for which others wait.
+
+    Attributes:
+        block: None if it failed; set before ``ended``, or never.
+        ended: Set last.
+
+    Threads:
+        who fetches: ``fail``, and sets what is set.
+        all others: ``wait``.
+    """
+
+    __slots__ = ("_error", "block", "ended")
+
+    def __init__(self) -> None:
+        self.block: bytes | None = None
+        self.ended = Stop()
+        self._error: ThreadLoaderError | None = None
+
+    def fail(self, error: ThreadLoaderError) -> None:
+        """Let the others fail, too, unless only this thread was stopped."""
+        if not isinstance(error, ClosedError):
+            # As it is now: the loader of the thread that has it may add notes any time later.
+            self._error = _copy(error)
+
+    def wait(self, stops: tuple[Stop, ...]) -> bytes | None:
+        """Return the block, or None if the calling thread may try it.
+
+        Args:
+            stops: What ends the waiting.
+
+        Raises:
+            ClosedError: One of ``stops`` was set before the fetch ended.
+            ThreadLoaderError: A copy of the error that it failed with.
+        """
+        wait((self.ended, *stops), TIMEOUT_MAX)
+        if not self.ended.is_set:
+            msg = "the file or its loader was closed while a read waited for another thread's"
+            raise ClosedError(msg)
+        if self._error is not None:
+            raise _copy(self._error)
+        return self.block
+
+
+def _copy(error: ThreadLoaderError) -> ThreadLoaderError:
+    """Return an error for another thread, with notes and a traceback of its own."""
+    copy = deepcopy(error)
+    copy.__cause__ = error.__cause__
+    return copy
+
+
 class _Room:
     """What blocks take in a folder, and whether there is room for another.
 
@@ -117,9 +205,13 @@ class _Room:
         folder: Where they are.
         nbytes: The bound.
 
-    Invariants, whenever ``_measuring`` is not held:
-        1. What was written since the folder was measured is counted in ``_used``, and at most a
-           sixteenth of the bound.
+    Invariants, whenever ``_changed`` is not held:
+        1. The blocks that were there when the folder was measured, and all for which room was
+           reserved then or later and that were not given up, take at most ``_used``.
+        2. ``_used`` is at most ``_nbytes``.
+        3. What was reserved and not settled is ``_writing``.
+        4. What no other cache could know of when it measured the folder is at most ``_unmeasured``:
+           a sixteenth of the bound, or ``_writing`` if that is more.
 
     Threads:
         all: shared.
@@ -127,32 +219,45 @@ class _Room:
 
     def __init__(self, folder: Path, nbytes: int) -> None:
         self._folder, self._nbytes = folder, nbytes
-        self._measuring = Lock()
-        # All below: guarded by _measuring.
+        self._changed = Lock()
+        # All below: guarded by _changed.
         self._used = 0  # bytes
+        self._writing = 0  # bytes; no measuring finds them, or it finds them a second time
         self._unmeasured = nbytes  # bytes; at first, anything may be there
         self._given_up = False
 
-    def make(self, nbytes: int) -> bool:
+    def reserve(self, nbytes: int) -> bool:
         """Make room for a block, removing others; return whether it may be written.
+
+        If so, `settle` must follow.
 
         Raises:
             OSError: The folder can't be made or read.
         """
-        with self._measuring:
-            if self._given_up or nbytes > self._nbytes * ROOM:
+        with self._changed:
+            wanted = self._writing + nbytes
+            if self._given_up or wanted > self._nbytes * ROOM:
                 return False
-            self._unmeasured += nbytes
-            if self._used + nbytes > self._nbytes or self._unmeasured > self._nbytes * UNMEASURED:
+            used, unmeasured = self._used + nbytes, self._unmeasured + nbytes
+            if used > self._nbytes or unmeasured > self._nbytes * UNMEASURED:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                self._used = _shrink(self._folder, self._nbytes, nbytes)
-                self._unmeasured = nbytes
-            self._used += nbytes
+                used = _shrink(self._folder, self._nbytes, wanted) + wanted
+                unmeasured = wanted
+            if used > self._nbytes:  # what should have made room can't be removed
+                return False
+            self._used, self._unmeasured, self._writing = used, unmeasured, wanted
             return True
+
+    def settle(self, nbytes: int, *, written: bool) -> None:
+        """Note that a block was written, or won't be."""
+        with self._changed:
+            self._writing -= nbytes
+            if not written:
+                self._used -= nbytes
 
     def give_up(self) -> bool:
         """Let nothing more be written; return whether it was, until now."""
-        with self._measuring:
+        with self._changed:
             before, self._given_up = self._given_up, True
             return not before
 

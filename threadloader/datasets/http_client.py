@@ -6,9 +6,9 @@ one thread: see ``benches/remote_reads.py`` for what that costs.
 
 from __future__ import annotations
 
+import atexit
 import os
 import ssl
-import weakref
 from base64 import b64encode
 from collections import deque
 from contextlib import suppress
@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from threadloader.datasets.http_connection import Answer, Connection
 from threadloader.datasets.http_range import read_range
 from threadloader.datasets.parts import Part, TransferError
+from threadloader.dropping import when_dropped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,8 @@ MOST_REDIRECTS = 10
 UNQUOTED = "%/:=&?~+!$,;'@()*[]"  # what a URL's path and query may have as it is, or has quoted
 # Options of fsspec's http file system that have no bearing on reading a range.
 WITHOUT_EFFECT = frozenset({"block_size", "cache_options", "cache_type", "simple_links"})
+# Each client's, by the dict's id.  No lock: setting, popping and copying are atomic on both builds.
+_idle_of_all: dict[int, Idle] = {}
 
 
 def understands(options: Mapping[str, Any]) -> bool:
@@ -63,7 +66,8 @@ class HttpClient:
         self._idle: Idle = {}
         # Where redirects led to: asked there directly, until that fails.
         self._moved: dict[str, str] = {}
-        weakref.finalize(self, _close, self._idle)
+        _idle_of_all[id(self._idle)] = self._idle
+        when_dropped(self, _let_go, self._idle)
 
     def read(self, url: str, offset: int, nbytes: int) -> Part:
         """Return a range; see `Client`.
@@ -118,7 +122,7 @@ class HttpClient:
         origin = os.getpid(), place.scheme, host
         connection, answer = self._get(origin, _path(place), headers)
         try:
-            found = read_range(answer, offset, nbytes, self._read_timeout)
+            found = read_range(answer, offset, nbytes)
         except BaseException:
             connection.close()
             raise
@@ -174,6 +178,19 @@ def _close(idle: Idle) -> None:
         with suppress(IndexError):
             while True:
                 connections.pop().close()
+
+
+def _let_go(idle: Idle) -> None:
+    """Close a client's connections, now that it is gone."""
+    _idle_of_all.pop(id(idle), None)
+    _close(idle)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close what clients still have at exit: nobody tells that they are gone then."""
+    for idle in _idle_of_all.copy().values():
+        _close(idle)
 
 
 def _host(place: SplitResult) -> str:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 import socket
-from typing import TYPE_CHECKING, cast
+from time import monotonic
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from threadloader.datasets.parts import TransferError
+from threadloader.datasets.parts import MIB, TransferError
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Mapping
-    from io import BufferedReader
 
 __all__ = ["Answer", "Connection"]
 
@@ -26,6 +26,7 @@ LONGEST_LINE = 1 << 16  # bytes
 MOST_INTERIM = 20
 MOST_LINES = 200  # of a head: a server that never ends it must not fill the memory
 BUFFER = 1 << 14  # bytes; has room for a head and a small range
+LINE_ENDS = frozenset({b"\r\n", b"\n"})
 _STATUS = re.compile(rb"HTTP/1\.(\d) (\d{3})(?: ([^\r\n]*))?\r?\n")
 _CHUNK = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\r\n]*)?\r?\n")
 
@@ -37,7 +38,8 @@ class Connection:
         scheme: ``http`` or ``https``.
         host: With its port, unless that is the scheme's.
         connect_timeout: Seconds until there must be a connection.
-        read_timeout: Seconds to wait for a byte.
+        read_timeout: Seconds to wait for a byte; and an answer's from its request on, to which
+            `Answer.allow` adds as many for each MiB of the body.
         context: For ``https``.
 
     Raises:
@@ -64,7 +66,7 @@ class Connection:
             if context is not None:
                 self._socket = context.wrap_socket(self._socket, server_hostname=address[0])
             self._socket.settimeout(read_timeout)
-            self._file = cast("BufferedReader", self._socket.makefile("rb", BUFFER))
+            self._incoming = _Incoming(self._socket, read_timeout)
         except BaseException:
             self._socket.close()
             raise
@@ -82,9 +84,10 @@ class Connection:
         """
         lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
         head = f"GET {path} HTTP/1.1\r\nHost: {self._host}\r\n{''.join(lines)}\r\n"
+        self._incoming.begin()
         self._socket.sendall(head.encode("latin-1"))
         for _ in range(MOST_INTERIM):  # words in between: "Continue", "Early Hints"
-            answer = Answer(self._file)
+            answer = Answer(self._incoming)
             if answer.status >= 200:
                 return answer
         msg = f"{MOST_INTERIM} interim answers, and no answer"
@@ -92,15 +95,88 @@ class Connection:
 
     def close(self) -> None:
         """End the connection.  Idempotent."""
-        self._file.close()
         self._socket.close()
+
+
+class _Incoming:
+    """What a server sends, until a deadline.
+
+    Not a `BufferedReader`: its `readline` would wait for a line's end however long, if only a byte
+    comes now and then, which trips no socket's limit.
+
+    Args:
+        connection: With a limit on the time without a byte, by which the deadline may be missed,
+            since it is looked at before each wait.
+        seconds: For a request and its answer's head, and for each MiB of its body.
+
+    Threads:
+        all: compatible.
+    """
+
+    __slots__ = ("_at", "_begun", "_data", "_deadline", "_recv", "_seconds")
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._recv, self._seconds = connection.recv, seconds
+        self._data, self._at = b"", 0  # what came, and from where on it is not yet read
+        self.begin()
+
+    def begin(self) -> None:
+        """Let a request's time begin."""
+        self._begun = monotonic()
+        self._deadline = self._begun + self._seconds
+
+    def allow(self, nbytes: int) -> None:
+        """Let a body take its time; from the request on still."""
+        self._deadline = self._begun + self._seconds * (1 + nbytes / MIB)
+
+    def line(self) -> bytes:
+        """Return the next line with its end; less if the connection ends or the line is too long.
+
+        Raises:
+            OSError: The connection broke, or it does not come in time.
+        """
+        end = self._data.find(b"\n", self._at) + 1
+        while not end:
+            came = self._data[self._at :]
+            room = min(BUFFER, LONGEST_LINE - len(came))
+            more = self._receive(room) if room else b""
+            if not more:
+                self._data, self._at = b"", 0
+                return came
+            self._data, self._at = came + more, 0
+            end = self._data.find(b"\n", len(came)) + 1
+        line = self._data[self._at : end]
+        self._at = end
+        return line
+
+    def read1(self, nbytes: int) -> bytes:
+        """Return some bytes, at most ``nbytes``; none at the end.
+
+        Raises:
+            OSError: The connection broke, or they do not come in time.
+        """
+        begin = self._at
+        if begin == len(self._data):
+            return self._receive(nbytes)
+        data = self._data[begin : begin + nbytes]
+        self._at = begin + len(data)
+        if self._at == len(self._data):
+            self._data, self._at = b"", 0  # what waits for its next request keeps no memory
+        return data
+
+    def _receive(self, nbytes: int) -> bytes:
+        """Wait for bytes."""
+        if monotonic() > self._deadline:
+            msg = f"the answer takes too long: it had {self._deadline - self._begun:.1f} s"
+            raise TimeoutError(msg)
+        return self._recv(nbytes)
 
 
 class Answer:
     """An answer, whose body is read bit by bit.
 
     Args:
-        file: What the server sends.
+        incoming: What the server sends.
 
     Attributes:
         status: HTTP's.
@@ -110,12 +186,13 @@ class Answer:
 
     Raises:
         ConnectionError: There is none.
-        TransferError: It is not HTTP.
+        TimeoutError: Its head does not come in time.
+        TransferError: It is not HTTP, or its body is coded in a way that was not asked for.
     """
 
     __slots__ = (
         "_chunked",
-        "_file",
+        "_incoming",
         "_kept_open",
         "_left",
         "headers",
@@ -124,8 +201,8 @@ class Answer:
         "status",
     )
 
-    def __init__(self, file: BufferedReader) -> None:
-        line = file.readline(LONGEST_LINE)
+    def __init__(self, incoming: _Incoming) -> None:
+        line = incoming.line()
         if not line:
             msg = "the server ended the connection without an answer"
             raise ConnectionResetError(msg)
@@ -135,12 +212,16 @@ class Answer:
             raise TransferError(msg)
         version, status, reason = found.groups(b"")
         self.status, self.reason = int(status), reason.decode("latin-1")
-        self.headers = headers = _read_headers(file)
-        self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
+        self.headers = headers = _read_headers(incoming)
+        coding = headers.get("transfer-encoding", "").lower()
+        if coding not in {"", "chunked"}:  # or its framing would be taken for the file's bytes
+            msg = f"the server codes the body as {coding[:40]!r}, which was not asked for"
+            raise TransferError(msg, self.status)
+        self._chunked = coding == "chunked"
         told = headers.get("content-length", "")
         self.length = int(told) if told.isdecimal() and not self._chunked else None
         self._kept_open = version != b"0" and headers.get("connection", "").lower() != "close"
-        self._file = file
+        self._incoming = incoming
         # Bytes to come, of the body or the chunk; None if the connection's end is the body's.
         self._left = 0 if self._chunked else self.length
 
@@ -148,6 +229,10 @@ class Answer:
     def reusable(self) -> bool:
         """Whether the body was read to its end, and the connection can have another request."""
         return self._kept_open and self.length is not None and not self._left
+
+    def allow(self, nbytes: int) -> None:
+        """Let so many bytes of the body take their time; without this the head's is all."""
+        self._incoming.allow(nbytes)
 
     def read1(self, nbytes: int) -> bytes:
         """Return some bytes of the body, at most ``nbytes``; none at its end.
@@ -157,34 +242,41 @@ class Answer:
             TransferError: It is not HTTP.
         """
         if self._chunked and not self._left:
-            self._left = _read_chunk_size(self._file)
+            self._left = _read_chunk_size(self._incoming)
         if self._left is None:
-            return self._file.read1(nbytes)
-        data = self._file.read1(min(nbytes, self._left))
+            return self._incoming.read1(nbytes)
+        if not self._left:
+            return b""
+        data = self._incoming.read1(min(nbytes, self._left))
         self._left -= len(data)
-        if self._chunked and data and not self._left:
-            self._file.readline(LONGEST_LINE)  # what ends a chunk
+        if self._chunked and data and not self._left and self._incoming.line() not in LINE_ENDS:
+            msg = "a chunk of the answer is longer than it is said to be, or breaks off"
+            raise TransferError(msg)
         return data
 
 
-def _read_headers(file: BufferedReader) -> dict[str, str]:
-    """Return the headers of an answer, of those that come twice the last."""
+def _read_headers(incoming: _Incoming) -> dict[str, str]:
+    """Return the headers of an answer; of those that come twice the last, but of codings all."""
     headers: dict[str, str] = {}
     for _ in range(MOST_LINES):
-        line = file.readline(LONGEST_LINE)
-        if line in {b"\r\n", b"\n"}:
+        line = incoming.line()
+        if line in LINE_ENDS:
             return headers
         name, mark, value = line.decode("latin-1").partition(":")
-        if not mark:
+        # The last is a line that goes on, or a name that others read otherwise.
+        if not mark or not line.endswith(b"\n") or name != name.strip():
             break
-        headers[name.lower()] = value.strip()
+        name, value = name.lower(), value.strip()
+        if name == "transfer-encoding" and name in headers:
+            value = f"{headers[name]}, {value}"
+        headers[name] = value
     msg = "the head of the answer breaks off, or is no HTTP"
     raise TransferError(msg)
 
 
-def _read_chunk_size(file: BufferedReader) -> int:
+def _read_chunk_size(incoming: _Incoming) -> int:
     """Return how long the next chunk is, in bytes; 0 after the last."""
-    line = file.readline(LONGEST_LINE)
+    line = incoming.line()
     found = _CHUNK.fullmatch(line)
     if found is None:
         msg = f"the answer breaks off, or {line[:40]!r} is no size of a chunk"

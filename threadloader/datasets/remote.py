@@ -306,7 +306,7 @@ class RemoteFile:
             fetch = partial(self._read_told, use, version.tag, begin, size)
             first, last = max(offset - begin, 0), min(stop - begin, size)
             try:
-                parts.append(cache.read(name, size, first, last, fetch))
+                parts.append(cache.read(name, size, first, last, fetch, use.stop))
             except _UntoldError as untold:
                 parts.append(untold.data[first:last])
         return b"".join(parts)
