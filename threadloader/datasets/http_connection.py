@@ -113,10 +113,10 @@ class _Incoming:
         all: compatible.
     """
 
-    __slots__ = ("_at", "_begun", "_data", "_deadline", "_recv", "_seconds")
+    __slots__ = ("_at", "_begun", "_data", "_deadline", "_seconds", "_socket")
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
-        self._recv, self._seconds = connection.recv, seconds
+        self._socket, self._seconds = connection, seconds
         self._data, self._at = b"", 0  # what came, and from where on it is not yet read
         self.begin()
 
@@ -139,7 +139,8 @@ class _Incoming:
         while not end:
             came = self._data[self._at :]
             room = min(BUFFER, LONGEST_LINE - len(came))
-            more = self._receive(room) if room else b""
+            self._check_time()
+            more = self._socket.recv(room) if room else b""
             if not more:
                 self._data, self._at = b"", 0
                 return came
@@ -149,27 +150,28 @@ class _Incoming:
         self._at = end
         return line
 
-    def read1(self, nbytes: int) -> bytes:
-        """Return some bytes, at most ``nbytes``; none at the end.
+    def read_into(self, target: memoryview) -> int:
+        """Write some bytes; return how many, 0 at the end.
 
         Raises:
             OSError: The connection broke, or they do not come in time.
         """
         begin = self._at
         if begin == len(self._data):
-            return self._receive(nbytes)
-        data = self._data[begin : begin + nbytes]
+            self._check_time()
+            return self._socket.recv_into(target)
+        data = self._data[begin : begin + len(target)]
+        target[: len(data)] = data
         self._at = begin + len(data)
         if self._at == len(self._data):
             self._data, self._at = b"", 0  # what waits for its next request keeps no memory
-        return data
+        return len(data)
 
-    def _receive(self, nbytes: int) -> bytes:
-        """Wait for bytes."""
+    def _check_time(self) -> None:
+        """Look at the deadline, before a wait."""
         if monotonic() > self._deadline:
             msg = f"the answer takes too long: it had {self._deadline - self._begun:.1f} s"
             raise TimeoutError(msg)
-        return self._recv(nbytes)
 
 
 class Answer:
@@ -234,8 +236,8 @@ class Answer:
         """Let so many bytes of the body take their time; without this the head's is all."""
         self._incoming.allow(nbytes)
 
-    def read1(self, nbytes: int) -> bytes:
-        """Return some bytes of the body, at most ``nbytes``; none at its end.
+    def read_into(self, target: memoryview) -> int:
+        """Write some bytes of the body; return how many, 0 at its end.
 
         Raises:
             OSError: The connection broke, or they do not come in time.
@@ -244,15 +246,19 @@ class Answer:
         if self._chunked and not self._left:
             self._left = _read_chunk_size(self._incoming)
         if self._left is None:
-            return self._incoming.read1(nbytes)
+            return self._incoming.read_into(target)
         if not self._left:
-            return b""
-        data = self._incoming.read1(min(nbytes, self._left))
-        self._left -= len(data)
-        if self._chunked and data and not self._left and self._incoming.line() not in LINE_ENDS:
+            return 0
+        if len(target) <= self._left:
+            count = self._incoming.read_into(target)
+        else:
+            with target[: self._left] as room:
+                count = self._incoming.read_into(room)
+        self._left -= count
+        if self._chunked and count and not self._left and self._incoming.line() not in LINE_ENDS:
             msg = "a chunk of the answer is longer than it is said to be, or breaks off"
             raise TransferError(msg)
-        return data
+        return count
 
 
 def _read_headers(incoming: _Incoming) -> dict[str, str]:

@@ -21,7 +21,7 @@ __all__ = ["read_range"]
 
 WHOLE, PARTIAL, BEYOND = 200, 206, 416
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-AT_ONCE = MIB // 4  # bytes; `read1` allocates what it is asked for and gives what is there
+AT_ONCE = MIB // 4  # bytes that are passed over at a time
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
 
@@ -103,21 +103,24 @@ def _read(answer: Answer, nbytes: int) -> bytes:
         TransferError: There are fewer.
         TimeoutError: It takes too long.
     """
-    whole = None
-    missing = nbytes
-    while missing > 0:
-        data = answer.read1(min(missing, AT_ONCE))
-        if not data:
-            msg = f"the answer breaks off {missing:,} bytes early"
-            raise TransferError(msg)
-        if len(data) == nbytes:
-            return data
-        # Not a list to join, which takes the memory twice: whether the allocator keeps or returns
-        # it made reads of 4 MiB take 1.5 or 7 ms by turns (3.11).
-        whole = whole or BytesIO()
-        whole.write(data)
-        missing -= len(data)
-    return b"" if whole is None else whole.getvalue()  # itself: no copy
+    if nbytes <= 0:
+        return b""
+    # Memory of the whole size, which the socket writes into and which is returned itself.  Parts
+    # that are joined took 1.5 times the CPU for 4 MiB, and a file that grows up to 2.5 times it.
+    whole = BytesIO()
+    whole.seek(nbytes - 1)
+    whole.write(b"\0")
+    with whole.getbuffer() as view:
+        at = answer.read_into(view)
+        count = at
+        while at < nbytes and count:
+            with view[at:] as rest:
+                count = answer.read_into(rest)
+            at += count
+    if at < nbytes:
+        msg = f"the answer breaks off {nbytes - at:,} bytes early"
+        raise TransferError(msg)
+    return whole.getvalue()
 
 
 def _tag(answer: Answer) -> str:
