@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import io
+import pickle
 import tarfile
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,17 @@ except ModuleNotFoundError:
     HAS_ZSTD = False
 
 ENDINGS = [".tar", ".tar.gz", *([".tar.zst"] if HAS_ZSTD else [])]
+
+
+def itself(dataset: Any) -> Any:
+    return dataset
+
+
+def pickled(dataset: Any) -> Any:
+    return pickle.loads(pickle.dumps(dataset))
+
+
+COPIES = [itself, copy.copy, copy.deepcopy, pickled]  # what a dataset may come to be in a worker
 
 
 def tar_bytes(members: Iterable[tuple[str, bytes]], format: int = tarfile.PAX_FORMAT) -> bytes:  # noqa: A002  # tarfile's name

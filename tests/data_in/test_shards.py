@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
-import pickle
 import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conftest import PATIENCE
-from made_shards import ENDINGS, numbered, tar_bytes, write_numbered, write_shard
+from made_shards import COPIES, ENDINGS, numbered, tar_bytes, write_numbered, write_shard
 
 from threadloader import ThreadLoader
 from threadloader.datasets.files import LocalFile, Shelf
@@ -206,8 +204,7 @@ def test_it_can_be_copied_pickled_and_closed(folder: Path) -> None:
     dataset = TarShards(folder / "*.tar", fields=("cls",))
     assert dataset[3] == (3,)
     dataset.close()
-    twins = [dataset, copy.copy(dataset), copy.deepcopy(dataset)]
-    twins.append(pickle.loads(pickle.dumps(dataset)))
+    twins = [kept(dataset) for kept in COPIES]
     assert [twin[20] for twin in twins] == [(20,)] * 4
 
 
@@ -248,15 +245,7 @@ def test_a_shard_that_is_written_anew_while_it_is_in_use_is_an_error(tmp_path: P
         dataset[1]
 
 
-def itself(dataset: TarShards) -> TarShards:
-    return dataset
-
-
-def pickled(dataset: TarShards) -> TarShards:
-    return pickle.loads(pickle.dumps(dataset))  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("kept", [itself, copy.copy, copy.deepcopy, pickled])
+@pytest.mark.parametrize("kept", COPIES)
 def test_a_shard_that_was_replaced_since_its_index_was_read_is_an_error(
     tmp_path: Path, kept: Callable[[TarShards], TarShards]
 ) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from conftest import PATIENCE
-from made_shards import ENDINGS, compressed, members_of, numbered, tar_bytes, write_shard
+from made_shards import COPIES, ENDINGS, compressed, members_of, numbered, tar_bytes, write_shard
 from remote_server import Fault, RemoteServer, Request, Status, serving
 
 from threadloader import ThreadLoader
@@ -83,15 +81,7 @@ def test_the_index_of_a_shard_behind_a_url_is_kept_in_the_cache_folder(
         spawn(opened).result(PATIENCE)
 
 
-def itself(dataset: TarShards) -> TarShards:
-    return dataset
-
-
-def pickled(dataset: TarShards) -> TarShards:
-    return pickle.loads(pickle.dumps(dataset))  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("kept", [itself, copy.copy, copy.deepcopy, pickled])
+@pytest.mark.parametrize("kept", COPIES)
 def test_a_shard_that_was_replaced_since_its_index_was_read_is_an_error(
     server: RemoteServer, kept: Callable[[TarShards], TarShards]
 ) -> None:
