@@ -715,7 +715,8 @@ def test_samples_are_rows_tuples_or_dicts() -> None:
         ((np.zeros(3), 5), TypeError, "array 1"),
         ((np.zeros(3), {"a": np.zeros(3)}), TypeError, "array 1"),
         ((None,), TypeError, "array 0"),
-        (({"a": None},), TypeError, "array 0"),
+        (({"a": None},), TypeError, "array 'a'"),
+        (([1, 2, 3],), TypeError, "array 0 is a list .*np.asarray"),
     ],
     ids=str,
 )
