@@ -36,6 +36,17 @@ with_aiohttp = pytest.mark.skipif(
 )
 
 
+def by_fsspec(server: RemoteServer, *, attempts: int, seconds: float) -> RemoteFile:
+    """Return a file that fsspec reads, with so many seconds to connect, and between two bytes."""
+    return RemoteFile(
+        server.url("/data.bin"),
+        storage_options={"client_kwargs": BY_FSSPEC},
+        retries=Retries(attempts=attempts, first=0.001),
+        connect_timeout=seconds,
+        read_timeout=seconds,
+    )
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _threads_of_fsspec() -> None:
     """Start what fsspec has for all file systems and never ends: its loop, and a thread for it."""
@@ -196,13 +207,7 @@ def test_fsspec_reads_http_where_its_options_ask_for_it(
         return fault if request.last and not next(ranges) % 2 else None
 
     server.plan = plan
-    file = RemoteFile(
-        server.url("/data.bin"),
-        storage_options={"client_kwargs": BY_FSSPEC},
-        retries=Retries(attempts=6, first=0.001),
-        connect_timeout=0.2,
-        read_timeout=0.2,
-    )
+    file = by_fsspec(server, attempts=6, seconds=0.2)
     for offset in (0, 1000, 49_000):
         assert file.read_at(offset, 1000) == CONTENT[offset : offset + 1000]
     assert "aiohttp" in server.requests[-1].headers["user-agent"]
@@ -211,13 +216,7 @@ def test_fsspec_reads_http_where_its_options_ask_for_it(
 @with_aiohttp
 def test_fsspec_gives_up_in_time(server: RemoteServer) -> None:
     server.plan = lambda _: Fault.HANG
-    file = RemoteFile(
-        server.url("/data.bin"),
-        storage_options={"client_kwargs": BY_FSSPEC},
-        retries=Retries(attempts=2, first=0.001),
-        connect_timeout=0.1,
-        read_timeout=0.1,
-    )
+    file = by_fsspec(server, attempts=2, seconds=0.1)
     with pytest.raises(RemoteError, match=r"offset 1,000: after 2 tries.*Timeout"):
         file.read_at(1000, 10)
 
