@@ -94,3 +94,19 @@ def test_it_is_not_called_at_the_interpreters_exit() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_it_is_called_once_at_exit_where_that_is_asked_for() -> None:
+    script = (
+        "from threadloader.dropping import when_dropped\n"
+        "class Thing: pass\n"
+        "gone, called, kept = Thing(), Thing(), Thing()\n"
+        "when_dropped(gone, print, 'gone', at_exit=True)\n"
+        "call = when_dropped(called, print, 'called', at_exit=True)\n"
+        "when_dropped(kept, print, 'kept', at_exit=True)\n"
+        "del gone\n"
+        "call()\n"
+        "print('exit')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert (done.stdout.split(), done.stderr) == ([b"gone", b"called", b"exit", b"kept"], b"")

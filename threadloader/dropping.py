@@ -16,20 +16,22 @@ if TYPE_CHECKING:
 
 __all__ = ["when_dropped"]
 
-_watched: dict[object, weakref.ref[Any]] = {}  # by a key of its own each: changed, never iterated
-# As the interpreter ends it drops all there is, by and by, and what a function needs may be gone.
-atexit.register(_watched.clear)
+# Both by a key of its own for each call: changed and copied, never iterated.
+_watched: dict[object, weakref.ref[Any]] = {}
+_called_at_exit: dict[object, Callable[[], None]] = {}
 
 
 def when_dropped(
-    watched: object, function: Callable[..., object], *args: Any
+    watched: object, function: Callable[..., object], *args: Any, at_exit: bool = False
 ) -> Callable[[], None]:
-    """Call a function once an object is gone, at any moment and in any thread, but not at exit.
+    """Call a function once an object is gone, at any moment and in any thread.
 
     Args:
         watched: The object, which `function` and `args` must not refer to.
         function: What is called; it must wait for nobody, since it may run inside any lock.
         args: Its arguments.
+        at_exit: Whether it is called at the interpreter's exit, too, if the object is still there.
+            Later it never is.
 
     Returns:
         Calls it now instead, unless it was called.
@@ -41,7 +43,21 @@ def when_dropped(
 
     def call(_: object = None) -> None:
         if _watched.pop(key, None) is not None:  # atomic on both builds: one call gets it
+            _called_at_exit.pop(key, None)
             function(*args)
 
+    if at_exit:
+        _called_at_exit[key] = call
     _watched[key] = weakref.ref(watched, call)
     return call
+
+
+@atexit.register
+def _end() -> None:
+    """Call what is to be called at exit, and nothing after that.
+
+    As the interpreter ends it drops all there is, by and by, and what a function needs may be gone.
+    """
+    for call in _called_at_exit.copy().values():
+        call()
+    _watched.clear()

@@ -6,7 +6,6 @@ one thread: see ``benches/remote_reads.py`` for what that costs.
 
 from __future__ import annotations
 
-import atexit
 import os
 import ssl
 from base64 import b64encode
@@ -33,8 +32,6 @@ MOST_REDIRECTS = 10
 UNQUOTED = "%/:=&?~+!$,;'@()*[]"  # what a URL's path and query may have as it is, or has quoted
 # Options of fsspec's http file system that have no bearing on reading a range.
 WITHOUT_EFFECT = frozenset({"block_size", "cache_options", "cache_type", "simple_links"})
-# Each client's, by the dict's id.  No lock: setting, popping and copying are atomic on both builds.
-_idle_of_all: dict[int, Idle] = {}
 
 
 def understands(options: Mapping[str, Any]) -> bool:
@@ -66,8 +63,7 @@ class HttpClient:
         self._idle: Idle = {}
         # Where redirects led to: asked there directly, until that fails.
         self._moved: dict[str, str] = {}
-        _idle_of_all[id(self._idle)] = self._idle
-        when_dropped(self, _let_go, self._idle)
+        when_dropped(self, _close, self._idle, at_exit=True)
 
     def read(self, url: str, offset: int, nbytes: int) -> Part:
         """Return a range; see `Client`.
@@ -178,19 +174,6 @@ def _close(idle: Idle) -> None:
         with suppress(IndexError):
             while True:
                 connections.pop().close()
-
-
-def _let_go(idle: Idle) -> None:
-    """Close a client's connections, now that it is gone."""
-    _idle_of_all.pop(id(idle), None)
-    _close(idle)
-
-
-@atexit.register
-def _close_all() -> None:
-    """Close what clients still have at exit: nobody tells that they are gone then."""
-    for idle in _idle_of_all.copy().values():
-        _close(idle)
 
 
 def _host(place: SplitResult) -> str:
