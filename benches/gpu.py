@@ -44,7 +44,6 @@ from benches.rounds import Spread
 from benches.tables import align, checklist, machine_lines, show_ratio, show_spread
 from benches.targets import Verdict
 from threadloader import ThreadLoader
-from threadloader.layout import ALONE_NBYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -407,7 +406,7 @@ def _packing_table(found: Packing) -> str:
         gain = [one / other for one, other in zip(apart, packed, strict=True)]
         cells = show_spread(Spread.of(apart)), show_spread(Spread.of(packed))
         rows.append([f"{size >> 10} KiB", *cells, show_ratio(Spread.of(gain))])
-    title = f"{LEAVES} leaves copied apart or packed; now packed below {ALONE_NBYTES >> 10} KiB"
+    title = f"{LEAVES} leaves copied apart, as the copier does, or packed"
     return f"{title}\n{align(['a leaf', 'us apart', 'us packed', 'apart / packed'], rows)}"
 
 

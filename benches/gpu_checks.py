@@ -15,7 +15,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -392,15 +391,16 @@ def _pack(rounds: int) -> Packing:
     for number in range(rounds + 1):
         for size in LEAF_SIZES:
             source = device.allocate(LEAVES * size)[1]
-            bounds = range(0, (LEAVES + 1) * size, size)
-            spans = list(pairwise(bounds)), [(0, LEAVES * size)]
+            byte = np.dtype(np.uint8)
+            apart = [(leaf * size, byte, (size,)) for leaf in range(LEAVES)]
+            leaves = apart, [(0, byte, (LEAVES * size,))]
             for which in (0, 1) if number % 2 else (1, 0):
                 times = max(32, min(512, (1 << 30) // (LEAVES * size)))
                 _cuda.synchronize()
                 started = time.perf_counter()
                 flying = deque([device.record()])
                 for _ in range(times):
-                    device.copy(source, spans[which])
+                    device.copy(source, leaves[which])
                     flying.append(device.record())
                     if len(flying) > 4:
                         flying.popleft().synchronize()

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from threadloader import memory
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE = 10.0  # seconds before a blocked call counts as a deadlock
+PATIENCE = 120.0  # seconds before a blocked call counts as a deadlock
 
 # Machines of CI are slow and shared: an example may take its time, and no test is timed.
 settings.register_profile(
@@ -48,6 +50,12 @@ def no_thread_is_left_behind() -> Iterator[None]:
             time.sleep(0.01)  # it is being started by another that ends
         thread.join(PATIENCE)
         assert not thread.is_alive(), f"{thread.name} is still running"
+
+
+@pytest.fixture
+def slots_for_all_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small leaves take slots, too, so that small samples show what becomes of slots."""
+    monkeypatch.setattr(memory, "SLOT_NBYTES", 1)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ NumPy arrays, so that it serves without torch, too.
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from threading import Condition, Thread, current_thread
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
+
+    from threadloader.device import Leaf
 
 __all__ = ["NOT_THERE", "FakeDevice", "OutOfMemoryError"]
 
@@ -237,11 +240,13 @@ class _Stream:
         self._copier = current_thread()
         self.device.may_raise("adopt")
 
-    def copy(self, source: Any, spans: Sequence[tuple[int, int]]) -> list[Any]:
+    def copy(self, source: Any, leaves: Sequence[Leaf]) -> list[Any]:
         self.check_thread("began a copy")
         made = []
-        for start, stop in spans:
-            made.append(self.device.begin(source, start, stop))
+        for offset, dtype, shape in leaves:
+            nbytes = math.prod(shape) * dtype.itemsize
+            memory = self.device.begin(source, offset, offset + nbytes)
+            made.append(np.ndarray(shape, dtype, memory))
         self._made += made
         self._there = True
         return made
@@ -255,9 +260,6 @@ class _Stream:
         self._made.append(marked)
         self._there = True
         return marked, [marked]
-
-    def view(self, memory: Any, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-        return np.ndarray(shape, dtype, memory, offset)
 
     def record(self) -> _Event:
         self.check_thread("recorded an event")

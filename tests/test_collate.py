@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from threadloader.filling import Filling
 
+pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
+
 TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not TORCH, reason="needs torch")
 each_output = pytest.mark.parametrize(
@@ -81,13 +83,14 @@ def test_batches_that_are_kept_stay_as_they_are(leaf: Leaf, batches: list[int]) 
 
 
 @pytest.mark.parametrize("leaf", PLAIN, ids=lambda leaf: leaf.name)
-def test_plain_samples_are_delivered_from_a_slot(leaf: Leaf) -> None:
+def test_each_leaf_of_plain_samples_is_delivered_from_a_slot_of_its_own(leaf: Leaf) -> None:
     ring = Ring(keep=2)
     made = [(np.ones(2), leaf(row)) for row in range(4)]
     batch = _fill(_collation(ring).open(4), made, _rows(made))
-    assert ring.statistics().leased == 1
+    slots = 1 if leaf.name in {"str", "bytes"} else 2
+    assert ring.statistics().leased == slots
     del batch
-    assert ring.statistics().free == 1
+    assert ring.statistics().free == slots
 
 
 @pytest.mark.parametrize("leaf", [*ODD, BEYOND], ids=lambda leaf: leaf.name)
@@ -112,7 +115,7 @@ def test_the_batch_after_a_new_shape_is_direct_again() -> None:
 def test_a_batch_that_shrinks_takes_the_slot_of_a_full_one() -> None:
     ring = Ring(keep=2)
     collation = _collation(ring)
-    for rows in (4, 1, 4, 2):
+    for rows in (4, 3, 4, 2):
         _fill(collation.open(rows), [1.5] * rows, _rows([1.5] * rows))
     assert ring.statistics().made == 1
 

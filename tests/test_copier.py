@@ -6,6 +6,7 @@ import gc
 import threading
 import traceback
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from threadloader.collate import Collation
 from threadloader.copier import Copier
 from threadloader.failure import Failure
+from threadloader.memory import StagingMemory
 from threadloader.order import Pace
 from threadloader.progress import Progress
 from threadloader.ring import Ring
@@ -46,7 +48,8 @@ class Setting:
         self.device = device
         self.progress = Progress()
         self.ring = Ring(KEEP, device.allocate)
-        collation = Collation(None, output="numpy", batched=True, ring=self.ring)
+        staging = partial(StagingMemory, self.ring)
+        collation = Collation(None, output="numpy", batched=True, ring=self.ring, memory=staging)
         self._stages = Stages([], whole=True, pace=Pace(), collation=collation)
         self.copier = Copier(device.here(), self.progress, ahead, in_order=in_order, name=name)
 

@@ -16,7 +16,6 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from threadloader import ThreadLoader
-from threadloader.layout import ALONE_NBYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -189,6 +188,9 @@ STRUCTURES: dict[str, Callable[[int], Any]] = {
 }
 
 
+LEAVES = {"strings": 1, "strings alone": 0, "nested": 3, "every dtype": 14}  # that are copied
+
+
 @pytest.mark.parametrize("name", STRUCTURES)
 @each_crew
 def test_batches_of_any_structure_are_those_without_a_device(
@@ -200,18 +202,19 @@ def test_batches_of_any_structure_are_those_without_a_device(
         got = spawn(list, loader).result(PATIENCE)
     expected = list(ThreadLoader(dataset, 3, threads=0, output="numpy"))
     assert repr(got) == repr(expected)
-    assert device.copies == (0 if name == "strings alone" else 8)  # small leaves are one copy
+    assert device.copies == 8 * LEAVES[name]
     assert (device.moves, len(device.receivers)) == (0, 8)
 
 
-def test_large_leaves_are_copied_alone_and_keep_no_other_memory(spawn: Spawn) -> None:
-    row = ALONE_NBYTES // 3 + 1
+@pytest.mark.parametrize("row", [1, 1 << 20])
+def test_each_leaf_on_the_device_has_memory_of_its_own(row: int, spawn: Spawn) -> None:
     dataset = Made(lambda n: (n, np.full(row, n, np.uint8), n / 2, np.full(row, 9, np.uint8)), 3)
     device = FakeDevice()
     with make(dataset, device) as loader:
         (batch,) = spawn(list, loader).result(PATIENCE)
-    assert device.copies == 3
-    assert [batch[0].base is batch[2].base, batch[1].base is batch[3].base] == [True, False]
+    assert device.copies == 4
+    assert len({id(leaf.base) for leaf in batch}) == 4
+    assert [leaf.base.nbytes for leaf in batch] == [leaf.nbytes for leaf in batch]
     assert [len({*batch[leaf].ravel()}) for leaf in range(4)] == [3, 3, 3, 1]
     assert not device.broken
 

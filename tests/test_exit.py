@@ -35,7 +35,9 @@ PREAMBLE = """
 import sys, threading, time
 {hide}
 import numpy as np
-from threadloader import ThreadLoader
+from threadloader import ThreadLoader, memory
+
+memory.SLOT_NBYTES = 1  # small leaves take slots, too
 
 class Numbers:
     def __init__(self, size=100, slow=(), seconds=0.0):

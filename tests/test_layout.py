@@ -36,18 +36,27 @@ def _known(sample: Any) -> Layout:
     return layout
 
 
-def _memory(layout: Layout, rows: int) -> memoryview[Any]:
+def _fields(layout: Layout, rows: int) -> list[Any]:
     # Filled with something, so that a row that nobody wrote shows.
-    return memoryview(np.full(layout.nbytes(rows), 0xAB, np.uint8))
+    return [
+        [None] * rows
+        if place is None
+        else np.full(place.nbytes, 0xAB, np.uint8).view(place.dtype).reshape(place.flat)
+        for place in layout.places(rows)
+    ]
 
 
 def _batch(layout: Layout, samples: list[Any], tickets: list[tuple[int, int]]) -> Any:
-    memory = _memory(layout, len(samples))
-    fields = layout.fields(memory, len(samples))
+    fields = _fields(layout, len(samples))
     for start, stop in tickets:
         assert layout.write(samples[start:stop], fields, start)
-    root = np.frombuffer(memory, np.uint8)
-    return layout.batch(root, fields, len(samples), lambda array: array)
+    places = layout.places(len(samples))
+    return layout.batch(
+        [
+            field if place is None else field.reshape(place.shape)
+            for field, place in zip(fields, places, strict=True)
+        ]
+    )
 
 
 @given(tree=plain_trees, rows=st.integers(1, 8), data=st.data())
@@ -63,7 +72,7 @@ def test_tickets_of_any_cut_and_order_make_the_collated_batch(
 def test_every_written_sample_can_be_read_back(tree: Branch | Leaf, rows: int) -> None:
     samples = [tree(number) for number in range(rows)]
     layout = _known(samples[0])
-    fields = layout.fields(_memory(layout, rows), rows)
+    fields = _fields(layout, rows)
     layout.write(samples, fields, 0)
     assert [picture(layout.read(fields, row)) for row in range(rows)] == list(map(picture, samples))
 
@@ -74,14 +83,14 @@ def test_a_sample_fits_exactly_if_its_own_layout_is_the_same(
 ) -> None:
     layout = _known(tree(0))
     other = data.draw(near_misses(tree, (*PLAIN, *ODD)))
-    fields = layout.fields(_memory(layout, 2), 2)
+    fields = _fields(layout, 2)
     assert layout.write([tree(0), other(1)], fields, 0) == (infer(other(1)) == layout)
 
 
 @pytest.mark.parametrize("leaf", PLAIN, ids=lambda leaf: leaf.name)
 def test_a_leaf_takes_no_other_leaf(leaf: Leaf) -> None:
     layout = _known(leaf(0))
-    fields = layout.fields(_memory(layout, 2), 2)
+    fields = _fields(layout, 2)
     taken = [other for other in PLAIN + ODD if layout.write([leaf(0), other(1)], fields, 0)]
     assert taken == [other for other in PLAIN + ODD if infer(other(1)) == layout]
 
@@ -148,55 +157,49 @@ def test_parts_are_counted_over_all_containers() -> None:
 
 def test_an_int_beyond_64_bits_does_not_fit() -> None:
     layout = _known(0)
-    fields = layout.fields(_memory(layout, 2), 2)
+    fields = _fields(layout, 2)
     assert layout.write([2**63 - 1, -(2**63)], fields, 0)
     assert not layout.write([0, 2**63], fields, 0)
 
 
 def test_a_batch_of_text_takes_no_memory() -> None:
-    assert _known(("a", {"b": b"c"}, [])).nbytes(1000) == 0
+    assert _known(("a", {"b": b"c"}, [])).places(1000) == (None, None)
 
 
-def test_the_bytes_of_a_batch_grow_with_its_rows() -> None:
+def test_the_bytes_of_each_leaf_grow_with_the_rows() -> None:
     layout = _known((np.zeros(16), 1))
-    assert layout.nbytes(64) == 64 * (16 * 8 + 8)
+    assert [place and place.nbytes for place in layout.places(64)] == [64 * 16 * 8, 64 * 8]
 
 
-@given(tree=plain_trees, rows=st.integers(1, 5))
-def test_every_part_of_a_batch_starts_at_a_cache_line(tree: Branch | Leaf, rows: int) -> None:
+@given(tree=plain_trees, data=st.data())
+def test_a_look_at_a_sample_tells_whether_it_fits(tree: Branch | Leaf, data: st.DataObject) -> None:
     layout = _known(tree(0))
-    aligned = np.empty(layout.nbytes(rows) + 64, np.uint8)
-    start = -aligned.ctypes.data % 64
-    memory = memoryview(aligned[start : start + layout.nbytes(rows)])
-    for field in layout.fields(memory, rows):
-        assert isinstance(field, list) or field.ctypes.data % 64 == 0
+    other = data.draw(near_misses(tree, (*PLAIN, *ODD)))
+    assert layout.fits(tree(1))
+    # An int too large, say, is for `write` to refuse.
+    assert layout.fits(other(1)) >= (infer(other(1)) == layout)
+
+
+@pytest.mark.parametrize("leaf", PLAIN, ids=lambda leaf: leaf.name)
+def test_no_other_leaf_looks_like_a_leaf(leaf: Leaf) -> None:
+    layout = _known(leaf(0))
+    taken = [other for other in PLAIN if layout.fits(other(1))]
+    assert taken == [other for other in PLAIN if infer(other(1)) == layout]
 
 
 def test_writing_rows_leaves_all_others_alone() -> None:
     samples = [LARGE(number) for number in range(4)]
     layout = _known(samples[0])
-    fields = layout.fields(_memory(layout, 4), 4)
+    fields = _fields(layout, 4)
     layout.write(samples, fields, 0)
     layout.write([LARGE(9)], fields, 2)
     kept = [picture(layout.read(fields, row)) for row in (0, 1, 3)]
     assert kept == [picture(samples[row]) for row in (0, 1, 3)]
 
 
-def test_a_batch_consists_of_views_of_its_root() -> None:
-    layout = _known({"a": np.zeros(2), "b": 1})
-    memory = _memory(layout, 3)
-    fields = layout.fields(memory, 3)
-    layout.write([{"a": np.zeros(2), "b": 1}] * 3, fields, 0)
-    root = np.frombuffer(memory, np.uint8)
-    batch = layout.batch(root, fields, 3, lambda array: array)
-    assert np.shares_memory(batch["a"], root)
-    assert np.shares_memory(batch["b"], root)
-    assert not np.shares_memory(batch["a"], batch["b"])
-
-
 def test_a_sample_that_was_read_is_a_copy() -> None:
     layout = _known(np.zeros(2))
-    fields = layout.fields(_memory(layout, 1), 1)
+    fields = _fields(layout, 1)
     layout.write([np.zeros(2)], fields, 0)
     sample = layout.read(fields, 0)
     layout.write([np.ones(2)], fields, 0)

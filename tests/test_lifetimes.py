@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     Spawn = Callable[..., Future[Any]]
 
+pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
+
 OUTPUTS = ["numpy", *(["torch"] if importlib.util.find_spec("torch") else [])]
 SIZE = 24  # samples
 ROWS = 3  # samples in a batch

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     Spawn = Callable[..., Future[Any]]
 
+pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
+
 SIZE = 12
 ROWS = 3
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     Spawn = Callable[..., Future[Any]]
 
+pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
+
 ROWS = np.arange(4001 * 3).reshape(4001, 3)
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     Spawn = Callable[..., Future[Any]]
 
+pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
+
 MOMENT = 0.2  # seconds in which a thread that is not held back would have come in
 
 each_crew = pytest.mark.parametrize(

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
+pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
+
+
 def outcomes(loader: Any) -> list[Any]:
     """Return the first number of each batch, or the type of the error in its place."""
     told: list[Any] = []

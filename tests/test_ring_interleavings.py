@@ -24,7 +24,7 @@ class Holder:
 
 @pytest.fixture(autouse=True)
 def controlled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_module, "Condition", it.Condition)
+    monkeypatch.setattr(ring_module, "Lock", it.Lock)
 
 
 def _together(*functions: Callable[[], object]) -> None:
@@ -32,10 +32,16 @@ def _together(*functions: Callable[[], object]) -> None:
         thread.join()
 
 
+def take(ring: Ring, holder: object) -> Slot:
+    """Take one slot."""
+    (slot,) = ring.take([16], holder)
+    return slot
+
+
 def _deliver(ring: Ring) -> np.ndarray[Any, Any]:
     """Return the root array of a batch that was filled."""
     holder = Holder()
-    root = ring.lease(ring.take(16, holder))
+    root = ring.lease(take(ring, holder))
     del holder
     return root
 
@@ -51,7 +57,7 @@ def test_two_threads_that_deliver_and_drop_never_share_a_slot() -> None:
         def deliver(stamp: int) -> None:
             for _ in range(2):
                 holder = Holder()
-                slot = ring.take(16, holder)
+                slot = take(ring, holder)
                 _stamp(slot, stamp)
                 root = ring.lease(slot)
                 del holder
@@ -73,10 +79,10 @@ def test_a_slot_is_taken_once_however_its_last_view_dies() -> None:
         holders = [Holder(), Holder()]
         taken: list[Slot] = []
 
-        def take(holder: Holder) -> None:
-            taken.append(ring.take(16, holder))
+        def take_one(holder: Holder) -> None:
+            taken.append(take(ring, holder))
 
-        _together(views.clear, lambda: take(holders[0]), lambda: take(holders[1]))
+        _together(views.clear, lambda: take_one(holders[0]), lambda: take_one(holders[1]))
         assert taken[0] is not taken[1]
 
     it.explore(scenario, iterations=300, seed=0)
@@ -86,16 +92,16 @@ def test_freeing_a_slot_against_its_holders_death_frees_it_once() -> None:
     def scenario() -> None:
         ring = Ring(keep=4)
         holders = [Holder()]
-        slot = ring.take(16, holders[0])
+        slot = take(ring, holders[0])
         successors = [Holder(), Holder()]
         taken: list[Slot] = []
 
         def free_and_take() -> None:
-            ring.free(slot)
-            taken.append(ring.take(16, successors[0]))
+            ring.free([slot])
+            taken.append(take(ring, successors[0]))
 
         _together(holders.clear, free_and_take, ring.statistics)
-        assert ring.take(16, successors[1]) is not taken[0]
+        assert take(ring, successors[1]) is not taken[0]
 
     it.explore(scenario, iterations=300, seed=0)
 
@@ -104,7 +110,7 @@ def test_the_holders_death_never_ends_the_lease_of_the_delivered_batch() -> None
     def scenario() -> None:
         ring = Ring(keep=4)
         holders = [Holder()]
-        slot = ring.take(16, holders[0])
+        slot = take(ring, holders[0])
         roots: list[Any] = []
         taken: list[Slot] = []
         other = Holder()
@@ -113,7 +119,7 @@ def test_the_holders_death_never_ends_the_lease_of_the_delivered_batch() -> None
             roots.append(ring.lease(slot))
             holders.clear()
 
-        _together(deliver, lambda: taken.append(ring.take(16, other)))
+        _together(deliver, lambda: taken.append(take(ring, other)))
         assert taken[0] is not slot
         assert ring.statistics().leased == 1
 
@@ -127,7 +133,7 @@ def test_no_switch_between_a_dying_view_and_a_take_loses_the_slot() -> None:
         ring = Ring(keep=1)
         views: list[Any] = [_deliver(ring)[4:]]
         holders = [Holder()]
-        _together(views.clear, lambda: ring.take(16, holders[0]))
+        _together(views.clear, lambda: take(ring, holders[0]))
         assert ring.statistics().made <= 2
         holders.clear()
         assert ring.statistics().free == 1

@@ -45,7 +45,10 @@ if TYPE_CHECKING:
 
     Spawn = Callable[..., Future[Any]]
 
-pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no IterableDataset")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:an iterable that is no IterableDataset"),
+    pytest.mark.usefixtures("slots_for_all_leaves"),
+]
 
 
 def stages_of(workers: int = 1, rows: int | None = 2) -> Stages:

@@ -1,4 +1,4 @@
-"""Samples → batch: rows written straight into a slot, or a list and the collate function.
+"""Samples → batch: rows written straight into its memory, or a list and the collate function.
 
 The direct path takes samples of one exact layout (see `layout`).  It is left batch by batch,
 never sample by sample: what does not fit is put aside, and when the batch is complete the rows
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import partial
+from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,18 +18,19 @@ from threadloader import _torch
 from threadloader.filling import Sent
 from threadloader.gather import Rows
 from threadloader.inference import infer
-from threadloader.list_filling import ListFilling, SampleFilling, collated
+from threadloader.list_filling import ListFilling, SampleFilling, collated, nbytes_of
+from threadloader.memory import LeasedMemory
 from threadloader.numpy_collate import numpy_collate, numpy_convert
+from threadloader.window import PrefetchDepth
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
     from threadloader.device import Device
     from threadloader.filling import Failed, Filling
-    from threadloader.layout import Field, Layout
-    from threadloader.ring import FreshSlots, Ring, Slot
+    from threadloader.layout import Layout
+    from threadloader.memory import BatchMemory
+    from threadloader.ring import Ring
 
 __all__ = ["Collation", "Output"]
 
@@ -45,13 +47,13 @@ class Collation:
         collate_fn: The user's function; None for the default, which torch's own stands for too.
         output: Whether batches consist of tensors or of arrays.
         batched: Whether samples are collated at all, or delivered one by one.
-        ring: Where slots come from.
-        pinned: Makes page-locked slots instead, which batches are views of; None for none.
+        ring: Where slots of ordinary memory come from.
+        memory: Makes the memory of a batch of so many rows instead: page-locked; None for none.
 
     Threads:
         open: planner, or the worker that has read the batch.
         learn, fitted, fell_back: worker.
-        layout, first_nbytes: any.
+        layout: any.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
     """
@@ -63,17 +65,16 @@ class Collation:
         output: Output,
         batched: bool,
         ring: Ring,
-        pinned: FreshSlots | None = None,
+        memory: Callable[[Layout, int], BatchMemory] | None = None,
     ) -> None:
         self._made_of = collate_fn, output
         self._batched = batched
-        self._most_rows = 0  # of the batches so far: slots are sized for a full one
         self.ring = ring
-        self.pinned = pinned
-        self.slots: Ring | FreshSlots = ring if pinned is None else pinned
         tensors = output == "torch"
         self.function: Callable[[Any], Any] = _torch.default_collate if tensors else numpy_collate
-        self.convert: Callable[[Any], Any] = _torch.tensor_of if tensors else _unchanged
+        convert: Callable[[Any], Any] = _torch.tensor_of if tensors else _unchanged
+        self._groups = memory is None
+        self.memory = partial(LeasedMemory, ring, convert) if memory is None else memory
         single = _torch.default_convert if tensors else numpy_convert
         default = _torch.default_collate if batched else _torch.default_convert
         if collate_fn is default or (batched and collate_fn is self.function):
@@ -83,9 +84,7 @@ class Collation:
             self.function = single if collate_fn is None else collate_fn
         self._extensible = tensors
         self.layout: Layout | None = None
-        # Bytes of the first batch delivered, 0 if it was in no slot; set by the consumer, so that
-        # the window, and with it how far a sampler is drawn, depends on no worker's speed.
-        self.first_nbytes: int | None = None
+        self.depth = PrefetchDepth()  # follows the bytes of its batches
         self._fallbacks = 0  # batches in a row that did not fit any one layout
         self._skip = 0  # batches still to go without a try
 
@@ -97,7 +96,7 @@ class Collation:
     def packs(self) -> bool:
         """Whether several batches may be made as one: no code of the user's sees them."""
         extended = self._extensible and _torch.is_extended()
-        return self.direct and self.pinned is None and not extended
+        return self.direct and self._groups and not extended
 
     def open(self, rows: int, ends: tuple[int, ...] = ()) -> Filling:
         """Start a batch of ``rows`` samples.
@@ -108,19 +107,25 @@ class Collation:
         """
         if not self._batched:
             return SampleFilling(self.function)
-        function = partial(_in_parts, self.function, ends) if ends else self.function
+        function = self.function
+        if ends:
+            return _GroupFilling(self, ends)
         if not self.direct or (self._extensible and _torch.is_extended()):
             return ListFilling(function, default=self.direct)
         skip = self._skip
         if skip > 0:
             self._skip = skip - 1
             return ListFilling(function, default=True)
-        self._most_rows = max(rows, self._most_rows)
-        return _SlotFilling(self, function, rows, self._most_rows, ends)
+        return _DirectFilling(self, function, rows)
 
-    def learn(self, layout: Layout) -> None:
-        """Lay out the batches that are opened from now on like this."""
-        self.layout = layout
+    def layout_of(self, sample: Any) -> Layout | None:
+        """Return the layout of a batch that begins with ``sample``; None if it has no exact one."""
+        layout = self.layout
+        if layout is None or not layout.fits(sample):
+            layout = infer(sample)
+            if layout is not None:
+                self.layout = layout
+        return layout
 
     def fitted(self) -> None:
         """Note that a batch went the direct path."""
@@ -137,18 +142,15 @@ class Collation:
         self._skip = min(MAX_SKIPPED, 2**self._fallbacks)
 
 
-class _SlotFilling:
+class _DirectFilling:
     """A batch that goes the direct path as far as its samples fit.
 
-    It is its slot's holder: the slot is not reused while this object lives.
-
     Invariants:
-        1. ``_layout`` is set at most once, by the holder of ``_deciding``, after ``_slot`` and
-           ``_fields``.
+        1. ``_laid_out`` is set at most once, by the holder of ``_deciding``.
         2. A row is written in its place or put aside, never both.
 
     Threads:
-        write, leave_out: shared, each row once.  `_deciding` is only tried, never waited for.
+        write, leave_out: shared, each row once.
         finish: the worker that wrote the last row, after all others.
         take: consumer, once, after `finish`.
     """
@@ -158,56 +160,41 @@ class _SlotFilling:
         "_aside",
         "_collation",
         "_deciding",
-        "_ends",
-        "_fields",
         "_function",
-        "_layout",
+        "_laid_out",
         "_left_out",
         "_result",
         "_rows",
-        "_slot",
-        "_slot_rows",
         "_whole",
+        "nbytes",
     )
 
-    def __init__(
-        self,
-        collation: Collation,
-        function: Callable[[Any], Any],
-        rows: int,
-        slot_rows: int,
-        ends: tuple[int, ...] = (),
-    ) -> None:
+    def __init__(self, collation: Collation, function: Callable[[Any], Any], rows: int) -> None:
         self._collation = collation
         self._function = function
-        self._ends = ends
         self._rows = rows
-        self._slot_rows = slot_rows
+        self.nbytes = 0
         self._aside: dict[int, list[Any]] = {}  # first row -> samples that are not written
         self._left_out: set[int] = set()  # rows; adding to a set is atomic on both builds
         self._whole: Any = _NOTHING  # the batch as one object of no known structure
-        self._layout: Layout | None = None
-        self._fields: list[Field] = []
-        self._slot: Slot | None = None
         self._result: Any = None
-        # Nothing is guarded by it: whoever takes it decides the layout, and never releases it.
+        # Whoever comes first lays the batch out, by its own samples; the others wait, some 10 us.
+        # No user code runs meanwhile.
         self._deciding = Lock()
-        if collation.layout is not None:
-            self._lay_out(collation.layout)
+        self._laid_out: tuple[Layout, BatchMemory] | None = None
 
     def write(self, start: int, stop: int, samples: Any) -> None:
         if type(samples) is Rows:
-            if self._gathered(start, stop, samples):
+            laid_out = self._laid_out or self._lay_out_like(_layout_of_rows, samples)
+            if laid_out is not None and samples.write(laid_out[0], laid_out[1].fields, start, stop):
                 return
             samples = samples.listed()
         if type(samples) is not list or len(samples) != stop - start or not samples:
             self._whole = samples
             return
-        if self._layout is None:
-            self._decide(infer, samples[0])
-        if self._layout is None or not self._layout.write(samples, self._fields, start):
-            # Nobody waits for a layout: what comes before it is written by `finish`.  Setting
-            # a key is atomic on both builds, and each ticket has a first row of its own.
+        laid_out = self._laid_out or self._lay_out_like(self._collation.layout_of, samples[0])
+        if laid_out is None or not laid_out[0].write(samples, laid_out[1].fields, start):
+            # Setting a key is atomic on both builds, and each ticket has a first row of its own.
             self._aside[start] = samples
 
     def leave_out(self, row: int) -> None:
@@ -220,100 +207,77 @@ class _SlotFilling:
             self._collation.fitted()
             return None
         samples = self._gather() if self._whole is _NOTHING else self._whole
-        if self._slot is not None:
-            self._collation.slots.free(self._slot)
-            self._slot = None
+        self.let_go()
         self._collation.fell_back(samples)
         self._result, failed = collated(self._function, samples, default=True)
         self._whole = _NOTHING
+        self.nbytes = nbytes_of(self._result)
         return failed
 
     def _finish_short(self) -> Failed | None:
         """Make a batch of those rows that were not left out."""
         rows = [row for row in range(self._rows) if row not in self._left_out]
-        samples, layout = self._gather(), self._layout
+        samples, laid_out = self._gather(), self._laid_out
         self.let_go()
         self._rows = len(samples)
         if not samples:
             return None
-        if layout is not None:
-            self._lay_out(layout)
-            if layout.write(samples, self._fields, 0):
+        if laid_out is not None:
+            layout, memory = self._lay_out(laid_out[0])
+            if layout.write(samples, memory.fields, 0):
                 return None
             self.let_go()
         self._result, failed = collated(self._function, samples, default=True, rows=rows)
+        self.nbytes = nbytes_of(self._result)
         return failed
 
     def take(self) -> Any:
-        slot, layout = self._slot, self._layout
-        nbytes = layout.nbytes(self._slot_rows) if slot is not None and layout is not None else 0
-        if self._collation.first_nbytes is None:
-            self._collation.first_nbytes = nbytes
-        if slot is None or layout is None:
+        if self._laid_out is None:
             result, self._result = self._result, None
             return result
-        self._slot = None
-        if self._collation.pinned is not None:
-            return layout.batch_of(self._fields, self._rows, partial(_torch.view_of, slot.source))
-        root: NDArray[Any] = self._collation.ring.lease(slot)
-        convert = self._collation.convert
-        if self._ends:
-            return layout.part_maker(root, self._fields, self._ends, convert)
-        return layout.batch(root, self._fields, self._rows, convert)
+        (layout, memory), self._laid_out = self._laid_out, None
+        return layout.batch(memory.take())
 
     def send(self, device: Device) -> Sent:
-        slot, layout = self._slot, self._layout
-        if slot is None or layout is None:
+        if self._laid_out is None:
             result, self._result = self._result, None
-            return Sent(*device.move(result), nbytes=0)
-        spans = layout.spans(self._rows)
-        memories = device.copy(slot.source, spans)
-        starts = [start for start, _ in spans]
-
-        def view(offset: int, dtype: Any, shape: tuple[int, ...]) -> Any:
-            number = bisect_right(starts, offset) - 1
-            return device.view(memories[number], offset - starts[number], dtype, shape)
-
-        batch = layout.batch_of(self._fields, self._rows, view)
-        return Sent(batch, memories, nbytes=layout.nbytes(self._slot_rows))
+            return Sent(*device.move(result))
+        layout, memory = self._laid_out
+        parts, tensors = memory.send(device)
+        return Sent(layout.batch(parts), tensors)
 
     def let_go(self) -> None:
-        slot, self._slot = self._slot, None
-        if slot is not None:
-            self._collation.slots.free(slot)
+        laid_out, self._laid_out = self._laid_out, None
+        if laid_out is not None:
+            laid_out[1].free()
 
     def lose(self) -> None:
-        slot, self._slot = self._slot, None
-        if slot is not None:
-            self._collation.slots.abandon(slot)
+        laid_out, self._laid_out = self._laid_out, None
+        if laid_out is not None:
+            laid_out[1].abandon()
 
-    def _gathered(self, start: int, stop: int, rows: Rows) -> bool:
-        """Write rows of arrays, unless the batch is not laid out like them."""
-        if self._layout is None:
-            self._decide(_layout_of, rows)
-        return self._layout is not None and rows.write(self._layout, self._fields, start, stop)
+    def _lay_out_like(
+        self, layout_of: Callable[[Any], Layout | None], sample: Any
+    ) -> tuple[Layout, BatchMemory] | None:
+        """Lay the batch out, unless another thread did; None if ``sample`` has no exact layout."""
+        with self._deciding:
+            if self._laid_out is None:
+                layout = layout_of(sample)
+                return None if layout is None else self._lay_out(layout)
+            return self._laid_out
 
-    def _decide(self, tell: Callable[[Any], Layout | None], samples: Any) -> None:
-        """Lay the batch out as ``tell(samples)`` says, unless another thread does."""
-        if not self._deciding.acquire(blocking=False):
-            return
-        layout = tell(samples)
-        if layout is not None:
-            self._lay_out(layout)
-            self._collation.learn(layout)
-
-    def _lay_out(self, layout: Layout) -> None:
-        slot = self._collation.slots.take(layout.nbytes(self._slot_rows), self)
-        self._slot = slot
-        self._fields = layout.fields(slot.memory, self._rows)
-        self._layout = layout  # last: other workers write as soon as they see it
+    def _lay_out(self, layout: Layout) -> tuple[Layout, BatchMemory]:
+        memory = self._collation.memory(layout, self._rows)
+        self.nbytes = memory.nbytes
+        self._laid_out = laid_out = layout, memory
+        return laid_out
 
     def _write_aside(self) -> bool:
-        layout = self._layout
-        if layout is None:
+        if self._laid_out is None:
             return False
+        layout, memory = self._laid_out
         for start, samples in list(self._aside.items()):
-            if not layout.write(samples, self._fields, start):
+            if not layout.write(samples, memory.fields, start):
                 return False
             del self._aside[start]
         return True
@@ -328,20 +292,97 @@ class _SlotFilling:
                 samples += aside
                 row += len(aside)
                 continue
-            if self._layout is not None and row not in self._left_out:
-                samples.append(self._layout.read(self._fields, row))
+            if self._laid_out is not None and row not in self._left_out:
+                layout, memory = self._laid_out
+                samples.append(layout.read(memory.fields, row))
             row += 1
         return samples
 
 
+class _GroupFilling(ListFilling):
+    """Several small batches of array rows, which are made at once and taken one by one.
+
+    Each has memory of its own, so that whoever keeps one keeps no other.
+
+    Invariants:
+        1. ``_memories`` is set at most once, by the holder of ``_deciding``.
+
+    Threads:
+        As for `ListFilling`.
+    """
+
+    __slots__ = ("_bounds", "_collation", "_deciding", "_laid_out")
+
+    def __init__(self, collation: Collation, ends: tuple[int, ...]) -> None:
+        super().__init__(partial(_in_parts, collation.function, ends), default=True)
+        self._collation = collation
+        self._bounds = (0, *ends)
+        self._deciding = Lock()
+        self._laid_out: tuple[Layout, list[BatchMemory]] | None = None
+
+    def write(self, start: int, stop: int, samples: Any) -> None:
+        """Gather rows, each batch's into its memory; see `Filling`."""
+        if type(samples) is not Rows:
+            super().write(start, stop, samples)
+            return
+        layout, memories = self._laid_out or self._lay_out(samples.source.layout)
+        if not samples.source.fits(layout):
+            super().write(start, stop, samples.listed())
+            return
+        bounds, row = self._bounds, start
+        number = bisect_right(bounds, start) - 1
+        while row < stop:
+            begin, end = bounds[number], min(stop, bounds[number + 1])
+            columns = layout.columns(memories[number].fields, row - begin, end - begin)
+            samples.gather(columns, row - start)
+            row, number = end, number + 1
+
+    def finish(self) -> Failed | None:
+        """Collate, if some rows were no rows of arrays; see `Filling`."""
+        if not self._parts:
+            return None
+        if self._laid_out is not None:
+            self._read_back(*self._laid_out)
+            self._laid_out = None
+        return super().finish()
+
+    def take(self) -> Callable[[int], Any]:
+        """Return what gives each batch, by its number."""
+        if self._laid_out is None:
+            in_parts: Callable[[int], Any] = super().take()
+            return in_parts
+        layout, memories = self._laid_out
+        return lambda number: layout.batch(memories[number].take())
+
+    def _lay_out(self, layout: Layout) -> tuple[Layout, list[BatchMemory]]:
+        """Lay the batches out, unless another thread did."""
+        with self._deciding:
+            if self._laid_out is None:
+                sizes = [end - start for start, end in pairwise(self._bounds)]
+                memories = [self._collation.memory(layout, rows) for rows in sizes]
+                self.nbytes = memories[0].nbytes
+                self._laid_out = layout, memories
+            return self._laid_out
+
+    def _read_back(self, layout: Layout, memories: list[BatchMemory]) -> None:
+        """Turn the rows that were gathered into samples."""
+        listed = {
+            row for start, part in self._parts.items() for row in range(start, start + len(part))
+        }
+        for (start, end), memory in zip(pairwise(self._bounds), memories, strict=True):
+            for row in range(start, end):
+                if row not in listed:
+                    self._parts[row] = [layout.read(memory.fields, row - start)]
+            memory.free()
+
+
 def _in_parts(function: Callable[[Any], Any], ends: tuple[int, ...], samples: Any) -> Any:
     """Collate several batches; see `ticket.PlannedBatch`."""
-    starts = (0, *ends)
-    parts = [function(samples[start:end]) for start, end in zip(starts, ends, strict=False)]
+    parts = [function(samples[start:end]) for start, end in pairwise((0, *ends))]
     return parts.__getitem__
 
 
-def _layout_of(rows: Rows) -> Layout:
+def _layout_of_rows(rows: Rows) -> Layout:
     return rows.source.layout
 
 

@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy as np
 
-__all__ = ["Device", "Event"]
+__all__ = ["Device", "Event", "Leaf"]
+
+# Where a leaf lies in page-locked memory: its first byte, its dtype, and its shape.
+Leaf: TypeAlias = "tuple[int, np.dtype[Any], tuple[int, ...]]"
 
 
 class Event(Protocol):
@@ -32,7 +35,6 @@ class Device(Protocol):
         here, receive: consumer.
         allocate: any.
         adopt, copy, move, record: copier.
-        view: copier.
     """
 
     def here(self) -> Device:
@@ -47,29 +49,19 @@ class Device(Protocol):
     def adopt(self) -> None:
         """Make the device current in the calling thread, and a stream of its own."""
 
-    def copy(self, source: Any, spans: Sequence[tuple[int, int]]) -> list[Any]:
-        """Begin to copy spans of page-locked memory.
+    def copy(self, source: Any, leaves: Sequence[Leaf]) -> list[Any]:
+        """Begin to copy leaves out of page-locked memory.
 
         Args:
             source: As `allocate` returned it.
-            spans: First byte, and the one after the last, of each.
+            leaves: Where each lies.
 
         Returns:
-            Memory on the device, one for each span.
+            A tensor on the device for each, in memory of its own.
         """
 
     def move(self, batch: Any) -> tuple[Any, list[Any]]:
         """Begin to copy a batch that lies in no slot; return it on the device, and its tensors."""
-
-    def view(self, memory: Any, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
-        """Return a tensor in memory on the device.
-
-        Args:
-            memory: As `copy` returned it.
-            offset: Bytes.
-            dtype: Of its elements.
-            shape: Of the tensor.
-        """
 
     def record(self) -> Event:
         """Return an event behind all copies that were begun."""

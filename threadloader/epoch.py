@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,7 @@ class Epoch(Iterator[Any]):
         self._in_order = in_order
         self._finish = _unchanged if finish is None else finish
         self._progress = progress = Progress()
+        collation.ring.enter(progress)
         self._copier: Copier | None = None
         if device is not None:
             self._copier = Copier(device, progress, ahead, in_order=in_order, name=name)
@@ -118,6 +120,7 @@ class Epoch(Iterator[Any]):
             self._signals.append(staff.stop if owns_staff else staff.wake)
         if self._copier is not None:
             self._signals.append(self._copier.wake)
+        self._signals.append(partial(collation.ring.leave, progress))
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
         when_dropped(self, abandon, self._progress, self._signals)
         if staff is not None and feed.eager:
@@ -305,9 +308,11 @@ class Epoch(Iterator[Any]):
             if self._staff is None:
                 return
             self._draw()
-            if not self._open and self._owns_staff:
+            if not self._open:
                 # Here and not at StopIteration, which a loop over len(loader) never asks for.
-                self._staff.stop()
+                self._collation.ring.leave(self._progress)
+                if self._owns_staff:
+                    self._staff.stop()
         finally:
             del self, batch  # this frame stays with the error
 
@@ -360,10 +365,10 @@ class Epoch(Iterator[Any]):
 
     def _draw(self) -> None:
         """Draw batches from the sampler until the window is full."""
-        nbytes = self._collation.first_nbytes or 0
+        depth = self._collation.depth
         packing = self._feed.packs and self._copier is None and self._collation.packs
-        most = self._window.pack(nbytes) if packing else 1
-        room = 1 if self._staff is None else self._window.room(nbytes, most)
+        most = depth.pack(self._window) if packing else 1
+        room = 1 if self._staff is None else depth.room(self._window, most)
         while not (self._drawn_all or self._progress.cancelled) and len(self._open) < room:
             try:
                 batch = self._feed.draw(self._progress, most)
@@ -382,6 +387,7 @@ class Epoch(Iterator[Any]):
 
     def _take(self, batch: Any) -> Any:
         """Return an open batch that did not fail."""
+        self._collation.depth.delivered(batch.filling.nbytes)
         if self._copier is None:
             taken = batch.take()
             if not batch.plan.ends:
@@ -391,8 +397,6 @@ class Epoch(Iterator[Any]):
         sent = self._copier.take(batch)
         if self._drawn_all and not self._open:
             self._copier.end()  # a loop over len(loader) never asks for StopIteration
-        if self._collation.first_nbytes is None:
-            self._collation.first_nbytes = sent.nbytes
         return sent.batch
 
 

@@ -20,7 +20,6 @@ class Sent:
 
     batch: Any  # there
     tensors: list[Any]  # all that it consists of, as the device's `receive` takes them
-    nbytes: int  # of its slot; 0 if it was in none
 
 
 class Filling(Protocol):
@@ -32,6 +31,8 @@ class Filling(Protocol):
         take: consumer, once, after `finish`.
         send, then let_go or lose: copier, once each, instead.
     """
+
+    nbytes: int  # that the batch takes; 0 where nobody knows, and before it is finished
 
     def write(self, start: int, stop: int, samples: Any) -> None:
         """Add rows ``start`` to ``stop``.

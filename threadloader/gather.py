@@ -143,6 +143,20 @@ class Rows:
         self.source.write(self._places, layout.columns(fields, start, stop))
         return True
 
+    def gather(self, columns: list[NDArray[Any]], first: int) -> None:
+        """Gather some rows.
+
+        Args:
+            columns: Written, one a leaf: ``(rows, *shape)``.
+            first: The first row that is wanted.
+        """
+        places, rows = self._places, len(columns[0])
+        if isinstance(places, slice):
+            start = places.start + first
+            self.source.write(slice(start, start + rows), columns)
+        else:
+            self.source.write(places[first : first + rows], columns)
+
     def listed(self) -> list[Any]:
         """Return the samples."""
         return self.source.listed(self._indices)

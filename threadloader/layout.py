@@ -1,4 +1,4 @@
-"""The layout of a batch: the structure that all its samples share, and where each leaf lies.
+"""The layout of a batch: the structure that all its samples share, and the shape of each leaf.
 
 A layout is inferred from one sample and exact: the types of the containers, their keys and
 their order, and for each leaf its type, dtype and shape.  Samples that fit are split into one
@@ -11,33 +11,27 @@ lists, named tuples and dicts keep their type, strings are gathered.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from threadloader.leaves import Leaf, TextLeaf, uniform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = [
     "DictNode",
     "Layout",
     "Node",
+    "Place",
     "SequenceNode",
     "leaves_of",
 ]
 
-ALIGNMENT = 64  # bytes between the starts of leaves; the ring aligns the whole slot alike
-
-# Bytes from which on a leaf is copied to a device by itself.  Beginning a copy takes about as long
-# as 256 KiB take at 25 GB/s, so that four times as much is not slowed down by it; not measured.
-ALONE_NBYTES = 1 << 20
 MAX_PLACES = 64  # numbers of rows that a layout remembers the places for
 
 Field = Any  # one leaf of the whole batch while it is written: an array, or a list of strings
@@ -115,14 +109,13 @@ def _build(node: Node, parts: Iterator[Any], *, batch: bool) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a leaf of a batch of a given number of rows lies."""
+class Place:
+    """What a leaf of a batch of a given number of rows needs."""
 
     dtype: np.dtype[Any]
-    offset: int  # bytes
     flat: tuple[int, ...]  # (rows * shape[0], *shape[1:]): what concatenate() writes into
     shape: tuple[int, ...]  # (rows, *shape)
-    alone: bool  # whether it is copied to a device by itself
+    nbytes: int
 
 
 class Layout:
@@ -137,24 +130,23 @@ class Layout:
     def __init__(self, root: Node) -> None:
         self._root = root
         self._leaves = tuple(leaves_of(root))
-        self._places: dict[int, tuple[int, list[_Place | None]]] = {}  # rows -> bytes, places
+        self._places: dict[int, tuple[Place | None, ...]] = {}  # by the number of rows
 
-    def nbytes(self, rows: int) -> int:
-        """Return the bytes of memory that a batch of ``rows`` samples takes."""
-        return self._place(rows)[0]
+    def places(self, rows: int) -> tuple[Place | None, ...]:
+        """Return what each leaf of a batch of ``rows`` samples needs; None for text."""
+        places = self._places.get(rows)
+        if places is None:
+            places = tuple(_place(leaf, rows) for leaf in self._leaves)
+            if len(self._places) < MAX_PLACES:
+                self._places[rows] = places
+        return places
 
-    def fields(self, memory: memoryview[Any], rows: int) -> list[Field]:
-        """Lay a batch out in ``memory``, for `write`.
-
-        Returns:
-            One entry a leaf: an array ``(rows * shape[0], *shape[1:])``, or a list of strings.
-        """
-        return [
-            [None] * rows
-            if place is None
-            else np.ndarray(place.flat, place.dtype, memory, place.offset)
-            for place in self._place(rows)[1]
-        ]
+    def fits(self, sample: Any) -> bool:
+        """Whether a sample is of this layout, as far as a look at it tells; `write` is exact."""
+        columns: list[Sequence[Any]] = []
+        return _split(self._root, (sample,), columns) and all(
+            leaf.fits(column[0]) for leaf, column in zip(self._leaves, columns, strict=True)
+        )
 
     def write(self, samples: Sequence[Any], fields: list[Field], start: int) -> bool:
         """Write samples into rows ``start`` and following.
@@ -182,7 +174,7 @@ class Layout:
         """Return rows ``start`` to ``stop`` of each leaf, ``(stop - start, *shape)``, to write.
 
         Args:
-            fields: From `fields`; of a layout without text.
+            fields: As for `write`; of a layout without text.
             start: First row.
             stop: Row after the last.
         """
@@ -198,111 +190,17 @@ class Layout:
         values = map(_read_row, self._leaves, fields, [row] * len(fields))
         return _build(self._root, iter(values), batch=False)
 
-    def batch(
-        self,
-        root: NDArray[np.uint8],
-        fields: list[Field],
-        rows: int,
-        convert: Callable[[NDArray[Any]], Any],
-    ) -> Any:
-        """Return the batch as views of ``root``.
+    def batch(self, parts: Sequence[Any]) -> Any:
+        """Return a batch.
 
         Args:
-            root: All bytes of the memory that ``fields`` lie in.
-            fields: From `fields`, written.
-            rows: Samples in the batch.
-            convert: Called with each leaf's array ``(rows, *shape)``.
+            parts: One a leaf: the leaf of the batch, or of text the list that was written.
         """
-        return self.batch_of(
-            fields,
-            rows,
-            lambda offset, dtype, shape: convert(np.ndarray(shape, dtype, root, offset)),
-        )
-
-    def part_maker(
-        self,
-        root: NDArray[np.uint8],
-        fields: list[Field],
-        ends: Sequence[int],
-        convert: Callable[[NDArray[Any]], Any],
-    ) -> Callable[[int], Any]:
-        """Return what makes each of several batches that were written as one; see `batch`.
-
-        Args:
-            root: All bytes of the memory that ``fields`` lie in.
-            fields: From `fields`, written; of a layout without text.
-            ends: The row after the last of each.
-            convert: Called with each leaf's array ``(rows, *shape)``.
-        """
-        leaves: list[NDArray[Any]] = []
-        self.batch(root, fields, ends[-1], leaves.append)
-        starts = (0, *ends)
-
-        def make(number: int) -> Any:
-            rows = slice(starts[number], ends[number])
-            return _build(self._root, iter([convert(leaf[rows]) for leaf in leaves]), batch=True)
-
-        return make
-
-    def batch_of(
-        self,
-        fields: list[Field],
-        rows: int,
-        view: Callable[[int, np.dtype[Any], tuple[int, ...]], Any],
-    ) -> Any:
-        """Return the batch, wherever its leaves lie.
-
-        Args:
-            fields: From `fields`, written.
-            rows: Samples in the batch.
-            view: Returns a leaf, of its offset in `fields`' memory (bytes), dtype and shape
-                ``(rows, *shape)``.
-        """
-        parts = [
-            leaf.gathered(field)  # type: ignore[union-attr]  # only text has no place
-            if place is None
-            else view(place.offset, place.dtype, place.shape)
-            for leaf, field, place in zip(self._leaves, fields, self._place(rows)[1], strict=True)
+        leaves = [
+            leaf.gathered(part) if isinstance(leaf, TextLeaf) else part
+            for leaf, part in zip(self._leaves, parts, strict=True)
         ]
-        return _build(self._root, iter(parts), batch=True)
-
-    def spans(self, rows: int) -> list[tuple[int, int]]:
-        """Return the parts in which a batch is copied to a device.
-
-        Small leaves together, so that there are few copies; each large one alone, so that who
-        keeps one leaf of a batch keeps no other's memory.
-
-        Returns:
-            First byte, and the one after the last, of each, in their order.
-        """
-        nbytes, places = self._place(rows)
-        starts = {place.offset for place in places if place is not None and place.alone}
-        bounds = sorted({0, nbytes, *starts})  # large ones lie last, without gaps
-        return list(itertools.pairwise(bounds))
-
-    def _place(self, rows: int) -> tuple[int, list[_Place | None]]:
-        """Return the bytes of a batch and the place of each leaf; None where it needs none.
-
-        The small leaves lie before the large ones.
-        """
-        placed = self._places.get(rows)
-        if placed is None:
-            places: list[_Place | None] = [None] * len(self._leaves)
-            sized = [
-                (rows * math.prod(leaf.shape) * leaf.dtype.itemsize, number, leaf)
-                for number, leaf in enumerate(self._leaves)
-                if not isinstance(leaf, TextLeaf)
-            ]
-            offset = 0
-            for nbytes, number, leaf in sorted(sized, key=lambda each: each[0] >= ALONE_NBYTES):
-                flat = (rows * leaf.shape[0], *leaf.shape[1:]) if leaf.shape else (rows,)
-                alone = nbytes >= ALONE_NBYTES
-                places[number] = _Place(leaf.dtype, offset, flat, (rows, *leaf.shape), alone)
-                offset += _aligned(nbytes)
-            placed = offset, places
-            if len(self._places) < MAX_PLACES:
-                self._places[rows] = placed
-        return placed
+        return _build(self._root, iter(leaves), batch=True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self._root == other._root
@@ -323,5 +221,9 @@ def _read_row(leaf: Leaf, field: Field, row: int) -> Any:
     return leaf.read(field, row)
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def _place(leaf: Leaf, rows: int) -> Place | None:
+    if isinstance(leaf, TextLeaf):
+        return None
+    shape = (rows, *leaf.shape)
+    flat = (rows * leaf.shape[0], *leaf.shape[1:]) if leaf.shape else shape
+    return Place(leaf.dtype, flat, shape, math.prod(shape) * leaf.dtype.itemsize)

@@ -49,6 +49,15 @@ class ArrayLeaf:
             return False
         return True
 
+    def fits(self, value: Any) -> bool:
+        """Whether a value has this type, dtype and shape."""
+        if type(value) is not self.kind:
+            return False
+        array: Any = value
+        if self.kind is _torch.Tensor:
+            array = _torch.array_of(value)
+        return array is not None and array.dtype == self.dtype and array.shape == self.shape
+
     def read(self, field: NDArray[Any], row: int) -> Any:
         """Return a copy of one row."""
         height = self.shape[0] if self.shape else 1
@@ -75,6 +84,10 @@ class ScalarLeaf:
             return False
         return True
 
+    def fits(self, value: Any) -> bool:
+        """Whether a value has this type."""
+        return type(value) is self.kind
+
     def read(self, field: NDArray[Any], row: int) -> Any:
         """Return a copy of one row."""
         return self.kind(field[row])
@@ -93,6 +106,10 @@ class TextLeaf:
             return False
         field[start : start + len(column)] = column
         return True
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value has this type."""
+        return type(value) is self.kind
 
     def read(self, field: list[Any], row: int) -> Any:
         """Return a copy of one row."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+from collections import Counter, UserDict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from threadloader import _torch
 from threadloader.filling import Sent
 from threadloader.gather import listed
 from threadloader.inference import describe
@@ -15,18 +19,21 @@ if TYPE_CHECKING:
     from threadloader.device import Device
     from threadloader.filling import Failed
 
-__all__ = ["ListFilling", "SampleFilling", "collated"]
+__all__ = ["ListFilling", "SampleFilling", "collated", "nbytes_of"]
+
+MAX_PARTS = 64  # of a batch whose bytes are counted; one of more parts counts as far as that
 
 
 class _WholeFilling:
     """What a function of the user's, or torch's, makes whole: a `Filling` but for its rows."""
 
-    __slots__ = ("_function", "_left_out", "_result")
+    __slots__ = ("_function", "_left_out", "_result", "nbytes")
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
         self._left_out = False
         self._result: Any = None
+        self.nbytes = 0
 
     def leave_out(self, row: int) -> None:  # noqa: ARG002
         """Make the batch without a row; see `Filling`."""
@@ -39,7 +46,7 @@ class _WholeFilling:
 
     def send(self, device: Device) -> Sent:
         """Begin to copy the batch to a device."""
-        return Sent(*device.move(self.take()), nbytes=0)
+        return Sent(*device.move(self.take()))
 
     def let_go(self) -> None:
         """Do nothing: torch's allocator keeps what is copied from."""
@@ -75,6 +82,7 @@ class ListFilling(_WholeFilling):
             rows = [start + row for start in starts for row in range(len(self._parts[start]))]
         self._parts.clear()
         self._result, failed = collated(self._function, samples, default=self._default, rows=rows)
+        self.nbytes = nbytes_of(self._result)
         return failed
 
 
@@ -96,6 +104,7 @@ class SampleFilling(_WholeFilling):
         if self._left_out:
             return None
         self._result, failed = collated(self._function, self._sample, default=False)
+        self.nbytes = nbytes_of(self._result)
         self._sample = None
         return failed
 
@@ -120,6 +129,23 @@ def collated(
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         row = _odd_row(samples) if default else None
         return None, (error, row if row is None or rows is None else rows[row])
+
+
+def nbytes_of(batch: Any) -> int:
+    """Return the bytes of the arrays and tensors in lists, tuples and dicts; 0 of all else."""
+    nbytes, parts, seen = 0, [batch], 0
+    while parts and seen < MAX_PARTS:
+        part = parts.pop()
+        seen += 1
+        if isinstance(part, (dict, UserDict)):  # transformers' batches are of the second kind
+            parts += itertools.islice(part.values(), MAX_PARTS)
+        elif isinstance(part, (list, tuple)):
+            parts += part[:MAX_PARTS]
+        elif type(part) is np.ndarray:
+            nbytes += part.nbytes
+        elif type(part) is _torch.Tensor:
+            nbytes += _torch.dense_nbytes(part)
+    return nbytes
 
 
 def _odd_row(samples: Any) -> int | None:

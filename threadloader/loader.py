@@ -360,8 +360,11 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self.close()
 
     def close(self) -> None:
-        """End all iterators and threads, after running samples; iter() starts afresh."""
-        self._running.roster.close()
+        """End all iterators and threads, after running samples, and keep no memory of batches.
+
+        iter() starts afresh.
+        """
+        self._running.close()
 
     def statistics(self) -> Statistics:
         """Return what has been counted so far."""

@@ -1,44 +1,52 @@
-r"""The slot ring: batch memory that is reused when, and only when, nobody can see it any more.
+r"""The slot ring: memory of large leaves that is reused when, and only when, nobody can see it.
 
 ::
 
     FREE --take--> FILLING --lease--> LEASED --last view dies--> FREE
-         planner, worker    consumer           any thread
+         worker               consumer           any thread
                       \--holder dies (abandoned batch)--> FREE
 
 A slot is leased by the *lifetime* of an object, never by a promise to give it back.  While a
 batch is being filled that object is its holder, which every running ticket references; once
-delivered it is a fresh root array, which every view and every tensor made of it keeps alive.
-A batch that the consumer keeps is therefore never overwritten, and nobody ever waits for a
-slot: where none is free, a new one is made.
+delivered it is a fresh root array, one a slot, which every view and every tensor made of it keeps
+alive.  A leaf that the consumer keeps is therefore never overwritten, it keeps no other leaf's
+memory, and nobody ever waits for a slot: where none is free, a new one is made.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from threading import Condition
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["FreshSlots", "Ring", "RingStatistics", "Slot"]
+__all__ = ["Ring", "RingStatistics", "Slot"]
 
 ALIGNMENT = 64  # bytes: a cache line, and what SIMD loads and torch's own allocator use
-HELD_NBYTES = 4 << 30  # bytes of delivered batches from which on their keeper is told, once
-SLACK = 4  # a free slot serves batches down to a quarter of its size, so that memory can shrink
+HELD_NBYTES = 4 << 30  # bytes of delivered leaves from which on their keeper is told, once
+SLACK = 2  # a free slot serves leaves down to half its size, so that memory can shrink
+# Bytes of free slots that stay when no epoch goes on: the next one finds them warm.  New memory
+# costs its first touch, about 0.2 ms a MiB (test machine, 3.11), which is little of an epoch
+# whose batches take more than this.
+IDLE_NBYTES = 64 << 20
+# Takes after which a free slot that served none of them is dropped, as a multiple of `keep`: the
+# sizes have changed, or fewer batches are on their way than were.  A choice, not measured.
+UNUSED = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Slot:
-    """The memory of one batch."""
+    """The memory of one leaf, or of one batch that is copied to a device."""
 
     memory: memoryview[Any]  # of bytes
     source: Any = None  # what a device copies it by; None for ordinary memory
@@ -55,17 +63,18 @@ class RingStatistics:
 
     made: int  # slots, since the ring was made
     free: int  # slots
+    free_bytes: int  # bytes that are kept for reuse
     filling: int  # slots
     leased: int  # slots
     leased_bytes: int  # bytes that the consumer holds
 
 
 class _Lease(weakref.ref[Any]):
-    """A weak reference that knows the slot which its referent keeps from being reused."""
+    """A weak reference that knows the slots which its referent keeps from being reused."""
 
-    __slots__ = ("delivered", "slot")
+    __slots__ = ("delivered", "slots")
 
-    slot: Slot
+    slots: tuple[Slot, ...]
     delivered: bool
 
 
@@ -81,17 +90,22 @@ class Ring:
     Knows nothing about what a slot holds.
 
     Args:
-        keep: Free slots to keep for reuse; more are dropped, longest unused first.
+        keep: Batches that free slots are kept for; more are dropped, longest unused first.
         allocate: Returns memory of so many bytes, and what a device copies it by; by default
             ordinary memory.
 
-    Invariants, whenever ``_changed`` is not held:
+    Invariants, whenever ``_lock`` is not held:
         1. A slot is in ``_free`` or a key of ``_leases``, never in both; for a moment, on its way
            through `take`, in neither.
         2. A slot in ``_free`` is referenced by no live holder and no live root.
+        3. Free slots take ``_idle_nbytes`` at the most if no epoch goes on, but for those that
+           came back while another thread held the lock: the next call of any method looks.
 
     Threads:
         take, free, abandon, statistics: shared.
+        enter: planner.
+        leave: shared, also from a finalizer; it waits for nobody.
+        clear: shared.
         warn_if_hoarded: consumer, where an exception loses nothing: a warning may be made one.
         lease: consumer only, so that the root array is made by the thread that consumes it (a
             free-threaded build finalises an object that died elsewhere only when its maker
@@ -108,31 +122,63 @@ class Ring:
         # Appended to by weak reference callbacks, which can run at any moment and in any
         # thread, also inside our own lock: `deque.append` is atomic and takes no lock of ours.
         self._returned: deque[_Lease] = deque()
-        self._returning: Callable[[_Lease], None] = self._returned.append
-        self._changed = Condition()
-        # All below: guarded by _changed.
-        self._free: deque[Slot] = deque()  # longest unused first
+        # The callback must not keep the ring: a root array that outlives it has nothing to tell.
+        came_back = weakref.WeakMethod(self._came_back)
+        self._returning: Callable[[_Lease], None] = lambda lease: _call(came_back(), lease)
+        # Epochs that go on.  No lock: adding to a set, and discarding, is atomic on both builds.
+        self._epochs: set[object] = set()
+        self._idle_nbytes = IDLE_NBYTES  # stored and loaded whole, on both builds
+        self._lock = Lock()
+        # All below: guarded by _lock.
+        self._free: deque[tuple[int, Slot]] = deque()  # and the take before; longest unused first
+        self._free_nbytes = 0
         self._leases: dict[Slot, _Lease] = {}
+        self._takes = 0
+        self._per_batch = 1  # slots, of the take before
         self._made = 0
         self._warned = False
 
-    def take(self, nbytes: int, holder: object) -> Slot:
-        """Return a slot that stays out of reuse while ``holder`` lives.
+    def enter(self, epoch: object) -> None:
+        """Keep free slots for an epoch that begins."""
+        self._epochs.add(epoch)
+        self._idle_nbytes = IDLE_NBYTES
+
+    def leave(self, epoch: object) -> None:
+        """Keep few free slots after the end of an epoch, unless another goes on.  Idempotent."""
+        self._epochs.discard(epoch)
+        self._settle()
+
+    def clear(self) -> None:
+        """Keep no free slot: what comes back is dropped, until an epoch begins."""
+        self._epochs.clear()
+        self._idle_nbytes = 0
+        dropped: list[Slot] = []
+        with self._lock:
+            self._drain(dropped)
+
+    def take(self, sizes: Sequence[int], holder: object) -> tuple[Slot, ...]:
+        """Return slots that stay out of reuse while ``holder`` lives.
 
         Args:
-            nbytes: Bytes that the batch needs.
-            holder: The object that every writer of the slot references.
+            sizes: Bytes that each slot needs, at least 1.
+            holder: The object that every writer of the slots references.
         """
-        nbytes = max(1, nbytes)
-        with self._changed:
-            self._drain()
-            slot = self._best_free(nbytes)
-            if slot is None:
-                self._made += 1
-        if slot is None:
-            slot = Slot(*self._allocate(nbytes))
-        self._bind(slot, holder, delivered=False)
-        return slot
+        slots: list[Slot | None] = []
+        dropped: list[Slot] = []
+        with self._lock:
+            self._takes += 1
+            self._per_batch = len(sizes)
+            self._drain(dropped)
+            for nbytes in sizes:
+                slot = self._best_free(nbytes)
+                self._made += slot is None
+                slots.append(slot)
+        taken = tuple(
+            Slot(*self._allocate(_rounded(nbytes))) if slot is None else slot
+            for slot, nbytes in zip(slots, sizes, strict=True)
+        )
+        self._bind(taken, holder, delivered=False)
+        return taken
 
     def lease(self, slot: Slot) -> NDArray[np.uint8]:
         """Hand a filled slot to the consumer: it stays out of reuse while any view lives.
@@ -145,108 +191,136 @@ class Ring:
             skipped (see "base" in NumPy's ndarray reference).
         """
         root = np.frombuffer(slot.memory, dtype=np.uint8)
-        self._bind(slot, root, delivered=True)
+        self._bind((slot,), root, delivered=True)
         return root
 
-    def free(self, slot: Slot) -> None:
-        """Give back a slot whose batch will not be delivered from it, all writers being done."""
-        with self._changed:
-            if self._leases.pop(slot, None) is not None:
-                self._put_free(slot)
+    def free(self, slots: Sequence[Slot]) -> None:
+        """Give back slots whose batch will not be delivered from them, all writers being done."""
+        dropped: list[Slot] = []
+        with self._lock:
+            for slot in slots:
+                if self._leases.pop(slot, None) is not None:
+                    self._put_free(slot)
+            self._drop(dropped)
 
-    def abandon(self, slot: Slot) -> None:
-        """Never use a slot again, of which nobody knows whether something still reads it."""
-        with self._changed:
-            self._leases.pop(slot, None)
+    def abandon(self, slots: Sequence[Slot]) -> None:
+        """Never use slots again, of which nobody knows whether something still reads them."""
+        with self._lock:
+            for slot in slots:
+                self._leases.pop(slot, None)
 
     def warn_if_hoarded(self) -> None:
         """Tell a consumer that keeps far more batches than a loop over them would, once."""
         # Unlocked first: the length is read whole on both builds, and a loop over batches holds no
         # more than are kept free.
-        if self._warned or len(self._leases) <= 4 * self._keep:
+        if self._warned or len(self._leases) <= 4 * self._keep * self._per_batch:
             return
-        with self._changed:
-            self._drain()
+        dropped: list[Slot] = []
+        with self._lock:
+            self._drain(dropped)
             kept = [slot.nbytes for slot, lease in self._leases.items() if lease.delivered]
             if sum(kept) < HELD_NBYTES:
                 return
             self._warned = True
         warnings.warn(
-            f"{len(kept)} batches ({sum(kept) >> 20} MiB) are in use: something keeps batches, or "
-            "views of them, and so their memory; keep copies of the parts that are needed",
+            f"{len(kept)} large tensors or arrays of batches ({sum(kept) >> 20} MiB) are in use: "
+            "something keeps them, or views of them, and so their memory; keep copies of the "
+            "parts that are needed",
             UserWarning,
             stacklevel=3,
         )
 
     def statistics(self) -> RingStatistics:
         """Count the slots in each state."""
-        with self._changed:
-            self._drain()
+        dropped: list[Slot] = []
+        with self._lock:
+            self._drain(dropped)
             delivered = [slot for slot, lease in self._leases.items() if lease.delivered]
             return RingStatistics(
                 made=self._made,
                 free=len(self._free),
+                free_bytes=self._free_nbytes,
                 filling=len(self._leases) - len(delivered),
                 leased=len(delivered),
                 leased_bytes=sum(slot.nbytes for slot in delivered),
             )
 
-    def _bind(self, slot: Slot, holder: object, *, delivered: bool) -> None:
+    def _bind(self, slots: tuple[Slot, ...], holder: object, *, delivered: bool) -> None:
         lease = _Lease(holder, self._returning)
-        lease.slot = slot
+        lease.slots = slots
         lease.delivered = delivered
-        with self._changed:
-            self._leases[slot] = lease
+        with self._lock:
+            for slot in slots:
+                self._leases[slot] = lease
 
-    def _drain(self) -> None:
-        """Move the slots whose leases ended to FREE.  Call with ``_changed`` held."""
+    def _came_back(self, lease: _Lease) -> None:
+        """Note that slots are nobody's any more; called at any moment, in any thread."""
+        self._returned.append(lease)
+        if not self._epochs:  # nobody is going to look
+            self._settle()
+
+    def _settle(self) -> None:
+        """Move what came back to FREE, and drop what is not to be kept, unless that must wait."""
+        # Tried, never waited for: whoever holds the lock may be this very thread, further out.
+        if not self._lock.acquire(blocking=False):
+            return
+        dropped: list[Slot] = []
+        try:
+            self._drain(dropped)
+        finally:
+            self._lock.release()
+
+    def _drain(self, dropped: list[Slot]) -> None:
+        """Move the slots whose leases ended to FREE.  Call with ``_lock`` held.
+
+        Args:
+            dropped: Gets the slots that are not kept; let go of after the lock.
+        """
         while self._returned:
             lease = self._returned.popleft()
-            # An older lease of a slot that has been handed over since counts for nothing.
-            if self._leases.get(lease.slot) is lease:
-                del self._leases[lease.slot]
-                self._put_free(lease.slot)
+            for slot in lease.slots:
+                # An older lease of a slot that has been handed over since counts for nothing.
+                if self._leases.get(slot) is lease:
+                    del self._leases[slot]
+                    self._put_free(slot)
+        self._drop(dropped)
 
     def _put_free(self, slot: Slot) -> None:
-        self._free.append(slot)
-        if len(self._free) > self._keep:
-            self._free.popleft()
+        self._free.append((self._takes, slot))
+        self._free_nbytes += slot.nbytes
+
+    def _drop(self, dropped: list[Slot]) -> None:
+        """Drop free slots that are too many, or of no use any more, longest unused first."""
+        free = self._free
+        oldest, most = self._takes - UNUSED * self._keep, self._keep * self._per_batch
+        nbytes = math.inf if self._epochs else self._idle_nbytes
+        while free and (len(free) > most or self._free_nbytes > nbytes or free[0][0] < oldest):
+            slot = free.popleft()[1]
+            self._free_nbytes -= slot.nbytes
+            dropped.append(slot)
 
     def _best_free(self, nbytes: int) -> Slot | None:
         """Take the smallest free slot that fits and is not far too large."""
         best = None
-        for slot in self._free:
-            if nbytes <= slot.nbytes <= SLACK * nbytes + 4096 and (
-                best is None or slot.nbytes < best.nbytes
-            ):
-                best = slot
-        if best is not None:
-            self._free.remove(best)
-        return best
+        # Of slots of one size that which came back last: the processor's cache may still have it,
+        # and slots that nobody needs grow old.
+        for entry in reversed(self._free):
+            size = entry[1].nbytes
+            if nbytes <= size <= SLACK * nbytes and (best is None or size < best[1].nbytes):
+                best = entry
+        if best is None:
+            return None
+        self._free.remove(best)
+        self._free_nbytes -= best[1].nbytes
+        return best[1]
 
 
-class FreshSlots:
-    """Slots that are made for one batch each, where another allocator than ours reuses memory.
+def _call(came_back: Callable[[_Lease], None] | None, lease: _Lease) -> None:
+    if came_back is not None:
+        came_back(lease)
 
-    Page-locked memory that the user copies from is torch's: its allocator alone knows which
-    copies are pending.
 
-    Args:
-        allocate: As for `Ring`.
-
-    Threads:
-        all: shared.
-    """
-
-    def __init__(self, allocate: Callable[[int], tuple[memoryview[Any], Any]]) -> None:
-        self._allocate = allocate
-
-    def take(self, nbytes: int, holder: object) -> Slot:  # noqa: ARG002  # as `Ring.take`
-        """Return a slot."""
-        return Slot(*self._allocate(max(1, nbytes)))
-
-    def free(self, slot: Slot) -> None:
-        """Do nothing: the slot's memory lives as long as something refers to it."""
-
-    def abandon(self, slot: Slot) -> None:
-        """Do nothing, likewise."""
+def _rounded(nbytes: int) -> int:
+    """Return a size in steps of an eighth, so that batches that vary a little share slots."""
+    step = 1 << max(0, nbytes.bit_length() - 4)
+    return -(-nbytes // step) * step

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from threadloader import _torch
 from threadloader.collate import Collation
 from threadloader.epoch import Epoch
 from threadloader.errors import StateError
+from threadloader.memory import PinnedMemory, StagingMemory
 from threadloader.position import Lane, Position
-from threadloader.ring import FreshSlots, Ring
+from threadloader.ring import Ring
 from threadloader.roster import Roster
 from threadloader.sampler_pass import mark_between, order_between
 from threadloader.skipping import SkippedSamples, Tally
@@ -28,6 +28,8 @@ from threadloader.work import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from threadloader.layout import Layout
+    from threadloader.memory import BatchMemory
     from threadloader.opening import Opening
     from threadloader.ring import RingStatistics
     from threadloader.seeds import Seeds
@@ -161,6 +163,11 @@ class Running:
         self.roster.cancel()
         self._begun = None
 
+    def close(self) -> None:
+        """End all epochs and threads, after running samples, and keep no memory of batches."""
+        self.roster.close()
+        self.ring.clear()
+
     def state(self, opening: Opening, seeds: Seeds) -> dict[str, Any]:
         """Return the state of the epoch that is going on, or of the next.
 
@@ -246,8 +253,14 @@ class Running:
             output=opening.output,
             batched=opening.batched,
             ring=self.ring,
-            pinned=FreshSlots(_torch.page_locked) if opening.pinned else None,
+            memory=self._memory_of(opening),
         )
+
+    def _memory_of(self, opening: Opening) -> Callable[[Layout, int], BatchMemory] | None:
+        """Return what makes the memory of batches; None for ordinary memory."""
+        if opening.device is not None:
+            return partial(StagingMemory, self.ring)
+        return PinnedMemory if opening.pinned else None
 
 
 def _order_of(dataset: Any, saved: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Window"]
+__all__ = ["PrefetchDepth", "Window"]
 
 WINDOW = 4  # batches at least: one in use, one due, two in the making
 SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
@@ -15,6 +15,7 @@ SMALL_NBYTES = 16 << 20  # bytes that such a window may take
 PACK = 16  # batches
 PACK_NBYTES = 1 << 20  # bytes of them together
 PACKS = 4  # in a window
+LATE = 16  # batches: the largest of so many that were delivered last tells how many to plan
 LARGE_NBYTES = 1 << 30  # bytes that any window may take, as long as two batches fit
 
 
@@ -60,7 +61,7 @@ class Window:
         """Return how many batches may be made as one.
 
         Args:
-            nbytes: Bytes of the first batch delivered; 0 if unknown.
+            nbytes: Bytes that a batch takes now; 0 if unknown.
         """
         if not nbytes:
             return 1
@@ -71,8 +72,7 @@ class Window:
         """Return how many batches to plan.
 
         Args:
-            nbytes: Bytes of the first batch delivered; 0 if unknown.  How far ahead a sampler is
-                drawn must not depend on what is fast.
+            nbytes: Bytes that a batch takes now; 0 if unknown.
             pack: Batches that are made as one, and count as one.
         """
         if pack > 1:
@@ -81,3 +81,38 @@ class Window:
             return self.batches
         small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
         return min(max(self.batches, small), max(2, LARGE_NBYTES // nbytes))
+
+
+class PrefetchDepth:
+    """How many batches to plan, as batches grow and shrink.
+
+    It follows what was delivered, so that how far a sampler is drawn ahead depends on the data and
+    on no thread's speed.  It grows by one batch at a time: where the next batches are far larger
+    than those before, few of them are on their way when that shows.
+
+    Threads:
+        all: consumer.  Epochs of one loader share it; a race loses one observation of many.
+    """
+
+    __slots__ = ("_depth", "_largest", "_since")
+
+    def __init__(self) -> None:
+        self._largest = 0  # bytes
+        self._since = 0  # batches, since one was as large
+        self._depth = 0  # batches; 0 before any was delivered
+
+    def delivered(self, nbytes: int) -> None:
+        """Note the bytes of a batch; 0 if nobody knows them."""
+        self._since += 1
+        if nbytes >= self._largest or (nbytes and self._since >= LATE):
+            self._largest, self._since = nbytes, 0
+
+    def pack(self, window: Window) -> int:
+        """Return how many batches may be made as one."""
+        return window.pack(self._largest)
+
+    def room(self, window: Window, pack: int) -> int:
+        """Return how many batches to plan; see `Window.room`."""
+        room = window.room(self._largest, pack)
+        self._depth = min(room, self._depth + 1) if self._depth and pack == 1 else room
+        return self._depth

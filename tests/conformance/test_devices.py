@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import PATIENCE
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -23,7 +24,8 @@ from threadloader import ThreadLoader
 from threadloader._torch.devices import moved, open_device, view_of
 from threadloader._torch.structures import mapped
 from threadloader.collate import Collation
-from threadloader.ring import FreshSlots, Ring
+from threadloader.memory import PinnedMemory
+from threadloader.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -267,16 +269,30 @@ def test_a_view_has_the_bytes_of_the_array_that_numpy_has_there(
     assert view.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
 
 
-class Memory:
-    """Allocates tensors in ordinary memory, in the place of page-locked ones."""
+def test_views_of_one_memory_may_be_changed_in_place_one_by_one() -> None:
+    memory = torch.zeros(128, dtype=torch.uint8)
+    inputs, labels = (view_of(memory, at, np.dtype("f4"), (8,)) for at in (0, 64))
+    weight = torch.ones(8, requires_grad=True)
+    loss = (inputs * weight).sum()  # saves the inputs
+    labels -= 1
+    loss.backward()
+    assert weight.grad is not None
 
-    def __init__(self) -> None:
-        self.tensors: list[torch.Tensor] = []
 
-    def allocate(self, nbytes: int) -> tuple[memoryview[Any], torch.Tensor]:
-        self.tensors.append(torch.full((nbytes,), 0xAB, dtype=torch.uint8))
-        array: Any = self.tensors[-1].numpy()
-        return memoryview(array), self.tensors[-1]
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ordinary memory in the place of page-locked, full of something."""
+
+    def make(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[torch.Tensor, Any]:
+        array = np.full(math.prod(shape) * dtype.itemsize, 0xAB, np.uint8).view(dtype)
+        tensor = torch.from_numpy(array.reshape(shape))
+        return tensor, tensor.numpy()
+
+    monkeypatch.setattr("threadloader._torch.pinned_tensor", make)
+
+
+def pinned_collation(ring: Ring) -> Collation:
+    return Collation(None, output="torch", batched=True, ring=ring, memory=PinnedMemory)
 
 
 def leaves(batch: Any) -> list[torch.Tensor]:
@@ -285,14 +301,14 @@ def leaves(batch: Any) -> list[torch.Tensor]:
     return found
 
 
+@pytest.mark.usefixtures("pinned")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=trees(PLAIN), rows=st.lists(st.integers(1, 6), min_size=1, max_size=4), data=st.data())
-def test_batches_of_pinned_slots_are_those_of_default_collate_in_memory_of_their_own(
+def test_pinned_batches_are_those_of_default_collate_and_each_leaf_has_its_own_memory(
     tree: Any, rows: list[int], data: st.DataObject
 ) -> None:
-    memory = Memory()
     ring = Ring(keep=4)
-    pinned = FreshSlots(memory.allocate)
-    collation = Collation(None, output="torch", batched=True, ring=ring, pinned=pinned)
+    collation = pinned_collation(ring)
     kept = []
     for number, count in enumerate(rows):
         samples = [tree(10 * number + row) for row in range(count)]
@@ -302,35 +318,26 @@ def test_batches_of_pinned_slots_are_those_of_default_collate_in_memory_of_their
         assert filling.finish() is None
         kept.append((filling.take(), default_collate(samples)))
     assert [picture(got) for got, _ in kept] == [picture(expected) for _, expected in kept]
-    own = {tensor.untyped_storage().data_ptr() for tensor in memory.tensors}
-    used = [{leaf.untyped_storage().data_ptr() for leaf in leaves(got)} for got, _ in kept]
-    direct = [storages for storages in used if storages & own]
-    assert all(len(storages) == 1 for storages in direct)
-    assert len(set().union(*direct)) == len(direct), "no memory is of two batches"
+    used = [leaf.untyped_storage().data_ptr() for got, _ in kept for leaf in leaves(got)]
+    assert len(set(used)) == len(used)
     assert ring.statistics().made == 0
-    assert collation.first_nbytes is not None
 
 
-def test_pinned_slots_that_are_not_used_are_let_go() -> None:
-    memory = Memory()
-    pinned = FreshSlots(memory.allocate)
-    collation = Collation(None, output="torch", batched=True, ring=Ring(keep=4), pinned=pinned)
-    filling = collation.open(2)
+@pytest.mark.usefixtures("pinned")
+def test_pinned_memory_that_is_not_used_is_let_go() -> None:
+    filling = pinned_collation(Ring(keep=4)).open(2)
     filling.write(0, 2, [1, 2.5])  # it falls back
     assert filling.finish() is None
     assert picture(filling.take()) == picture(default_collate([1, 2.5]))
 
 
+@pytest.mark.usefixtures("pinned")
 @pytest.mark.parametrize("kind", [np.int64, torch.tensor])
-def test_a_batch_of_pinned_slots_is_kept_alive_by_any_leaf_of_it(kind: Any) -> None:
-    memory = Memory()
-    pinned = FreshSlots(memory.allocate)
-    collation = Collation(None, output="torch", batched=True, ring=Ring(keep=4), pinned=pinned)
-    filling = collation.open(2)
+def test_a_pinned_leaf_outlives_its_batch(kind: Any) -> None:
+    filling = pinned_collation(Ring(keep=4)).open(2)
     filling.write(0, 2, [(kind(5), "a"), (kind(6), "b")])
     assert filling.finish() is None
     leaf = filling.take()[0][1:]
-    memory.tensors.clear()
     del filling
     assert leaf.tolist() == [6]
 

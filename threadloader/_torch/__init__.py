@@ -26,7 +26,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
         is_subset,
         tensors_in,
     )
-    from threadloader._torch.devices import open_device, page_locked, view_of
+    from threadloader._torch.devices import open_device, page_locked, pinned_tensor
     from threadloader._torch.pinning import pinning
     from threadloader._torch.pipes import draw_shared_seed, prepare_pipe, unwrapped
     from threadloader._torch.random_state import KeyedGenerator, teach_random
@@ -43,7 +43,14 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
         permutes,
         set_generator_state,
     )
-    from threadloader._torch.tensors import Tensor, array_of, arrays_of, is_shared, tensor_of
+    from threadloader._torch.tensors import (
+        Tensor,
+        array_of,
+        arrays_of,
+        dense_nbytes,
+        is_shared,
+        tensor_of,
+    )
     from threadloader._torch.threads import inherited_modes, use_one_thread
     from threadloader._torch.worker_info import (
         get_worker_info,
@@ -68,6 +75,7 @@ else:
         as_iterable_dataset,
         default_collate,
         default_convert,
+        dense_nbytes,
         draw_base_seed,
         draw_shared_seed,
         generator_state,
@@ -85,6 +93,7 @@ else:
         page_locked,
         permutations,
         permutes,
+        pinned_tensor,
         pinning,
         prepare_pipe,
         rank_and_world,
@@ -95,7 +104,6 @@ else:
         tensors_in,
         unwrapped,
         use_one_thread,
-        view_of,
     )
 
 __all__ = [
@@ -116,6 +124,7 @@ __all__ = [
     "as_iterable_dataset",
     "default_collate",
     "default_convert",
+    "dense_nbytes",
     "draw_base_seed",
     "draw_shared_seed",
     "generator_state",
@@ -133,6 +142,7 @@ __all__ = [
     "page_locked",
     "permutations",
     "permutes",
+    "pinned_tensor",
     "pinning",
     "prepare_pipe",
     "rank_and_world",
@@ -143,5 +153,4 @@ __all__ = [
     "tensors_in",
     "unwrapped",
     "use_one_thread",
-    "view_of",
 ]

@@ -30,6 +30,7 @@ __all__ = [
     "as_iterable_dataset",
     "default_collate",
     "default_convert",
+    "dense_nbytes",
     "draw_base_seed",
     "draw_shared_seed",
     "generator_state",
@@ -47,6 +48,7 @@ __all__ = [
     "page_locked",
     "permutations",
     "permutes",
+    "pinned_tensor",
     "pinning",
     "prepare_pipe",
     "rank_and_world",
@@ -57,7 +59,6 @@ __all__ = [
     "tensors_in",
     "unwrapped",
     "use_one_thread",
-    "view_of",
 ]
 
 
@@ -285,9 +286,9 @@ def page_locked(nbytes: int) -> NoReturn:
     raise NotImplementedError(nbytes)
 
 
-def view_of(memory: Any, offset: int, dtype: Any, shape: Any) -> NoReturn:
+def pinned_tensor(shape: Any, dtype: Any) -> NoReturn:
     """Refuse: there are no tensors."""
-    raise NotImplementedError(memory, offset, dtype, shape)
+    raise NotImplementedError(shape, dtype)
 
 
 def is_dataset(value: object) -> bool:
@@ -332,6 +333,11 @@ def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
 
 def rank_and_world() -> None:
     """Return None: there is no `torch.distributed` that could have been set up."""
+
+
+def dense_nbytes(tensor: Any) -> NoReturn:
+    """Refuse: there are no tensors."""
+    raise NotImplementedError(tensor)
 
 
 def is_shared(value: object) -> bool:  # noqa: ARG001  # same signature as with torch

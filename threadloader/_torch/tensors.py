@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Tensor", "array_of", "arrays_of", "is_shared", "tensor_of"]
+__all__ = ["Tensor", "array_of", "arrays_of", "dense_nbytes", "is_shared", "tensor_of"]
 
 tensor_of = torch.from_numpy
 
@@ -33,6 +33,11 @@ def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
         RuntimeError: One requires grad, or has a pending conjugation or negation.
     """
     return list(map(Tensor.numpy, tensors))
+
+
+def dense_nbytes(tensor: Tensor) -> int:
+    """Return the bytes of a dense tensor's elements; 0 of a sparse or packed one."""
+    return tensor.nbytes if tensor.layout is torch.strided else 0
 
 
 def is_shared(value: object) -> bool:
