@@ -138,7 +138,7 @@ def test_ragged_batches_are_seldom_tried() -> None:
     for length in range(1, 1001):
         made = [[0] * (1 + length % 3), [0] * (2 + length % 3)]
         _outcome(_fill, collation.open(2), made, [(0, 2)])
-    assert ring.statistics().made < 30
+    assert ring.statistics().made < 3 * 30  # of up to three numbers each
 
 
 def test_an_abandoned_batch_gives_its_slot_back() -> None:
@@ -268,7 +268,9 @@ def test_plain_samples_take_the_direct_path(case: str, threads: int, output: Out
     made = [DIRECT[case](number) for number in range(12)]
     loader = ThreadLoader(made, 4, threads=threads, output=output)
     kept = list(loader)
-    assert loader.statistics().slots.leased == len(kept) == 3
+    leaves = {"array": 1, "array and int": 2, "dict": 1, "list of lists": 4}[case]
+    assert len(kept) == 3
+    assert loader.statistics().slots.leased == 3 * leaves
 
 
 @each_output

@@ -64,7 +64,7 @@ def test_a_module_is_one_idea_that_its_docstring_states(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").count("\n")
     summary = (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
     assert summary.endswith((".", ":")), "the first line is one sentence"
-    assert lines <= 400
+    assert lines <= 450
     assert path.stem not in VAGUE
 
 

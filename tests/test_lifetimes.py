@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import PATIENCE
 
-from threadloader import ThreadLoader
+from threadloader import ThreadLoader, order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -345,27 +345,32 @@ def test_an_idle_worker_keeps_nothing_of_its_last_batch(spawn: Spawn) -> None:
         assert any(gone.wait(PATIENCE / 100) for _ in range(100))
 
 
+def slots_of(loader: ThreadLoader[Any]) -> int:
+    """Return how many slots there are."""
+    slots = loader.statistics().slots
+    return slots.free + slots.filling + slots.leased
+
+
 def plain_loops(loader: ThreadLoader[Any], epochs: int) -> list[int]:
-    """Return how many slots there are after each epoch of a plain for loop."""
+    """Return how many slots there are at each batch of a plain for loop."""
     made = []
     for _ in range(epochs):
         for batch in loader:
             assert len(batch)
-        made.append(loader.statistics().slots.made)
+            made.append(slots_of(loader))
     return made
 
 
 @each_output
 @each_kind_of_workers
 @pytest.mark.parametrize("window", [1, 2, 4])
-def test_a_plain_loop_needs_two_slots_more_than_the_window(
+def test_a_plain_loop_needs_at_most_two_slots_more_than_the_window(
     window: int, workers: dict[str, Any], output: str, spawn: Spawn
 ) -> None:
     # Two threads that are both late may hold no more than what is planned: not one more.
     with make(Epochs(), prefetch=window, output=output, **workers) as loader:
-        first, *later = spawn(plain_loops, loader, 5).result(PATIENCE)
-    assert first <= window + 2
-    assert set(later) == {first}
+        made = spawn(plain_loops, loader, 5).result(PATIENCE)
+    assert max(made) <= window + 2
 
 
 def loops_with_errors(loader: ThreadLoader[Any], epochs: int) -> list[int]:
@@ -380,7 +385,7 @@ def loops_with_errors(loader: ThreadLoader[Any], epochs: int) -> list[int]:
                 continue
             assert len(batch)
         assert next(iterator, None) is None
-        made.append(loader.statistics().slots.made)
+        made.append(slots_of(loader))
     return made
 
 
@@ -399,7 +404,7 @@ def loops_with_breaks(loader: ThreadLoader[Any], epochs: int) -> int:
                 break
         if not loader.persistent_workers:
             join_workers()  # a sample that is running at the break keeps its batch until it ends
-    return loader.statistics().slots.made
+    return slots_of(loader)
 
 
 @each_kind_of_workers
@@ -505,12 +510,19 @@ def test_threads_that_iterate_one_loader_at_once_do_not_disturb_each_other(
                 np.testing.assert_array_equal(batch, batch_of(0, number))
 
 
+@pytest.fixture
+def one_row_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each row be a ticket, so that rows before a late one are written."""
+    monkeypatch.setattr(order, "TICKET_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("one_row_tickets")
 @each_output
 @each_kind_of_threads
 def test_a_late_sample_of_an_abandoned_batch_is_written_into_no_batch_of_a_later_epoch(
     workers: dict[str, Any], output: str, spawn: Spawn
 ) -> None:
-    dataset = Late(late=ROWS + 1)  # in the second batch, whose slot is lent when it is planned
+    dataset = Late(late=ROWS + 1)  # in the second batch, whose first row has taken a slot
 
     def abandon_while_it_runs(loader: ThreadLoader[Any]) -> list[Any]:
         iterator = iter(loader)
@@ -531,6 +543,7 @@ def test_a_late_sample_of_an_abandoned_batch_is_written_into_no_batch_of_a_later
         np.testing.assert_array_equal(batch, batch_of(1, number))
 
 
+@pytest.mark.usefixtures("one_row_tickets")
 def test_a_late_sample_keeps_its_slot_until_it_ends(spawn: Spawn) -> None:
     dataset = Late(late=ROWS + 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from resuming import as_json
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader.datasets import ArrayDataset
+from threadloader.memory import LeasedMemory
 from threadloader.samplers import BatchSampler
 
 if TYPE_CHECKING:
@@ -138,21 +140,21 @@ def test_an_error_is_that_of_one_batch_and_in_its_place(threads: int, spawn: Spa
     assert notes[:2] == ["batch 87, index 700", "batch 88, index 704"]
 
 
-def test_a_batch_that_can_not_be_made_is_the_only_one_that_is_missing(spawn: Spawn) -> None:
+def test_a_batch_that_can_not_be_made_is_the_only_one_that_is_missing(
+    spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, take = itertools.count(1), LeasedMemory.take
+
+    def failing(memory: LeasedMemory) -> list[Any]:
+        if next(calls) in (5, 20, 21):
+            raise MemoryError
+        return take(memory)
+
+    monkeypatch.setattr(LeasedMemory, "take", failing)
+
     def run() -> list[Any]:
-        calls = 0
         with make() as loader:
             iterator, told = iter(loader), []
-            convert = iterator._collation.convert  # noqa: SLF001  # no memory can't be had otherwise
-
-            def failing(array: Any) -> Any:
-                nonlocal calls
-                calls += 1
-                if calls in (5, 20, 21):
-                    raise MemoryError
-                return convert(array)
-
-            iterator._collation.convert = failing  # noqa: SLF001  # the same
             while True:
                 try:
                     told.append(next(iterator)[0, 0])

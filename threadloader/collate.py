@@ -181,6 +181,7 @@ class _DirectFilling:
         # Whoever comes first lays the batch out, by its own samples; the others wait, some 10 us.
         # No user code runs meanwhile.
         self._deciding = Lock()
+        # Setting it is guarded by _deciding while rows are written; it is read and stored whole.
         self._laid_out: tuple[Layout, BatchMemory] | None = None
 
     def write(self, start: int, stop: int, samples: Any) -> None:
@@ -318,6 +319,7 @@ class _GroupFilling(ListFilling):
         self._collation = collation
         self._bounds = (0, *ends)
         self._deciding = Lock()
+        # Setting it is guarded by _deciding while rows are written; it is read and stored whole.
         self._laid_out: tuple[Layout, list[BatchMemory]] | None = None
 
     def write(self, start: int, stop: int, samples: Any) -> None:
