@@ -556,7 +556,10 @@ def test_a_late_sample_keeps_its_slot_until_it_ends(spawn: Spawn) -> None:
         dataset.gate.set()
         return filling, held(loader)
 
-    assert spawn(abandon_while_it_runs, make(dataset, prefetch=1)).result(PATIENCE) == (1, 0)
+    assert spawn(abandon_while_it_runs, make(dataset, prefetch=1, threads=1)).result(PATIENCE) == (
+        1,
+        0,
+    )
 
 
 # Kept exceptions
