@@ -13,6 +13,7 @@ from conftest import PATIENCE
 from fake_device import FakeDevice
 
 from threadloader import ThreadLoader
+from threadloader import ring as ring_module
 from threadloader import window as window_module
 from threadloader.datasets import ArrayDataset
 from threadloader.window import PrefetchDepth, Window
@@ -232,15 +233,22 @@ def test_batches_whose_bytes_nobody_knows_are_planned_as_at_first(spawn: Spawn) 
 # What a loader keeps
 
 
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_module, "IDLE_NBYTES", 40 * MIB)
+
+
+@pytest.mark.usefixtures("little")
 @each_crew
 def test_little_is_kept_between_epochs(threads: int, spawn: Spawn) -> None:
     with ThreadLoader(Images(160), 16, threads=threads, output="numpy") as loader:
         for _ in range(2):
             spawn(drain, loader).result(PATIENCE)
-            assert slots_of(loader).free_bytes <= 64 * MIB
+            assert slots_of(loader).free_bytes <= 40 * MIB
             assert slots_of(loader).leased == 0
 
 
+@pytest.mark.usefixtures("little")
 @each_crew
 def test_little_is_kept_after_a_break(threads: int, spawn: Spawn) -> None:
     def run() -> None:
@@ -248,10 +256,10 @@ def test_little_is_kept_after_a_break(threads: int, spawn: Spawn) -> None:
             if number == 2:
                 break
 
-    loader = ThreadLoader(Images(320), 32, threads=threads, output="numpy")
+    loader = ThreadLoader(Images(160), 16, threads=threads, output="numpy")
     spawn(run).result(PATIENCE)
     loader._running.roster.close()  # noqa: SLF001  # wait for running samples, without clearing
-    assert slots_of(loader).free_bytes <= 64 * MIB
+    assert slots_of(loader).free_bytes <= 40 * MIB
     loader.close()
 
 
@@ -259,7 +267,7 @@ def test_little_is_kept_after_a_break(threads: int, spawn: Spawn) -> None:
 def test_nothing_is_kept_after_close(threads: int, spawn: Spawn) -> None:
     loader = ThreadLoader(Images(), 4, threads=threads, output="numpy")
     iterator = iter(loader)
-    kept = spawn(lambda: [next(iterator)]).result(PATIENCE)
+    kept = [spawn(next, iterator).result(PATIENCE)]
     loader.close()
     del iterator
     kept.clear()
@@ -267,6 +275,19 @@ def test_nothing_is_kept_after_close(threads: int, spawn: Spawn) -> None:
     assert (slots.free, slots.leased, slots.filling) == (0, 0, 0)
     assert len(spawn(list, loader).result(PATIENCE)) == 10  # it begins afresh
     loader.close()
+
+
+def test_two_loaders_in_turn_take_the_memory_of_one(spawn: Spawn) -> None:
+    with (
+        ThreadLoader(Images(), 4, threads=2, output="numpy") as training,
+        ThreadLoader(Images(), 4, threads=2, output="numpy") as validation,
+    ):
+        for loader, other in [(training, validation), (validation, training)] * 3:
+            spawn(drain, loader).result(PATIENCE)
+            assert slots_of(other).free == 0
+            assert 0 < slots_of(loader).free <= 18
+        # Between them they have made about what one needs.
+        assert slots_of(validation).made <= slots_of(training).made
 
 
 def drain(loader: ThreadLoader[Any]) -> None:

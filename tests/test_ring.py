@@ -424,18 +424,19 @@ def test_a_slot_that_no_batch_needs_any_more_is_dropped() -> None:
 
 
 @pytest.fixture
-def three_slots() -> Ring:
-    """A ring with three free slots of 30 MiB, and an epoch."""
+def three_slots(monkeypatch: pytest.MonkeyPatch) -> Ring:
+    """A ring with three free slots of 3 KiB, of which it keeps two between epochs; and an epoch."""
+    monkeypatch.setattr(ring_module, "IDLE_NBYTES", 7 << 10)
     ring = Ring(keep=4)
     ring.enter("epoch")
-    _kept(ring, 3, 30 << 20)
+    _kept(ring, 3, 3 << 10)
     assert ring.statistics().free == 3
     return ring
 
 
 def test_few_bytes_are_kept_between_epochs(three_slots: Ring) -> None:
     three_slots.leave("epoch")
-    assert three_slots.statistics().free_bytes == 60 << 20
+    assert three_slots.statistics().free_bytes == 6 << 10
 
 
 def test_what_another_epoch_needs_is_kept(three_slots: Ring) -> None:
@@ -448,7 +449,7 @@ def test_what_another_epoch_needs_is_kept(three_slots: Ring) -> None:
 
 
 def test_what_comes_back_after_the_epoch_is_not_kept_either(three_slots: Ring) -> None:
-    ring, roots = three_slots, [_deliver(three_slots, 30 << 20) for _ in range(4)]
+    ring, roots = three_slots, [_deliver(three_slots, 3 << 10) for _ in range(4)]
     ring.leave("epoch")
     memories = [weakref.ref(_memory(root)) for root in roots]
     roots.clear()
@@ -467,6 +468,41 @@ def test_nothing_is_kept_once_it_was_cleared(three_slots: Ring) -> None:
     ring.enter("next")
     _kept(ring, 1)
     assert ring.statistics().free == 1
+
+
+def test_rings_that_work_in_turn_have_one_memory(three_slots: Ring) -> None:
+    training, validation = three_slots, Ring(keep=4)
+    training.leave("epoch")
+    for ring, other in [(validation, training), (training, validation)] * 2:
+        ring.enter("epoch")
+        _kept(ring, 2, 3 << 10)
+        assert other.statistics().free == 0
+        ring.leave("epoch")
+    assert validation.statistics().made == 0
+
+
+def test_the_ring_whose_epoch_ends_last_alone_keeps_free_slots(three_slots: Ring) -> None:
+    another = Ring(keep=4)
+    another.enter("epoch")
+    _kept(another, 1)
+    three_slots.leave("epoch")
+    assert (three_slots.statistics().free, another.statistics().free) == (2, 1)
+    another.leave("epoch")
+    assert (three_slots.statistics().free, another.statistics().free) == (0, 1)
+
+
+def test_an_epoch_that_goes_on_gives_nothing_away(three_slots: Ring) -> None:
+    three_slots.leave("epoch")
+    three_slots.enter("next")
+    Ring(keep=4).enter("epoch")
+    assert three_slots.statistics().free == 2
+
+
+def test_page_locked_memory_serves_no_other_ring(three_slots: Ring) -> None:
+    three_slots.leave("epoch")
+    locked = Ring(4, lambda nbytes: (memoryview(bytearray(nbytes)), "locked"))
+    locked.enter("epoch")
+    assert (three_slots.statistics().free, locked.statistics().free) == (0, 0)
 
 
 def _memory(root: Any) -> Any:

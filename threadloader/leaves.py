@@ -51,11 +51,11 @@ class ArrayLeaf:
 
     def fits(self, value: Any) -> bool:
         """Whether a value has this type, dtype and shape."""
+        array: Any = value
         if type(value) is not self.kind:
             return False
-        array: Any = value
         if self.kind is _torch.Tensor:
-            array = _torch.array_of(value)
+            array = _torch.array_of(array)
         return array is not None and array.dtype == self.dtype and array.shape == self.shape
 
     def read(self, field: NDArray[Any], row: int) -> Any:

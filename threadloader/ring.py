@@ -35,10 +35,10 @@ __all__ = ["Ring", "RingStatistics", "Slot"]
 ALIGNMENT = 64  # bytes: a cache line, and what SIMD loads and torch's own allocator use
 HELD_NBYTES = 4 << 30  # bytes of delivered leaves from which on their keeper is told, once
 SLACK = 2  # a free slot serves leaves down to half its size, so that memory can shrink
-# Bytes of free slots that stay when no epoch goes on: the next one finds them warm.  New memory
-# costs its first touch, about 0.2 ms a MiB (test machine, 3.11), which is little of an epoch
-# whose batches take more than this.
-IDLE_NBYTES = 64 << 20
+# Bytes of free slots that stay when no epoch goes on, so that the next one finds them warm: new
+# memory costs its first touch, about 0.2 ms a MiB (test machine, 3.11).  That is little of an epoch
+# whose window takes more than this.
+IDLE_NBYTES = 256 << 20
 # Takes after which a free slot that served none of them is dropped, as a multiple of `keep`: the
 # sizes have changed, or fewer batches are on their way than were.  A choice, not measured.
 UNUSED = 4
@@ -78,6 +78,11 @@ class _Lease(weakref.ref[Any]):
     delivered: bool
 
 
+# The ring whose epoch ended last, which alone keeps free slots while no epoch goes on: a loader for
+# training and one for validation, in turn, have one window of memory between them.
+_last: weakref.ref[Ring] | None = None  # replaced whole
+
+
 def _allocate(nbytes: int) -> tuple[memoryview[Any], None]:
     raw = np.empty(nbytes + ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -98,7 +103,7 @@ class Ring:
         1. A slot is in ``_free`` or a key of ``_leases``, never in both; for a moment, on its way
            through `take`, in neither.
         2. A slot in ``_free`` is referenced by no live holder and no live root.
-        3. Free slots take ``_idle_nbytes`` at the most if no epoch goes on, but for those that
+        3. If no epoch goes on, free slots take ``_idle_nbytes`` at the most, but for those that
            came back while another thread held the lock: the next call of any method looks.
 
     Threads:
@@ -139,14 +144,34 @@ class Ring:
         self._warned = False
 
     def enter(self, epoch: object) -> None:
-        """Keep free slots for an epoch that begins."""
+        """Keep free slots for an epoch that begins; take over those of the epoch that ended last.
+
+        Args:
+            epoch: Anything that stands for it; `leave` is told the same.
+        """
         self._epochs.add(epoch)
         self._idle_nbytes = IDLE_NBYTES
+        last = None if _last is None else _last()
+        if last is None or last is self:
+            return
+        slots = last._give()  # noqa: SLF001  # another of this class
+        if last._allocate is self._allocate:  # noqa: SLF001  # or it is memory of another kind
+            with self._lock:
+                for slot in slots:
+                    self._put_free(slot)
 
     def leave(self, epoch: object) -> None:
         """Keep few free slots after the end of an epoch, unless another goes on.  Idempotent."""
+        global _last  # noqa: PLW0603  # of the process, since memory is
         self._epochs.discard(epoch)
+        if self._epochs:
+            return
         self._settle()
+        last = None if _last is None else _last()
+        if last is not self:
+            _last = weakref.ref(self)
+            if last is not None:
+                last._give()  # noqa: SLF001  # another of this class
 
     def clear(self) -> None:
         """Keep no free slot: what comes back is dropped, until an epoch begins."""
@@ -258,6 +283,19 @@ class Ring:
         self._returned.append(lease)
         if not self._epochs:  # nobody is going to look
             self._settle()
+
+    def _give(self) -> list[Slot]:
+        """Return the free slots, which are the caller's then; none if an epoch needs them."""
+        # Tried, never waited for: a finalizer may be the caller, inside any lock.
+        if self._epochs or not self._lock.acquire(blocking=False):
+            return []
+        try:
+            slots = [slot for _, slot in self._free]
+            self._free.clear()
+            self._free_nbytes = 0
+            return slots
+        finally:
+            self._lock.release()
 
     def _settle(self) -> None:
         """Move what came back to FREE, and drop what is not to be kept, unless that must wait."""
