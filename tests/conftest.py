@@ -1,29 +1,69 @@
-"""Fixtures that every test may use: threads that can neither outlive nor hang a test."""
+"""Fixtures that every test may use: threads that can neither outlive nor hang a test.
+
+What blocks waits for `PATIENCE` at the most, in a thread of `spawn`.  A test that hangs all the
+same fails after `TEST_LIMIT`, and pytest's ``faulthandler_timeout`` ends the process some minutes
+later, should even that not help.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
 import sysconfig
 import threading
 import time
+import traceback
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from patience import PATIENCE, PAUSE
+
+__all__ = ["PATIENCE", "PAUSE"]
 
 from threadloader import memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-PATIENCE = 120.0  # seconds before a blocked call counts as a deadlock
+TEST_LIMIT = 4 * PATIENCE  # seconds: three blocked calls inside each other, and the threads' ends
 
 # Machines of CI are slow and shared: an example may take its time, and no test is timed.
 settings.register_profile(
     "threadloader", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("threadloader")
+
+
+def _stacks() -> str:
+    """Return where every thread is, by its innermost calls."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"{names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame, 12))}"
+        for ident, frame in sys._current_frames().items()  # noqa: SLF001  # documented
+    )
+
+
+@pytest.fixture(autouse=True)
+def a_test_that_hangs_fails() -> Iterator[None]:
+    """Fail a test whose main thread is blocked, where pytest could only end the process.
+
+    That would be the end of a worker of xdist's, with a word about neither the test nor the others
+    that it still had.  Signals run handlers in the main thread alone, and not on Windows.
+    """
+
+    def fail(*_: object) -> None:
+        pytest.fail(f"took longer than {TEST_LIMIT:.0f} seconds\n{_stacks()}", pytrace=False)
+
+    if not hasattr(signal, "SIGALRM") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, TEST_LIMIT)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +82,13 @@ def no_thread_is_left_behind() -> Iterator[None]:
     """
     before = set(threading.enumerate())
     yield
+    deadline = time.monotonic() + PATIENCE
     for thread in set(threading.enumerate()) - before:
         if thread.name.startswith("test-"):
             continue  # of `spawn`: what it waits for is what the test is about
-        deadline = time.monotonic() + PATIENCE
         while thread.ident is None and time.monotonic() < deadline:
             time.sleep(0.01)  # it is being started by another that ends
-        thread.join(PATIENCE)
+        thread.join(max(0.0, deadline - time.monotonic()))
         assert not thread.is_alive(), f"{thread.name} is still running"
 
 

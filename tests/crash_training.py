@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SAMPLES, BATCH, EPOCHS = 40, 4, 3
-LIMIT = 20.0  # seconds after which a life is stuck; it ends with every thread's stack
 FIRST, LATER = 1, 2  # seeds of a training that begins, and of one that goes on
 
 torch: Any = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
@@ -78,7 +77,8 @@ class Training:
     """One life of a training.
 
     Args:
-        order: What is trained in which folder, and when this life ends.
+        order: What is trained in which folder, when this life ends, and the seconds after which
+            it is stuck and ends with every thread's stack.
         tell: Called after each batch.
     """
 
@@ -148,7 +148,7 @@ class Training:
 def live(order: Mapping[str, Any], told: int) -> NoReturn:
     """Be the child: train, and end without what an interpreter does at its end."""
     try:
-        faulthandler.dump_traceback_later(LIMIT, exit=True)
+        faulthandler.dump_traceback_later(order["limit"], exit=True)
         Training(order, tell=lambda: os.write(told, b".")).train()
     except BaseException:  # noqa: BLE001  # whatever it is, the child must not read orders
         traceback.print_exc()

@@ -15,6 +15,7 @@ from threading import Condition, Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["NOT_THERE", "FakeDevice", "OutOfMemoryError"]
 
 NOT_THERE = 0xA5  # every byte on the device to which no copy has finished
-LIMIT = 20.0  # seconds that a copy is held at the most, lest a failed test hangs
 
 
 class OutOfMemoryError(RuntimeError):
@@ -133,7 +133,7 @@ class FakeDevice:
     def await_waiter(self) -> None:
         """Wait until a thread waits for a copy that is held."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self.waiting, LIMIT), "nobody waits for a copy"
+            assert self._changed.wait_for(lambda: self.waiting, PATIENCE), "nobody waits for a copy"
 
     def may_raise(self, name: str) -> None:
         if name in self.errors:
@@ -185,7 +185,7 @@ class FakeDevice:
         with self._changed:
             self.waiting += 1
             self._changed.notify_all()
-            assert self._changed.wait_for(lambda: not self.held, LIMIT)
+            assert self._changed.wait_for(lambda: not self.held, PATIENCE)
             self.waiting -= 1
         self.finish(event.behind)
 

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("PIL", reason="the demo decodes images with Pillow")
 pytest.importorskip("rich", reason="the demo draws with rich")
 
+from conftest import PATIENCE
 from PIL import Image
 
 from threadloader import _torch
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TINY = ["--seconds", "0.05", "--batch-size", "4", "--size", "8", "--threads", "2"]
-PATIENCE = 60.0  # seconds before a program counts as hanging
 
 needs_torch = pytest.mark.skipif(not _torch.AVAILABLE, reason="compares with torch")
 posix = pytest.mark.skipif(sys.platform == "win32", reason="modes and signals of POSIX")

@@ -49,7 +49,7 @@ def test_out_of_order_close_may_come_at_any_look_at_the_window(
     iterator = iter(make(range(1000), 1, in_order=False, prefetch=4))
     kind = Looking("OpenBatch", (), {})
     monkeypatch.setattr(epoch_module, "OpenBatch", kind)
-    told = spawn(error_of, [iterator]).result(3 * PATIENCE)
+    told = spawn(error_of, [iterator]).result(PATIENCE)
     assert closed == [look]
     assert isinstance(told, ClosedError)
 

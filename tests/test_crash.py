@@ -95,7 +95,7 @@ class Trainings:
         self.state, self.log = folder / "state.json", folder / "log.jsonl"
         self.rng = rng
         self.numbers = {KEPT: [2], CHANGING: [0, 1, 2, 3, 5, 7]}.get(str(threads), [threads])
-        self.same = same | {"folder": str(folder), "persistent": threads == KEPT}
+        self.same = same | {"folder": str(folder), "persistent": threads == KEPT, "limit": PATIENCE}
 
     def life(self, how: dict[str, Any]) -> tuple[list[Any], bool]:
         """Return what one life gets, and whether it comes to the end of the training."""

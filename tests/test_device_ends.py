@@ -214,7 +214,7 @@ def run(script: str) -> tuple[int, str, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=2 * PATIENCE,
         env=os.environ | {"PYTHONPATH": str(Path(threadloader.__file__).parents[1])},
     )
     return done.returncode, done.stdout.strip(), done.stderr
@@ -232,7 +232,7 @@ threading.Thread(target=lambda: [list(loader) for _ in range(10**6)], daemon=Tru
 
 @pytest.mark.parametrize("script", EXITS.values(), ids=EXITS)
 def test_the_interpreter_exits_cleanly_with(script: str, spawn: Spawn) -> None:
-    assert spawn(run, script).result(35) == (0, "", "")
+    assert spawn(run, script).result(3 * PATIENCE) == (0, "", "")
 
 
 @pytest.mark.parametrize("last", ["sampler", "copier"])
@@ -283,12 +283,12 @@ def test_a_child_that_is_forked_beside_a_copier(does: str, lock: str, spawn: Spa
 with {lock}:
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        signal.alarm({int(PATIENCE)})
         loader.device = FakeDevice()  # a thread may have held the other's lock
 if child == 0:
     {does}
 _, status = os.waitpid(child, 0)
 print(os.waitstatus_to_exitcode(status), sum(map(len, iterator)))
 """,
-    ).result(35)
+    ).result(3 * PATIENCE)
     assert (code, output) == (0, "7 96")

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from threading import Barrier, Thread
 
+from conftest import PATIENCE
+
 from threadloader.dropping import _watched, when_dropped
 
 
@@ -73,7 +75,7 @@ def test_of_threads_that_call_at_once_one_does() -> None:
         start = Barrier(4)
 
         def at_once(start: Barrier = start, call: object = call) -> None:
-            start.wait(10)
+            start.wait(PATIENCE)
             call()  # type: ignore[operator]
 
         threads = [Thread(target=at_once, name="test-at-once") for _ in range(4)]
@@ -81,7 +83,7 @@ def test_of_threads_that_call_at_once_one_does() -> None:
             thread.start()
         del thing
         for thread in threads:
-            thread.join(10)
+            thread.join(PATIENCE)
     assert len(calls) == 50
 
 

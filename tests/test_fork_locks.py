@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from conftest import PATIENCE
 
 import threadloader
 
@@ -42,7 +43,7 @@ holder.start()
 held.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(10)
+    signal.alarm({seconds})
     {does}
 _, status = os.waitpid(child, 0)
 done.set()
@@ -72,7 +73,7 @@ DOES = {
 def test_a_forked_child_does_not_wait_for_a_lock_that_was_held(
     lock: str, does: str, persistent: bool, spawn: Spawn
 ) -> None:
-    code = SCRIPT.format(lock=lock, does=DOES[does], persistent=persistent)
+    code = SCRIPT.format(lock=lock, does=DOES[does], persistent=persistent, seconds=int(PATIENCE))
     environment = os.environ | {"PYTHONPATH": str(Path(threadloader.__file__).parents[1])}
     ran = spawn(
         lambda: (
@@ -81,9 +82,9 @@ def test_a_forked_child_does_not_wait_for_a_lock_that_was_held(
                 capture_output=True,
                 text=True,
                 check=True,
-                timeout=35,
+                timeout=2 * PATIENCE,
                 env=environment,
             ).stdout
         )
     )
-    assert ran.result(50).strip() == "7", f"{-signal.SIGALRM} is a hang"
+    assert ran.result(3 * PATIENCE).strip() == "7", f"{-signal.SIGALRM} is a hang"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from conformance.pictures import picture
-from conftest import PATIENCE
+from conftest import PATIENCE, PAUSE
 from copies import make as make_copying
 from fake_device import FakeDevice
 from hypothesis import HealthCheck, given, settings
@@ -740,7 +740,7 @@ def test_statistics_can_be_asked_for_while_samples_are_left_out(spawn: Spawn) ->
 
     def watch(loader: ThreadLoader[Any]) -> int:
         seen = 0
-        while not over.is_set():
+        while not over.wait(PAUSE):
             seen = max(seen, len(loader.statistics().skipped))
         return seen
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, PAUSE
 from streams import join_workers
 
 from threadloader import ThreadLoader, get_worker_info
@@ -362,7 +362,7 @@ def test_threads_outside_of_loading_draw_valid_numbers_while_epochs_come_and_go(
 
     def draw() -> bool:
         good = True
-        while not ended.is_set():
+        while not ended.wait(PAUSE):
             numbers = [random.random(), legacy.rand(), legacy.random_sample()]
             good &= all(0 <= number < 1 for number in numbers)
             good &= -30 < random.gauss(0, 1) + legacy.normal() < 30

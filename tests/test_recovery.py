@@ -282,10 +282,14 @@ next(iterator)
 """
     run = spawn(
         lambda: subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=PATIENCE,
         )
     )
-    assert run.result(60).stdout.strip() == "ClosedError"
+    assert run.result(2 * PATIENCE).stdout.strip() == "ClosedError"
 
 
 class Afresh:

@@ -353,7 +353,7 @@ print(next(plain).tolist(), next(changed).tolist())
         env=os.environ | {"PYTHONPATH": root},
         capture_output=True,
         text=True,
-        timeout=6 * PATIENCE,
+        timeout=PATIENCE,
         check=False,
     )
     assert (child.returncode, child.stderr) == (0, "")

@@ -27,7 +27,6 @@ get_worker_info = data.get_worker_info
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 
 SIZE = 8  # samples
-LIMIT = 60.0  # seconds for an interpreter of its own
 
 each_number_of_workers = pytest.mark.parametrize("workers", [1, 2])
 
@@ -54,7 +53,7 @@ def run(script: str) -> str:
         check=False,
         cwd=Path(threadloader.__file__).parents[1],
         text=True,
-        timeout=LIMIT,
+        timeout=2 * PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -288,14 +287,14 @@ def note(name):
 def row(index):
     if index == 1:
         busy.set()
-        assert gate.wait({LIMIT})
+        assert gate.wait({PATIENCE})
     return torch.tensor(float(torch.get_num_threads()))
 class Rows:
     __len__ = lambda _: 3
     __getitem__ = lambda _, index: row(index)
 batches = iter(ThreadLoader({arguments}))
 told = [next(batches)]
-assert busy.wait({LIMIT})
+assert busy.wait({PATIENCE})
 weight = torch.ones(1, requires_grad=True)
 weight.register_hook(lambda _: note("backward"))
 (weight * told[0]).sum().backward()

@@ -18,6 +18,7 @@ pytest.importorskip("accelerate")
 import accelerate
 import torch
 from accelerate import Accelerator
+from conftest import PATIENCE
 from torch.utils.data import DataLoader
 
 from clients.points import Points, Stream, lists, model
@@ -182,7 +183,7 @@ def test_two_processes_get_what_torch_gives_them_and_resume() -> None:
     ]
     try:
         for process in processes:
-            said, _ = process.communicate(timeout=50)
+            said, _ = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, said
     finally:
         for process in processes:

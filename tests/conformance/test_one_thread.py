@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from conftest import PATIENCE
 
 import threadloader
 
@@ -93,12 +94,12 @@ def printed(script: str, threads: int, spawn: Spawn) -> list[str]:
                 capture_output=True,
                 text=True,
                 check=True,
-                timeout=40,
+                timeout=PATIENCE,
                 env=environment,
             ).stdout
         )
     )
-    return ran.result(50).split()
+    return ran.result(2 * PATIENCE).split()
 
 
 @pytest.mark.skipif(not _has_mkl(), reason="torch was built without MKL")

@@ -328,7 +328,7 @@ def test_threads_may_share_a_generator_and_make_their_own(spawn: Spawn) -> None:
         torch.rand(2, generator=torch.default_generator)
         return torch.rand(2, generator=torch.Generator().manual_seed(5))
 
-    batches = spawn(epoch, Draws(draw, 300), 7).result(3 * PATIENCE)
+    batches = spawn(epoch, Draws(draw, 300), 7).result(PATIENCE)
     assert batches == epoch(Draws(draw, 300), 0)
 
 

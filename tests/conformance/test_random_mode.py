@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from conftest import PATIENCE
 
 import threadloader
 from threadloader import rng
@@ -17,7 +18,6 @@ from threadloader._torch.random_mode import OperatorsByMode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LIMIT = 60.0  # seconds for a subprocess
 ONES = torch.ones(3)
 DRAWS: dict[str, Callable[[], torch.Tensor]] = {
     "rand": lambda: torch.rand(3),
@@ -89,7 +89,7 @@ print(batches(0) == batches(1) == batches(3))
         cwd=Path(threadloader.__file__).parents[1],
         capture_output=True,
         text=True,
-        timeout=LIMIT,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE
+from conftest import PATIENCE, PAUSE
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
@@ -219,7 +219,7 @@ def test_threads_outside_of_loading_draw_valid_numbers_while_epochs_come_and_go(
 
     def draw() -> bool:
         good = True
-        while not ended.is_set():
+        while not ended.wait(PAUSE):
             numbers = torch.rand(20)
             good &= bool((numbers >= 0).all()) and bool((numbers < 1).all())
             good &= sorted(torch.randperm(20).tolist()) == list(range(20))

@@ -23,7 +23,7 @@ from threadloader.datasets.decode_pillow import NAME
 from threadloader.datasets.images import ImageFolder
 from threadloader.errors import DataError
 
-HANG = 30.0  # seconds, for ROUND images of less than milliseconds
+HANG = 120.0  # seconds, for ROUND images of less than milliseconds
 ROUND = 100
 SIZE = (24, 20)
 JPEG = b"\xff\xd8"

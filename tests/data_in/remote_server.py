@@ -16,13 +16,13 @@ from enum import Enum
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
+from patience import PATIENCE
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from ssl import SSLContext
 
 __all__ = ["Fault", "RemoteServer", "Request", "Status", "serving"]
-
-SECONDS_TO_END = 10.0
 
 
 class Fault(Enum):
@@ -92,7 +92,7 @@ class RemoteServer:
     def wait_for(self, predicate: Callable[[], bool]) -> None:
         """Wait until something is so; fail the test if it takes too long."""
         with self.changed:
-            assert self.changed.wait_for(predicate, SECONDS_TO_END)
+            assert self.changed.wait_for(predicate, PATIENCE)
 
     def url(self, path: str) -> str:
         """Return the URL of a path."""
@@ -227,12 +227,12 @@ def serving(files: dict[str, bytes], context: SSLContext | None = None) -> Itera
     run = _run(server, context, started)
     thread = Thread(target=asyncio.run, args=(run,), name="server", daemon=True)
     thread.start()
-    loop, ended = started.result(SECONDS_TO_END)
+    loop, ended = started.result(PATIENCE)
     try:
         yield server
     finally:
         loop.call_soon_threadsafe(ended.set)
-        thread.join(SECONDS_TO_END)
+        thread.join(PATIENCE)
 
 
 async def _run(

@@ -13,6 +13,7 @@ from threading import Barrier, Semaphore
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from conftest import PATIENCE
 
 from threadloader.datasets.file_cache import FileCache
 from threadloader.errors import ClosedError, RemoteError
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from queue import SimpleQueue
 
 BLOCK = 1000  # bytes
-BOUND = 10.0  # seconds
 
 
 def block_of(number: int) -> bytes:
@@ -74,12 +74,12 @@ def test_of_all_threads_that_want_a_block_one_fetches_it(
     barrier = Barrier(16)
 
     def read() -> list[bytes]:
-        barrier.wait(BOUND)
+        barrier.wait(PATIENCE)
         return [source.read(number) for number in range(20)]
 
     read_by_all = [spawn(read) for _ in range(16)]
     for future in read_by_all:
-        assert future.result(BOUND) == [block_of(number) for number in range(20)]
+        assert future.result(PATIENCE) == [block_of(number) for number in range(20)]
     assert set(source.fetched.values()) == {1}
 
 
@@ -90,17 +90,17 @@ def test_those_who_wait_for_a_fetch_that_fails_fetch_themselves(
     begun, go = Barrier(2), Barrier(2)
 
     def fail() -> bytes:
-        begun.wait(BOUND)
-        go.wait(BOUND)
+        begun.wait(PATIENCE)
+        go.wait(PATIENCE)
         raise ConnectionResetError
 
     first = spawn(cache.read, "block", BLOCK, 0, 4, fail)
-    begun.wait(BOUND)
+    begun.wait(PATIENCE)
     second = spawn(cache.read, "block", BLOCK, 0, 4, lambda: block_of(7))
-    go.wait(BOUND)
+    go.wait(PATIENCE)
     with pytest.raises(ConnectionResetError):
-        first.result(BOUND)
-    assert second.result(BOUND) == block_of(7)[:4]
+        first.result(PATIENCE)
+    assert second.result(PATIENCE) == block_of(7)[:4]
 
 
 class Waiters(Stop):
@@ -125,8 +125,8 @@ def read_while_one_fails(
     begun, go, waiters = Barrier(2), Barrier(2), Waiters()
 
     def fail() -> NoReturn:
-        begun.wait(BOUND)
-        go.wait(BOUND)
+        begun.wait(PATIENCE)
+        go.wait(PATIENCE)
         raise error
 
     def read() -> bytes:
@@ -134,11 +134,11 @@ def read_while_one_fails(
             return cache.read("block", BLOCK, 0, 4, fetch)
 
     first = spawn(cache.read, "block", BLOCK, 0, 4, fail)
-    begun.wait(BOUND)
+    begun.wait(PATIENCE)
     others = [spawn(read) for _ in range(6)]
     for _ in others:
-        assert waiters.come.acquire(timeout=BOUND)
-    go.wait(BOUND)
+        assert waiters.come.acquire(timeout=PATIENCE)
+    go.wait(PATIENCE)
     return first, others
 
 
@@ -153,8 +153,8 @@ def test_of_those_who_wait_for_a_fetch_that_fails_one_fetches_and_keeps_the_bloc
         return block_of(7)
 
     first, others = read_while_one_fails(cache, error, fetch, spawn)
-    assert first.exception(BOUND) is error
-    assert {other.result(BOUND) for other in others} == {block_of(7)[:4]}
+    assert first.exception(PATIENCE) is error
+    assert {other.result(PATIENCE) for other in others} == {block_of(7)[:4]}
     assert fetched[7] == 1
     assert used(tmp_path) == BLOCK
 
@@ -170,9 +170,9 @@ def test_a_fetch_that_fails_for_good_fails_for_all_with_an_error_for_each(
         raise AssertionError
 
     first, others = read_while_one_fails(FileCache(tmp_path, 100 * BLOCK), error, fetch, spawn)
-    assert first.exception(BOUND) is error
+    assert first.exception(PATIENCE) is error
     error.add_note("worker 1")
-    found = [other.exception(BOUND) for other in others]
+    found = [other.exception(PATIENCE) for other in others]
     assert len({id(one) for one in found} | {id(error)}) == len(found) + 1
     for one in found:
         assert isinstance(one, RemoteError)
@@ -188,8 +188,8 @@ def test_who_waits_for_anothers_fetch_hears_that_it_is_to_stop(
     begun, go = Barrier(2), Barrier(2)
 
     def fetch() -> bytes:
-        begun.wait(BOUND)
-        go.wait(BOUND)
+        begun.wait(PATIENCE)
+        go.wait(PATIENCE)
         return block_of(1)
 
     def read() -> bytes:
@@ -199,13 +199,13 @@ def test_who_waits_for_anothers_fetch_hears_that_it_is_to_stop(
             return cache.read("block", BLOCK, 0, 4, fetch)
 
     first = spawn(cache.read, "block", BLOCK, 0, 4, fetch)
-    begun.wait(BOUND)
+    begun.wait(PATIENCE)
     second = spawn(read)
     stop.set()
     with pytest.raises(ClosedError):
-        second.result(BOUND / 2)  # the other one still fetches
-    go.wait(BOUND)
-    assert first.result(BOUND) == block_of(1)[:4]
+        second.result(PATIENCE / 2)  # the other one still fetches
+    go.wait(PATIENCE)
+    assert first.result(PATIENCE) == block_of(1)[:4]
 
 
 def interrupted(read: Callable[[], bytes], after: int) -> bool:
@@ -238,7 +238,7 @@ def test_ctrl_c_leaves_nobody_waiting_wherever_it_comes(
     source = Source(FileCache(tmp_path, 1000 * BLOCK))
     number = 1
     while interrupted(lambda: source.read(number), after=number):  # noqa: B023  # called at once
-        assert spawn(source.read, number).result(BOUND) == block_of(number)
+        assert spawn(source.read, number).result(PATIENCE) == block_of(number)
         number += 1
     assert number > 10
 
@@ -252,12 +252,12 @@ def test_the_bound_holds_while_many_threads_write(
 
     def read(thread: int) -> None:
         for turn in range(rounds):
-            start.wait(BOUND)
+            start.wait(PATIENCE)
             source.read(turn * threads + thread)
-            end.wait(BOUND)
+            end.wait(PATIENCE)
 
     for future in [spawn(read, thread) for thread in range(threads)]:
-        future.result(6 * BOUND)
+        future.result(PATIENCE)
     assert len(sizes) == rounds
     assert max(sizes) <= 20 * BLOCK
 
@@ -349,7 +349,7 @@ assert not list(Path(sys.argv[1]).iterdir())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on the size of files")
 def test_a_full_disk_costs_one_warning_and_leaves_nothing_half_written(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], check=True, timeout=PATIENCE)
 
 
 TWO_AT_ONCE = """
@@ -371,7 +371,7 @@ for _ in range(600):
 def test_two_processes_share_a_folder(tmp_path: Path) -> None:
     commands = [[sys.executable, "-c", TWO_AT_ONCE, str(tmp_path), seed] for seed in "ab"]
     processes = [subprocess.Popen(command) for command in commands]
-    assert [process.wait(60) for process in processes] == [0, 0]
+    assert [process.wait(PATIENCE) for process in processes] == [0, 0]
     assert used(tmp_path) <= 100_000 * (1 + 2 / 16)
     assert not list(tmp_path.glob("*.partial"))
 
@@ -384,12 +384,12 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(
     begun, go = Barrier(2), Barrier(2)
 
     def fetch() -> bytes:
-        begun.wait(BOUND)
-        go.wait(BOUND)
+        begun.wait(PATIENCE)
+        go.wait(PATIENCE)
         return block_of(1)
 
     in_parent = spawn(cache.read, "block", BLOCK, 0, 4, fetch)
-    begun.wait(BOUND)
+    begun.wait(PATIENCE)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, 3.12
         child = os.fork()
@@ -397,6 +397,6 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent(
         data = cache.read("block", BLOCK, 0, 4, lambda: block_of(1))
         os._exit(data != block_of(1)[:4])
     waited = spawn(os.waitpid, child, 0)
-    assert waited.result(BOUND)[1] == 0
-    go.wait(BOUND)
-    assert in_parent.result(BOUND) == block_of(1)[:4]
+    assert waited.result(PATIENCE)[1] == 0
+    go.wait(PATIENCE)
+    assert in_parent.result(PATIENCE) == block_of(1)[:4]

@@ -113,7 +113,7 @@ def closed_names(log: list[str]) -> Callable[[Handle], None]:
 def python(code: str) -> str:
     """Return what a new interpreter prints, which must not complain."""
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

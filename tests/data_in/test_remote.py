@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from conftest import PATIENCE
 from remote_server import Fault, RemoteServer, Request, Status, serving
 
 from threadloader import ThreadLoader
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-BOUND = 10.0  # seconds
 CONTENT = random.Random(17).randbytes(200_000)
 SAMPLE = 500  # bytes
 QUICK = Retries(attempts=4, first=0.001)
@@ -38,6 +38,8 @@ PASSING = [
     *(Fault.OTHER_RANGE, Fault.SHORT_RANGE, Fault.GARBAGE),
     *(Status(408), Status(429), Status(500), Status(502), Status(503), Status(504)),
 ]
+STALLS = {Fault.HANG, Fault.STALL, Fault.DRIP}  # only a limit on time notices them
+SOON = 0.15  # seconds, such a limit; a busy machine may be late with a right answer, too
 STAYING = [
     *(Fault.WHOLE_UNSIZED, Fault.UNTOLD_RANGE, Fault.GZIP),
     *(Status(400), Status(401), Status(403), Status(404), Status(410)),
@@ -55,7 +57,7 @@ def server() -> Iterator[RemoteServer]:
 
 
 def open_data(server: RemoteServer, **options: Any) -> RemoteFile:
-    given = {"retries": QUICK, "connect_timeout": 1.0, "read_timeout": 0.15, **options}
+    given = {"retries": QUICK, "connect_timeout": PATIENCE, "read_timeout": PATIENCE, **options}
     return RemoteFile(server.url("/data.bin"), **given)
 
 
@@ -79,7 +81,7 @@ class Samples:
 def test_many_threads_read_what_is_there(
     server: RemoteServer, spawn: Callable[..., Future[Any]]
 ) -> None:
-    file = open_data(server, read_timeout=BOUND)
+    file = open_data(server)
 
     def read(seed: int) -> None:
         draw = random.Random(seed)
@@ -89,14 +91,14 @@ def test_many_threads_read_what_is_there(
             assert file.read_at(offset, count) == CONTENT[offset : offset + count]
 
     for future in [spawn(read, seed) for seed in range(16)]:
-        future.result(BOUND)
+        future.result(PATIENCE)
     assert file.size() == len(CONTENT)
     assert server.connections <= 16  # they are used again
 
 
 def test_a_long_read_is_several_ranges(server: RemoteServer) -> None:
     content = server.files["/data.bin"] = random.Random(3).randbytes(9 << 20)
-    file = open_data(server, read_timeout=BOUND)
+    file = open_data(server)
     assert file.read_at(5, len(content) - 10) == content[5:-5]
     assert len(server.requests) == 3
 
@@ -139,23 +141,23 @@ def test_an_empty_file_has_no_bytes(server: RemoteServer) -> None:
 @pytest.mark.parametrize("fault", PASSING, ids=name_of)
 def test_a_fault_that_passes_is_not_noticed(server: RemoteServer, fault: Fault | Status) -> None:
     server.plan = at_first(fault)
-    assert open_data(server).read_at(1000, SAMPLE) == CONTENT[1000 : 1000 + SAMPLE]
-    assert len(server.requests) == 2
+    limits = {"retries": PATIENT, "read_timeout": SOON} if fault in STALLS else {}
+    assert open_data(server, **limits).read_at(1000, SAMPLE) == CONTENT[1000 : 1000 + SAMPLE]
+    assert len(server.requests) == 2 or (fault in STALLS and len(server.requests) > 2)
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=name_of)
 def test_a_fault_that_does_not_pass_is_an_error_with_url_and_offset(
-    server: RemoteServer, fault: Fault | Status
+    server: RemoteServer, fault: Fault | Status, spawn: Callable[..., Future[Any]]
 ) -> None:
     server.plan = lambda _: fault
-    file = open_data(server, retries=Retries(attempts=3, first=0.001))
-    started = time.monotonic()
+    limit = SOON if fault in STALLS else PATIENCE
+    file = open_data(server, retries=Retries(attempts=3, first=0.001), read_timeout=limit)
     with pytest.raises(RemoteError, match="after 3 tries") as raised:
-        file.read_at(1000, SAMPLE)
-    assert time.monotonic() - started < 3.0
+        spawn(file.read_at, 1000, SAMPLE).result(PATIENCE)
     assert (raised.value.path, raised.value.offset) == (server.url("/data.bin"), 1000)
     assert isinstance(raised.value.__cause__, Exception)
-    assert len(server.requests) == 3
+    server.wait_for(lambda: len(server.requests) == 3)
 
 
 @pytest.mark.parametrize("fault", STAYING, ids=name_of)
@@ -193,18 +195,23 @@ def test_a_connection_that_the_server_closes_is_no_failure(
     assert server.connections == 5
 
 
-def test_the_server_says_when_to_come_back(server: RemoteServer) -> None:
-    server.plan = at_first(Status(429, (("Retry-After", "1"),)))
+def test_the_server_says_when_to_come_back(
+    server: RemoteServer, spawn: Callable[..., Future[Any]]
+) -> None:
+    server.plan = at_first(Status(429, (("Retry-After", "1000"),)))
+    file = open_data(server, retries=Retries(attempts=2, first=0.0, longest=0.4))
     started = time.monotonic()
-    open_data(server, retries=Retries(attempts=2, first=0.0, longest=0.4)).read_at(0, 1)
-    assert 0.4 <= time.monotonic() - started < 1.0  # up to our own limit
+    spawn(file.read_at, 0, 1).result(PATIENCE)
+    assert time.monotonic() - started >= 0.4  # up to our own limit
     server.requests.clear()
     server.plan = at_first(Status(503, (("Retry-After", "Wed, 21 Oct 2015 07:28:00 GMT"),)))
     open_data(server, retries=Retries(attempts=2, first=0.0)).read_at(0, 1)  # long ago
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how long a backlog is differs")
-def test_a_connection_that_does_not_come_about_is_given_up_in_time() -> None:
+def test_a_connection_that_does_not_come_about_is_given_up_in_time(
+    spawn: Callable[..., Future[Any]],
+) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
         port = deaf.getsockname()[1]
         full = [socket.socket() for _ in range(4)]
@@ -213,10 +220,8 @@ def test_a_connection_that_does_not_come_about_is_given_up_in_time() -> None:
             caller.connect_ex(("127.0.0.1", port))
         once = Retries(attempts=1)
         file = RemoteFile(f"http://127.0.0.1:{port}/", connect_timeout=0.2, retries=once)
-        started = time.monotonic()
         with pytest.raises(RemoteError, match="timed out"):
-            file.read_at(0, 1)
-        assert time.monotonic() - started < 3.0
+            spawn(file.read_at, 0, 1).result(PATIENCE)  # the system gives up after 130 seconds
         for caller in full:
             caller.close()
 
@@ -286,10 +291,10 @@ MIXED = [
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_each_sample_arrives_once_whatever_happens(server: RemoteServer, seed: int) -> None:
     server.plan = random_faults(seed, *MIXED)
-    samples = Samples(open_data(server, retries=PATIENT))
+    samples = Samples(open_data(server, retries=PATIENT, read_timeout=SOON))
     seen = []
     with ThreadLoader(
-        samples, 16, shuffle=True, seed=seed, threads=16, output="numpy", timeout=BOUND
+        samples, 16, shuffle=True, seed=seed, threads=16, output="numpy", timeout=PATIENCE
     ) as loader:
         for data, indices in loader:
             for row, index in zip(data, indices.tolist(), strict=True):
@@ -306,7 +311,7 @@ def test_a_sample_that_can_not_be_read_is_an_error_and_all_others_arrive(
     server.plan = lambda request: Status(503) if request.first == lost else None
     samples = Samples(open_data(server))
     seen, errors = [], []
-    with ThreadLoader(samples, None, threads=16, output="numpy", timeout=BOUND) as loader:
+    with ThreadLoader(samples, None, threads=16, output="numpy", timeout=PATIENCE) as loader:
         batches = iter(loader)
         while True:
             try:
@@ -329,7 +334,7 @@ def test_closing_the_file_ends_waiting_for_the_next_try(
     file.close()
     for read in reads:
         with pytest.raises(ClosedError):
-            read.result(BOUND)
+            read.result(PATIENCE)
     server.plan = lambda _: None
     assert file.read_at(0, 10) == CONTENT[:10]
 
@@ -368,7 +373,7 @@ def test_a_copy_reads_on_connections_of_its_own(server: RemoteServer, *, shared:
 
 
 def test_open_file_reads_urls(server: RemoteServer) -> None:
-    file = open_file(server.url("/data.bin"), read_timeout=1.0)
+    file = open_file(server.url("/data.bin"), read_timeout=PATIENCE)
     assert file.read_at(3, 4) == CONTENT[3:7]
     assert file.path == server.url("/data.bin")
 
@@ -377,7 +382,7 @@ def test_files_opened_together_share_connections(server: RemoteServer, tmp_path:
     local = tmp_path / "a.tar"
     local.write_bytes(CONTENT)
     urls = [server.url("/data.bin")] * 5
-    files = open_files([*urls, local], read_timeout=1.0)
+    files = open_files([*urls, local], read_timeout=PATIENCE)
     assert [file.read_at(3, 4) for file in files] == [CONTENT[3:7]] * 6
     assert server.connections == 1
     assert [file.size() for file in open_files([local])] == [len(CONTENT)]
@@ -387,7 +392,7 @@ def test_files_opened_together_share_connections(server: RemoteServer, tmp_path:
 def test_a_forked_child_reads_on_connections_of_its_own(
     server: RemoteServer, spawn: Callable[..., Future[Any]]
 ) -> None:
-    file = open_data(server, read_timeout=BOUND)
+    file = open_data(server)
     file.read_at(0, 10)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, 3.12
@@ -399,7 +404,7 @@ def test_a_forked_child_reads_on_connections_of_its_own(
         finally:
             os._exit(status)
     assert file.read_at(10, 10) == CONTENT[10:20]
-    assert spawn(os.waitpid, child, 0).result(BOUND)[1] == 0
+    assert spawn(os.waitpid, child, 0).result(PATIENCE)[1] == 0
     assert file.read_at(30, 10) == CONTENT[30:40]
     by_offset = {request.first: request.connection for request in server.requests}
     assert by_offset[0] == by_offset[10] == by_offset[30] != by_offset[20]
@@ -407,7 +412,7 @@ def test_a_forked_child_reads_on_connections_of_its_own(
 
 def test_what_was_read_is_read_from_the_cache(server: RemoteServer, tmp_path: Path) -> None:
     server.etags["/data.bin"] = '"1"'
-    options = {"cache_folder": tmp_path, "read_timeout": BOUND}
+    options = {"cache_folder": tmp_path}
     assert open_data(server, **options).read_at(5, 1000) == CONTENT[5:1005]
     asked = len(server.requests)
     again = open_data(server, **options)
@@ -424,7 +429,7 @@ def test_many_threads_ask_for_each_block_once(
 ) -> None:
     content = server.files["/data.bin"] = random.Random(3).randbytes(9 << 20)
     server.etags["/data.bin"] = '"1"'
-    file = open_data(server, cache_folder=tmp_path, read_timeout=BOUND)
+    file = open_data(server, cache_folder=tmp_path)
     file.size()
 
     def read(seed: int) -> None:
@@ -434,7 +439,7 @@ def test_many_threads_ask_for_each_block_once(
             assert file.read_at(offset, SAMPLE) == content[offset : offset + SAMPLE]
 
     for future in [spawn(read, seed) for seed in range(16)]:
-        future.result(BOUND)
+        future.result(PATIENCE)
     assert len(server.requests) == 1 + 3
 
 
@@ -461,7 +466,7 @@ def test_a_cache_folder_that_can_not_be_written_costs_one_warning(
     place = tmp_path / "file"
     place.write_text("no folder")
     server.etags["/data.bin"] = '"1"'
-    file = open_data(server, cache_folder=place, read_timeout=BOUND)
+    file = open_data(server, cache_folder=place)
     with pytest.warns(RuntimeWarning, match="cache folder"):
         assert file.read_at(0, SAMPLE) == CONTENT[:SAMPLE]
     assert file.read_at(70_000, SAMPLE) == CONTENT[70_000:][:SAMPLE]  # without another warning

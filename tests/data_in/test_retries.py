@@ -10,6 +10,7 @@ from http.client import IncompleteRead, RemoteDisconnected
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from conftest import PATIENCE
 
 from threadloader.datasets.parts import TransferError
 from threadloader.datasets.retries import GaveUpError, Retries, is_transient, retry
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = Retries(attempts=5, first=0.0)
 FOR_EVER = Retries(attempts=2, first=1000.0, longest=1000.0)
-BOUND = 10.0  # seconds
 
 
 class Flaky:
@@ -175,10 +175,10 @@ def test_a_stop_ends_the_waiting(spawn: Callable[..., Future[Any]]) -> None:
         raise TimeoutError
 
     waiting = spawn(retry, read, FOR_EVER, stop)
-    assert wait([failed], BOUND)
+    assert wait([failed], PATIENCE)
     stop.set()
     with pytest.raises(ClosedError):
-        waiting.result(BOUND)
+        waiting.result(PATIENCE)
 
 
 def test_the_end_of_a_worker_ends_its_waiting(spawn: Callable[..., Future[Any]]) -> None:
@@ -193,10 +193,10 @@ def test_the_end_of_a_worker_ends_its_waiting(spawn: Callable[..., Future[Any]])
             retry(read, FOR_EVER)
 
     waiting = spawn(work)
-    assert wait([failed], BOUND)
+    assert wait([failed], PATIENCE)
     stop.set()
     with pytest.raises(ClosedError):
-        waiting.result(BOUND)
+        waiting.result(PATIENCE)
 
 
 def test_nothing_is_tried_after_a_stop() -> None:
@@ -212,7 +212,7 @@ def test_a_stop_wakes_all_that_wait_for_it(spawn: Callable[..., Future[Any]]) ->
     stop, other = Stop(), Stop()
     waiting = [spawn(wait, [other, stop], 1000.0) for _ in range(8)]
     stop.set()
-    assert all(future.result(BOUND) for future in waiting)
+    assert all(future.result(PATIENCE) for future in waiting)
     assert wait([stop], 1000.0)  # and those that come late
 
 

@@ -61,7 +61,7 @@ def test_any_sample_is_read_by_its_range(server: RemoteServer, threads: int, spa
         dataset.close()
         return found
 
-    assert sorted(spawn(read).result(3 * PATIENCE)) == list(range(COUNT))
+    assert sorted(spawn(read).result(PATIENCE)) == list(range(COUNT))
 
 
 def test_the_index_of_a_shard_behind_a_url_is_kept_in_the_cache_folder(
@@ -165,4 +165,4 @@ def test_shards_are_streamed(server: RemoteServer, threads: int, ending: str, sp
         stream.close()
         return found
 
-    assert sorted(spawn(read).result(3 * PATIENCE)) == list(range(COUNT))
+    assert sorted(spawn(read).result(PATIENCE)) == list(range(COUNT))

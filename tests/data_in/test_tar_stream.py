@@ -248,7 +248,7 @@ def test_rank_and_world_size_come_from_torch_distributed(folder: Path) -> None:
         )
         for rank in range(2)
     ]
-    outputs = [process.communicate(timeout=60) for process in processes]
+    outputs = [process.communicate(timeout=PATIENCE) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
     found = [list(map(int, output.split())) for output, _ in outputs]
     assert found[1] == [12, 13, 14, 21]

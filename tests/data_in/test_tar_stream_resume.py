@@ -142,7 +142,7 @@ def test_a_loader_resumes_from_every_batch(
                 if threads:  # in the calling thread a pass draws its seed from what was drawn
                     assert lists(resumed) == next_epoch
 
-    spawn(check).result(3 * PATIENCE)
+    spawn(check).result(PATIENCE)
 
 
 PROGRAM = """

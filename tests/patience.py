@@ -1,0 +1,11 @@
+"""How long a test waits for what should come at once; apart from `conftest`, for children too."""
+
+from __future__ import annotations
+
+# Seconds before a blocked call counts as a deadlock.  Nothing is timed by it: a test that passes
+# does not wait, and on a machine that is busy with other things seconds are soon gone.
+PATIENCE = 120.0
+
+# Seconds between two goes of a thread that does something again and again beside what is tested:
+# without them it would keep the processor, and on an ordinary build the GIL, from the others.
+PAUSE = 0.001
