@@ -19,6 +19,8 @@ from filelock import FileLock  # virtualenv, which nox needs, brings it
 
 nox.needs_version = ">=2025.2.9"
 # Not uv: it does not read pip's configuration, where a machine may say that it has torch on disk.
+# Not venv: through a link to python3.13t it makes an environment that can find no library.  And
+# virtualenv finds the interpreter behind a wrapper or a link, and refuses one of another build.
 nox.options.default_venv_backend = "virtualenv"
 nox.options.reuse_venv = "yes"
 
@@ -49,6 +51,15 @@ def tests(session: nox.Session) -> None:
     # Damaged files take a minute: they are read once with a GIL, on 3.11, and once without.
     fuzz = ["test_image_fuzz.py", "test_tar_fuzz.py"] if session.python == "3.13" else []
     run_pytest(session, *(f"--ignore=tests/data_in/{name}" for name in fuzz))
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """Run the tests of the package's own modules, without torch, on the Python that runs nox."""
+    install(session, ".[demo,zstd]", "test")
+    # Those right in tests/.  Its folders hold what takes long: comparisons with torch, all formats
+    # and ways in which data comes, and other packages.
+    run_pytest(session, *map(str, sorted(Path("tests").glob("test_*.py"))))
 
 
 @nox.session(python=list(TORCH))
@@ -168,7 +179,7 @@ def install(session: nox.Session, project: str | None, *groups: str) -> None:
         project: The project with its extras, as pip takes it, or None for groups alone.
         groups: Names in ``[dependency-groups]``.
     """
-    if session.python == "3.13t":
+    if project and (session.python or HERE) == "3.13t":
         groups = (*groups, "py313t")
     wanted = [project] if project else []
     wanted += [requirement for name in groups for requirement in group(name)]

@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 TEST_LIMIT = 4 * PATIENCE  # seconds: three blocked calls inside each other, and the threads' ends
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell without job control starts what is in the background so, and children inherit it:
+    # tests of Ctrl-C would interrupt nobody.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Machines of CI are slow and shared: an example may take its time, and no test is timed.
 settings.register_profile(
     "threadloader", deadline=None, suppress_health_check=[HealthCheck.too_slow]
