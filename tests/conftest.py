@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from patience import PATIENCE, PAUSE
 
-__all__ = ["PATIENCE", "PAUSE"]
+__all__ = ["PATIENCE", "PAUSE", "TEST_LIMIT"]
 
 from threadloader import memory
 

@@ -6,6 +6,7 @@ import ast
 from pathlib import Path
 
 import pytest
+from conftest import PATIENCE, TEST_LIMIT
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "threadloader"
@@ -16,6 +17,7 @@ WAITS = {"wait", "wait_for", "join", "acquire", "sleep"}
 OF_THE_PROCESS = {"_watched", "_called_at_exit"}  # what weak references, and the exit, need
 MUTABLE = {"list", "dict", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter"}
 VAGUE = {"utils", "util", "common", "misc", "helpers", "base", "manager", "core"}
+BOUNDED = {"result", "exception", "wait", "join", "acquire", "poll", "communicate", "run"}
 TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install nox && .venv/bin/nox"
 
 every_module = pytest.mark.parametrize(
@@ -135,6 +137,30 @@ def test_a_module_keeps_no_mutable_state(path: Path) -> None:
         if name not in {"__all__", *OF_THE_PROCESS} and not table:
             assert not isinstance(value, ast.List | ast.Dict | ast.Set), f"{name} = [...]"
             assert _called(value) not in MUTABLE, f"{name} = {_called(value)}(...)"
+
+
+def test_what_blocks_in_a_test_is_waited_for_with_patience() -> None:
+    """Seconds that are enough on an idle machine are not on a busy one; a pause may be short."""
+    impatient = [
+        f"{path.relative_to(ROOT)}, line {call.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for name, call in _calls(_parse(path))
+        if name in BOUNDED and any(limit >= 1 for limit in _limits(call))
+    ]
+    assert not impatient, "conftest.PATIENCE bounds what hangs"
+
+
+def _limits(call: ast.Call) -> list[float]:
+    """Return the time limits of a call that are written as numbers."""
+    values = [*call.args[:1], *(key.value for key in call.keywords if key.arg == "timeout")]
+    numbers = [value.value for value in values if isinstance(value, ast.Constant)]
+    return [number for number in numbers if isinstance(number, int | float)]
+
+
+def test_a_hang_fails_its_test_before_pytest_ends_the_process(
+    request: pytest.FixtureRequest,
+) -> None:
+    assert float(request.config.getini("faulthandler_timeout")) >= TEST_LIMIT + PATIENCE
 
 
 @pytest.mark.parametrize("name", ["README.md", ".ci/run"])

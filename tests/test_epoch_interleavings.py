@@ -9,6 +9,7 @@ import queue
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from conftest import PATIENCE
 
 from threadloader import (
     ClosedError,
@@ -94,7 +95,14 @@ SWITCHED = [module.__file__ for module in (collate, epoch, pool, progress, ring,
 
 def _explore(scenario: Callable[[], None], iterations: int = 25) -> None:
     for strategy in ("random", "pct"):
-        it.explore(scenario, iterations=iterations, strategy=strategy, seed=0, include=SWITCHED)
+        it.explore(
+            scenario,
+            timeout=PATIENCE,
+            iterations=iterations,
+            strategy=strategy,
+            seed=0,
+            include=SWITCHED,
+        )
 
 
 def test_every_batch_is_delivered_in_order() -> None:

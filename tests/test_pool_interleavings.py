@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from conftest import PATIENCE
 
 from threadloader import ClosedError
 from threadloader import pool as pool_module
@@ -79,7 +80,7 @@ def test_work_that_meets_a_thread_going_idle_is_run(strategy: str) -> None:
             ran.wait()
         _end(pool)
 
-    it.explore(scenario, iterations=100, strategy=strategy, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=100, strategy=strategy, seed=0)
 
 
 @pytest.mark.parametrize("strategy", ["random", "pct"])
@@ -100,7 +101,7 @@ def test_two_threads_are_woken_for_two_jobs(strategy: str) -> None:
             there.wait()
         _end(pool)
 
-    it.explore(scenario, iterations=60, strategy=strategy, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=60, strategy=strategy, seed=0)
 
 
 @pytest.mark.parametrize("strategy", ["random", "pct"])
@@ -117,7 +118,7 @@ def test_a_wake_takes_no_thread_from_a_put(strategy: str) -> None:
         waker.join()
         _end(pool)
 
-    it.explore(scenario, iterations=60, strategy=strategy, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=60, strategy=strategy, seed=0)
 
 
 def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> None:
@@ -139,7 +140,12 @@ def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> 
 
     for strategy in ("random", "pct"):
         it.explore(
-            scenario, iterations=300, strategy=strategy, seed=0, include=[pool_module.__file__]
+            scenario,
+            timeout=PATIENCE,
+            iterations=300,
+            strategy=strategy,
+            seed=0,
+            include=[pool_module.__file__],
         )
 
 
@@ -150,7 +156,7 @@ def test_stop_ends_threads_that_are_going_idle(strategy: str) -> None:
         pool.put(Jobs(ignore, ignore))
         _end(pool)
 
-    it.explore(scenario, iterations=100, strategy=strategy, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=100, strategy=strategy, seed=0)
 
 
 def test_stop_ends_threads_whatever_is_put_and_woken_meanwhile() -> None:
@@ -164,7 +170,7 @@ def test_stop_ends_threads_whatever_is_put_and_woken_meanwhile() -> None:
             thread.join()
         pool.join()
 
-    it.explore(scenario, iterations=100, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=100, seed=0)
 
 
 def test_stop_against_stop_ends_the_threads() -> None:
@@ -175,7 +181,7 @@ def test_stop_against_stop_ends_the_threads() -> None:
         _end(pool)
         other.join()
 
-    it.explore(scenario, iterations=100, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=100, seed=0)
 
 
 def test_dropping_the_pool_ends_threads_that_are_going_idle() -> None:
@@ -184,7 +190,7 @@ def test_dropping_the_pool_ends_threads_that_are_going_idle() -> None:
         pool.put(Jobs(ignore, ignore))
         del pool
 
-    it.explore(scenario, iterations=100, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=100, seed=0)
 
 
 def test_jobs_start_in_the_order_of_their_works() -> None:
@@ -211,7 +217,7 @@ def test_jobs_start_in_the_order_of_their_works() -> None:
         _end(pool)
         assert claimed == list("aabbcc")
 
-    it.explore(scenario, iterations=60, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=60, seed=0)
 
 
 def test_one_thread_going_idle_against_a_put_under_every_schedule() -> None:
@@ -227,6 +233,7 @@ def test_one_thread_going_idle_against_a_put_under_every_schedule() -> None:
 
     result = it.explore(
         scenario,
+        timeout=PATIENCE,
         iterations=20_000,
         strategy="dfs",
         granularity="line",
