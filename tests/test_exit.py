@@ -301,7 +301,7 @@ class Waiting(Numbers):
     def __getitem__(self, index):
         if index == 6 and not self.again:
             asked.wait()
-            time.sleep(0.2)
+            time.sleep(0.5)
             say("waiting")
             time.sleep({seconds})
         return index
