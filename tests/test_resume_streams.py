@@ -91,6 +91,154 @@ class OnIterator:
         return iterator
 
 
+class Remade(Counter):
+    """Its own iterator, which has no place and no state before ``__iter__`` makes one."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        del self.state
+
+    def __iter__(self) -> Remade:
+        self.state = {"at": 0, "passes": [0]}
+        return self
+
+    def __next__(self) -> int:
+        return self.step()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state.update(state)
+
+
+class Wraps:
+    """Its own iterator, which gives the items of an iterator that ``__iter__`` makes."""
+
+    def __init__(self, size: int) -> None:
+        self.inner = OnIterator(size)
+
+    def __iter__(self) -> Wraps:
+        self.iterator = iter(self.inner)
+        return self
+
+    def __next__(self) -> int:
+        return 2 * next(self.iterator)
+
+    def state_dict(self) -> Any:
+        return {"inner": self.iterator.state_dict()}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.iterator.load_state_dict(state["inner"])
+
+
+class Waits(Remade):
+    """Its own iterator, whose ``__iter__`` goes to the place that was loaded, like litdata's."""
+
+    waiting: Any = None
+
+    def __iter__(self) -> Waits:
+        self.state = self.waiting or {"at": 0, "passes": [0]}
+        self.waiting = None
+        return self
+
+    def load_state_dict(self, state: Any) -> None:
+        self.waiting = state
+
+
+class GoesBoth(Remade):
+    """Its own iterator, which goes to a place that is loaded at once, and in ``__iter__``, too."""
+
+    waiting: Any = None
+
+    def __iter__(self) -> GoesBoth:
+        self.state = self.waiting or {"at": 0, "passes": [0]}
+        self.waiting = None
+        return self
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state, self.waiting = state, dict(state)
+
+
+class Stays(Itself):
+    """Its own iterator, which has one pass: it stays at its end."""
+
+    def __iter__(self) -> Stays:
+        return self
+
+
+class CountsPasses:
+    """Its state is the pass, which ``__iter__`` counts; the place is its iterator's."""
+
+    passes = 0
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Itself:
+        iterator = Itself(self.size)
+        iterator.state["passes"][0] = self.passes
+        self.passes += 1
+        return iter(iterator)
+
+    def state_dict(self) -> Any:
+        return {"passes": self.passes - 1}  # of the pass that was begun
+
+    def load_state_dict(self, state: Any) -> None:
+        self.passes = state["passes"]
+
+
+class Prepares:
+    """Begins a pass to tell its state, and has the next ``__iter__`` return it.
+
+    So does torchdata's ``nodes.Loader``.
+    """
+
+    prepared = False
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.counter: Any = None
+        self.waiting: Any = None
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.prepared:
+            self.counter = Itself(self.size)
+            iter(self.counter)
+            if self.waiting is not None:
+                self.counter.load_state_dict(self.waiting)
+            if self.counter.state["at"] == self.size:
+                self.counter.state["at"] = 0
+            self.waiting = None
+        self.prepared = False
+        return (row for row in _steps(self.counter))
+
+    def state_dict(self) -> Any:
+        if self.counter is None:
+            iter(self)
+            self.prepared = True
+        return self.counter.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.waiting = state
+
+
+def _steps(counter: Counter) -> Iterator[int]:
+    while counter.state["at"] < counter.size:
+        yield counter.step()
+
+
+class NeedsArguments(Rows):
+    """Its methods are for a loader of its own, like those of litdata's ``StreamingDataset``."""
+
+    def state_dict(self, yielded: int) -> Any:
+        return {"yielded": yielded}
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError(state)
+
+
+each_other_kind = pytest.mark.parametrize(
+    "kind",
+    [Remade, Wraps, Waits, GoesBoth, Stays, CountsPasses, Prepares, NeedsArguments],
+)
 each_kind = pytest.mark.parametrize("kind", [OnDataset, OnIterator, Itself])
 
 
@@ -147,6 +295,37 @@ def test_from_every_state_the_rest_and_all_later_epochs_are_the_same(
         return make(kind(8), **arguments)
 
     spawn(check_each_state, made).result(PATIENCE)
+
+
+@each_other_kind
+@each_number_of_steps
+@each_number_of_threads
+@pytest.mark.parametrize("arguments", [{}, {"persistent_workers": True}, {"transform": int}])
+def test_whenever_its_state_is_there_and_is_taken_over_it_goes_on(
+    kind: Any, steps: int, threads: int, arguments: dict[str, Any], spawn: Spawn
+) -> None:
+    arguments = {"prefetch": 16, "threads": threads, "snapshot_every_n_steps": steps} | arguments
+    if not threads:
+        arguments.pop("persistent_workers", None)
+
+    def made() -> ThreadLoader[Any]:
+        return make(kind(8), **arguments)
+
+    spawn(check_each_state, made).result(PATIENCE)
+
+
+@each_number_of_threads
+def test_a_state_that_can_t_be_told_raises_after_the_first_batch(
+    threads: int, spawn: Spawn
+) -> None:
+    class Fails(Remade):
+        def state_dict(self) -> Any:
+            raise LookupError("no state")
+
+    with make(Fails(8), threads=threads) as loader:
+        iterator = iter(loader)
+        with pytest.raises(LookupError, match="no state"):
+            spawn(next, iterator).result(PATIENCE)
 
 
 @each_number_of_threads
@@ -212,7 +391,7 @@ def transformed(row: int) -> list[float]:
     return [row, random.random(), float(sample_rng().random())]
 
 
-@pytest.mark.parametrize("kind", [OnDataset, OnIterator, Rows])
+@pytest.mark.parametrize("kind", [OnDataset, OnIterator, Rows, Remade])
 @pytest.mark.parametrize(("saving", "resuming"), [(0, 7), (2, 0), (7, 1), (3, 2)])
 def test_a_transform_draws_what_it_would_have(
     kind: Any, saving: int, resuming: int, spawn: Spawn

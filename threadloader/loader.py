@@ -307,7 +307,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         follows costs nothing for sequential and keyed orders, one permutation for torch's
         shuffle, one pass over the indices for a sampler of yours without ``load_state_dict``, and
         for such an iterable dataset it is read again up to there, with a warning.  Yours are
-        called by ``iter()``, before the object's own ``__iter__``.
+        called by ``iter()``, before the object's own ``__iter__``; that of an iterator, or of an
+        iterable dataset that is its own, after it.
 
         Raises:
             StateError: It is no state of a `ThreadLoader`, or of a newer version, or of a loader

@@ -211,5 +211,6 @@ class Position:
 def _between(mark: Mark | None) -> Mark | None:
     """Return what an iterable is like between two passes, of what it was like after one."""
     states = mark.states if mark is not None else {}
-    state = states.get("self", states.get("dataset"))
-    return None if state is None else Mark(0, 0, {"dataset": state}, whole=True)
+    if "self" in states:
+        states = {"dataset": states["self"]}
+    return Mark(0, 0, states, whole=True) if "dataset" in states else None

@@ -21,7 +21,7 @@ from threadloader.roster import Roster
 from threadloader.sampler_pass import mark_between, order_between
 from threadloader.skipping import SkippedSamples, Tally
 from threadloader.state import Begun
-from threadloader.stateful import is_stateful, restore, restore_whole, snapshot
+from threadloader.stateful import is_stateful, restore, restore_whole, snapshot, snapshot_between
 from threadloader.stats import Stats
 from threadloader.work import Worker
 
@@ -203,7 +203,7 @@ class Running:
         """
         if not is_stateful(opening.dataset) or (opening.streams and self._begun is not None):
             return None
-        return snapshot(opening.dataset)
+        return (snapshot_between if opening.streams else snapshot)(opening.dataset)
 
     def statistics(self, workers: int) -> Statistics:
         """Return what was counted so far."""

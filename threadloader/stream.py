@@ -20,13 +20,24 @@ from threadloader.pool import Errand
 from threadloader.position import Lane
 from threadloader.rng import begin_samples, end
 from threadloader.skipping import refusal
-from threadloader.stateful import is_stateful, restore, restore_whole, snapshot, states_of
+from threadloader.stateful import (
+    fresh_state,
+    is_stateful,
+    restore,
+    restore_after,
+    restore_begun,
+    restore_between,
+    restore_whole,
+    snapshot,
+    snapshot_between,
+    states_of,
+)
 from threadloader.ticket import Mark, PlannedBatch
 from threadloader.work import OpenBatch, Worker, work_inline
 from threadloader.worker import beginning_pass
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from threadloader.fetch import Cancellable, Fetched
     from threadloader.progress import Progress
@@ -89,6 +100,7 @@ class Source:
         self._pass_seed = pass_seed
         self.skipped: list[tuple[int, Exception]] = []  # rows left out of the batch read last
         self._fresh: Any = None  # the dataset's state before another was restored
+        self._ends_pass = False  # whether its own iterator, it was brought into a pass's middle
         self._iterator: Iterator[Any] | None = None
         self._started = False
         # What to leave out, until it is: batches up to a number, and some beyond.
@@ -112,34 +124,39 @@ class Source:
         states = self._restore()
         with beginning_pass(self._pass_seed):
             self._iterator = iterator = iter(self._dataset)
-        own = states.get("self", states.get("iterator"))
-        if own is not None:
-            restore("dataset's iterator", iterator, own)
+            if "iterator" in states:
+                restore("dataset's iterator", iterator, states["iterator"])
+            elif "self" in states:
+                restore_begun(iterator, states["self"])
 
-    def _restore(self) -> dict[str, Any]:
-        """Bring the dataset to where the lane is; return what was saved with it."""
+    def _restore(self) -> Mapping[str, Any]:
+        """Bring the dataset to where the lane is; return the states that its iterator may need."""
         mark = self._from
         if mark is None:
             if self._tells and self._every and is_stateful(self._dataset):
                 # Of replicas in the middle of an epoch that was broken off, nobody else knows it.
-                self._lane.first = Mark(0, 0, {"dataset": snapshot(self._dataset)})
+                state = snapshot_between(self._dataset)
+                if state is not None:
+                    self._lane.first = Mark(0, 0, {"dataset": state})
             return {}
         self._batches, self.position = mark.batches, mark.samples
+        if mark.whole:
+            restore_after(self._dataset, mark.states)
+            return {}
+        resumed = self._batches and self._goes_on
         if "dataset" in mark.states:
-            if self._batches and self._goes_on and is_stateful(self._dataset):
-                self._fresh = snapshot(self._dataset)
-            give_back = restore_whole if mark.whole else restore
-            give_back("dataset", self._dataset, mark.states["dataset"])
+            if resumed and "iterator" not in mark.states and is_stateful(self._dataset):
+                self._fresh = fresh_state(self._dataset)
+            restore_between("dataset", self._dataset, mark.states["dataset"])
+        elif "self" in mark.states:
+            self._ends_pass = bool(resumed)
         return mark.states
 
     def _restore_over(self) -> None:
         """Bring the dataset to the end of the pass, for the next one."""
         mark = self.mark = self._end_mark = self._from
-        if not self._every or mark is None:
-            return
-        state = mark.states.get("self", mark.states.get("dataset"))
-        if state is not None:
-            restore_whole("dataset", self._dataset, state)
+        if self._every and mark is not None:
+            restore_after(self._dataset, mark.states)
 
     def read(self, epoch: Cancellable) -> list[Any] | None:
         """Return the samples of the next batch, or None for ever after the last.
@@ -226,6 +243,9 @@ class Source:
     def _let_go(self) -> None:
         """See to it that the next pass is whole, after one that was begun in its middle."""
         fresh, self._fresh = self._fresh, None
+        if self._ends_pass:
+            # What was loaded after its ``__iter__`` may wait for the next one.
+            self._ends_pass, fresh = False, snapshot(self._dataset)
         if fresh is not None:
             restore_whole("dataset", self._dataset, snapshot(self._dataset), fresh)
 

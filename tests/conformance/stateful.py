@@ -163,6 +163,23 @@ class IteratorKeepsPlace(Items):
         return Places(self.items())
 
 
+class MakesPlace(Items):
+    """Its own iterator, which has no place before ``__iter__`` makes one."""
+
+    def __iter__(self) -> MakesPlace:
+        self.places = Places(self.items())
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.places)
+
+    def state_dict(self) -> State:
+        return self.places.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self.places.load_state_dict(state)
+
+
 class ForgetfulSampler(Forgets, Indices):
     pass
 
@@ -195,6 +212,10 @@ class IteratorKeepsPlaceInData(IteratorKeepsPlace, Shard):
     pass
 
 
+class MakesPlaceInData(MakesPlace, Shard):
+    pass
+
+
 MAPS = {"list": Samples, "__getitems__": WholeBatches}
 SAMPLERS = {
     "no state": ForgetfulSampler,
@@ -207,6 +228,7 @@ DATA: dict[str, Callable[..., Any]] = {
     "stateful": KeepsPlaceInData,
     "stateful iterator": IteratorKeepsPlaceInData,
     "skips once": SkipsOnceInData,
+    "its own iterator": MakesPlaceInData,
 }
 COMMON = ("sequential", "distributed", *SAMPLERS)  # to both loaders
 SHUFFLES = ("generator", "keyed generator", "seed", "keyed seed")

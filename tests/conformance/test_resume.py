@@ -171,7 +171,7 @@ def test_what_follows_of_an_iterable_is_torchdata_s(
     assert spawn(save_and_resume, ours(threads), build, stop).result(PATIENCE) == expected
 
 
-@pytest.mark.parametrize("data", ["no state", "stateful", "stateful iterator"])
+@pytest.mark.parametrize("data", ["no state", "stateful", "stateful iterator", "its own iterator"])
 @pytest.mark.parametrize("stop", [Stop(0, 1), Stop(0, 4), Stop(1, 3), Stop(0, END)], ids=str)
 def test_what_follows_of_shards_is_that_of_torchdata_s_processes(
     data: str, stop: Stop, spawn: Spawn
