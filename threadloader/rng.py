@@ -73,8 +73,8 @@ class Stream(Protocol):
     def seed(self) -> int:
         """Return 63 bits for a generator of somebody else's."""
 
-    def reseeded(self) -> bool:
-        """Whether user code has seeded `torch_generator`, for ``torch.initial_seed``."""
+    def initial_seed(self) -> int | None:
+        """Return what ``torch.initial_seed`` answers; None for what it does without a stream."""
 
 
 def _key(seed: int, position: int, purpose: bytes) -> bytes:
@@ -205,10 +205,11 @@ class SampleStream:
             self._torch.set(self.seed(), words)
         return self._torch.generator
 
-    def reseeded(self) -> bool:
-        """Whether user code has seeded `torch_generator` since this position was reached."""
-        reached = self._torch_at == self._first + len(self._counted)
-        return reached and self._torch.generator.initial_seed() != self.seed()
+    def initial_seed(self) -> int:
+        """Return the seed of this position, or what user code has seeded `torch_generator` with."""
+        if self._torch_at == self._first + len(self._counted):
+            return self._torch.generator.initial_seed()  # type: ignore[no-any-return]
+        return self.seed()
 
     def _key_philox(self, philox: Any, position: int, use: bytes) -> None:
         state = self._philox_state
@@ -250,10 +251,12 @@ class WorkerStream:
         self._numpy: np.random.Generator | None = None
         self._torch: Any = None
 
-    def reseeded(self) -> bool:
-        """Whether user code has seeded `torch_generator`."""
-        made = self._torch is not None
-        return made and self._torch.initial_seed() != self._base_seed + self._number
+    def initial_seed(self) -> int | None:
+        """Return what user code has seeded `torch_generator` with; None for nothing."""
+        if self._torch is None:
+            return None
+        seed: int = self._torch.initial_seed()
+        return None if seed == self._base_seed + self._number else seed
 
     def seed(self) -> int:
         """Return 63 bits, drawn afresh: how many samples were read is the dataset's own affair."""
@@ -308,10 +311,6 @@ class Current:
     random_generator = property(lambda self: _current().random_generator)  # noqa: ARG005
     numpy_generator = property(lambda self: _current().numpy_generator)  # noqa: ARG005
     torch_generator = property(lambda self: _current().torch_generator)  # noqa: ARG005
-
-    def reseeded(self) -> bool:
-        """Whether user code has seeded ``torch_generator``."""
-        return _current().reseeded()
 
 
 def _current() -> Stream:

@@ -14,15 +14,15 @@ from conftest import PATIENCE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from conformance.loading import processes
 from conformance.pictures import picture
 from threadloader import ThreadLoader
-from threadloader.rng import SampleStream
+from threadloader.rng import SampleStream, sample_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     Spawn = Callable[..., Future[Any]]
@@ -131,6 +131,8 @@ DRAWS: dict[str, Draw] = {
     "seeded": seeded,
     "forked": forked,
     "vmap": of_vmap,
+    "initial_seed": lambda: torch.tensor(torch.initial_seed()),
+    "seeded by initial_seed": lambda: np.random.default_rng(torch.initial_seed()).random(2),
     "all at once": lambda: [torch.rand(2), random.random(), float(legacy.rand())],
 }
 # torch 2.12 leaves a Python object in the C++ storage of a thread that ran backward(); on 3.13t the
@@ -267,6 +269,92 @@ def test_seeding_torch_in_a_sample_changes_that_sample_only(threads: int, spawn:
     assert meddled[::4] == plain[::4]
     assert meddled[1] == meddled[13]  # seeded alike, and one draw before
     assert meddled[1] != plain[1]
+
+
+class Seeds:
+    """Each sample is the seed that torch tells it, and its worker's."""
+
+    def __init__(self, size: int = 12) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[int, int | None]:
+        info = get_worker_info()
+        return torch.random.initial_seed(), None if info is None else info.seed
+
+
+def told(dataset: Any, threads: int, **arguments: Any) -> list[tuple[int, int | None]]:
+    torch.manual_seed(5)
+    with ThreadLoader(dataset, None, threads=threads, **arguments) as loader:
+        return list(loader)
+
+
+@each_number_of_threads
+def test_the_seed_that_torch_tells_a_sample_is_its_own_and_a_worker_s_the_worker_s(
+    threads: int, spawn: Spawn
+) -> None:
+    samples = spawn(told, Seeds(), threads).result(PATIENCE)
+    assert len({seed for seed, _ in samples}) == 12
+    assert [seed for seed, _ in samples] == [seed for seed, _ in told(Seeds(), 0)]
+    assert [seed for seed, _ in samples] == told(Draws(sample_seed, 12), 0)
+    assert not {seed for seed, _ in samples} & {seed for _, seed in samples}
+    torch.manual_seed(5)
+    first = int(torch.empty((), dtype=torch.int64).random_().item())
+    expected = {first + number for number in range(threads)} or {None}
+    assert {seed for _, seed in samples} <= expected
+
+
+@each_number_of_threads
+def test_a_replica_is_told_its_worker_s_seed_and_its_transform_the_sample_s(
+    threads: int, spawn: Spawn
+) -> None:
+    class Replica(Seeds, IterableDataset[Any]):
+        def __iter__(self) -> Iterator[tuple[int, int | None]]:
+            return (self[index] for index in range(self.size))
+
+    replicas = spawn(told, Replica(), threads).result(PATIENCE)
+    if threads:
+        assert all(seed == worker for seed, worker in replicas)
+    else:
+        assert {seed for seed, _ in replicas} == {5}
+    for size in (1, 12):
+        tell = spawn(
+            lambda size=size: told(Replica(size), threads, transform=lambda _: torch.initial_seed())
+        )
+        assert tell.result(PATIENCE) == told(Draws(sample_seed, size), 0)
+
+
+@each_number_of_threads
+def test_without_isolation_the_seed_that_torch_tells_is_the_worker_s(
+    threads: int, spawn: Spawn
+) -> None:
+    samples = spawn(lambda: told(Seeds(), threads, isolate_rng=False)).result(PATIENCE)
+    assert all(seed == (worker or 5) for seed, worker in samples)
+
+
+@each_number_of_threads
+def test_a_sample_that_seeds_torch_is_told_that_seed(threads: int, spawn: Spawn) -> None:
+    class Reseeds(Seeds):
+        def __getitem__(self, index: int) -> Any:
+            if index % 3 == 0:
+                torch.manual_seed(index)
+            elif index % 3 == 1:
+                torch.seed()
+                torch.manual_seed(7)
+            return torch.initial_seed()
+
+    seeds = [seed for seed, _ in told(Seeds(), 0)]
+    expected = [(index, 7, seed)[index % 3] for index, seed in enumerate(seeds)]
+    assert spawn(told, Reseeds(), threads).result(PATIENCE) == expected
+
+
+def test_to_ask_for_the_seed_draws_nothing() -> None:
+    asked = epoch(Draws(lambda: [torch.rand(2), torch.initial_seed()][0]), 0)
+    assert asked == epoch(Draws(lambda: torch.rand(2)), 0)
+    first = epoch(Draws(lambda: [torch.initial_seed(), torch.rand(2)][1]), 0)
+    assert first == asked
 
 
 def left_behind(loader: Any, between: Callable[[], Any]) -> list[Any]:

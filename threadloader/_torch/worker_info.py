@@ -74,11 +74,12 @@ def _get_worker_info() -> Any:
 
 
 def _initial_seed() -> int:
-    info = _threadloader_here.info  # type: ignore[name-defined]  # noqa: F821
     streams = globals().get("_threadloader_streams")
     stream = streams and streams.stream
-    if stream is not None and stream.reseeded():
-        return stream.torch_generator.initial_seed()  # type: ignore[no-any-return]
+    seed = None if stream is None else stream.initial_seed()
+    if seed is not None:
+        return seed  # type: ignore[no-any-return]
+    info = _threadloader_here.info  # type: ignore[name-defined]  # noqa: F821
     if info is None:
         return default_generator.initial_seed()  # type: ignore[name-defined,no-any-return]  # noqa: F821
     return info.seed  # type: ignore[no-any-return]
