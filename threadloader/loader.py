@@ -38,7 +38,7 @@ from threadloader.running import Running, Statistics
 from threadloader.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader.seeds import Seeds
 from threadloader.source_items import SourceItems, sample_of
-from threadloader.state import check_state, complete, is_over, look_of
+from threadloader.state import check_state, complete, is_over, look_of, upgraded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -323,7 +323,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             check_state(state_dict, look_of(self, streams=self._streams))
         self._live_here()
         self._running.forget()
-        self._saved = copy.deepcopy(dict(state_dict)) if state_dict else None
+        self._saved = upgraded(state_dict) if state_dict else None
 
     def _get_iterator(self) -> Any:
         return iter(self)  # for those who know torch's loader from inside

@@ -38,6 +38,7 @@ __all__ = [
     "here",
     "sample_rng",
     "sample_seed",
+    "streams_seed",
 ]
 
 _key_input = struct.Struct("<QQ").pack
@@ -45,6 +46,7 @@ _MASK = (1 << 64) - 1
 _SAMPLE = b"sample"
 _BATCH = b"batch"
 _EPOCH = b"epoch"
+_STREAMS = b"streams"
 
 
 class Stream(Protocol):
@@ -91,6 +93,11 @@ def _key(seed: int, position: int, purpose: bytes) -> bytes:
 def epoch_seed(seed: int, epoch: int) -> int:
     """Return the seed of one of several epochs that have ``seed`` in common, 63 bits."""
     return int.from_bytes(_key(seed, epoch, _EPOCH)[:8], "little") >> 1
+
+
+def streams_seed(seed: int, epoch: int) -> int:
+    """Return what all streams of an epoch follow from, 63 bits; `epoch_seed` decides its order."""
+    return int.from_bytes(_key(seed, epoch, _STREAMS)[:8], "little") >> 1
 
 
 class SampleStream:

@@ -107,7 +107,9 @@ class KnownOrder:
                 self._start = state_of(own)
             else:
                 restore_generator(own, saved)
-        self._sampler = with_generator(sampler, draws.generator) if draws.seeded else sampler
+        self._sampler = sampler
+        if draws.seeded:
+            self._sampler = with_generator(sampler, draws.generator, draws.keyed_generator)
 
     def state(self) -> Mapping[str, Any] | None:
         """Return it, JSON-able; None where there is nothing to keep.  If need be, decide it."""
@@ -124,7 +126,7 @@ class KnownOrder:
             return self._sampler
         seed = order.get("seed")
         generator = generator_with(order) if seed is None else _torch.new_generator(seed)
-        return with_generator(self._sampler, generator)
+        return with_generator(self._sampler, generator, generator)
 
     def _decide(self) -> None:
         """Draw from the process's random state what torch's sampler would, or keep that state."""
@@ -331,7 +333,7 @@ def open_pass(
         order = KnownOrder(sampler, draws, position.saved_order)
         return KnownPass(sampler, lane.batches, order, arrays=arrays)
     if draws.seeded:
-        sampler = with_generator(sampler, draws.generator)
+        sampler = with_generator(sampler, draws.generator, draws.keyed_generator)
     opened = UserPass(sampler, every, (lane.mark or lane.first) if position.restored else None)
     if lane.first is None and not position.restored:
         lane.find_first = weakref.WeakMethod(opened.iterating.first)

@@ -46,20 +46,22 @@ def make_sampler(dataset: Any, generator: Any, *, shuffle: bool) -> Iterable[int
     return RandomSampler(dataset, generator) if shuffle else SequentialSampler(dataset)
 
 
-def with_generator(sampler: Any, generator: Any) -> Any:
-    """Return ``sampler``, or a copy of it that draws from ``generator``.
+def with_generator(sampler: Any, generator: Any, keyed_generator: Any) -> Any:
+    """Return ``sampler``, or a copy of it that draws from a generator.
 
     Args:
         sampler: A copy is made of torch's or our own that would draw from the process's random
             state, alone or in a `BatchSampler`.
         generator: Draws the order.
+        keyed_generator: Draws that of a `KeyedSampler`.
     """
     if _is_batching(sampler):
         name, before = "sampler", sampler.sampler
-        after = with_generator(before, generator)
+        after = with_generator(before, generator, keyed_generator)
     elif type(sampler) in (RandomSampler, KeyedSampler, *_torch.DRAWING):
         name, before = "generator", sampler.generator
-        after = generator if before is None else before
+        given = keyed_generator if type(sampler) is KeyedSampler else generator
+        after = given if before is None else before
     else:
         return sampler
     if after is before:

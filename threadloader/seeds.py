@@ -1,7 +1,8 @@
 """Where the seed of each epoch comes from: the random state that torch draws from, or ``seed=``.
 
-One number an epoch decides everything that its workers draw.  With ``seed`` the order is decided
-by it, too, and nobody's random state is touched.  An epoch that is resumed draws what it drew
+One number an epoch decides everything that its workers draw.  With ``seed`` it follows from that
+alone, with torch and without; the order is decided by it, too, and nobody's random state is
+touched.  An epoch that is resumed draws what it drew
 before, from the user's generator as it was; from the process's random state it draws nothing.
 """
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader.generators import encoded_state, restore_generator, state_of
-from threadloader.rng import epoch_seed
+from threadloader.rng import epoch_seed, streams_seed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +42,7 @@ class Seeds:
         self.epoch = 0  # that starts next
         self.base: int | None = None  # drawn last
         self.since = 0  # epochs since the base seed was drawn
+        self.drawn = False  # whether ``seed`` decides by draws, as before version 2 of states
 
     def begin_epoch(self, seed: int | None, given: Any, saved: Mapping[str, Any] | None) -> Draws:
         """Go on to the next epoch; return what draws its seeds and its order.
@@ -59,12 +61,18 @@ class Seeds:
             self.epoch, drawn, begun = saved["epoch"], saved["draws"], saved["begun"]
             if "base" in drawn:
                 self.base, self.since = drawn["base"], drawn["since"] - 1
+            self.drawn = bool(drawn.get("drawn"))
         epoch, self.epoch = self.epoch, self.epoch + 1
         if seed is not None:
-            return Draws(self, _torch.new_generator(epoch_seed(seed, epoch)), seeded=True)
+            order = epoch_seed(seed, epoch)
+            generator = _torch.new_generator(order)
+            if self.drawn:
+                return Draws(self, generator, generator, seeded=True)
+            keyed = np.random.default_rng(order)
+            return Draws(self, generator, keyed, seeded=True, base=streams_seed(seed, epoch))
         if given is not None and "generator" in drawn:
             restore_generator(given, drawn["generator"])
-        return Draws(self, given, drawn=drawn, begun=begun)
+        return Draws(self, given, given, drawn=drawn, begun=begun)
 
     def state(self, given: Any, *, kept: bool) -> dict[str, Any]:
         """Return what decides the next epoch, JSON-able.
@@ -78,7 +86,11 @@ class Seeds:
             state["generator"] = encoded_state(state_of(given))
         if kept and self.base is not None:
             state |= {"base": self.base, "since": self.since + 1}
-        return state
+        return state | self.told()
+
+    def told(self) -> dict[str, Any]:
+        """Return what a state tells of how ``seed`` decides, JSON-able."""
+        return {"drawn": True} if self.drawn else {}
 
 
 class Draws:
@@ -87,7 +99,9 @@ class Draws:
     Args:
         seeds: Of the loader.
         generator: Draws; None for the process's own random state.
+        keyed_generator: Draws for keyed orders, which need no torch.
         seeded: Whether the loader has a ``seed``, which decides all of it.
+        base: Of the workers; None to draw it.
         drawn: What was drawn, by a saved state.
         begun: Whether that state is of this very epoch, not of the end of the one before.
 
@@ -99,14 +113,18 @@ class Draws:
         self,
         seeds: Seeds,
         generator: Any,
+        keyed_generator: Any,
         *,
         seeded: bool = False,
+        base: int | None = None,
         drawn: Mapping[str, Any] | None = None,
         begun: bool = False,
     ) -> None:
         drawn = drawn or {}
         self.generator = generator
+        self.keyed_generator = keyed_generator
         self.seeded = seeded
+        self._base = base
         self._seeds = seeds
         self._start = None if seeded or generator is None else state_of(generator)
         self._again = begun and not seeded  # what was drawn once is not drawn afresh
@@ -131,7 +149,8 @@ class Draws:
         seeds = self._seeds
         fresh = self._redraws if self._has_base else self.seeded or not kept
         if fresh:
-            seeds.base, seeds.since = draw_seed(self.generator), 0
+            drawn = draw_seed(self.generator)  # the order follows it, also where it is not used
+            seeds.base, seeds.since = drawn if self._base is None else self._base, 0
         else:
             seeds.since += 1
         base = seeds.base
@@ -150,7 +169,7 @@ class Draws:
     def state(self) -> dict[str, Any]:
         """Return what was drawn, JSON-able."""
         if self.seeded:
-            return {}
+            return self._seeds.told()
         if self._state is None:
             state: dict[str, Any] = {"base": self._epoch.workers, "since": self._since}
             if self._start is not None:

@@ -6,6 +6,7 @@ in it as it is, and the state of a generator of theirs.  All else is below 500 b
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from threadloader.sampler_pass import KnownOrder
     from threadloader.seeds import Draws
 
-__all__ = ["VERSION", "Begun", "check_state", "complete", "is_over", "look_of"]
+__all__ = ["VERSION", "Begun", "check_state", "complete", "is_over", "look_of", "upgraded"]
 
-VERSION = 1
+VERSION = 2
 _VERSION_KEY = "threadloader"
 _ENTRIES = 64
 _PARTS = {"loader": Mapping, "epoch": int, "begun": bool, "draws": Mapping, "lanes": list}
@@ -145,6 +146,18 @@ def check_state(state: Any, look: Mapping[str, Any]) -> None:
     if different:
         msg = f"the state is that of another loader: {'; '.join(different)}"
         raise StateError(msg)
+
+
+def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state that was checked as one of this version.
+
+    In version 1 torch or NumPy drew from ``seed`` what streams and keyed orders follow from.  They
+    go on to, in all later epochs and states of the loader: the run is one run.
+    """
+    mine = copy.deepcopy(dict(state))
+    if mine[_VERSION_KEY] == 1 and "seed" in mine["loader"]:
+        mine["draws"] = {**mine["draws"], "drawn": True}
+    return mine | {_VERSION_KEY: VERSION}
 
 
 def _wrong_parts(state: Mapping[str, Any], *, streams: bool) -> list[str]:
