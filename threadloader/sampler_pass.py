@@ -126,7 +126,7 @@ class KnownOrder:
             return self._sampler
         seed = order.get("seed")
         generator = generator_with(order) if seed is None else _torch.new_generator(seed)
-        return with_generator(self._sampler, generator, generator)
+        return with_generator(self._sampler, generator, lambda: generator)
 
     def _decide(self) -> None:
         """Draw from the process's random state what torch's sampler would, or keep that state."""

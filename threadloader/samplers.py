@@ -17,7 +17,7 @@ from threadloader.permutation import KeyedPermutation
 from threadloader.seeds import draw_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sized
+    from collections.abc import Callable, Iterable, Iterator, Sized
 
     from numpy.typing import NDArray
 
@@ -46,21 +46,21 @@ def make_sampler(dataset: Any, generator: Any, *, shuffle: bool) -> Iterable[int
     return RandomSampler(dataset, generator) if shuffle else SequentialSampler(dataset)
 
 
-def with_generator(sampler: Any, generator: Any, keyed_generator: Any) -> Any:
+def with_generator(sampler: Any, generator: Any, keyed_generator: Callable[[], Any]) -> Any:
     """Return ``sampler``, or a copy of it that draws from a generator.
 
     Args:
         sampler: A copy is made of torch's or our own that would draw from the process's random
             state, alone or in a `BatchSampler`.
         generator: Draws the order.
-        keyed_generator: Draws that of a `KeyedSampler`.
+        keyed_generator: Returns what draws that of a `KeyedSampler`.
     """
     if _is_batching(sampler):
         name, before = "sampler", sampler.sampler
         after = with_generator(before, generator, keyed_generator)
     elif type(sampler) in (RandomSampler, KeyedSampler, *_torch.DRAWING):
         name, before = "generator", sampler.generator
-        given = keyed_generator if type(sampler) is KeyedSampler else generator
+        given = keyed_generator() if type(sampler) is KeyedSampler else generator
         after = given if before is None else before
     else:
         return sampler

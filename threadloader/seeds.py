@@ -9,6 +9,7 @@ before, from the user's generator as it was; from the process's random state it 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from threadloader.generators import encoded_state, restore_generator, state_of
 from threadloader.rng import epoch_seed, streams_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ["Draws", "EpochSeeds", "Seeds", "draw_seed"]
 
@@ -67,12 +68,12 @@ class Seeds:
             order = epoch_seed(seed, epoch)
             generator = _torch.new_generator(order)
             if self.drawn:
-                return Draws(self, generator, generator, seeded=True)
-            keyed = np.random.default_rng(order)
+                return Draws(self, generator, lambda: generator, seeded=True)
+            keyed = partial(np.random.default_rng, order)
             return Draws(self, generator, keyed, seeded=True, base=streams_seed(seed, epoch))
         if given is not None and "generator" in drawn:
             restore_generator(given, drawn["generator"])
-        return Draws(self, given, given, drawn=drawn, begun=begun)
+        return Draws(self, given, lambda: given, drawn=drawn, begun=begun)
 
     def state(self, given: Any, *, kept: bool) -> dict[str, Any]:
         """Return what decides the next epoch, JSON-able.
@@ -99,7 +100,7 @@ class Draws:
     Args:
         seeds: Of the loader.
         generator: Draws; None for the process's own random state.
-        keyed_generator: Draws for keyed orders, which need no torch.
+        keyed_generator: Returns what draws for keyed orders, which need no torch.
         seeded: Whether the loader has a ``seed``, which decides all of it.
         base: Of the workers; None to draw it.
         drawn: What was drawn, by a saved state.
@@ -113,7 +114,7 @@ class Draws:
         self,
         seeds: Seeds,
         generator: Any,
-        keyed_generator: Any,
+        keyed_generator: Callable[[], Any],
         *,
         seeded: bool = False,
         base: int | None = None,
