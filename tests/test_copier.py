@@ -52,6 +52,7 @@ class Setting:
         collation = Collation(None, output="numpy", batched=True, ring=self.ring, memory=staging)
         self._stages = Stages([], whole=True, pace=Pace(), collation=collation)
         self.copier = Copier(device.here(), self.progress, ahead, in_order=in_order, name=name)
+        self.copier.start()
 
     def plan(self, count: int) -> list[OpenBatch]:
         """Put so many batches, none of which is done."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from threadloader.device import Device, Event
     from threadloader.filling import Filling, Sent
+    from threadloader.pool import Crew
     from threadloader.progress import Progress
     from threadloader.work import OpenBatch
 
@@ -57,7 +58,7 @@ class Copier:
         name: Prefix of the thread's name.
 
     Threads:
-        put, wait, wait_for_any, has, take, drop, end: consumer.
+        start, put, wait, wait_for_any, has, take, drop, end, take_error: consumer.
         wake: shared, also from a finalizer; it takes no lock.
         nudge, join: shared.
     """
@@ -65,15 +66,28 @@ class Copier:
     def __init__(
         self, device: Device, progress: Progress, ahead: int, *, in_order: bool, name: str
     ) -> None:
-        self._pool: Pool[None] = Pool(1, name, _enter, role="copier")
-        stop = self._pool.stop
-        self._line = line = _Line(device, progress, 1 + ahead, stop, in_order=in_order)
+        self._line = line = _Line(device, progress, 1 + ahead, in_order=in_order)
+        self._pool: Pool[None] = Pool(1, name, _enter, role="copier", failed=line.failed)
         self.wake = progress.told = partial(line.inbox.put, None)
-        self._pool.put(Errand(partial(_copy_all, line)))
+
+    @property
+    def crew(self) -> Crew[None]:
+        """What is left of the copier when it is dropped: the thread, while it runs."""
+        return self._pool.crew
+
+    def start(self) -> None:
+        """Start the thread, once."""
+        # The job refers to the pool, so that it always runs.
+        self._pool.put(Errand(partial(_copy_all, self._line, self._pool.stop)))
 
     def put(self, batch: OpenBatch) -> None:
         """Copy a batch once it is done, in its turn."""
         self._line.inbox.put(batch)
+
+    def take_error(self) -> BaseException | None:
+        """Return the error by which the thread ended, if one did, the first time."""
+        error, self._line.error = self._line.error, None
+        return error
 
     def wait(self, batch: OpenBatch, timeout: float | None = None) -> bool:
         """Wait until the copy of ``batch`` was begun, or the epoch is closed.
@@ -139,6 +153,7 @@ class _Line:
     Threads:
         wait: consumer.
         arrived: copier.
+        failed: copier, or who starts it.
         nudge: shared.
     """
 
@@ -147,7 +162,6 @@ class _Line:
         device: Device,
         progress: Progress,
         room: int,
-        stop: Callable[[], None],
         *,
         in_order: bool,
     ) -> None:
@@ -155,8 +169,7 @@ class _Line:
         self.progress = progress
         self.room = room  # batches on the device that the consumer did not take, at the most
         self.in_order = in_order
-        # Ends the thread with its one job.  It refers to the pool, so that the job always runs.
-        self.stop = stop
+        self.error: BaseException | None = None  # by which the thread ended
         # What the copier is told: a batch that was planned, one that was taken, the end, or None
         # to look again.
         self.inbox: SimpleQueue[Any] = SimpleQueue()
@@ -184,6 +197,13 @@ class _Line:
             if batch in self._awaited:
                 self._changed.notify_all()
 
+    def failed(self, number: int, error: BaseException) -> None:  # noqa: ARG002  # there is one
+        with suppress(BaseException):  # an error that refuses notes
+            error.add_note("the copier could not run")
+        self.error = error
+        self.progress.close()
+        self.nudge()
+
     def nudge(self) -> None:
         with self._changed:
             self._changed.notify_all()
@@ -191,22 +211,32 @@ class _Line:
 
 @contextmanager
 def _enter(number: int) -> Iterator[None]:  # noqa: ARG001  # there is one
-    """The context of the copier's life: nothing, as what goes wrong in it could be told nobody."""
+    """The context of the copier's life: nothing."""
     yield
 
 
-def _copy_all(line: _Line, worker: None) -> None:  # noqa: ARG001  # as a pool's job
-    """Copy batches until the epoch is closed; if the device fails, hand on why."""
-    copying = _Copying(line)
+def _copy_all(line: _Line, stop: Callable[[], None], worker: None) -> None:  # noqa: ARG001
+    """Copy batches until the epoch is closed; if the device fails, hand on why.
+
+    Args:
+        line: What is shared with the copier.
+        stop: Ends the thread with this, its one job.
+        worker: None, as the pool gives it.
+    """
+    copying = None
     try:
+        copying = _Copying(line)
         line.device.adopt()
         copying.run()
-    except BaseException as error:  # noqa: BLE001  # handed to the consumer
+    except BaseException as error:  # handed to the consumer
+        if copying is None:
+            raise  # which ends the thread: see `_Line.failed`
         BaseException.with_traceback(error, None)
         copying.fail(error)
     finally:
-        copying.end()
-        line.stop()
+        if copying is not None:
+            copying.end()
+        stop()
         del copying
 
 

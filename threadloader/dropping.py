@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["when_dropped"]
+__all__ = ["Living", "when_dropped"]
+
+T = TypeVar("T")
 
 # Both by a key of its own for each call: changed and copied, never iterated.
 _watched: dict[object, weakref.ref[Any]] = {}
@@ -61,3 +63,28 @@ def _end() -> None:
     for call in _called_at_exit.copy().values():
         call()
     _watched.clear()
+
+
+class Living(Generic[T]):
+    """Those of some objects that are still there.
+
+    Not a `weakref.WeakSet`, which iterates over its references: it needs a lock where another
+    thread may add one meanwhile, and a finalizer can run inside that.  Here they are added, taken
+    out and copied by single calls, which are atomic on both builds.
+
+    Threads:
+        all: shared, also from finalizers.
+    """
+
+    def __init__(self) -> None:
+        self._references: dict[object, weakref.ref[T]] = {}
+
+    def add(self, living: T) -> None:
+        """Add an object, which is kept by others."""
+        references, key = self._references, object()
+        references[key] = weakref.ref(living, lambda _: references.pop(key, None))
+
+    def all(self) -> list[T]:
+        """Return those that are still there."""
+        found = (reference() for reference in self._references.copy().values())
+        return [living for living in found if living is not None]

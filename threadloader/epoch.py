@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader.copier import Copier
 from threadloader.dropping import when_dropped
 from threadloader.ending import abandon, closed, forked
+from threadloader.errors import ClosedError
 from threadloader.pack import Pack
 from threadloader.pool import end_thread_at_exit
 from threadloader.progress import Progress
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from threadloader.collate import Collation
     from threadloader.device import Device
     from threadloader.feed import Feed
+    from threadloader.pool import Crew
     from threadloader.skipping import Tally
     from threadloader.staff import Staff
     from threadloader.stats import Stats
@@ -56,12 +58,14 @@ class Epoch(Iterator[Any]):
         device: Batches are copied to it; None leaves them where they are.
         ahead: Batches that are copied ahead.
         name: Prefix of the copier's thread.
+        prepare: Called by `start`, before batches are planned.
 
     Invariants, whenever ``_turn`` is not held:
         1. The batches in ``_open``, the rest of ``_pack`` and those that were returned are all
            that were drawn; in order, those that were returned come first, without a gap.
 
     Threads:
+        start: who calls ``iter()``, once.
         next: shared; meant for one thread, the consumer.
         close, cancel: shared.
     """
@@ -84,6 +88,7 @@ class Epoch(Iterator[Any]):
         device: Device | None = None,
         ahead: int = 1,
         name: str = "tl",
+        prepare: Callable[[Progress], None] | None = None,
     ) -> None:
         end_thread_at_exit()
         self._feed = feed
@@ -98,6 +103,7 @@ class Epoch(Iterator[Any]):
         self._timeout = timeout
         self._in_order = in_order
         self._finish = _unchanged if finish is None else finish
+        self._prepare = prepare
         self._progress = progress = Progress()
         collation.ring.enter(progress)
         self._copier: Copier | None = None
@@ -123,12 +129,40 @@ class Epoch(Iterator[Any]):
         self._signals.append(partial(collation.ring.leave, progress))
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
         when_dropped(self, abandon, self._progress, self._signals)
-        if staff is not None and feed.eager:
-            try:
-                self._draw()
-            except BaseException:  # Ctrl-C in the sampler, say
-                self.cancel()
-                raise
+        if staff is not None:
+            staff.startup.watch(self)
+        feed.start()
+
+    def start(self) -> None:
+        """Let the threads begin, and plan the first batches.
+
+        Raises:
+            RuntimeError: A thread can't be started; unless ``next()`` is to raise it.
+        """
+        try:
+            if self._prepare is not None:
+                self._prepare(self._progress)
+            if self._copier is not None:
+                self._copier.start()
+            if self._staff is not None:
+                self._staff.start()
+                if self._feed.eager:
+                    self._draw()
+        except BaseException as error:  # Ctrl-C in the sampler, say
+            end_thread_at_exit()
+            if isinstance(error, ClosedError) and self._progress.cancelled:
+                return  # by another thread, which `next` tells
+            self.cancel()
+            self._closed()  # takes the error from where threads, and so this epoch, would keep it
+            raise
+        finally:
+            del self  # this frame stays with the error
+
+    @property
+    def crews(self) -> list[Crew[Any]]:
+        """What is left of the epoch when it is dropped: the threads that still run."""
+        crews: list[Crew[Any]] = [] if self._copier is None else [self._copier.crew]
+        return crews if self._staff is None else [*crews, *self._staff.crews]
 
     def __len__(self) -> int:
         return self._length()
@@ -201,7 +235,7 @@ class Epoch(Iterator[Any]):
             if self._pid != os.getpid():
                 raise forked()
             if self._progress.cancelled:
-                raise closed()
+                raise self._closed()
             taken = self._finish(pack.make(number))
             self._stats.delivered(0.0)
             self._feed.receipt(pack.batch, number)()
@@ -272,6 +306,7 @@ class Epoch(Iterator[Any]):
 
         Raises:
             ClosedError: `close` was called.
+            BaseException: That of a worker, or a copier, that could not begin.
             StopIteration: All batches were delivered.
         """
         try:
@@ -287,7 +322,7 @@ class Epoch(Iterator[Any]):
                 batch = None
             # In this order: `close`, in another thread, first cancels, then empties the window.
             if self._progress.cancelled:
-                raise closed()
+                raise self._closed()
             if batch is None:
                 self._ended = True
                 self._feed.finish()
@@ -302,7 +337,7 @@ class Epoch(Iterator[Any]):
         try:
             self._remove(batch)
             if isinstance(batch, OpenBatch) and not self._delivery.has(batch):
-                raise closed()
+                raise self._closed()
             if isinstance(batch, OpenBatch):
                 self._feed.left(batch)
             if self._staff is None:
@@ -316,12 +351,23 @@ class Epoch(Iterator[Any]):
         finally:
             del self, batch  # this frame stays with the error
 
+    def _closed(self) -> BaseException:
+        """Return what the consumer of a cancelled epoch is told: why no worker could begin, say."""
+        error = None if self._staff is None else self._staff.take_error()
+        if error is None and self._copier is not None:
+            error = self._copier.take_error()
+        if error is None:
+            return closed()
+        self._ended = True
+        self.cancel()
+        return error
+
     def _remove(self, batch: OpenBatch | FailedBatch) -> None:
         """Take a batch off the window."""
         try:
             self._open.remove(batch)
         except ValueError:
-            raise closed() from None  # by another thread
+            raise self._closed() from None  # by another thread
         finally:
             del self, batch  # this frame stays with the error
 

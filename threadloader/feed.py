@@ -43,6 +43,9 @@ class Feed(Protocol):
     eager: bool  # whether batches may be planned before the first is asked for
     packs: bool  # whether several batches may be made as one
 
+    def start(self) -> None:
+        """Let what decides the order be drawn, giving nothing to the threads."""
+
     def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:
         """Plan the next batch and give it to the threads; None after the last.
 
@@ -114,6 +117,11 @@ class SamplerFeed:
         self._pool = pool
         self._stream = stream
         self._end = _nothing if stream is None else redirect_for(stream)
+
+    def start(self) -> None:
+        """Start the sampler; see `Feed`."""
+        if self._pool is not None and self.eager:
+            self._planner.start()
 
     def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
@@ -212,6 +220,9 @@ class StreamFeed:
             with isolated(stream):
                 for source in sources:
                     source.start()  # at iter(), as torch does without workers
+
+    def start(self) -> None:
+        """Do nothing: workers read the dataset, or it was begun."""
 
     def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:  # noqa: ARG002
         """Plan the next batch; see `Feed`."""

@@ -267,15 +267,38 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         opening = self._opening(pinned=device is None and finish is not None)
         self._live_here()
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
-        saved = self._saved if self._saved is not None else self._running.refused
-        seeds = copy.copy(self._seeds)  # they go on only if an epoch begins
-        if saved is not None and is_over(saved):
-            # To its end, for all generators; where another process draws, it is not there yet.
-            next(self._running.begin(opening, seeds, saved, None), None)
-            saved = None
-        epoch = self._running.begin(opening, seeds, saved, finish)
-        self._saved, self._seeds = None, seeds
+        while (epoch := self._begin(opening, finish)) is None:
+            pass
         return epoch
+
+    def _begin(self, opening: Opening, finish: Callable[[Any], Any] | None) -> Epoch | None:
+        """Begin an epoch; None if all of it was delivered when its state was saved."""
+        running, seeds, epoch = self._running, None, None
+        before = self._saved, self._seeds
+        try:
+            with running.planning:
+                saved = self._saved if self._saved is not None else running.refused
+                over = saved is not None and is_over(saved)
+                before = self._saved, self._seeds
+                # At once, for an epoch that the user's code begins meanwhile.
+                seeds = copy.copy(self._seeds)
+                self._saved, self._seeds = None, seeds
+                epoch = running.begin(opening, seeds, saved, None if over else finish)
+            epoch.start()
+            if not over:
+                return epoch
+            # To its end, for all generators; where another process draws, it is not there yet.
+            next(epoch, None)
+            return None
+        except BaseException:
+            with running.planning:
+                if seeds is not None and self._seeds is seeds:  # nobody has begun another one since
+                    self._saved, self._seeds = before
+                    if epoch is not None:
+                        running.undo()
+            raise
+        finally:
+            del epoch  # this frame stays with the error
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the iterator of the last ``iter()`` is: what was delivered, of which epoch.

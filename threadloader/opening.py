@@ -23,18 +23,19 @@ from threadloader.window import Window
 from threadloader.work import Stages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from threading import Thread
 
     from threadloader.collate import Collation, Output
     from threadloader.dataset_copy import DatasetCopy
     from threadloader.device import Device
-    from threadloader.fetch import Fetches
+    from threadloader.fetch import Cancellable, Fetches
     from threadloader.position import Position
     from threadloader.sampler_pass import SamplerPass
     from threadloader.seeds import Draws, EpochSeeds
     from threadloader.skipping import OnError
     from threadloader.stats import Stats
+    from threadloader.work import Worker
 
 __all__ = ["Opening"]
 
@@ -164,25 +165,33 @@ class Opening:
             return hire_transformers(job, dataset, self.transform, how, self.init_fn)
         return hire_readers(job, dataset, how, self.init_fn, self.transform)
 
-    def prepare_pipes(self, staff: Staff | None, shared_seed: int, *, fresh: bool) -> None:
+    def prepare_pipes(
+        self, staff: Staff | None, shared_seed: int, *, fresh: bool
+    ) -> Callable[[Cancellable], None]:
         """Seed and shard what is read of a data pipe.
 
         Args:
             staff: As `hire` returned it.
             shared_seed: Of all ranks and workers.
             fresh: Whether nothing was read yet: else a worker may be reading, and does it itself.
+
+        Returns:
+            Has the workers do what is left to them, unless the epoch was cancelled by then.
         """
         pipes = [_torch.unwrapped(self.dataset)]
         if staff is not None:
             pipes = [fetcher.dataset for fetcher in staff.fetchers]
             if self.transform is not None:
                 del pipes[1:]  # one reads
-        for number, pipe in enumerate(pipes):
-            prepare = partial(_torch.prepare_pipe, pipe, shared_seed, len(pipes), number)
-            if fresh or staff is None:
-                prepare()
-            else:
-                staff.pools[number].put(Errand(lambda _, prepare=prepare: prepare()))
+        prepares = [
+            partial(_torch.prepare_pipe, pipe, shared_seed, len(pipes), number)
+            for number, pipe in enumerate(pipes)
+        ]
+        if staff is not None and not fresh:
+            return partial(_prepare_each, staff, prepares)
+        for prepare in prepares:
+            prepare()
+        return _nothing_left
 
     def sampler_pass(self, draws: Draws, position: Position) -> SamplerPass | None:
         """Start the sampler; None where there is no sampler.
@@ -264,3 +273,18 @@ class Opening:
         # A sampler of the user's may be told which epoch it is between iter() and the first batch.
         eager = sampler_pass.known or not position.restored
         return SamplerFeed(planner, stages, pool, position, own, eager=eager)
+
+
+def _prepare_each(staff: Staff, prepares: Sequence[Callable[[], None]], epoch: Cancellable) -> None:
+    """Have each worker prepare its pipe before it reads on."""
+    for pool, prepare in zip(staff.pools, prepares, strict=False):
+        pool.put(Errand(partial(_prepare, prepare, epoch)))
+
+
+def _prepare(prepare: Callable[[], None], epoch: Cancellable, _: Worker) -> None:
+    if not epoch.cancelled:  # or a later epoch reads by now
+        prepare()
+
+
+def _nothing_left(_: Cancellable) -> None:
+    """All was prepared."""

@@ -53,6 +53,11 @@ class Planner:
         self._sampler = sampler
         self._compared = sampler.known
         self._drawing = _drawing(sampler, batched=batched, whole=whole)
+        self._first: list[PlannedBatch | Exception | None] = []  # drawn ahead: one, or none
+
+    def start(self) -> None:
+        """Let the sampler draw its first batch: with that it may draw the order."""
+        self._first = [next(self._drawing, None)]
 
     def draw(self, most: int = 1) -> PlannedBatch | None:
         """Return the next batch that was not delivered, or None after the last.
@@ -133,7 +138,7 @@ class Planner:
                 return
 
     def _draw(self) -> PlannedBatch | None:
-        drawn = next(self._drawing, None)
+        drawn = self._first.pop() if self._first else next(self._drawing, None)
         if isinstance(drawn, Exception):
             raise drawn
         return drawn

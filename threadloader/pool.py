@@ -15,10 +15,10 @@ from __future__ import annotations
 import atexit
 import os
 import time
-import weakref
 from collections import deque
+from contextlib import ExitStack
 from queue import SimpleQueue
-from threading import Lock, RLock, Thread, current_thread, main_thread
+from threading import Lock, Thread, current_thread, get_ident, main_thread
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from threadloader.dropping import when_dropped
@@ -26,10 +26,10 @@ from threadloader.errors import ClosedError
 from threadloader.stopping import Stop, stopped_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
-__all__ = ["Errand", "Job", "Pool", "Work", "begin_exit", "end_thread_at_exit"]
+__all__ = ["Crew", "Errand", "Job", "Pool", "Work", "begin_exit", "end_thread_at_exit", "join"]
 
 _STOPPED = "the threads have ended; iter(loader) starts new ones"
 _EXITING = "no threads can be started any more: the interpreter exits"
@@ -81,41 +81,43 @@ class Errand(Generic[W]):
         return 1
 
 
-# Every crew whose threads may be running: the process-wide hook of the interpreter's exit.
-_teams_lock = RLock()  # a finalizer of the user's may run inside, and start a pool
-_teams: weakref.WeakKeyDictionary[_Crew[Any], tuple[Thread, ...]] = weakref.WeakKeyDictionary()
+# Every thread that may be running, by its crew and number: the process-wide hook of the
+# interpreter's exit.  No lock is held while a thread starts: before `Thread.start` returns, the new
+# thread may run finalizers of the user's, and one that begins an epoch would wait for that lock.
+# So threads are noted before they start, and by single calls, which are atomic on both builds: the
+# dict is changed and copied, never iterated.
+_running: dict[tuple[Crew[Any], int], Thread] = {}
 
 
-def _forget_teams() -> None:
-    """Start afresh in a forked child: there are no threads, and the lock may be held."""
-    global _teams, _teams_lock  # of the process, and this is a new one
-    _teams, _teams_lock = weakref.WeakKeyDictionary(), RLock()
+def _forget_running() -> None:
+    """Start afresh in a forked child: there are no threads."""
+    global _running  # noqa: PLW0603  # of the process, and this is a new one
+    _running = {}
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_teams)
+    os.register_at_fork(after_in_child=_forget_running)
 
-_leaving = False  # whether the interpreter exits; only ever set, with _teams_lock held
+_leaving = False  # whether the interpreter exits; only ever set
 
 
 def begin_exit() -> None:
     """Let no thread start any more: nobody would wait for it."""
     global _leaving  # noqa: PLW0603  # there is one interpreter to leave
-    with _teams_lock:
-        _leaving = True
+    _leaving = True
 
 
 @atexit.register
 def _leave() -> None:
     """Stop all threads of all pools, and wait for them within one limit."""
     begin_exit()
-    with _teams_lock:
-        teams = dict(_teams)
-    for crew in teams:
+    # In this order: who starts a thread notes it first, and looks then whether this has begun.
+    running = _running.copy()
+    for crew in {crew for crew, _ in running}:
         crew.stop()
     deadline = time.monotonic() + EXIT_SECONDS
-    for threads in teams.values():
-        for thread in threads:
+    for thread in running.values():
+        if thread.is_alive():  # one that comes to life only now sees that it has nothing to do
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
@@ -132,7 +134,7 @@ def end_thread_at_exit() -> None:
         raise SystemExit
 
 
-class _Crew(Generic[W]):
+class Crew(Generic[W]):
     """What a pool and its threads share; it references neither.
 
     Idle threads wait for a token, not on a condition: a finalizer has to wake them, it can run
@@ -149,6 +151,7 @@ class _Crew(Generic[W]):
         put: the planner or a reader.
         take: worker only.
         stop, wake: shared, also from finalizers; they take no lock.
+        threads, gone: shared; a list that is appended to and copied, atomic on both builds.
     """
 
     def __init__(self, size: int) -> None:
@@ -156,12 +159,14 @@ class _Crew(Generic[W]):
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
         self.stopping = False  # only ever set; read and written whole, on both builds
         self.ended = Stop()  # for jobs that wait, for the next try of a remote read say
+        self.threads: list[Thread] = []  # each from before its start on
         self._lock = Lock()
         # All below: guarded by _lock.
         self._works: deque[Work[W]] = deque()
         self._idle = 0
 
     def put(self, work: Work[W]) -> None:
+        """See `Pool.put`."""
         with self._lock:
             if self.stopping:
                 raise ClosedError(_STOPPED)
@@ -189,13 +194,20 @@ class _Crew(Generic[W]):
                     self._idle -= 1
 
     def stop(self) -> None:
+        """See `Pool.stop`."""
         self.stopping = True
         self.ended.set()
         for _ in range(self._size):
             self._tokens.put(False)
 
     def wake(self) -> None:
+        """See `Pool.wake`."""
         self._tokens.put(False)
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was stopped, and no thread is left."""
+        return self.stopping and not any(thread.is_alive() for thread in self.threads.copy())
 
     def _claim(self, dropped: list[Work[W]]) -> Job[W] | None:
         """Return the oldest job; move works that have none.  Call with ``_lock`` held."""
@@ -226,9 +238,12 @@ class Pool(Generic[W]):
         enter: Makes the context in which thread ``n`` runs; its value is given to each job.
         first: The number of the first thread.
         role: What its threads are called.
+        failed: Told in its thread of each one that ends by an error, a context that can't be
+            entered say, and of one that can't be started; the others are stopped after that.
 
     Threads:
-        put, start: one thread at a time, the planner or a reader.
+        put: the planner or a reader.
+        start: shared; who comes second goes on while the threads are being started.
         join: shared, after `stop`.
         stop, wake, stopped, threads: shared.
     """
@@ -241,16 +256,18 @@ class Pool(Generic[W]):
         *,
         first: int = 0,
         role: str = "worker",
+        failed: Callable[[int, BaseException], None] | None = None,
     ) -> None:
         self._role = role
         self.size = size
         self._first = first
         self._name = name
         self._enter = enter
-        self._crew: _Crew[W] = _Crew(size)
-        self._threads: list[Thread] = []
+        self._failed = _raise if failed is None else failed
+        self.crew: Crew[W] = Crew(size)
+        self._to_start = [True]  # taken by who starts the threads: popping is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
-        when_dropped(self, self._crew.stop)
+        when_dropped(self, self.crew.stop)
 
     def put(self, work: Work[W]) -> None:
         """Queue ``work`` behind all that was put before.
@@ -260,25 +277,25 @@ class Pool(Generic[W]):
             RuntimeError: A thread can't be started.
         """
         self.start()
-        self._crew.put(work)
+        self.crew.put(work)
 
     def stop(self) -> None:
         """Let every thread end after its running job.  Idempotent; does not wait."""
-        self._crew.stop()
+        self.crew.stop()
 
     @property
     def stopped(self) -> bool:
         """Whether `stop` was called; stale as soon as it is read."""
-        return self._crew.stopping
+        return self.crew.stopping
 
     @property
     def threads(self) -> tuple[Thread, ...]:
         """The threads that were started."""
-        return tuple(self._threads)
+        return tuple(self.crew.threads.copy())
 
     def wake(self) -> None:
         """Let an idle thread look at the queue again, to drop works that were cancelled."""
-        self._crew.wake()
+        self.crew.wake()
 
     def start(self) -> None:
         """Start the threads now; otherwise the first `put` does.  Idempotent.
@@ -287,42 +304,98 @@ class Pool(Generic[W]):
             ClosedError: The interpreter exits.
             RuntimeError: A thread can't be started.
         """
-        if not self._threads:
+        if self._to_start:
             self._start()
 
     def join(self) -> None:
-        """Wait until every thread has ended; call `stop` first."""
-        for thread in self._threads:
-            if thread is not current_thread():
-                thread.join()
+        """Wait until every thread has ended, but for nobody in one of them; call `stop` first."""
+        join([self.crew])
 
     def _start(self) -> None:
         # All threads exist before any has a job: on an ordinary build the first to run a long
         # sample would hold the GIL, and each further start would wait for it in turn.
-        with _teams_lock:
-            if _leaving:
-                raise ClosedError(_EXITING)
+        crew, number = self.crew, self._first
+        try:
             try:
-                for number in range(self._first, self._first + self.size):
-                    thread = Thread(
-                        target=_run,
-                        args=(self._crew, self._enter, number),
-                        name=f"{self._name}-{self._role}-{number}",
-                        daemon=True,
-                    )
-                    thread.start()
-                    self._threads.append(thread)
-            except BaseException:  # no more threads to be had, or Ctrl-C: better none than some
-                self.stop()
-                raise
-            finally:
-                _teams[self._crew] = tuple(self._threads)
+                self._to_start.pop()
+            except IndexError:
+                return  # another thread starts them
+            for number in range(self._first, self._first + self.size):
+                thread = Thread(
+                    target=_run,
+                    args=(crew, self._enter, number, self._failed),
+                    name=f"{self._name}-{self._role}-{number}",
+                    daemon=True,
+                )
+                # Noted before it is asked whether all end, as that is said before it is asked who
+                # runs: whichever comes second knows of the other.
+                crew.threads.append(thread)
+                _running[crew, number] = thread
+                if _leaving or crew.stopping:
+                    raise ClosedError(_EXITING if _leaving else _STOPPED)
+                thread.start()
+        except BaseException as error:
+            # No more threads to be had, or Ctrl-C: better none than some.
+            self.stop()
+            self._forget_unstarted()
+            if self._failed is not _raise:  # other epochs may wait for these threads
+                told = error if isinstance(error, Exception) else ClosedError(_STOPPED)
+                self._failed(number, told)
+            raise
+
+    def _forget_unstarted(self) -> None:
+        """Let go of threads that will never run; one that is about to sees that it was stopped."""
+        for number, thread in enumerate(self.threads, self._first):
+            if not thread.is_alive():
+                _running.pop((self.crew, number), None)
+                self.crew.threads.remove(thread)
 
 
-def _run(crew: _Crew[W], enter: Callable[[int], AbstractContextManager[W]], number: int) -> None:
+def join(crews: Iterable[Crew[Any]]) -> None:
+    """Wait until all threads of crews that were stopped have ended.
+
+    In one of those threads it waits for nobody: two that wait for each other would never end.
+    """
+    threads = [thread for crew in crews for thread in crew.threads.copy() if thread.is_alive()]
+    here = get_ident()  # not `current_thread`, which does not know a thread that begins or ends
+    if any(thread.ident == here for thread in threads):
+        return
+    for thread in threads:
+        thread.join()
+
+
+def _run(
+    crew: Crew[W],
+    enter: Callable[[int], AbstractContextManager[W]],
+    number: int,
+    failed: Callable[[int, BaseException], None],
+) -> None:
     """Run jobs until there are none; the body of each thread."""
-    with stopped_by(crew.ended), enter(number) as worker:
-        del enter  # errors keep the frames that led to them, this one included
-        while (job := crew.take()) is not None:
-            job(worker)
-            del job  # an idle thread keeps no batch alive
+    try:
+        # Whoever stops a crew, or leaves the interpreter, waits for the threads that were alive by
+        # then; any other comes here later, and must do nothing.
+        if crew.stopping or _leaving:
+            return
+        with ExitStack() as life:
+            try:
+                life.enter_context(stopped_by(crew.ended))
+                worker = life.enter_context(enter(number))
+                del enter  # errors keep the frames that led to them, this one included
+                while (job := crew.take()) is not None:
+                    job(worker)
+                    del job  # an idle thread keeps no batch alive
+            except BaseException as error:  # noqa: BLE001  # told to who waits
+                BaseException.with_traceback(
+                    error, error.__traceback__ and error.__traceback__.tb_next
+                )
+                try:
+                    failed(number, error)
+                finally:
+                    crew.stop()
+    finally:
+        _running.pop((crew, number), None)
+
+
+def _raise(_: int, error: BaseException) -> None:
+    """Let a thread end by its error."""
+    raise error

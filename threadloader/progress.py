@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import weakref
-from threading import Condition, RLock
+from threading import Condition
 from typing import TYPE_CHECKING, Protocol
 
+from threadloader.dropping import Living
 from threadloader.pool import begin_exit
 
 if TYPE_CHECKING:
@@ -40,14 +40,13 @@ class Awaited(Protocol):
 # Every epoch that may have open batches: the process-wide hook of the interpreter's exit.  It is
 # registered after that of the pool, which is imported above, and so runs before it: first no
 # sample starts, then threads end.
-_epochs: weakref.WeakSet[Progress] = weakref.WeakSet()
-_epochs_lock = RLock()  # a finalizer of the user's may run inside, and start an epoch
+_epochs: Living[Progress] = Living()
 
 
 def _forget_epochs() -> None:
-    """Start afresh in a forked child: no epoch of the parent's goes on, and a lock may be held."""
-    global _epochs, _epochs_lock  # of the process, and this is a new one
-    _epochs, _epochs_lock = weakref.WeakSet(), RLock()
+    """Start afresh in a forked child: no epoch of the parent's goes on."""
+    global _epochs  # noqa: PLW0603  # of the process, and this is a new one
+    _epochs = Living()
 
 
 if hasattr(os, "register_at_fork"):
@@ -58,9 +57,7 @@ if hasattr(os, "register_at_fork"):
 def _cancel_all() -> None:
     """Cancel every epoch; a consumer that goes on in an exit handler is told that it is closed."""
     begin_exit()
-    with _epochs_lock:
-        epochs = list(_epochs)
-    for progress in epochs:
+    for progress in _epochs.all():
         progress.close()
 
 
@@ -77,8 +74,7 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        with _epochs_lock:
-            _epochs.add(self)
+        _epochs.add(self)
         self.cancelled = False  # only ever set; read and written whole, on both builds
         # Told of each batch that is done, and of the end; called with the lock held, or by a
         # finalizer: it must do no more than `SimpleQueue.put` does.

@@ -6,22 +6,21 @@ one thread at a time: the next epoch's reader begins when the one before has lef
 
 from __future__ import annotations
 
-import weakref
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from threadloader.dropping import Living
 from threadloader.errors import ClosedError
-from threadloader.pool import end_thread_at_exit
+from threadloader.pool import end_thread_at_exit, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from threadloader.epoch import Epoch
     from threadloader.opening import Opening
-    from threadloader.pool import Pool
+    from threadloader.pool import Crew
     from threadloader.staff import Staff
     from threadloader.stats import Stats
-    from threadloader.work import Worker
 
 __all__ = ["Roster"]
 
@@ -34,26 +33,29 @@ class Roster:
         stats: Counts what they do.
 
     Threads:
-        kept, hire, begun: planner only.
-        close: shared.
+        kept, hire, begun, hiring: planner only.
+        close, dismiss, cancel: shared.
     """
 
     def __init__(self, name: str, stats: Stats) -> None:
         self._name = name
         self._stats = stats
         self._kept: Staff | None = None
-        self._reader: Pool[Worker] | None = None  # of the last epoch's plain iterable
-        self._epochs: weakref.WeakSet[Epoch] = weakref.WeakSet()
+        self._reader: Crew[Any] | None = None  # of the last epoch's plain iterable
+        self._epochs: Living[Epoch] = Living()
+        # The threads whose end nobody has seen, those of dropped iterators, too; as keys, which are
+        # added, taken out and copied by single calls, atomic on both builds.
+        self._crews: dict[Crew[Any], None] = {}
 
     def kept(self, opening: Opening) -> Staff | None:
         """Return the threads of the epochs before, if they are kept."""
         staff = self._kept
         if staff is None or staff.stopped:
+            self.dismiss()
             return None
         if opening.replicates:
             # Its replicas are one state each: as in torch, the epoch before ends here.
-            for epoch in list(self._epochs):
-                epoch.cancel()
+            self.cancel()
         return staff
 
     def hire(self, opening: Opening, base_seed: int) -> Staff | None:
@@ -67,18 +69,24 @@ class Roster:
         if shared:
             # It is read by one thread at a time, and one that waits for its consumer would not end.
             self.cancel()
-        before = self._reader.threads if shared and self._reader is not None else ()
+        # In this order: an epoch that is only about to start its reader sees that it was cancelled.
+        reader = self._reader if shared else None
+        before = () if reader is None else tuple(reader.threads.copy())
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
         staff = opening.hire(self._name, base_seed, self._stats, before)
         if staff is not None and shared:
-            self._reader = staff.pools[0]
-        if opening.persistent:
+            self._reader = staff.pools[0].crew
+        # Unless the user's code, called just now, has begun another epoch.
+        if opening.persistent and not self.keeps:
             self._kept = staff
         return staff
 
     def begun(self, epoch: Epoch) -> None:
-        """Note an epoch, to be closed with the loader."""
+        """Note an epoch, to be closed with the loader, and its threads, to be waited for."""
         self._epochs.add(epoch)
+        self._forget_gone()
+        for crew in epoch.crews:
+            self._crews[crew] = None
 
     @property
     def keeps(self) -> bool:
@@ -109,15 +117,21 @@ class Roster:
 
     def cancel(self) -> None:
         """End all epochs; waits for nobody."""
-        for epoch in list(self._epochs):
+        for epoch in self._epochs.all():
             epoch.cancel()
 
     def close(self) -> None:
-        """End all epochs and threads, after running samples."""
-        staff, self._kept = self._kept, None
-        if staff is not None:
-            staff.stop()
-        for epoch in list(self._epochs):
-            epoch.close()
-        if staff is not None:
-            staff.join()
+        """End all epochs and threads, after running samples; in one of these, wait for none."""
+        self.dismiss()
+        self.cancel()
+        crews = list(self._crews.copy())
+        for crew in crews:
+            crew.stop()
+        join(crews)
+        self._forget_gone()
+
+    def _forget_gone(self) -> None:
+        """Note no longer the threads that have ended."""
+        for crew in self._crews.copy():
+            if crew.gone:
+                self._crews.pop(crew, None)

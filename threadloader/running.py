@@ -9,6 +9,7 @@ import copy
 import os
 from dataclasses import dataclass
 from functools import partial
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from threadloader.collate import Collation
@@ -58,11 +59,27 @@ class Running:
         name: Prefix of the threads' names.
         opening: What the loader is set up for, to begin with.
 
+    Invariants, whenever ``planning`` is not held:
+        1. The epoch begun last is the one that the kept threads and the seeds are of.
+
     Threads:
-        begin, forget, state: consumer.
+        begin, undo: compatible, with ``planning`` held.
+        forget, state: consumer.
     """
 
     def __init__(self, name: str, opening: Opening) -> None:
+        # Held while an epoch is planned, so that threads that call `iter` at once take turns: what
+        # an epoch draws, from the generator or a sampler, lies between what others draw, or no
+        # state could tell it, and who comes first makes the workers that are kept for all.
+        #
+        # The one lock that is held over user code, as that is what takes turns: the sampler, what
+        # copies the dataset, its `load_state_dict`.  Re-entrant for such code, and finalizers,
+        # that call `iter` of this loader.  Under it nobody starts a thread, waits for one, or
+        # gives it work: all that is `Epoch.start`, after it.  So it is free while a thread starts,
+        # which may run a finalizer that calls `iter`, and a worker that asks for it (a sample may
+        # load from its own loader) waits only for user code of another thread.
+        self.planning = RLock()
+        # All below but what is only read in between: guarded by planning.
         self._pid = os.getpid()
         self._name = name
         self.ring = self._new_ring(opening)
@@ -75,6 +92,8 @@ class Running:
         self._collation = self._new_collation(opening)
         self._begun: Begun | None = None
         self._dataset: Any = None  # the state of the user's, when that was begun
+        # Both as they were before it, and whether it has new threads.
+        self._before: tuple[Begun | None, Any, bool] = None, None, True
 
     @property
     def is_here(self) -> bool:
@@ -88,7 +107,7 @@ class Running:
         saved: Mapping[str, Any] | None,
         finish: Callable[[Any], Any] | None,
     ) -> Epoch:
-        """Begin an epoch.
+        """Plan an epoch, whose threads `Epoch.start` lets begin.
 
         Args:
             opening: What is loaded, and by whom.
@@ -123,11 +142,10 @@ class Running:
             draws.draw_again(opening.dataset)
             staff = self.roster.hire(opening, epoch_seeds.workers)
         with self.roster.hiring(shared=kept is not None and not opening.replicates):
+            prepare = None
             if shared_seed is not None:
-                opening.prepare_pipes(staff, shared_seed, fresh=kept is None)
+                prepare = opening.prepare_pipes(staff, shared_seed, fresh=kept is None)
             feed = opening.feed(sampler_pass, staff, epoch_seeds, position, self._collation)
-            if staff is not None:
-                staff.start()
             epoch = Epoch(
                 feed,
                 self._collation,
@@ -144,12 +162,20 @@ class Running:
                 device=device,
                 ahead=opening.ahead,
                 name=self._name,
+                prepare=prepare,
             )
         self.roster.begun(epoch)
+        self._before = self._begun, self._dataset, kept is None
         order = None if sampler_pass is None else sampler_pass.order
         self._begun = Begun(position, draws, order)
         self._dataset = dataset
         return epoch
+
+    def undo(self) -> None:
+        """Let the epoch that was begun last, and did not come about, be none."""
+        self._begun, self._dataset, fresh = self._before
+        if fresh:
+            self.roster.dismiss()
 
     @property
     def refused(self) -> Mapping[str, Any] | None:

@@ -16,7 +16,7 @@ from threadloader import _torch
 from threadloader.dataset_copy import copy_dataset, copy_transform
 from threadloader.datasets.per_thread import close_here
 from threadloader.fetch import Fetcher
-from threadloader.pool import Pool
+from threadloader.pool import Pool, join
 from threadloader.random_hooks import isolated
 from threadloader.rng import Current, WorkerStream
 from threadloader.stream import Given
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from threadloader.dataset_copy import DatasetCopy
     from threadloader.fetch import Cancellable, Fetches
+    from threadloader.pool import Crew
     from threadloader.stats import Stats
 
 __all__ = ["Job", "Staff", "hire", "hire_readers", "hire_transformers"]
@@ -53,7 +54,7 @@ class Staff:
 
     pools: list[Pool[Worker]]
     fetchers: list[Fetches]
-    startup: Startup | None  # None if there is nothing to wait for
+    startup: Startup
 
     @property
     def stopped(self) -> bool:
@@ -72,11 +73,10 @@ class Staff:
         """
         error = None
         try:
-            if self.startup is None or not self.startup.wait(timeout, epoch):
-                return self.startup is None
-            error = None if epoch.cancelled else self.startup.take_error()
+            if not self.startup.wait(timeout, epoch):
+                return False
+            error = None if epoch.cancelled else self.take_error()
             if error is not None:
-                self.stop()
                 raise error
             return True
         finally:
@@ -84,9 +84,16 @@ class Staff:
 
     def start(self) -> None:
         """Start all threads now, where a worker has something to do before its first batch."""
-        if self.startup is not None:
+        if self.startup.awaited:
             for pool in self.pools:
                 pool.start()
+
+    def take_error(self) -> BaseException | None:
+        """Return the error of a worker that could not begin; all threads end then."""
+        error = self.startup.take_error()
+        if error is not None:
+            self.stop()
+        return error
 
     def stop(self) -> None:
         """Let every thread end after its running job; does not wait."""
@@ -95,18 +102,21 @@ class Staff:
 
     def nudge(self) -> None:
         """Let who waits in `ready` look again."""
-        if self.startup is not None:
-            self.startup.nudge()
+        self.startup.nudge()
 
     def wake(self) -> None:
         """Let idle threads drop what was cancelled."""
         for pool in self.pools:
             pool.wake()
 
+    @property
+    def crews(self) -> list[Crew[Worker]]:
+        """What is left of the pools when they are dropped: the threads that still run."""
+        return [pool.crew for pool in self.pools]
+
     def join(self) -> None:
-        """Wait until every thread has ended; call `stop` first."""
-        for pool in self.pools:
-            pool.join()
+        """Wait until every thread has ended, but for nobody in one of them; call `stop` first."""
+        join(self.crews)
 
 
 def hire(job: Job, dataset: Any, how: DatasetCopy, init_fn: Any, *, whole: bool) -> Staff:
@@ -122,9 +132,10 @@ def hire(job: Job, dataset: Any, how: DatasetCopy, init_fn: Any, *, whole: bool)
     copies = [copy_dataset(dataset, how) for _ in range(job.workers)]
     fetchers: list[Fetches] = [Fetcher(twin, whole=whole) for twin in copies]
     init_fns = [_rebound(init_fn, dataset, twin) for twin in copies]
-    startup = Startup(job.workers) if init_fn is not None else None
+    startup = Startup(job.workers if init_fn is not None else 0)
     enter = partial(_enter, job, _torch.inherited_modes(), fetchers, init_fns, startup)
-    return Staff([Pool(job.workers, job.name, enter)], fetchers, startup)
+    pool = Pool(job.workers, job.name, enter, failed=startup.failed)
+    return Staff([pool], fetchers, startup)
 
 
 def hire_readers(
@@ -148,9 +159,12 @@ def hire_readers(
         Given(replica, copy_transform(transform, how)) for replica, _ in replicas
     ]
     init_fns = [function for _, function in replicas]
-    startup = Startup(job.workers) if init_fn is not None else None
+    startup = Startup(job.workers if init_fn is not None else 0)
     enter = partial(_enter, job, _torch.inherited_modes(), fetchers, init_fns, startup)
-    pools = [Pool(1, job.name, enter, first=number) for number in range(job.workers)]
+    pools = [
+        Pool(1, job.name, enter, first=number, failed=startup.failed)
+        for number in range(job.workers)
+    ]
     return Staff(pools, fetchers, startup)
 
 
@@ -174,16 +188,22 @@ def hire_transformers(
     fetchers: list[Fetches] = [
         Given(replica, copy_transform(transform, how)) for _ in range(job.workers)
     ]
-    startup = Startup(job.workers) if init_fn is not None else None
+    startup = Startup(job.workers if init_fn is not None else 0)
     modes = _torch.inherited_modes()
     alone, job = replace(job, workers=1), replace(job, before=())
     pools = [
-        Pool(1, job.name, partial(_enter, alone, modes, fetchers, init_fns, startup)),
+        Pool(
+            1,
+            job.name,
+            partial(_enter, alone, modes, fetchers, init_fns, startup),
+            failed=startup.failed,
+        ),
         Pool(
             job.workers - 1,
             job.name,
             partial(_enter, job, modes, fetchers, init_fns, startup),
             first=1,
+            failed=startup.failed,
         ),
     ]
     return Staff(pools, fetchers, startup)
@@ -248,7 +268,7 @@ def _enter(
     modes: Callable[[], AbstractContextManager[None]],
     fetchers: Sequence[Fetches],
     init_fns: Sequence[Any],
-    startup: Startup | None,
+    startup: Startup,
     number: int,
 ) -> Iterator[Worker]:
     """The context of a worker thread's life."""
@@ -256,7 +276,8 @@ def _enter(
     counters = job.stats.open()
     try:
         for thread in job.before:
-            thread.join()
+            if thread.is_alive():  # one that comes to life only now was stopped, and reads nothing
+                thread.join()
         _torch.use_one_thread()
         dataset = fetchers[number].dataset
         stream = WorkerStream(job.base_seed, number)
@@ -266,7 +287,7 @@ def _enter(
             isolated(stream if job.isolated else None),
             introduced(number, job.workers, job.base_seed, dataset, rng),
         ):
-            if startup is not None:
+            if startup.awaited:
                 init_fn = init_fns[number]
                 startup.begun(number, _error_of(init_fn, number))
             yield Worker(number, f"worker {number}", counters)

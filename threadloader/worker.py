@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
+from threadloader.dropping import Living
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["Startup", "beginning_pass", "get_worker_info", "introduced", "pass_seed_here"]
 
 
-_FAILED = "worker_init_fn failed, and the threads have ended; iter(loader) starts new ones"
+_FAILED = (
+    "a worker could not begin, or its worker_init_fn failed, and the threads have ended; "
+    "iter(loader) starts new ones"
+)
 
 
 class _Local(threading.local):
@@ -96,16 +100,22 @@ def introduced(
 class Startup:
     """Whether all workers of a pool have begun, and with which error.
 
+    Args:
+        workers: That are waited for, as they have a ``worker_init_fn`` to run; 0 for none.
+
     Invariants, whenever ``_changed`` is not held:
         1. Each worker that is not missing any more has run its ``worker_init_fn``.
 
     Threads:
         begun: worker, once each.
-        wait, take_error: consumer.
+        failed: worker, or who starts the threads.
+        wait, watch, take_error: consumer.
         nudge: shared.
     """
 
     def __init__(self, workers: int) -> None:
+        self._epochs: Living[Any] = Living()  # which wait for these workers
+        self.awaited = workers > 0
         self._changed = Condition()
         # All below: guarded by _changed.
         self._missing = workers
@@ -120,6 +130,22 @@ class Startup:
                 self._errors[number] = error
                 self._failed = True
             self._changed.notify_all()
+
+    def failed(self, number: int, error: BaseException) -> None:
+        """Note the error by which a worker ended, or did not even begin; no epoch waits for it."""
+        with suppress(BaseException):  # an error that refuses notes
+            error.add_note(f"worker {number} could not run")
+        with self._changed:
+            self._errors[number] = error
+            self._failed = True
+        for epoch in self._epochs.all():
+            epoch.cancel()
+
+    def watch(self, epoch: Any) -> None:
+        """Let ``epoch`` be cancelled if a worker can't begin; its consumer asks `take_error`."""
+        self._epochs.add(epoch)
+        if self._failed:  # in this order, or it could fail in between and cancel nothing
+            epoch.cancel()
 
     def wait(self, timeout: float | None, epoch: Any) -> bool:
         """Wait until all workers have begun; return False if that takes too long.
