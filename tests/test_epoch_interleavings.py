@@ -19,6 +19,8 @@ from threadloader import (
     pool,
     progress,
     ring,
+    roster,
+    running,
     stats,
     work,
 )
@@ -45,6 +47,7 @@ class Thread(it.Thread):
 def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(progress, "Condition", it.Condition)
     monkeypatch.setattr(ring, "Condition", it.Condition)
+    monkeypatch.setattr(running, "RLock", it.RLock)
     monkeypatch.setattr(collate, "Lock", it.Lock)
     monkeypatch.setattr(stats, "Lock", it.Lock)
     monkeypatch.setattr(pool, "Lock", it.Lock)
@@ -90,7 +93,10 @@ def _error_of(batches: Iterator[Any]) -> tuple[type[Exception], object]:
     pytest.fail("no error")
 
 
-SWITCHED = [module.__file__ for module in (collate, epoch, pool, progress, ring, stats, work)]
+SWITCHED = [
+    module.__file__
+    for module in (collate, epoch, pool, progress, ring, roster, running, stats, work)
+]
 
 
 def _explore(scenario: Callable[[], None], iterations: int = 25) -> None:
@@ -228,3 +234,35 @@ def test_batches_without_samples_take_their_turn() -> None:
         assert list(loader) == [[], [0], [], [1]]
 
     _explore(scenario, iterations=15)
+
+
+def test_two_threads_may_begin_the_first_epochs_of_persistent_workers() -> None:
+    def scenario() -> None:
+        loader = _loader(Numbers(4), persistent_workers=True)
+        got: list[Any] = []
+        consumers = [
+            it.Thread(target=lambda: got.append([batch.tolist() for batch in loader]))
+            for _ in range(2)
+        ]
+        for consumer in consumers:
+            consumer.start()
+        for consumer in consumers:
+            consumer.join()
+        loader.close()
+        assert got == [[[0, 1], [2, 3]]] * 2
+
+    _explore(scenario, iterations=15)
+
+
+def test_close_waits_for_the_threads_of_a_dropped_iterator() -> None:
+    def scenario() -> None:
+        loader = _loader(Numbers(6))
+        batches = iter(loader)
+        next(batches)
+        del batches
+        loader.close()
+        totals = loader.statistics().totals
+        loader.close()
+        assert loader.statistics().totals == totals
+
+    _explore(scenario)

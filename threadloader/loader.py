@@ -386,7 +386,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def close(self) -> None:
         """End all iterators and threads, after running samples, and keep no memory of batches.
 
-        iter() starts afresh.
+        Threads of iterators that were dropped are waited for, too; but in a sample of this loader,
+        nobody is.  iter() starts afresh.
         """
         self._running.close()
 

@@ -73,7 +73,7 @@ class Staff:
         """
         error = None
         try:
-            if not self.startup.wait(timeout, epoch):
+            if self.startup.awaited and not self.startup.wait(timeout, epoch):
                 return False
             error = None if epoch.cancelled else self.take_error()
             if error is not None:
@@ -102,7 +102,8 @@ class Staff:
 
     def nudge(self) -> None:
         """Let who waits in `ready` look again."""
-        self.startup.nudge()
+        if self.startup.awaited:
+            self.startup.nudge()
 
     def wake(self) -> None:
         """Let idle threads drop what was cancelled."""

@@ -168,8 +168,9 @@ class Startup:
         It is not kept here, where the threads could reach it: once raised, it leads to the
         consumer's frames, and an iterator that its own threads hold is never dropped.
         """
+        # Unlocked, as it is only ever set; each batch asks.
+        if not self._failed:
+            return None
         with self._changed:
-            if not self._failed:
-                return None
             errors, self._errors = self._errors, {}
         return errors[min(errors)] if errors else ClosedError(_FAILED)
