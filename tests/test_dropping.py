@@ -9,7 +9,7 @@ from threading import Barrier, Thread
 
 from conftest import PATIENCE
 
-from threadloader.dropping import _watched, when_dropped
+from threadloader.dropping import Living, _watched, when_dropped
 
 
 class Thing:
@@ -112,3 +112,31 @@ def test_it_is_called_once_at_exit_where_that_is_asked_for() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
     assert (done.stdout.split(), done.stderr) == ([b"gone", b"called", b"exit", b"kept"], b"")
+
+
+def test_the_living_are_those_that_somebody_keeps() -> None:
+    living: Living[Thing] = Living()
+    kept, dropped = Thing(), [Thing()]
+    living.add(kept)
+    living.add(dropped[0])
+    assert living.all() == [kept, *dropped]
+    dropped.clear()
+    assert living.all() == [kept]
+
+
+def test_the_living_may_be_asked_for_while_others_come_and_go() -> None:
+    living: Living[Thing] = Living()
+    kept = Thing()
+    living.add(kept)
+
+    def come_and_go() -> None:
+        for _ in range(2000):
+            living.add(Thing())
+            assert kept in living.all()
+
+    threads = [Thread(target=come_and_go) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert living.all() == [kept]

@@ -131,7 +131,11 @@ class Epoch(Iterator[Any]):
         when_dropped(self, abandon, self._progress, self._signals)
         if staff is not None:
             staff.startup.watch(self)
-        feed.start()
+        try:
+            feed.start()
+        except BaseException:  # Ctrl-C in the sampler, say
+            self.cancel()
+            raise
 
     def start(self) -> None:
         """Let the threads begin, and plan the first batches.
@@ -148,7 +152,7 @@ class Epoch(Iterator[Any]):
                 self._staff.start()
                 if self._feed.eager:
                     self._draw()
-        except BaseException as error:  # Ctrl-C in the sampler, say
+        except BaseException as error:  # the same
             end_thread_at_exit()
             if isinstance(error, ClosedError) and self._progress.cancelled:
                 return  # by another thread, which `next` tells
