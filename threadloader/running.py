@@ -77,7 +77,8 @@ class Running:
         # that call `iter` of this loader.  Under it nobody starts a thread, waits for one, or
         # gives it work: all that is `Epoch.start`, after it.  So it is free while a thread starts,
         # which may run a finalizer that calls `iter`, and a worker that asks for it (a sample may
-        # load from its own loader) waits only for user code of another thread.
+        # load from its own loader) waits only for user code of another thread.  So does a finalizer
+        # in another thread: a lock that it interrupted, and that such code takes, would stop both.
         self.planning = RLock()
         # All below but what is only read in between: guarded by planning.
         self._pid = os.getpid()
