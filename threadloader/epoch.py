@@ -102,10 +102,9 @@ class Epoch(Iterator[Any]):
         self._length = length
         self._timeout = timeout
         self._in_order = in_order
-        self._finish = _unchanged if finish is None else finish
+        self._finish = finish or (lambda batch: batch)
         self._prepare = prepare
         self._progress = progress = Progress()
-        collation.ring.enter(progress)
         self._copier: Copier | None = None
         if device is not None:
             self._copier = Copier(device, progress, ahead, in_order=in_order, name=name)
@@ -129,6 +128,7 @@ class Epoch(Iterator[Any]):
         self._signals.append(partial(collation.ring.leave, progress))
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
         when_dropped(self, abandon, self._progress, self._signals)
+        collation.ring.enter(progress)
         if staff is not None:
             staff.startup.watch(self)
         try:
@@ -448,7 +448,3 @@ class Epoch(Iterator[Any]):
         if self._drawn_all and not self._open:
             self._copier.end()  # a loop over len(loader) never asks for StopIteration
         return sent.batch
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch
