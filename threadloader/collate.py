@@ -201,7 +201,7 @@ class _DirectFilling:
     def leave_out(self, row: int) -> None:
         self._left_out.add(row)
 
-    def finish(self) -> Failed | None:
+    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:  # noqa: ARG002  # a slot's batch is the default's
         if self._left_out:
             return self._finish_short()
         if self._whole is _NOTHING and self._write_aside():
@@ -339,14 +339,14 @@ class _GroupFilling(ListFilling):
             samples.gather(columns, row - start)
             row, number = end, number + 1
 
-    def finish(self) -> Failed | None:
+    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:
         """Collate, if some rows were no rows of arrays; see `Filling`."""
         if not self._parts:
             return None
         if self._laid_out is not None:
             self._read_back(*self._laid_out)
             self._laid_out = None
-        return super().finish()
+        return super().finish(collate_fn)
 
     def take(self) -> Callable[[int], Any]:
         """Return what gives each batch, by its number."""

@@ -16,7 +16,7 @@ import random
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from typing import Any, Literal
 
@@ -24,15 +24,19 @@ import numpy as np
 
 from threadloader import _torch
 
-__all__ = ["DatasetCopy", "copy_dataset", "copy_transform"]
+__all__ = ["CONTAINERS", "MEETING_POINTS", "SHARED", "Copied", "Copier", "DatasetCopy"]
+__all__ += ["attributes", "copy_dataset", "copy_transform", "deep_copy", "is_dataset", "shallow"]
 
 DatasetCopy = Literal["auto", "shared", "deep"] | Callable[[Any], Any]
+
+# id -> (original, copy); keeping the original keeps its id from being used again.
+Copied = dict[int, tuple[Any, Any]]
 
 LARGE = 1000  # entries from which on a container counts as data: paths, a vocabulary
 
 ENTRIES = 5000  # objects and entries copied of all transforms together; beyond that they are data
 
-_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 # Data, and objects with no state of their own.
 _DATA = (np.ndarray, np.generic, _torch.Tensor, str, bytes, int, float, complex, range)
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
@@ -42,15 +46,15 @@ _GENERATORS = (
     _torch.Generator,
 )
 # What threads meet at has to be one object.
-_MEETING_POINTS = (
+MEETING_POINTS = (
     *(type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event),
     *(threading.Semaphore, threading.Barrier, threading.Thread, threading.local),
     *(queue.Queue, queue.SimpleQueue, Executor),
 )
-_SHARED = (*_DATA, *_CODE, *_GENERATORS, *_MEETING_POINTS)
+SHARED = (*_DATA, *_CODE, *_GENERATORS, *MEETING_POINTS)
 
 
-def copy_dataset(dataset: Any, how: DatasetCopy) -> Any:
+def copy_dataset(dataset: Any, how: DatasetCopy, copied: Copied | None = None) -> Any:
     """Return the dataset that one worker uses.
 
     Args:
@@ -58,22 +62,44 @@ def copy_dataset(dataset: Any, how: DatasetCopy) -> Any:
         how: ``"auto"`` copies dataset objects and transforms and shares the data; what refuses
             to be copied is shared.  ``"shared"`` is the object itself.  ``"deep"`` is
             ``copy.deepcopy``, data included.  A callable is called with the dataset.
+        copied: Is told what was copied, for a collate function that refers to it.
 
     Raises:
         Exception: What ``copy.deepcopy`` or the callable raises.
     """
-    if callable(how):
-        return how(dataset)
-    if how == "shared":
-        return dataset
+    copied = {} if copied is None else copied
+    if callable(how) or how == "shared":
+        twin = how(dataset) if callable(how) else dataset
+        copied[id(dataset)] = dataset, twin
+        return twin
     if how == "deep":
-        return copy.deepcopy(dataset)
-    if isinstance(dataset, (*_CONTAINERS, *_SHARED)):
+        return deep_copy(dataset, copied)
+    if isinstance(dataset, (*CONTAINERS, *SHARED)):
         return dataset
     try:
-        return _Copier().copy_object(dataset, deep=False)
+        return Copier(copied).copy_object(dataset, deep=False)
     except RecursionError:  # a linked list of transforms, say
+        copied.clear()
         return dataset
+
+
+def deep_copy(value: Any, copied: Copied, shared: Iterable[Any] = ()) -> Any:
+    """Return a ``copy.deepcopy``.
+
+    Args:
+        value: What is copied.
+        copied: What was copied before; is told what is copied now.
+        shared: Parts that are not copied.
+
+    Raises:
+        Exception: What ``copy.deepcopy`` raises; ``copied`` is as before then.
+    """
+    memo: dict[int, Any] = {key: twin for key, (_, twin) in copied.items()}
+    memo.update((id(part), part) for part in shared)
+    twin = copy.deepcopy(value, memo)
+    kept = memo.pop(id(memo), ())  # the originals, so that no other object gets their ids
+    copied.update((key, (kept, part)) for key, part in memo.items() if key not in copied)
+    return twin
 
 
 def copy_transform(transform: Any, how: DatasetCopy) -> Any:
@@ -92,17 +118,20 @@ def copy_transform(transform: Any, how: DatasetCopy) -> Any:
     if how == "deep":
         return copy.deepcopy(transform)
     try:
-        return _Copier().copy(transform, deep=True)
+        return Copier().copy(transform, deep=True)
     except RecursionError:
         return transform
 
 
-class _Copier:
-    """Copies one graph of objects; what is reached twice is copied once."""
+class Copier:
+    """Copies one graph of objects; what is reached twice is copied once.
 
-    def __init__(self) -> None:
-        # id -> (original, copy); keeping the original keeps its id from being used again.
-        self._done: dict[int, tuple[Any, Any]] = {}
+    Args:
+        copied: What was copied before; is told what is copied now.
+    """
+
+    def __init__(self, copied: Copied | None = None) -> None:
+        self._done: Copied = {} if copied is None else copied
         self._entries_left = ENTRIES
 
     def copy(self, value: Any, *, deep: bool) -> Any:
@@ -116,7 +145,7 @@ class _Copier:
         if id(value) in self._done:
             return self._done[id(value)][1]
         kind = type(value)
-        if isinstance(value, _CONTAINERS):
+        if isinstance(value, CONTAINERS):
             return self._container(value, deep=deep or callable(value))
         if kind is types.MethodType:
             # A method kept on self is bound to the original; its copy, to the copy.
@@ -126,9 +155,9 @@ class _Copier:
             keywords = self.copy(value.keywords, deep=True)
             args = self.copy(value.args, deep=True)
             return functools.partial(self.copy(value.func, deep=True), *args, **keywords)
-        if isinstance(value, _SHARED):
+        if isinstance(value, SHARED):
             return value
-        if _is_dataset(value):
+        if is_dataset(value):
             return self.copy_object(value, deep=False)
         if deep or callable(value):
             return self.copy_object(value, deep=True)
@@ -139,14 +168,18 @@ class _Copier:
         if deep:
             self._entries_left -= 1
         shared = _closes_handle(value) or (deep and self._entries_left < 0)
-        twin = value if shared else _shallow(value)
+        twin = value if shared else self._twin_of(value)
         self._done[id(value)] = (value, twin)
         if twin is not value:
             self._copy_attributes(twin, deep=deep)
         return twin
 
+    def _twin_of(self, value: Any) -> Any:
+        """Return a copy that has the attributes of ``value``; or ``value``, which is shared."""
+        return shallow(value)
+
     def _copy_attributes(self, twin: Any, *, deep: bool) -> None:
-        for name, part, is_slot in _attributes(twin):
+        for name, part, is_slot in attributes(twin):
             copied = self.copy(part, deep=deep)
             if copied is part:
                 continue
@@ -170,7 +203,7 @@ class _Copier:
             raise
         except Exception:  # noqa: BLE001  # whatever a class raises to refuse
             return self._keep(value, value)
-        if type(value) not in _CONTAINERS:
+        if type(value) not in CONTAINERS:
             self._copy_attributes(twin, deep=deep)
         return twin
 
@@ -190,7 +223,7 @@ class _Copier:
         return twin
 
 
-def _shallow(value: Any) -> Any:
+def shallow(value: Any) -> Any:
     """Return a shallow copy, or ``value`` itself if its class refuses or returns another type."""
     try:
         twin = copy.copy(value)
@@ -199,7 +232,7 @@ def _shallow(value: Any) -> Any:
     return twin if type(twin) is type(value) else value
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, Any, bool]]:
+def attributes(value: Any) -> Iterator[tuple[str, Any, bool]]:
     """Yield name and value of what is kept on the instance, and whether it is in a slot."""
     for name, part in list(getattr(value, "__dict__", {}).items()):
         yield name, part, False
@@ -218,10 +251,10 @@ def _holds_parts(container: Any) -> bool:
         return False  # a list of paths, say
     entries = container.values() if isinstance(container, Mapping) else container
     one_of_each = {type(entry): entry for entry in entries}  # what it is, its type decides
-    return any(_is_dataset(entry) or callable(entry) for entry in one_of_each.values())
+    return any(is_dataset(entry) or callable(entry) for entry in one_of_each.values())
 
 
-def _is_dataset(value: object) -> bool:
+def is_dataset(value: object) -> bool:
     """Whether ``value`` is a dataset: torch's, or of a class that is indexed and sized.
 
     Only classes written in Python count, and none that extends a container or says how to copy
@@ -230,7 +263,7 @@ def _is_dataset(value: object) -> bool:
     if _torch.is_dataset(value):
         return True
     kind = type(value)
-    if isinstance(value, _CONTAINERS) or hasattr(kind, "__copy__"):
+    if isinstance(value, CONTAINERS) or hasattr(kind, "__copy__"):
         return False
     return all(
         isinstance(getattr(kind, name, None), types.FunctionType)
@@ -248,8 +281,8 @@ def _closes_handle(value: object) -> bool:
         return False
     names = _names_used(type(value), "__del__", set())
     return any(
-        name in names and part is not None and not (isinstance(part, _CONTAINERS) and not part)
-        for name, part, _ in _attributes(value)
+        name in names and part is not None and not (isinstance(part, CONTAINERS) and not part)
+        for name, part, _ in attributes(value)
     )
 
 

@@ -347,6 +347,7 @@ def open_stream(
     stream: WorkerStream | None = None,
     on_error: OnError = "raise",
     pass_seed: int | None = None,
+    collate_fns: list[Any] | None = None,
 ) -> StreamFeed:
     """Return the feed of one pass over an iterable dataset.
 
@@ -368,6 +369,7 @@ def open_stream(
         stream: See `StreamFeed`.
         on_error: What is done about a sample that can't be read, or transformed.
         pass_seed: See `worker.pass_seed_here`.
+        collate_fns: See `Stages`.
     """
     spread = transforms and len(pools) > 1
     readers = pools[:1] if spread else pools
@@ -402,7 +404,9 @@ def open_stream(
     ]
     # Without a transform all that a replica draws comes from its worker's stream, as in torch.
     seed = seed if transforms else None
-    stages = Stages(fetchers, not transforms, pace, collation, seed, on_error)
+    stages = Stages(
+        fetchers, not transforms, pace, collation, seed, on_error, collate_fns=collate_fns
+    )
     hand_on = pools[1].put if spread else None
     return StreamFeed(
         sources, stages, readers, hand_on, announced, position, in_order=in_order, stream=stream

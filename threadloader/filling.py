@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from threadloader.device import Device
 
 __all__ = ["Failed", "Filling", "Sent"]
@@ -47,8 +49,12 @@ class Filling(Protocol):
     def leave_out(self, row: int) -> None:
         """Make the batch without a row."""
 
-    def finish(self) -> Failed | None:
-        """Collate what is not collated yet; errors are returned, free of frames of ours."""
+    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:
+        """Collate what is not collated yet; errors are returned, free of frames of ours.
+
+        Args:
+            collate_fn: The calling worker's own copy of the user's; None for that itself.
+        """
 
     def take(self) -> Any:
         """Return the batch."""

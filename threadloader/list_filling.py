@@ -69,8 +69,9 @@ class ListFilling(_WholeFilling):
         """Add samples; see `Filling`."""
         self._parts[start] = listed(samples)
 
-    def finish(self) -> Failed | None:
+    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:
         """Collate; see `Filling`."""
+        function = self._function if collate_fn is None else collate_fn
         parts = [self._parts[start] for start in sorted(self._parts)]
         if self._left_out and not parts:
             return None
@@ -81,7 +82,7 @@ class ListFilling(_WholeFilling):
             starts = sorted(self._parts)
             rows = [start + row for start in starts for row in range(len(self._parts[start]))]
         self._parts.clear()
-        self._result, failed = collated(self._function, samples, default=self._default, rows=rows)
+        self._result, failed = collated(function, samples, default=self._default, rows=rows)
         self.nbytes = nbytes_of(self._result)
         return failed
 
@@ -99,11 +100,12 @@ class SampleFilling(_WholeFilling):
         """Add samples; see `Filling`."""
         self._sample = listed(samples)[0]
 
-    def finish(self) -> Failed | None:
+    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:
         """Collate; see `Filling`."""
         if self._left_out:
             return None
-        self._result, failed = collated(self._function, self._sample, default=False)
+        function = self._function if collate_fn is None else collate_fn
+        self._result, failed = collated(function, self._sample, default=False)
         self.nbytes = nbytes_of(self._result)
         self._sample = None
         return failed

@@ -155,7 +155,7 @@ class Opening:
             return None
         # Without a transform one thread is all that a plain iterable has use for.
         workers = 1 if self.plain and self.transform is None else self.workers
-        job = Job(name, workers, base_seed, stats, self.isolated, before)
+        job = Job(name, workers, base_seed, stats, self.isolated, before, self.collate_fn, self.how)
         dataset = _torch.unwrapped(self.dataset)
         # There is one reader of a plain iterable; an iterator would be read twice.
         how = "shared" if self.plain and self.how == "auto" else self.how
@@ -235,8 +235,11 @@ class Opening:
             seed = seeds.samples
             if staff is None:
                 own = WorkerStream(seeds.workers, 0)
+        dataset = _torch.unwrapped(self.dataset)
+        collate_fns = None  # the calling thread calls the user's own
+        if staff is not None:
+            collate_fns = staff.collate_fns_for(self.collate_fn, self.how, dataset)
         if sampler_pass is None:
-            dataset = _torch.unwrapped(self.dataset)
             return open_stream(
                 [] if staff is None else staff.pools,
                 [Given(dataset, self.transform)] if staff is None else staff.fetchers,
@@ -254,6 +257,7 @@ class Opening:
                 stream=own,
                 on_error=self.on_error,
                 pass_seed=seeds.samples,
+                collate_fns=collate_fns,
             )
         if staff is None:
             pool = None
@@ -268,6 +272,7 @@ class Opening:
             seed,
             self.on_error,
             gathers=collation.direct,
+            collate_fns=collate_fns,
         )
         planner = Planner(sampler_pass, position.lanes[0], batched=self.batched, whole=self.whole)
         # A sampler of the user's may be told which epoch it is between iter() and the first batch.

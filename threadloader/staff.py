@@ -13,9 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader.dataset_copy import copy_dataset, copy_transform
+from threadloader.dataset_copy import copy_dataset, copy_transform, deep_copy
 from threadloader.datasets.per_thread import close_here
 from threadloader.fetch import Fetcher
+from threadloader.function_copy import copy_collate_fn
 from threadloader.pool import Pool, join
 from threadloader.random_hooks import isolated
 from threadloader.rng import Current, WorkerStream
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from threading import Thread
 
-    from threadloader.dataset_copy import DatasetCopy
+    from threadloader.dataset_copy import Copied, DatasetCopy
     from threadloader.fetch import Cancellable, Fetches
     from threadloader.pool import Crew
     from threadloader.stats import Stats
@@ -46,6 +47,8 @@ class Job:
     stats: Stats
     isolated: bool = True  # whether what workers draw is theirs
     before: tuple[Thread, ...] = ()  # must have ended before a worker begins
+    collate_fn: Any = None  # the user's
+    how: DatasetCopy = "auto"  # what each has of collate_fn and transform; see `copy_collate_fn`
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +58,31 @@ class Staff:
     pools: list[Pool[Worker]]
     fetchers: list[Fetches]
     startup: Startup
+    collate_fn: Any  # the user's
+    collate_fns: list[Any]  # each worker's copy of it; None for that itself
 
     @property
     def stopped(self) -> bool:
         """Whether `stop` was called; stale as soon as it is read."""
         return any(pool.stopped for pool in self.pools)
+
+    def collate_fns_for(self, collate_fn: Any, how: DatasetCopy, dataset: Any) -> list[Any]:
+        """Return each worker's copy of the collate function of an epoch.
+
+        Args:
+            collate_fn: The user's; if it was exchanged since the workers began, it is copied now.
+            how: See `copy_collate_fn`.
+            dataset: The user's.
+        """
+        if collate_fn is self.collate_fn:
+            return self.collate_fns
+        first = self.fetchers[0].dataset
+        known: list[Copied] = [
+            {} if each.dataset is first else {id(dataset): (dataset, each.dataset)}
+            for each in self.fetchers
+        ]
+        known[0][id(dataset)] = dataset, first
+        return [_own(collate_fn, how, copied) for copied in known]
 
     def ready(self, timeout: float | None, epoch: Cancellable) -> bool:
         """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
@@ -130,13 +153,15 @@ def hire(job: Job, dataset: Any, how: DatasetCopy, init_fn: Any, *, whole: bool)
         init_fn: Called in each worker with its number, once; None for none.
         whole: Whether ``__getitems__`` is called.
     """
-    copies = [copy_dataset(dataset, how) for _ in range(job.workers)]
+    known: list[Copied] = [{} for _ in range(job.workers)]
+    copies = [copy_dataset(dataset, how, copied) for copied in known]
+    collate_fns = [_own(job.collate_fn, job.how, copied) for copied in known]
     fetchers: list[Fetches] = [Fetcher(twin, whole=whole) for twin in copies]
     init_fns = [_rebound(init_fn, dataset, twin) for twin in copies]
     startup = Startup(job.workers if init_fn is not None else 0)
     enter = partial(_enter, job, _torch.inherited_modes(), fetchers, init_fns, startup)
     pool = Pool(job.workers, job.name, enter, failed=startup.failed)
-    return Staff([pool], fetchers, startup)
+    return Staff([pool], fetchers, startup, job.collate_fn, collate_fns)
 
 
 def hire_readers(
@@ -155,9 +180,11 @@ def hire_readers(
         init_fn: Called in each worker with its number, once; None for none.
         transform: Applied to each sample; None for none.
     """
-    replicas = [_replicate(dataset, init_fn, how) for _ in range(job.workers)]
+    known: list[Copied] = [{} for _ in range(job.workers)]
+    replicas = [_replicate(dataset, init_fn, how, copied) for copied in known]
+    collate_fns = [_own(job.collate_fn, job.how, copied) for copied in known]
     fetchers: list[Fetches] = [
-        Given(replica, copy_transform(transform, how)) for replica, _ in replicas
+        Given(replica, copy_transform(transform, job.how)) for replica, _ in replicas
     ]
     init_fns = [function for _, function in replicas]
     startup = Startup(job.workers if init_fn is not None else 0)
@@ -166,7 +193,7 @@ def hire_readers(
         Pool(1, job.name, enter, first=number, failed=startup.failed)
         for number in range(job.workers)
     ]
-    return Staff(pools, fetchers, startup)
+    return Staff(pools, fetchers, startup, job.collate_fn, collate_fns)
 
 
 def hire_transformers(
@@ -181,13 +208,15 @@ def hire_transformers(
         job: What workers have in common; at least two workers.
         dataset: The user's dataset.
         transform: Applied to each sample.
-        how: What the reader has of the dataset, and each worker of the transform; see
-            `_replicate` and `copy_transform`.
+        how: What the reader has of the dataset; see `_replicate`.
         init_fn: Called in each worker with its number, once; None for none.
     """
-    replica, init_fns = _replicate_once(dataset, init_fn, how, job.workers)
+    known: list[Copied] = [{} for _ in range(job.workers)]
+    replica, init_fns = _replicate_once(dataset, init_fn, how, job.workers, known[0])
+    # The others' has nothing to do with the replica, which the reader may be changing.
+    collate_fns = [_own(job.collate_fn, job.how, copied) for copied in known]
     fetchers: list[Fetches] = [
-        Given(replica, copy_transform(transform, how)) for _ in range(job.workers)
+        Given(replica, copy_transform(transform, job.how)) for _ in range(job.workers)
     ]
     startup = Startup(job.workers if init_fn is not None else 0)
     modes = _torch.inherited_modes()
@@ -207,10 +236,16 @@ def hire_transformers(
             failed=startup.failed,
         ),
     ]
-    return Staff(pools, fetchers, startup)
+    return Staff(pools, fetchers, startup, job.collate_fn, collate_fns)
 
 
-def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy) -> tuple[Any, Any]:
+def _own(collate_fn: Any, how: DatasetCopy, copied: Copied) -> Any:
+    """Return a worker's copy of the collate function; None if there is nothing to copy."""
+    twin = copy_collate_fn(collate_fn, how, copied)
+    return None if twin is collate_fn else twin
+
+
+def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy, copied: Copied) -> tuple[Any, Any]:
     """Return a worker's replica of an iterable dataset, and of its ``worker_init_fn``.
 
     Both are copied together, so that a method of the dataset given as ``worker_init_fn`` sets up
@@ -221,38 +256,42 @@ def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy) -> tuple[Any, Any]:
         init_fn: The user's function, or None.
         how: ``"auto"`` is a deep copy, or a shallow one where that fails, or the object itself
             where that fails too; else as `copy_dataset` has it.
+        copied: Is told what was copied, for a collate function that refers to it.
     """
     if how == "shared":
+        copied[id(dataset)] = dataset, dataset
         return dataset, init_fn
     if how == "deep":
-        return copy.deepcopy((dataset, init_fn))
+        twin, bound = deep_copy((dataset, init_fn), copied)
+        return twin, bound
     if callable(how):
-        twin = copy_dataset(dataset, how)
+        twin = copy_dataset(dataset, how, copied)
         return twin, _rebound(init_fn, dataset, twin)
     # What worker processes would share stays one, an epoch number in shared memory say.
     parts = getattr(dataset, "__dict__", {}).values()
-    memo = {id(part): part for part in parts if _torch.is_shared(part)}
     with suppress(Exception):  # whatever refuses: a generator, a lock, an open file
-        return copy.deepcopy((dataset, init_fn), memo)
+        twin, bound = deep_copy((dataset, init_fn), copied, filter(_torch.is_shared, parts))
+        return twin, bound
     try:
         twin = copy.copy(dataset)
     except Exception:  # noqa: BLE001  # the same
         twin = dataset
+    copied[id(dataset)] = dataset, twin
     return twin, _rebound(init_fn, dataset, twin)
 
 
 def _replicate_once(
-    dataset: Any, init_fn: Any, how: DatasetCopy, workers: int
+    dataset: Any, init_fn: Any, how: DatasetCopy, workers: int, copied: Copied
 ) -> tuple[Any, list[Any]]:
     """Return the one replica that is read, and a ``worker_init_fn`` for each worker.
 
     A method of the dataset given as ``worker_init_fn`` sets up the replica in the worker that
     reads it, and a replica that nobody reads in each other one.
     """
-    replica, bound = _replicate(dataset, init_fn, how)
+    replica, bound = _replicate(dataset, init_fn, how, copied)
     others = [init_fn] * (workers - 1)
     if bound is not init_fn and getattr(init_fn, "__self__", None) is dataset:
-        others = [_replicate(dataset, init_fn, how)[1] for _ in others]
+        others = [_replicate(dataset, init_fn, how, {})[1] for _ in others]
     return replica, [bound, *others]
 
 

@@ -61,6 +61,8 @@ class Stages:
     seed: int | None = None  # of the random streams of samples and batches; None for none
     on_error: OnError = "raise"  # what is done about samples that fail
     gathers: bool = False  # whether batches take rows of arrays
+    # Each worker's copy of the user's, or None where there was nothing to copy; None for no copies.
+    collate_fns: list[Any] | None = None
 
 
 class OpenBatch:
@@ -168,7 +170,7 @@ def _work(
             failure = _fill(batch, ticket, stages, progress, worker)
         if progress.finished(batch, ticket, failure):
             started = perf_counter()
-            failure = _finish(batch, worker, stages.seed)
+            failure = _finish(batch, stages, worker)
             worker.counters.collate_seconds += perf_counter() - started
             progress.collated(batch, failure)
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
@@ -269,13 +271,14 @@ def _refusal(failure: Failure, plan: PlannedBatch, stages: Stages) -> BaseExcept
         del failure, plan, stages
 
 
-def _finish(batch: OpenBatch, worker: Worker, seed: int | None) -> Failure | None:
+def _finish(batch: OpenBatch, stages: Stages, worker: Worker) -> Failure | None:
     """Collate a batch whose rows are all there."""
-    failed = None
+    failed = own = None
     try:
-        if seed is not None:
-            begin_batch(seed, batch.plan.sequence)
-        failed = batch.filling.finish()
+        if stages.seed is not None:
+            begin_batch(stages.seed, batch.plan.sequence)
+        own = None if stages.collate_fns is None else stages.collate_fns[worker.number]
+        failed = batch.filling.finish(own)
         return (
             None if failed is None else failure_of(failed[0], failed[1], batch.plan, worker.place)
         )
@@ -283,8 +286,8 @@ def _finish(batch: OpenBatch, worker: Worker, seed: int | None) -> Failure | Non
         return failure_of(error, None, batch.plan, worker.place)
     finally:
         end()
-        failed = None
-        del batch
+        failed = own = None
+        del batch, stages
 
 
 def _count(counters: Counters, ticket: Ticket, fetch: float, collate: float) -> None:

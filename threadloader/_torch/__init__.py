@@ -23,6 +23,7 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
         gives_whole_batches,
         has_getitem,
         is_dataset,
+        is_module,
         is_subset,
         tensors_in,
     )
@@ -85,6 +86,7 @@ else:
         inherited_modes,
         is_dataset,
         is_extended,
+        is_module,
         is_shared,
         is_subset,
         make_worker_info,
@@ -134,6 +136,7 @@ __all__ = [
     "inherited_modes",
     "is_dataset",
     "is_extended",
+    "is_module",
     "is_shared",
     "is_subset",
     "make_worker_info",

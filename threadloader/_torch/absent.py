@@ -40,6 +40,7 @@ __all__ = [
     "inherited_modes",
     "is_dataset",
     "is_extended",
+    "is_module",
     "is_shared",
     "is_subset",
     "make_worker_info",
@@ -289,6 +290,11 @@ def page_locked(nbytes: int) -> NoReturn:
 def pinned_tensor(shape: Any, dtype: Any) -> NoReturn:
     """Refuse: there are no tensors."""
     raise NotImplementedError(shape, dtype)
+
+
+def is_module(value: object) -> bool:  # noqa: ARG001  # same signature as with torch
+    """Return False: there are none."""
+    return False
 
 
 def is_dataset(value: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch import Generator
+from torch.nn import Module
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -32,6 +33,7 @@ __all__ = [
     "gives_whole_batches",
     "has_getitem",
     "is_dataset",
+    "is_module",
     "is_subset",
     "tensors_in",
 ]
@@ -55,6 +57,11 @@ class _Iterable(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.iterable)
+
+
+def is_module(value: object) -> bool:
+    """Whether ``value`` is a `torch.nn.Module`."""
+    return isinstance(value, Module)
 
 
 def is_dataset(value: object) -> bool:
