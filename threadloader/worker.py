@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from contextlib import contextmanager, suppress
+from functools import partial
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader.dropping import Living
 from threadloader.errors import ClosedError
+from threadloader.started_threads import HandingOn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
 __all__ = ["Startup", "beginning_pass", "get_worker_info", "introduced", "pass_seed_here"]
 
@@ -34,6 +38,60 @@ class _Local(threading.local):
 
 
 _here = _Local()
+_WorkerInfo: Any = type(_torch.make_worker_info(0, 1, 0, None, None))
+
+
+class _HandedOn(_WorkerInfo):  # type: ignore[misc]  # torch's, or ours
+    """What a thread that a worker started is told: the same, but it keeps no dataset alive.
+
+    A thread may outlive its worker by far, and often what ends it is that the dataset is dropped.
+    """
+
+    __slots__ = ("_dataset",)
+
+    dataset = property(lambda self: self._dataset())
+
+    @classmethod
+    def of(cls, info: Any) -> Any:
+        """Return what is handed on of a worker's info."""
+        if info is None or type(info) is cls:
+            return info
+        handed_on = cls.__new__(cls)
+        names = set(getattr(info, "__dataclass_fields__", None) or vars(info))
+        for name in names - {"dataset"}:
+            object.__setattr__(handed_on, name, getattr(info, name))  # it is frozen
+        dataset = info.dataset
+        try:
+            refer: Any = weakref.ref(dataset)
+        except TypeError:  # a list, say
+            refer = partial(_same, dataset)
+        object.__setattr__(handed_on, "_dataset", refer)
+        return handed_on
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _known_here() -> Callable[[], AbstractContextManager[None]] | None:
+    """Return what makes another thread know what the calling one does; None for nothing."""
+    info, seed = _here.info, _here.pass_seed
+    if info is None and seed is None:
+        return None
+    return partial(_knowing, _HandedOn.of(info), seed)
+
+
+@contextmanager
+def _knowing(info: Any, seed: int | None) -> Iterator[None]:
+    before = _here.info, _here.pass_seed
+    _here.info, _here.pass_seed = info, seed
+    try:
+        yield
+    finally:
+        _here.info, _here.pass_seed = before
+
+
+_handing_on = HandingOn(_known_here)
 
 
 def _forget() -> None:
@@ -68,7 +126,11 @@ def pass_seed_here() -> int | None:
 
 @contextmanager
 def beginning_pass(seed: int | None) -> Iterator[None]:
-    """Let `pass_seed_here` return ``seed`` while the calling thread is here."""
+    """Let `pass_seed_here` return ``seed`` while the calling thread is here.
+
+    And in threads that it starts meanwhile, as long as they live.
+    """
+    _handing_on.install()
     before, _here.pass_seed = _here.pass_seed, seed
     try:
         yield
@@ -82,6 +144,8 @@ def introduced(
 ) -> Iterator[None]:
     """Let `get_worker_info()` describe the calling thread while it is here.
 
+    And threads that it starts meanwhile, as long as they live.
+
     Args:
         number: The worker, from 0.
         workers: How many there are.
@@ -89,6 +153,7 @@ def introduced(
         dataset: What this worker fetches from.
         rng: Has its generators.
     """
+    _handing_on.install()
     before = _here.info
     _here.info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
     try:
