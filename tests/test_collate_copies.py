@@ -13,7 +13,7 @@ from conftest import PATIENCE
 
 from threadloader import ThreadLoader, get_worker_info
 from threadloader._torch import IterableDataset
-from threadloader.function_copy import copy_collate_fn
+from threadloader.function_copy import copy_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -257,11 +257,12 @@ def test_scratch_state_is_its_own_behind_a_transform(
     assert load(Rows(), kind(), spawn, transform=int) == NUMBERS[: THREADS - 1]
 
 
+@each_kind
 def test_a_transform_of_a_plain_iterable_is_each_thread_s_own(
-    spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+    kind: Any, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Meeting, "barrier", Barrier(THREADS - 1))
-    got = load(iter(range(3)), list, spawn, transform=Collator())
+    got = load(iter(range(3)), list, spawn, transform=kind())
     assert got == NUMBERS[: THREADS - 1]
 
 
@@ -412,7 +413,7 @@ def test_what_is_set_during_an_epoch_is_not_seen_in_it(spawn: Spawn) -> None:
 
 
 def copied(function: Any, how: Any = "auto") -> Any:
-    return copy_collate_fn(function, how, {})
+    return copy_function(function, how, {})
 
 
 def _plain(samples: Any) -> Any:
@@ -490,7 +491,7 @@ def test_a_method_s_object_shares_what_is_no_part_of_it(make: Any) -> None:
 def test_an_object_that_leads_to_very_much_is_shared() -> None:
     module = NotCallable()
     module.helper = index = Scratch()
-    index.samples = [[number] for number in range(5000)]
+    index.samples = [[number] for number in range(500)]
     assert copied(module.collate).__self__.helper is index
 
 

@@ -24,8 +24,8 @@ import numpy as np
 
 from threadloader import _torch
 
-__all__ = ["CONTAINERS", "MEETING_POINTS", "SHARED", "Copied", "Copier", "DatasetCopy"]
-__all__ += ["attributes", "copy_dataset", "copy_transform", "deep_copy", "is_dataset", "shallow"]
+__all__ = ["CONTAINERS", "LARGE", "MEETING_POINTS", "SHARED", "Copied", "Copier", "DatasetCopy"]
+__all__ += ["attributes", "copy_dataset", "deep_copy", "is_dataset", "shallow"]
 
 DatasetCopy = Literal["auto", "shared", "deep"] | Callable[[Any], Any]
 
@@ -100,27 +100,6 @@ def deep_copy(value: Any, copied: Copied, shared: Iterable[Any] = ()) -> Any:
     kept = memo.pop(id(memo), ())  # the originals, so that no other object gets their ids
     copied.update((key, (kept, part)) for key, part in memo.items() if key not in copied)
     return twin
-
-
-def copy_transform(transform: Any, how: DatasetCopy) -> Any:
-    """Return the transform that one worker uses.
-
-    Args:
-        transform: The user's function or object.
-        how: ``"shared"`` is the object itself, ``"deep"`` a ``copy.deepcopy``; else what it
-            keeps on itself is copied and the data in it is shared, as of a dataset's transform.
-
-    Raises:
-        Exception: What ``copy.deepcopy`` raises.
-    """
-    if how == "shared":
-        return transform
-    if how == "deep":
-        return copy.deepcopy(transform)
-    try:
-        return Copier().copy(transform, deep=True)
-    except RecursionError:
-        return transform
 
 
 class Copier:

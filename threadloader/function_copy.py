@@ -1,9 +1,9 @@
-"""One copy of the collate function for each worker: what it keeps on itself is the worker's own.
+"""One copy of ``collate_fn`` and ``transform`` for each worker: what they keep is the worker's own.
 
-A collate function of torch's lives once in each worker process, so people let it keep things: the
-longest sample of a batch on ``self``, the padding of a tokenizer.  As of transforms, the objects
-are copied and the data in them is shared.  More of it comes as a method or a closure, which may
-lead to anything, a trainer and its model say; see `_FunctionCopier`.
+A worker process of torch's has functions of its own, so people let them keep things: the longest
+sample of a batch on ``self``, the padding of a tokenizer.  As of the transforms on a dataset, the
+objects are copied and the data in them is shared.  But these often come as a method or a closure,
+which may lead to anything, a trainer and its model say; see `_FunctionCopier`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader.dataset_copy import (
     CONTAINERS,
+    LARGE,
     MEETING_POINTS,
     SHARED,
     Copier,
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
     from threadloader.dataset_copy import Copied, DatasetCopy
 
-__all__ = ["copy_collate_fn"]
+__all__ = ["copy_function"]
 
-Function = Any  # what is called with a batch's samples
+Function = Any  # what is called with a sample, or with those of a batch
 
 # Objects that one on a method's object may lead to; beyond that they are data, or machinery.
 # Unmeasured, a choice: a trainer of Lightning's leads to 109 before it has anything to train.
@@ -40,15 +41,15 @@ REACHED = 100
 _ELSEWHERE = (*MEETING_POINTS, io.IOBase, _torch.DataLoader)  # where a helper's reach must not end
 
 
-def copy_collate_fn(function: Function, how: DatasetCopy, copied: Copied) -> Function:
-    """Return the collate function that one worker calls.
+def copy_function(function: Function, how: DatasetCopy, copied: Copied) -> Function:
+    """Return the function that one worker calls.
 
     Args:
         function: The user's.
         how: ``"shared"`` is the function itself.  ``"deep"`` is a ``copy.deepcopy`` of an object
             that can be called.  Else, and of methods and closures, objects are copied and data is
             shared; what refuses to be copied is shared.
-        copied: What the worker has copies of already: its dataset.
+        copied: What the worker has copies of already, as its dataset; is told what is copied now.
 
     Raises:
         Exception: What ``copy.deepcopy`` raises.
@@ -58,7 +59,7 @@ def copy_collate_fn(function: Function, how: DatasetCopy, copied: Copied) -> Fun
     if how == "deep" and not isinstance(function, (types.FunctionType, types.MethodType)):
         return deep_copy(function, copied)
     try:
-        return _FunctionCopier(copied).copy_function(function)
+        return _FunctionCopier(copied).copy_called(function)
     except Exception:  # noqa: BLE001  # whatever a class raises to refuse; a linked list is too deep
         return function
 
@@ -79,8 +80,8 @@ class _FunctionCopier(Copier):
         self._owners: dict[int, Any] = {}  # what methods are bound to, by id
         self._cells: dict[int, types.CellType] = {}  # the new ones, by the id of the old
 
-    def copy_function(self, function: Function) -> Function:
-        """Return the copy of a collate function."""
+    def copy_called(self, function: Function) -> Function:
+        """Return the copy of what a worker calls."""
         return self._owner(function) if _is_model(function) else self.copy(function, deep=True)
 
     def copy(self, value: Any, *, deep: bool) -> Any:
@@ -182,11 +183,12 @@ def _is_helper(value: object) -> bool:
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Yield what an object refers to by its attributes, or a container by its entries."""
-    if isinstance(value, dict):
-        yield from list(value.values())[: REACHED + 1]
-    elif isinstance(value, CONTAINERS):
-        yield from list(value)[: REACHED + 1]
+    """Yield what an object refers to by its attributes, or a container by its entries.
+
+    Of a large container nothing, since it is data and shared.
+    """
+    if isinstance(value, CONTAINERS) and len(value) <= LARGE:
+        yield from list(value.values() if isinstance(value, dict) else value)
     for _, part, _ in attributes(value):
         yield part
 

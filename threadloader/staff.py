@@ -13,10 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader.dataset_copy import copy_dataset, copy_transform, deep_copy
+from threadloader.dataset_copy import copy_dataset, deep_copy
 from threadloader.datasets.per_thread import close_here
 from threadloader.fetch import Fetcher
-from threadloader.function_copy import copy_collate_fn
+from threadloader.function_copy import copy_function
 from threadloader.pool import Pool, join
 from threadloader.random_hooks import isolated
 from threadloader.rng import Current, WorkerStream
@@ -48,7 +48,7 @@ class Job:
     isolated: bool = True  # whether what workers draw is theirs
     before: tuple[Thread, ...] = ()  # must have ended before a worker begins
     collate_fn: Any = None  # the user's
-    how: DatasetCopy = "auto"  # what each has of collate_fn and transform; see `copy_collate_fn`
+    how: DatasetCopy = "auto"  # what each has of collate_fn and transform; see `copy_function`
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Staff:
 
         Args:
             collate_fn: The user's; if it was exchanged since the workers began, it is copied now.
-            how: See `copy_collate_fn`.
+            how: See `copy_function`.
             dataset: The user's.
         """
         if collate_fn is self.collate_fn:
@@ -184,7 +184,8 @@ def hire_readers(
     replicas = [_replicate(dataset, init_fn, how, copied) for copied in known]
     collate_fns = [_own(job.collate_fn, job.how, copied) for copied in known]
     fetchers: list[Fetches] = [
-        Given(replica, copy_transform(transform, job.how)) for replica, _ in replicas
+        Given(replica, copy_function(transform, job.how, copied))
+        for (replica, _), copied in zip(replicas, known, strict=True)
     ]
     init_fns = [function for _, function in replicas]
     startup = Startup(job.workers if init_fn is not None else 0)
@@ -216,7 +217,7 @@ def hire_transformers(
     # The others' has nothing to do with the replica, which the reader may be changing.
     collate_fns = [_own(job.collate_fn, job.how, copied) for copied in known]
     fetchers: list[Fetches] = [
-        Given(replica, copy_transform(transform, job.how)) for _ in range(job.workers)
+        Given(replica, copy_function(transform, job.how, copied)) for copied in known
     ]
     startup = Startup(job.workers if init_fn is not None else 0)
     modes = _torch.inherited_modes()
@@ -241,7 +242,7 @@ def hire_transformers(
 
 def _own(collate_fn: Any, how: DatasetCopy, copied: Copied) -> Any:
     """Return a worker's copy of the collate function; None if there is nothing to copy."""
-    twin = copy_collate_fn(collate_fn, how, copied)
+    twin = copy_function(collate_fn, how, copied)
     return None if twin is collate_fn else twin
 
 
