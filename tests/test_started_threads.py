@@ -407,7 +407,8 @@ def test_an_executor_of_interpreters_works_in_a_worker(spawn: Spawn) -> None:
 
 def test_nothing_is_replaced_before_there_are_workers() -> None:
     script = """
-import threading
+import sys, threading
+sys.modules["torch"] = None  # what takes long to import, and is not needed
 from concurrent.futures import ThreadPoolExecutor
 before = threading.Thread.start, ThreadPoolExecutor.submit, ThreadPoolExecutor.__init__
 from threadloader import ThreadLoader
