@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import random
+import subprocess
 import sys
 import threading
 import traceback
@@ -237,21 +239,82 @@ def test_numpy_functions_keep_names_and_docstrings(spawn: Spawn) -> None:
         assert repr(legacy.rand)
 
 
-def test_functions_can_be_pickled_while_redirected(spawn: Spawn) -> None:
-    def pickled(_: int) -> list[Any]:
-        return [pickle.dumps(legacy.rand), pickle.dumps(legacy.seed), pickle.dumps(random.randint)]
+# A process that does not have the package draws two numbers from each object that it is given.
+WITHOUT_US = """
+import pickle, sys
+sys.modules["threadloader"] = None
+for name, dumped, arguments in pickle.load(sys.stdin.buffer):
+    found = pickle.loads(dumped)
+    if callable(found):
+        found(*arguments)
+    else:
+        found.seed(3)
+print("good")
+"""
 
+
+def picklable() -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Return what users pickle, and what each is called with."""
+    functions = {
+        "random.random": (random.random, ()),
+        "random.randint": (random.randint, (1, 6)),
+        "random.choice": (random.choice, ("abc",)),
+        "random.getstate": (random.getstate, ()),
+        "random.seed": (random.seed, (3,)),
+        "numpy.random.rand": (legacy.rand, ()),
+        "numpy.random.seed": (legacy.seed, (3,)),
+        "numpy.random.ranf": (legacy.ranf, ()),
+        "numpy.random.get_state": (legacy.get_state, ()),
+    }
+    kept = {"choice, taken before": (choice, ("abc",))} | {
+        f"PLAIN[{number}]": (function, (3,) if "seed" in function.__name__ else ())
+        for number, function in enumerate(PLAIN)
+        if getattr(function, "__name__", "") in {"random", "seed", "rand", "ranf", "sample"}
+    }
+    objects = {"_rand": (legacy.mtrand._rand, ()), "_inst": (random._inst, ())}  # noqa: SLF001
+    return functions | kept | objects
+
+
+def pickles(_: int = 0) -> list[Any]:
+    return [(name, pickle.dumps(what), args) for name, (what, args) in picklable().items()]
+
+
+def test_what_is_pickled_while_redirected_needs_nothing_of_ours(spawn: Spawn) -> None:
     with redirected(spawn):
-        both = pickled(0)
-        assert pickle.loads(both[0]) is legacy.rand
-        rows = spawn(epoch, make(pickled)).result(PATIENCE)
+        dumped = pickles()
+        dumped += [entry for row in spawn(epoch, make(pickles)).result(PATIENCE) for entry in row]
+    assert not any(b"threadloader" in entry[1] for entry in dumped)
+    child = subprocess.run(
+        [sys.executable, "-c", WITHOUT_US],
+        input=pickle.dumps(dumped),
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert child.stdout.split() == [b"good"], child.stderr.decode()
+
+
+def test_what_is_pickled_or_copied_while_redirected_has_the_state_of_the_original(
+    spawn: Spawn,
+) -> None:
+    random.seed(3)
+    legacy.seed(3)
+    with redirected(spawn):
+        draw, rand = (pickle.loads(pickle.dumps(each)) for each in (random.random, legacy.rand))
+        inst, legacy_inst = map(copy.deepcopy, (random._inst, legacy.mtrand._rand))  # noqa: SLF001
+        assert type(inst) is random.Random
+        assert type(legacy_inst) is legacy.RandomState
+        assert random.random() == draw() == inst.random()
+        assert legacy.rand() == rand() == legacy_inst.rand()
+
+
+def test_what_was_taken_while_redirected_can_be_pickled_afterwards(spawn: Spawn) -> None:
+    with redirected(spawn):
+        taken = {name: what for name, (what, _) in picklable().items()}
     join_workers()
     assert plain()
-    for dumped in [both, *rows]:
-        rand, seed, randint = map(pickle.loads, dumped)
-        seed(3)
-        assert 0 <= rand() < 1
-        assert 1 <= randint(1, 6) <= 6
+    for name, what in taken.items():
+        assert b"threadloader" not in pickle.dumps(what), name
 
 
 def in_child(check: Callable[[], bool]) -> int:

@@ -9,8 +9,11 @@ So functions that were imported long ago (``from random import randint``) follow
 methods of that instance; those that are written in C (``random``, ``getrandbits``) or reach past
 the subclass (``seed``, ``getstate``, ``setstate``) are replaced in the module.
 
-`numpy.random`: its functions are replaced in the module, and so is the hidden `RandomState`,
-which libraries take for ``random_state=None``.
+`numpy.random`: the hidden `RandomState`, which libraries take for ``random_state=None``, is
+replaced, and so are its methods in the module.  `seed`, `sample` and `ranf`, which are no methods,
+ask it themselves.
+
+What is pickled or copied meanwhile is what it would be without workers, and has no class of ours.
 """
 
 from __future__ import annotations
@@ -39,8 +42,6 @@ __all__ = ["isolated", "redirect_for"]
 _Random = random.Random
 _shared: Any = vars(random)["_inst"]  # what the functions are methods of
 _legacy: Any = vars(np.random.mtrand)["_rand"]  # the same for numpy.random
-# Those of the module that are no methods of the hidden RandomState, but functions that use it.
-_FUNCTIONS = ("seed", "sample", "ranf")
 
 
 class _Redirected(_Random):
@@ -78,6 +79,9 @@ class _Redirected(_Random):
         else:
             stream.random_generator.setstate(state)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Random, (), self.getstate()
+
     @property
     def gauss_next(self) -> float | None:  # `gauss` keeps every second draw
         stream = here.stream
@@ -110,20 +114,6 @@ def _legacy_method(name: str) -> Callable[..., Any]:
         return draw(*args, **kwargs)
 
     return update_wrapper(method, own)
-
-
-def _legacy_function(name: str) -> Callable[..., Any]:
-    own = getattr(np.random, name)
-    method = "random_sample" if name in ("sample", "ranf") else name
-
-    def function(*args: Any, **kwargs: Any) -> Any:
-        stream = here.stream
-        draw = own if stream is None else getattr(stream.legacy_generator, method)
-        return draw(*args, **kwargs)
-
-    update_wrapper(function, own)
-    function.__module__, function.__qualname__ = "numpy.random", name  # for pickle
-    return function
 
 
 class _Redirection:
@@ -164,11 +154,12 @@ def _redirections() -> tuple[_Redirection, ...]:
         for name in dir(np.random)
         if getattr(getattr(np.random, name), "__self__", None) is _legacy
     ]
-    functions = {name: _legacy_function(name) for name in (*names, *_FUNCTIONS)}
     for name in dir(_legacy):
         if not name.startswith("_") and callable(getattr(_legacy, name)):
             setattr(_RedirectedLegacy, name, _legacy_method(name))
     proxy = _RedirectedLegacy(_legacy._bit_generator)  # noqa: SLF001  # the very same state
+    # Methods of the proxy: they are pickled as those of the RandomState are, with their state.
+    functions = {name: getattr(proxy, name) for name in names}
     return (
         _Redirection(random, methods),
         _Redirection(np.random, functions),
