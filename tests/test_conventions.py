@@ -85,6 +85,19 @@ def test_a_class_that_owns_a_lock_says_what_it_guards_and_who_calls_what(path: P
 
 
 @every_module
+def test_no_argument_is_deleted_where_an_error_may_keep_the_frame(path: Path) -> None:
+    # IPython asks each frame of a traceback for its arguments: see `dropping.DROPPED`.
+    for function in ast.walk(_parse(path)):
+        if not isinstance(function, ast.FunctionDef) or "cli" in path.parts:
+            continue
+        every = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+        names = {argument.arg for argument in every}
+        for node in ast.walk(function):
+            if isinstance(node, ast.Delete):
+                assert not names & set(map(ast.unparse, node.targets)), f"line {node.lineno}"
+
+
+@every_module
 def test_a_thread_has_a_name(path: Path) -> None:
     for name, call in _calls(_parse(path)):
         if name == "Thread":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import pickle
 import re
 import traceback
@@ -144,6 +145,53 @@ def test_the_same_object_arrives_with_the_users_frames_alone(threads: int, spawn
     error = only_error(spawn(outcomes, loader).result(PATIENCE))
     assert error is raised
     assert functions(error) == ["*__next__", "__getitem__", "decode"]
+
+
+def _of_a_sample(threads: int) -> None:
+    list(ThreadLoader(Failing(3, {1: KeyError()}), threads=threads))
+
+
+def _of_a_closed_iterator(threads: int) -> None:
+    iterator = iter(ThreadLoader(range(3), threads=threads))
+    iterator.close()
+    next(iterator)
+
+
+def _of_a_stream(threads: int) -> None:
+    list(ThreadLoader(indices_then(KeyError(), 1, 2), transform=str, threads=threads))
+
+
+def _of_worker_init_fn(threads: int) -> None:
+    def fail(_: int) -> None:
+        raise KeyError
+
+    list(ThreadLoader(range(3), worker_init_fn=fail, threads=max(1, threads)))
+
+
+def _of_ours_in_a_worker(threads: int) -> None:
+    ragged = Samples([np.zeros(1), np.zeros(2)])
+    list(ThreadLoader(ragged, 2, threads=threads, output="numpy"))
+
+
+@with_and_without_threads
+@pytest.mark.parametrize(
+    "fail",
+    [
+        _of_a_sample,
+        _of_a_closed_iterator,
+        _of_a_stream,
+        _of_worker_init_fn,
+        _of_ours_in_a_worker,
+    ],
+)
+def test_each_frame_of_an_error_can_show_its_arguments(
+    fail: Callable[[int], None], threads: int, spawn: Spawn
+) -> None:
+    # As IPython does for each, and shows none of them if one is missing.
+    error = spawn(fail, threads).exception(PATIENCE)
+    assert isinstance(error, Exception)
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        assert inspect.formatargvalues(*inspect.getargvalues(frame))
 
 
 @with_and_without_threads

@@ -22,6 +22,7 @@ from queue import Empty, SimpleQueue
 from threading import Condition
 from typing import TYPE_CHECKING, Any
 
+from threadloader.dropping import DROPPED
 from threadloader.errors import DeviceError
 from threadloader.failure import failure_of_copy
 from threadloader.pool import Errand, Pool
@@ -361,7 +362,7 @@ class _Copying:
             batch.failure = failure_of_copy(error, batch.plan, device)
         finally:
             sent = event = None
-            del batch, filling
+            batch = filling = DROPPED
 
     def _record(self, filling: Filling) -> Event:
         """Return an event behind what was copied last."""

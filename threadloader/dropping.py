@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Living", "when_dropped"]
+__all__ = ["DROPPED", "Living", "when_dropped"]
 
 T = TypeVar("T")
+
+# Takes the place of an argument in a frame that an error keeps.  Not ``del``: IPython asks each
+# frame for its arguments, and shows none of them where one is missing.
+DROPPED: Any = None
 
 # Both by a key of its own for each call: changed and copied, never iterated.
 _watched: dict[object, weakref.ref[Any]] = {}

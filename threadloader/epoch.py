@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader.copier import Copier
-from threadloader.dropping import when_dropped
+from threadloader.dropping import DROPPED, when_dropped
 from threadloader.ending import abandon, closed, forked
 from threadloader.errors import ClosedError
 from threadloader.pack import Pack
@@ -201,7 +201,7 @@ class Epoch(Iterator[Any]):
                 self._copier.drop(batch)  # unless it was taken
             # The frame of this call stays with an error that is raised.
             batch = failure = taken = receipt = pack = None
-            del self
+            self = DROPPED
 
     def close(self) -> None:
         """Cancel what is queued, and wait for the samples that are running.  Idempotent.
@@ -245,7 +245,7 @@ class Epoch(Iterator[Any]):
             self._feed.receipt(pack.batch, number)()
             return taken
         finally:
-            del self, pack  # this frame stays with the error
+            self = pack = DROPPED  # this frame stays with the error
 
     def _due(self) -> OpenBatch | FailedBatch:
         """Return the next batch for the consumer, done or failed."""
@@ -266,7 +266,8 @@ class Epoch(Iterator[Any]):
                 if not batch.exhausted:
                     self._feed.receipt(batch)()
         finally:
-            del self, batch  # this frame stays with an error of a sample's in the calling thread
+            # This frame stays with an error of a sample's in the calling thread.
+            self = batch = DROPPED
 
     def _receipt(self, batch: OpenBatch | FailedBatch) -> Callable[[], None]:
         """Return what counts a batch as delivered, once it was."""
@@ -303,7 +304,7 @@ class Epoch(Iterator[Any]):
             return batch
         finally:
             # This frame, too, stays with an error of a sample's in the calling thread.
-            del self, batch
+            self = batch = DROPPED
 
     def _first(self) -> OpenBatch | FailedBatch:
         """Return the batch that is delivered next.
@@ -334,7 +335,7 @@ class Epoch(Iterator[Any]):
                 raise StopIteration
             return batch
         finally:
-            del self  # this frame stays with the error
+            self = DROPPED  # this frame stays with the error
 
     def _pass(self, batch: OpenBatch | FailedBatch) -> None:
         """Go on behind a batch, and draw one more."""
@@ -353,7 +354,7 @@ class Epoch(Iterator[Any]):
                 if self._owns_staff:
                     self._staff.stop()
         finally:
-            del self, batch  # this frame stays with the error
+            self = batch = DROPPED  # this frame stays with the error
 
     def _closed(self) -> BaseException:
         """Return what the consumer of a cancelled epoch is told: why no worker could begin, say."""
@@ -373,7 +374,7 @@ class Epoch(Iterator[Any]):
         except ValueError:
             raise self._closed() from None  # by another thread
         finally:
-            del self, batch  # this frame stays with the error
+            self = batch = DROPPED  # this frame stays with the error
 
     def _wait(self, first: OpenBatch | FailedBatch, staff: Staff) -> OpenBatch | FailedBatch:
         """Wait for a batch until it is done, or the epoch is closed, and return it.
@@ -404,7 +405,7 @@ class Epoch(Iterator[Any]):
             return first
         finally:
             # This frame stays with an error of worker_init_fn.
-            del self, staff, first, progress
+            self = staff = first = progress = DROPPED
 
     def _wait_for_any(self, first: OpenBatch, limit: float | None) -> tuple[OpenBatch, bool]:
         """Wait for whichever open batch is done; return it, and whether there was one in time."""

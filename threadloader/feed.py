@@ -10,6 +10,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from threadloader.dropping import DROPPED
 from threadloader.errors import StateError
 from threadloader.position import Lane
 from threadloader.random_hooks import isolated, redirect_for
@@ -140,7 +141,7 @@ class SamplerFeed:
         """Do a batch in the calling thread; see `Feed`."""
         with isolated(self._stream):
             work_inline(batch, worker)
-        del self, batch
+        self = batch = DROPPED
 
     def left(self, batch: OpenBatch) -> None:
         """Do nothing: a sampler ends by itself."""
@@ -253,7 +254,7 @@ class StreamFeed:
         if isinstance(batch, StreamBatch):
             with isolated(self._stream):
                 read_inline(batch, self._stages, progress, worker)
-        del self, batch, progress
+        self = batch = progress = DROPPED
 
     def left(self, batch: OpenBatch) -> None:
         """Draw no more batches from the source of ``batch`` if it was empty."""

@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread, current_thread, get_ident, main_thread
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from threadloader.dropping import when_dropped
+from threadloader.dropping import DROPPED, when_dropped
 from threadloader.errors import ClosedError
 from threadloader.stopping import Stop, stopped_by
 
@@ -380,7 +380,7 @@ def _run(
             try:
                 life.enter_context(stopped_by(crew.ended))
                 worker = life.enter_context(enter(number))
-                del enter  # errors keep the frames that led to them, this one included
+                enter = DROPPED  # errors keep the frames that led to them, this one included
                 while (job := crew.take()) is not None:
                     job(worker)
                     del job  # an idle thread keeps no batch alive

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader.dataset_copy import copy_dataset, deep_copy
 from threadloader.datasets.per_thread import close_here
+from threadloader.dropping import DROPPED
 from threadloader.fetch import Fetcher
 from threadloader.function_copy import copy_function
 from threadloader.pool import Pool, join
@@ -103,7 +104,7 @@ class Staff:
                 raise error
             return True
         finally:
-            del self, error, epoch  # this frame stays with the error
+            self = error = epoch = DROPPED  # this frame stays with the error
 
     def start(self) -> None:
         """Start all threads now, where a worker has something to do before its first batch."""
@@ -338,7 +339,7 @@ def _enter(
         job.stats.retire(counters)
         # An error of init_fn keeps this frame, too.
         dataset = init_fn = None
-        del job, fetchers, init_fns, startup
+        job = fetchers = init_fns = startup = DROPPED
 
 
 def _error_of(init_fn: Any, number: int) -> BaseException | None:
@@ -351,5 +352,5 @@ def _error_of(init_fn: Any, number: int) -> BaseException | None:
             error.add_note(f"in worker_init_fn of worker {number}")
         return error
     finally:
-        del init_fn
+        init_fn = DROPPED
     return None

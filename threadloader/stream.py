@@ -14,6 +14,7 @@ from time import perf_counter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from threadloader.dropping import DROPPED
 from threadloader.errors import ClosedError, StateError
 from threadloader.failure import Failure, failure_of
 from threadloader.pool import Errand
@@ -219,7 +220,7 @@ class Source:
             if not self._leaves_out(iterator, len(samples), error):
                 raise
         finally:
-            del samples  # the error keeps this frame
+            samples = DROPPED  # the error keeps this frame
 
     def _leaves_out(self, iterator: Any, row: int, error: Exception) -> bool:
         """Whether reading goes on after an error, without the sample that it came for.
@@ -325,7 +326,8 @@ class Given:
             return transformed, error
         finally:
             end()
-            del self, ticket, epoch, read, transform, transformed  # the error keeps this frame
+            # The error keeps this frame.
+            self = ticket = epoch = read = transform = transformed = DROPPED
 
 
 class StreamBatch(OpenBatch):
@@ -372,7 +374,7 @@ class Reading(Errand[Worker]):
 def read_inline(batch: StreamBatch, stages: Stages, progress: Progress, worker: Worker) -> None:
     """Read and collate a batch in the calling thread."""
     _read(batch, stages, progress, None, worker)
-    del batch, stages, progress
+    batch = stages = progress = DROPPED
 
 
 def _read(
@@ -410,7 +412,7 @@ def _read(
         progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:
         samples = plan = None
-        del batch, stages, progress, hand_on
+        batch = stages = progress = hand_on = DROPPED  # noqa: F841
 
 
 def _note_unread(batch: StreamBatch, plan: PlannedBatch, worker: Worker) -> None:

@@ -14,6 +14,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from threadloader.dropping import DROPPED
 from threadloader.errors import ThreadLoaderError
 from threadloader.failure import Failure, failure_of, strip
 from threadloader.order import Pace, TicketCutter
@@ -176,7 +177,7 @@ def _work(
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         progress.collated(batch, Failure(error, ticket.start))
     finally:
-        del batch, ticket, stages, progress, failure
+        batch = ticket = stages = progress = failure = DROPPED
 
 
 def _fill(
@@ -203,7 +204,7 @@ def _fill(
         return failure_of(error, ticket.start, batch.plan, worker.place)
     finally:
         samples = failed = None
-        del batch, ticket, stages, progress, fetcher
+        batch = ticket = stages = progress = fetcher = DROPPED
 
 
 def _go_on(
@@ -257,7 +258,7 @@ def _go_on(
         return None
     finally:
         samples = failed = failure = refused = None
-        del batch, ticket, stages, progress, fetcher, plan
+        batch = ticket = stages = progress = fetcher = plan = DROPPED
 
 
 def _refusal(failure: Failure, plan: PlannedBatch, stages: Stages) -> BaseException | None:
@@ -268,7 +269,7 @@ def _refusal(failure: Failure, plan: PlannedBatch, stages: Stages) -> BaseExcept
         return refusal(stages.on_error, failure.error, plan.index_of(failure.row))
     finally:
         end()
-        del failure, plan, stages
+        failure = plan = stages = DROPPED
 
 
 def _finish(batch: OpenBatch, stages: Stages, worker: Worker) -> Failure | None:
@@ -287,7 +288,7 @@ def _finish(batch: OpenBatch, stages: Stages, worker: Worker) -> Failure | None:
     finally:
         end()
         failed = own = None
-        del batch, stages
+        batch = stages = DROPPED
 
 
 def _count(counters: Counters, ticket: Ticket, fetch: float, collate: float) -> None:
@@ -301,7 +302,7 @@ def work_inline(batch: OpenBatch, worker: Worker) -> None:
     """Do all the work of one batch in the calling thread."""
     while (job := batch.claim()) is not None:
         job(worker)
-    del batch, job
+    batch = job = DROPPED
 
 
 class FailedBatch:

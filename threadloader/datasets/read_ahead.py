@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
 
+from threadloader.dropping import DROPPED
 from threadloader.errors import ClosedError
 from threadloader.stopping import Stop, stopped_by, stops_here
 
@@ -72,7 +73,7 @@ class ReadAhead(io.RawIOBase):
             try:
                 self._left = memoryview(self._take())
             except BaseException:
-                del self  # see `_take`
+                self = DROPPED  # see `_take`
                 raise
             self._missing -= len(self._left)
             self._tokens.put(True)
@@ -106,7 +107,7 @@ class ReadAhead(io.RawIOBase):
         try:
             raise failed
         finally:
-            del self, failed  # this frame stays with the error, and the stream has the error
+            self = failed = DROPPED  # this frame stays with the error, and the stream has the error
 
 
 def _read_on(
@@ -131,4 +132,4 @@ def _read_on(
         ready.put(error)
     finally:
         # This frame stays with the error, which is in `ready`: what it had would be a cycle.
-        del read, tokens, ready, stops
+        read = tokens = ready = stops = DROPPED
