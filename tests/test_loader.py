@@ -157,7 +157,10 @@ def test_an_argument_of_a_wrong_value_is_named(name: str, value: Any) -> None:
         ({"batch_sampler": [[0]], "drop_last": True}, r"batch_sampler.*drop_last"),
         ({"batch_size": None, "drop_last": True}, r"batch_size.*drop_last"),
         ({"threads": 2, "num_workers": 3}, r"threads.*num_workers.*2.*3"),
-        ({"threads": 0, "persistent_workers": True}, r"persistent_workers.*num_workers"),
+        ({"num_workers": 0, "persistent_workers": True}, r"persistent_workers.*num_workers"),
+        ({"threads": 0, "persistent_workers": True}, r"persistent_workers.*threads=0"),
+        ({"threads": 0, "prefetch_factor": 2}, r"prefetch_factor.*threads=0"),
+        ({"threads": 0, "timeout": 3}, r"timeout.*threads=0 and timeout=3"),
     ],
 )
 def test_arguments_that_exclude_each_other_are_named(arguments: Any, named: str) -> None:
@@ -165,10 +168,32 @@ def test_arguments_that_exclude_each_other_are_named(arguments: Any, named: str)
         ThreadLoader(range(4), **arguments)
 
 
-@pytest.mark.parametrize("name", ["num_workers", "threads"])
-def test_a_negative_number_of_workers_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="num_workers option should be non-negative"):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("num_workers", "num_workers option should be non-negative"),
+        ("threads", "threads must be at least 0, but got -1"),
+    ],
+)
+def test_a_negative_number_of_workers_is_refused_under_its_name(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         ThreadLoader(range(4), **{name: -1})
+
+
+def test_a_timeout_that_is_assigned_where_there_are_no_threads_says_what_it_needs() -> None:
+    loader = ThreadLoader(range(4), threads=0)
+    loader.timeout = 3
+    with pytest.raises(AssertionError) as caught:
+        iter(loader)
+    assert "timeout needs threads" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("shuffle", ["key", "yes", "", "False"])
+def test_a_word_for_shuffle_is_refused_unless_it_is_keyed(shuffle: Any) -> None:
+    with pytest.raises(ValueError, match="'keyed', but got") as caught:
+        ThreadLoader(range(4), shuffle=shuffle)
+    assert repr(shuffle) in str(caught.value)
+    assert sorted(batch.item() for batch in ThreadLoader(range(4), shuffle="keyed")) == [0, 1, 2, 3]
 
 
 def test_an_argument_that_is_not_there_is_a_type_error() -> None:

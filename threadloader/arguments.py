@@ -25,7 +25,9 @@ __all__ = [
     "check_output",
     "check_runnable",
     "check_samplers",
+    "check_shuffle",
     "check_stream",
+    "check_threads",
     "check_transform",
     "check_window",
     "count",
@@ -42,7 +44,7 @@ __all__ = [
 def workers_of(threads: int | None, num_workers: int | None) -> int | None:
     """Return the number of worker threads that two names for it ask for; None if neither does."""
     if threads is not None:
-        threads = whole("threads", threads)
+        threads = count("threads", threads, at_least=0)
     if num_workers is None:
         return threads
     if num_workers < 0:
@@ -52,6 +54,26 @@ def workers_of(threads: int | None, num_workers: int | None) -> int | None:
         msg = f"threads and num_workers are one setting, but got {threads} and {num_workers}"
         raise ValueError(msg)
     return num_workers
+
+
+def check_threads(threads: int | None, **needing: Any) -> None:
+    """Refuse, under the name that the user gave it, no threads with arguments that need some.
+
+    Args:
+        threads: What the user said under that name; None for nothing.
+        needing: Those arguments; None or False where they are not asked for.
+    """
+    for name, value in needing.items():
+        if threads == 0 and value:
+            msg = f"{name} needs threads, but got threads=0 and {name}={value!r}"
+            raise ValueError(msg)
+
+
+def check_shuffle(shuffle: Any, *, streams: bool) -> None:
+    """Refuse a word that is none of ours; torch takes any word for True."""
+    if isinstance(shuffle, str) and shuffle != "keyed" and not streams:  # else torch refuses it
+        msg = f"shuffle must be True, False or 'keyed', but got {shuffle!r}"
+        raise ValueError(msg)
 
 
 def workers_for(workers: int | None, *, streams: bool, plain: bool, transform: Any) -> int:
@@ -197,7 +219,9 @@ def check_runnable(workers: int, timeout: float, prefetch_factor: int | None) ->
         raise AssertionError(msg)
     if workers == 0 and timeout != 0:
         msg = "_SingleProcessDataLoaderIter requires timeout == 0"
-        raise AssertionError(msg)
+        error = AssertionError(msg)
+        error.add_note("timeout needs threads: without them next() does the work itself")
+        raise error
     if prefetch_factor is not None and operator.index(prefetch_factor) <= 0:
         msg = "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
         raise AssertionError(msg)

@@ -19,7 +19,9 @@ from threadloader.arguments import (
     check_output,
     check_runnable,
     check_samplers,
+    check_shuffle,
     check_stream,
+    check_threads,
     check_transform,
     check_window,
     count,
@@ -163,6 +165,14 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         check_transform(transform, streams=streams)
         seed = seed_of(seed, generator)
         check_window(prefetch, prefetch_factor)
+        check_shuffle(shuffle, streams=streams)
+        check_threads(
+            threads,
+            timeout=timeout,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            multiprocessing_context=multiprocessing_context,
+        )
         if plain or (streams and not _torch.AVAILABLE):  # of its own classes torch checks it
             check_stream(shuffle, sampler, batch_sampler)
         workers = workers_for(workers, streams=streams, plain=plain, transform=transform)

@@ -46,8 +46,6 @@ TAKEN: list[tuple[Any, dict[str, Any]]] = [
     (ROWS, {"num_workers": True}),
     (ROWS, {"num_workers": False}),
     (ROWS, {"num_workers": True, "persistent_workers": True}),
-    (ROWS, {"shuffle": "yes"}),
-    (ROWS, {"shuffle": "yes", "num_workers": 1}),
     (ROWS, {"num_workers": 1, "persistent_workers": "a"}),
     (ROWS, {"worker_init_fn": 3}),
     (STREAM, {"worker_init_fn": 3}),

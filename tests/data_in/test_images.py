@@ -95,6 +95,10 @@ def test_attributes_are_those_of_torchvision(tree: Path) -> None:
     for kind in (ImageFolder, torchvision.ImageFolder):
         with pytest.raises(FileNotFoundError):
             kind(tree)
+        with pytest.raises(FileNotFoundError, match="No such file"):
+            kind(tree / "nowhere")
+        with pytest.raises(NotADirectoryError):
+            kind(ours.samples[0][0])
 
 
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency")  # Pillow's, for torchvision
@@ -140,8 +144,14 @@ def test_a_root_without_classes_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
     with pytest.raises(FileNotFoundError, match="one folder for each class"):
         ImageFolder(tmp_path)
-    with pytest.raises(FileNotFoundError, match="nowhere"):
+
+
+def test_a_root_that_is_no_folder_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*nowhere'"):
         ImageFolder(tmp_path / "nowhere")
+    with pytest.raises(NotADirectoryError, match=r"a\.jpg"):
+        ImageFolder(tmp_path / "a.jpg")
 
 
 def test_a_function_may_say_which_files_are_samples(tree: Path) -> None:

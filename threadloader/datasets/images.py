@@ -60,7 +60,9 @@ class ImageFolder(Dataset):
         decoder: Name of the decoder that is used.
 
     Raises:
-        FileNotFoundError: There is no class folder, or one without samples.
+        FileNotFoundError: There is no such folder, or no class folder in it, or one of these has
+            no samples.
+        NotADirectoryError: ``root`` is a file.
         ModuleNotFoundError: Pillow, or the decoder that was asked for, is not installed.
         ValueError: ``size``, ``layout``, ``decoder`` or ``max_pixels`` is none.
 
@@ -160,12 +162,11 @@ def _folders(root: str) -> list[str]:
     """Return the names of the class folders, sorted.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: There is none, or no such folder.
+        NotADirectoryError: It is a file.
     """
-    names = []
-    if os.path.isdir(root):  # noqa: PTH112  # the same
-        with os.scandir(root) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
+    with os.scandir(root) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir())
     if not names:
         msg = f"no folders in {root!r}: images are expected in one folder for each class"
         raise FileNotFoundError(msg)
