@@ -437,7 +437,56 @@ def test_the_index_of_the_odd_sample_is_in_a_note(
         Samples([*usual, odd]), batch_sampler=[order], threads=1, output=output
     )
     error = only_error(spawn(outcomes, loader).result(PATIENCE))
-    assert error.__notes__ == ["in worker 0, batch 0, index 6"]
+    assert error.__notes__[-1] == "in worker 0, batch 0, index 6"
+
+
+SHORT, LONG = np.zeros(3), np.zeros(4)
+ODD: dict[str, tuple[list[Any], int]] = {  # samples, and which of them the message is about
+    "another dtype makes a batch": ([np.float32(SHORT), SHORT, LONG], 2),
+    "the first part decides": ([(SHORT, [1]), (SHORT, [1, 2]), (LONG, [1])], 2),
+    "the first is odd": ([LONG, SHORT, SHORT], 0),
+    "all are odd": ([np.zeros(size) for size in (3, 4, 5)], 1),
+    "numbers of two kinds make a batch": ([1, 2.5, 1, None], 3),
+    "more keys make a batch": ([{"a": 1}, {"a": 1, "b": 2}, {"c": 1}], 2),
+    "one alone": ([None], 0),
+}
+
+
+@with_and_without_threads
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("case", ODD)
+def test_the_note_names_a_sample_that_the_message_is_about(
+    case: str, output: Any, threads: int, spawn: Spawn
+) -> None:
+    samples, odd = ODD[case]
+    loader: ThreadLoader[Any] = ThreadLoader(
+        Samples(samples), len(samples), threads=threads, output=output
+    )
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    assert error.__notes__[-1].endswith(f"batch 0, index {odd}")
+    entries = re.findall(r"entry (\d+)", str(error))
+    assert not entries or str(odd) in entries
+
+
+ADVICE: dict[str, tuple[list[Any], str]] = {
+    "images": ([np.zeros((4, 4, 3)), np.zeros((5, 4, 3))], r"ImageFolder does with size="),
+    "shape": ([SHORT, LONG], "make them alike in the dataset, or give a collate_fn that pads"),
+    "length": ([[1], [1, 2]], "make them alike in the dataset, or give a collate_fn that pads"),
+    "keys": ([{"a": 1}, {"b": 1}], "the same keys"),
+    "None": ([None, None], "__getitem__ return in all cases"),
+    "None after an array": ([SHORT, None], "__getitem__ return in all cases"),
+    "None after a number": ([1, None], "__getitem__ return in all cases"),
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("case", ADVICE)
+def test_an_error_of_collating_says_what_to_do(case: str, output: Any, spawn: Spawn) -> None:
+    samples, advice = ADVICE[case]
+    loader: ThreadLoader[Any] = ThreadLoader(Samples(samples), 2, threads=1, output=output)
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    assert advice in error.__notes__[0]
+    assert "batch 0" in error.__notes__[-1]
 
 
 @with_and_without_threads

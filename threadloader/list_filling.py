@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter, UserDict
+from collections import UserDict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader.filling import Sent
 from threadloader.gather import listed
-from threadloader.inference import describe
+from threadloader.misfit import advise, odd_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,7 +129,10 @@ def collated(
     try:
         return function(samples), None
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
-        row = _odd_row(samples) if default else None
+        if not default:
+            return None, (error, None)
+        row = odd_row(function, samples, error)
+        advise(error)
         return None, (error, row if row is None or rows is None else rows[row])
 
 
@@ -148,15 +151,3 @@ def nbytes_of(batch: Any) -> int:
         elif type(part) is _torch.Tensor:
             nbytes += _torch.dense_nbytes(part)
     return nbytes
-
-
-def _odd_row(samples: Any) -> int | None:
-    """Return the first row that is not as most rows are, if there is one to name."""
-    if not isinstance(samples, list):
-        return None
-    try:
-        looks = [describe(sample) for sample in samples]
-    except Exception:  # noqa: BLE001  # a property of the user's; the error to report is another
-        return None
-    usual = Counter(looks).most_common(1)  # the first of several, so that of two rows the second
-    return next((row for row, look in enumerate(looks) if look != usual[0][0]), None)

@@ -146,6 +146,15 @@ def test_a_root_without_classes_is_an_error(tmp_path: Path) -> None:
         ImageFolder(tmp_path)
 
 
+def test_photos_of_different_sizes_in_one_batch_are_an_error_that_names_the_argument(
+    photos: Path,
+) -> None:
+    loader = ThreadLoader(ImageFolder(photos), batch_size=64, threads=1, output="numpy")
+    with pytest.raises(RuntimeError, match="equal size") as caught:
+        list(loader)
+    assert "size=" in caught.value.__notes__[0]
+
+
 def test_a_root_that_is_no_folder_is_an_error_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
     with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*nowhere'"):
