@@ -330,8 +330,8 @@ class Epoch(Iterator[Any]):
                 raise self._closed()
             if batch is None:
                 self._ended = True
-                self._feed.finish()
                 self.cancel()  # for an epoch of no batches; all others have ended their pool
+                self._feed.finish()
                 raise StopIteration
             return batch
         finally:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from threadloader.dropping import DROPPED
+from threadloader.empty_streams import Shares, used_up
 from threadloader.errors import StateError
 from threadloader.position import Lane
 from threadloader.random_hooks import isolated, redirect_for
@@ -204,6 +205,8 @@ class StreamFeed:
     ) -> None:
         first = position.turn + 1  # who comes after the one that delivered last
         self._turns = deque(sources[first:] + sources[:first])
+        self._used_up = False  # whether a replica's generator had ended before
+        self._shares = Shares(0 if position.restored else len(sources))
         self._position = position
         self._ahead = [set(lane.ahead) for lane in position.lanes]
         self._numbers = [lane.batches for lane in position.lanes]  # of each source's next batch
@@ -213,7 +216,7 @@ class StreamFeed:
         self._announced = announced
         self._in_order = in_order
         self._open = [0] * len(sources)  # batches on their way, by the source's number
-        self._returned = sum(lane.batches + len(lane.ahead) for lane in position.lanes)
+        self._returned = position.batches
         self._drawn = self._returned
         self._stream = stream
         self._end = _nothing if stream is None else redirect_for(stream)
@@ -262,8 +265,10 @@ class StreamFeed:
             return
         number = batch.source.number
         self._open[number] -= 1
+        self._shares.came(number, batch.number, exhausted=batch.exhausted)
         if not batch.exhausted:
             return
+        self._used_up |= batch.source.used_up
         self._position.lanes[number].ends(batch.number, batch.mark)
         if batch.source in self._turns:
             self._turns.remove(batch.source)
@@ -279,8 +284,11 @@ class StreamFeed:
         self._position.lanes[source].delivered(number, mark)
 
     def returned(self) -> None:
-        """Warn where there are more batches than ``len(loader)`` made of the dataset's length."""
+        """Warn of replicas without batches, and of more batches than ``len(loader)`` told of."""
         self._returned += 1
+        empty = self._shares.warning()
+        if empty is not None:
+            warnings.warn(empty, stacklevel=4)
         dataset, length = self._announced
         if length is None or self._returned <= length:
             return
@@ -298,8 +306,13 @@ class StreamFeed:
         warnings.warn(msg, stacklevel=4)
 
     def finish(self) -> None:
-        """Count the epoch as finished; see `Feed`."""
-        self._position.finished = True
+        """Count the epoch as finished, and warn if an iterator was used up; see `Feed`."""
+        position, dataset = self._position, self._announced[0]
+        position.finished = True
+        if position.batches or position.restored or position.before == 0:
+            return
+        if self._used_up or (position.before and hasattr(dataset, "__next__")):
+            warnings.warn(used_up(dataset), stacklevel=6)
 
     def end(self) -> None:
         """Redirect no random functions any more; see `Feed`."""

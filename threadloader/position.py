@@ -172,6 +172,7 @@ class Position:
     broken_off: bool = False  # whether its replicas were in the middle of another before
     refused: bool = False  # whether the sampler does not fit the state
     skipped: int = 0  # samples left out of what was delivered
+    before: int | None = None  # batches of the epoch before; None if there was none
     order: Mapping[str, Any] | None = None  # of an iterable dataset, if it tells
 
     @classmethod
@@ -185,6 +186,11 @@ class Position:
     def restored(self) -> bool:
         """Whether the lanes are those of a saved state."""
         return self.saved is not None
+
+    @property
+    def batches(self) -> int:
+        """How many were delivered."""
+        return sum(lane.batches + len(lane.ahead) for lane in self.lanes)
 
     @property
     def saved_order(self) -> Mapping[str, Any] | None:

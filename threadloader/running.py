@@ -132,6 +132,7 @@ class Running:
         shared_seed = draws.shared_seed(opening.dataset)
         position = _position(seeds.epoch - 1, lanes, saved, streams=opening.streams)
         position.order = _order_of(opening.dataset, saved)
+        position.before = None if self._begun is None else self._begun.position.batches
         sampler_pass = opening.sampler_pass(draws, position)
         kept = self.roster.kept(opening)
         position.broken_off = kept is not None and not position.lanes

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from inspect import isgenerator
 from time import perf_counter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -88,6 +89,7 @@ class Source:
     ) -> None:
         self.number = number
         self.position = 0  # samples that were read
+        self.used_up = False  # whether it is a generator that has ended before
         self.mark: Mark | None = None  # of the replica after the batch that was read last
         self._end_mark: Mark | None = None
         self._batches = 0  # read
@@ -129,6 +131,7 @@ class Source:
                 restore("dataset's iterator", iterator, states["iterator"])
             elif "self" in states:
                 restore_begun(iterator, states["self"])
+        self.used_up = isgenerator(iterator) and iterator.gi_frame is None
 
     def _restore(self) -> Mapping[str, Any]:
         """Bring the dataset to where the lane is; return the states that its iterator may need."""

@@ -128,6 +128,7 @@ def flat(epoch: list[list[int]]) -> list[int]:
     return sorted(number for batch in epoch for number in batch)
 
 
+@pytest.mark.filterwarnings("ignore:replicas of the iterable dataset gave nothing")  # of 8
 @each_shuffle
 @pytest.mark.parametrize("threads", [0, 1, 2, 3, 8])
 @pytest.mark.parametrize("seed", [None, 7])

@@ -1,0 +1,67 @@
+"""Iterable datasets that give nothing where they should give something: a warning, not silence.
+
+Either a replica has no share of the data, or an iterator was read to its end before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Shares", "used_up"]
+
+MOST_NAMED = 8  # workers
+
+
+class Shares:
+    """Which replicas of an iterable dataset gave something in an epoch.
+
+    A replica without any costs its thread, and is a sign that the data is not shared out as it was
+    meant to be.  Where no other has a second batch there is too little data to say so.
+
+    Args:
+        replicas: How many there are.
+
+    Threads:
+        all: consumer.
+    """
+
+    def __init__(self, replicas: int) -> None:
+        self._replicas = replicas
+        self._unknown = set(range(replicas))
+        self._empty: list[int] = []
+        self._enough = False  # whether one gave a second batch
+
+    def came(self, replica: int, number: int, *, exhausted: bool) -> None:
+        """Take note of a replica's batch.
+
+        Args:
+            replica: Its number.
+            number: Of the batch, from 0.
+            exhausted: Whether there is no such batch: the replica has come to its end.
+        """
+        if exhausted and number == 0 and replica in self._unknown:
+            self._empty.append(replica)
+        self._unknown.discard(replica)
+        self._enough |= number > 0 and not exhausted
+
+    def warning(self) -> str | None:
+        """Return a warning of replicas that gave nothing, if there are any; once."""
+        if self._unknown or not (self._empty and self._enough):
+            return None
+        empty, self._empty = sorted(self._empty), []
+        named = ", ".join(map(str, empty[:MOST_NAMED])) + ", ..." * (len(empty) > MOST_NAMED)
+        return (
+            "replicas of the iterable dataset gave nothing to load while others did: "
+            f"{len(empty)} of {self._replicas} (workers {named}).  Each should give a share of its "
+            "own (see get_worker_info); where there are fewer shards than workers, use fewer "
+            "workers, or let one thread read and all others apply transform=f"
+        )
+
+
+def used_up(dataset: Any) -> str:
+    """Return a warning of an iterator that was read to its end before."""
+    return (
+        f"nothing was left to load: the {type(dataset).__name__} was read before, and an iterator "
+        "can be read once.  Give the loader an object whose __iter__ starts afresh, or make a new "
+        "iterator and loader for each epoch"
+    )
