@@ -806,9 +806,7 @@ def test_a_ragged_row_next_to_skipped_ones_is_named_rightly(
 
     told = run(spawn, skipping(Odd({8}), 4, threads=threads))
     assert isinstance(told[2], Exception)
-    assert told[2].__notes__ == [
-        told[2].__notes__[0].partition(", ")[0] + f", batch 2, index {odd}"
-    ]
+    assert told[2].__notes__[-1].endswith(f", batch 2, index {odd}")
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -820,7 +818,7 @@ def test_ragged_rows_are_named_rightly_also_when_the_direct_path_is_given_up(
             return np.zeros(3 if index % 4 == 2 else 2)
 
     told = run(spawn, skipping(Ragged(range(8, 40, 4), 40), 4, threads=threads))
-    named = [int(error.__notes__[0].rpartition(" ")[2]) for error in told]
+    named = [int(error.__notes__[-1].rpartition(" ")[2]) for error in told]
     assert named == list(range(2, 40, 4))
 
 

@@ -94,6 +94,57 @@ def stream(rows: datasets.Dataset, kind: str, buffer: int = 0) -> Any:
     return shards.with_format(kind)
 
 
+def prepare(row: dict[str, Any]) -> Any:
+    return {"x": 2 * row["x"], "y": row["y"], "by": threading.current_thread().name}
+
+
+def read_by_one(rows: Any, kind: str, buffer: int = 0, threads: int = 4) -> ThreadLoader[Any]:
+    samples = stream(rows, kind, buffer)
+    return ThreadLoader(samples, batch_size=8, transform=prepare, threads=threads)
+
+
+def columns(loader: Any, names: str = "xy") -> list[Any]:
+    return plain({name: batch[name] for name in names} for batch in loader)
+
+
+@each_format
+def test_a_shuffled_stream_is_read_by_one_and_prepared_by_others(
+    rows: datasets.Dataset, kind: str
+) -> None:
+    loader = read_by_one(rows, kind, buffer=16)
+    expected = columns(read_by_one(rows, kind, buffer=16, threads=1))
+    names: set[str] = set()
+    orders = []
+    for epoch in range(2):
+        loader.dataset.set_epoch(epoch)
+        batches = list(loader)
+        names.update(name for batch in batches for name in batch["by"])
+        assert epoch or columns(batches) == expected
+        orders.append([y for batch in plain({"y": b["y"]} for b in batches) for y in batch["y"]])
+        assert sorted(orders[-1]) == list(range(ROWS))
+    assert orders[0] != orders[1]
+    assert names
+    assert not any(name.endswith("-worker-0") for name in names)  # who reads
+
+
+@each_format
+def test_a_stream_that_one_reads_goes_on(rows: datasets.Dataset, kind: str) -> None:
+    whole = columns(read_by_one(rows, kind))
+    stopped = read_by_one(rows, kind)
+    begun = columns(itertools.islice(iter(stopped), 4))
+    resumed = read_by_one(rows, kind, threads=2)
+    resumed.load_state_dict(stopped.state_dict())
+    stopped.close()
+    assert begun + columns(resumed) == whole
+
+
+def test_a_replica_without_a_shard_is_warned_of(rows: datasets.Dataset) -> None:
+    samples = rows.to_iterable_dataset(num_shards=2).with_format("numpy")
+    with pytest.warns(UserWarning, match=r"1 of 3 \(worker 2\)"):
+        found = plain(ThreadLoader(samples, batch_size=8, num_workers=3))
+    assert sorted(y for batch in found for y in batch["y"]) == list(range(ROWS))
+
+
 @each_format
 @pytest.mark.parametrize("threads", [1, 2, SHARDS])
 def test_a_stream_gives_each_row_once_an_epoch_and_each_epoch_in_another_order(

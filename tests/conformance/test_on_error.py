@@ -277,4 +277,4 @@ def test_with_torchs_extended_collate_the_odd_row_is_named_rightly(
 
     with ThreadLoader(dataset, 4, threads=threads, on_error="skip") as loader:
         raised = spawn(error, loader).result(PATIENCE)
-    assert raised.__notes__[0].endswith("batch 1, index 7")
+    assert raised.__notes__[-1].endswith("batch 1, index 7")
