@@ -76,6 +76,12 @@ def test_of_many_replicas_that_give_nothing_some_are_named(spawn: Spawn) -> None
     assert "15 of 16 (workers 1, 2, 3, 4, 5, 6, 7, 8, ...)" in str(warning.message)
 
 
+def test_one_replica_that_gives_nothing_is_named(spawn: Spawn) -> None:
+    _, caught = spawn(told, make(Shards(range(9)), num_workers=2)).result(PATIENCE)
+    (warning,) = caught
+    assert "1 of 2 (worker 1)" in str(warning.message)
+
+
 def test_the_warning_comes_early_in_an_epoch_that_never_ends(spawn: Spawn) -> None:
     def first(loader: ThreadLoader[Any]) -> list[Any]:
         with warnings.catch_warnings(record=True) as caught:

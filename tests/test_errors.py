@@ -473,6 +473,8 @@ ADVICE: dict[str, tuple[list[Any], str]] = {
     "shape": ([SHORT, LONG], "make them alike in the dataset, or give a collate_fn that pads"),
     "length": ([[1], [1, 2]], "make them alike in the dataset, or give a collate_fn that pads"),
     "keys": ([{"a": 1}, {"b": 1}], "the same keys"),
+    "a set": ([{1}, {2}], "need a collate_fn"),
+    "strings": ([np.array(["a"]), np.array(["b"])], "need a collate_fn"),
     "None": ([None, None], "__getitem__ return in all cases"),
     "None after an array": ([SHORT, None], "__getitem__ return in all cases"),
     "None after a number": ([1, None], "__getitem__ return in all cases"),

@@ -196,6 +196,41 @@ def test_a_word_for_shuffle_is_refused_unless_it_is_keyed(shuffle: Any) -> None:
     assert sorted(batch.item() for batch in ThreadLoader(range(4), shuffle="keyed")) == [0, 1, 2, 3]
 
 
+class Unmeasured:
+    """A map-style dataset that has no length."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "num_workers of str": ({"num_workers": "4"}, "num_workers must be an int, but got '4'"),
+    "num_workers of float": ({"num_workers": 4.0}, "num_workers must be an int, but got 4.0"),
+    "timeout of str": ({"timeout": "3"}, "timeout must be a number of seconds, but got '3'"),
+    "timeout of None": ({"timeout": None}, "timeout must be a number of seconds, but got None"),
+    "class of a dataset": ({"dataset": Unmeasured}, r"dataset is the class Unmeasured: .*\(...\)"),
+    "class of a sampler": ({"sampler": Counted}, "sampler is the class Counted: give an object"),
+    "shuffle without length": ({"dataset": Unmeasured(), "shuffle": True}, "give it a __len__"),
+    "keyed without length": ({"dataset": Unmeasured(), "shuffle": "keyed"}, "give it a __len__"),
+    "no length": ({"dataset": Unmeasured()}, "give it a __len__, or the loader a sampler"),
+    "flat batch_sampler": ({"batch_sampler": [1, 2]}, "must yield lists of indices, but gave 1"),
+}
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_of_every_day_is_a_type_error_that_says_what_to_do(
+    mistake: str, threads: int, spawn: Spawn
+) -> None:
+    arguments, advice = MISTAKES[mistake]
+    threaded = {} if "num_workers" in arguments else {"threads": threads}
+    error = spawn(
+        lambda: list(ThreadLoader(**{"dataset": range(4), **threaded, **arguments}))
+    ).exception(PATIENCE)
+    assert type(error) is TypeError
+    assert re.search(advice, "\n".join([str(error), *getattr(error, "__notes__", [])]))
+
+
 def test_an_argument_that_is_not_there_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="batchsize"):
         ThreadLoader(range(4), batchsize=2)  # type: ignore[call-arg]

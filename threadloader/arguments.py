@@ -13,6 +13,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader.cores import default_threads
+from threadloader.order import NO_LENGTH
 
 if TYPE_CHECKING:
     from threadloader.collate import Output
@@ -47,33 +48,47 @@ def workers_of(threads: int | None, num_workers: int | None) -> int | None:
         threads = count("threads", threads, at_least=0)
     if num_workers is None:
         return threads
-    if num_workers < 0:
-        return num_workers  # torch refuses it
-    num_workers = operator.index(num_workers)
+    try:
+        if num_workers < 0:
+            return num_workers  # torch refuses it
+        num_workers = operator.index(num_workers)
+    except TypeError as error:
+        error.add_note(f"num_workers must be an int, but got {num_workers!r}")
+        raise
     if threads is not None and threads != num_workers:
         msg = f"threads and num_workers are one setting, but got {threads} and {num_workers}"
         raise ValueError(msg)
     return num_workers
 
 
-def check_threads(threads: int | None, **needing: Any) -> None:
+def check_threads(threads: int | None, timeout: Any, **needing: Any) -> None:
     """Refuse, under the name that the user gave it, no threads with arguments that need some.
 
     Args:
         threads: What the user said under that name; None for nothing.
-        needing: Those arguments; None or False where they are not asked for.
+        timeout: One of those arguments; what is no number is named, too.
+        needing: The others; None or False where they are not asked for.
     """
-    for name, value in needing.items():
+    try:
+        bool(timeout < 0)  # torch refuses it
+    except TypeError as error:
+        error.add_note(f"timeout must be a number of seconds, but got {timeout!r}")
+        raise
+    for name, value in {"timeout": timeout, **needing}.items():
         if threads == 0 and value:
             msg = f"{name} needs threads, but got threads=0 and {name}={value!r}"
             raise ValueError(msg)
 
 
-def check_shuffle(shuffle: Any, *, streams: bool) -> None:
-    """Refuse a word that is none of ours; torch takes any word for True."""
-    if isinstance(shuffle, str) and shuffle != "keyed" and not streams:  # else torch refuses it
+def check_shuffle(shuffle: Any, dataset: Any) -> None:
+    """Refuse a word that is none of ours, where torch takes any for True, and a lack of length."""
+    if isinstance(shuffle, str) and shuffle != "keyed":
         msg = f"shuffle must be True, False or 'keyed', but got {shuffle!r}"
         raise ValueError(msg)
+    if shuffle and not hasattr(dataset, "__len__"):
+        error = TypeError(f"object of type {type(dataset).__name__!r} has no len()")
+        error.add_note(NO_LENGTH)
+        raise error
 
 
 def workers_for(workers: int | None, *, streams: bool, plain: bool, transform: Any) -> int:
@@ -121,6 +136,7 @@ def is_iterable(dataset: Any) -> bool:
     Raises:
         TypeError: It is neither that nor map-style.
     """
+    _check_object("dataset", dataset)
     if isinstance(dataset, _torch.IterableDataset):
         return True
     if any(hasattr(dataset, name) for name in ("__getitem__", "__getitems__")):
@@ -137,6 +153,7 @@ def is_iterable(dataset: Any) -> bool:
 def check_samplers(sampler: Any, batch_sampler: Any) -> None:
     """Refuse samplers that can't be iterated."""
     for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        _check_object(name, value)
         # __getitem__ alone makes an iterable, too.
         if (
             value is not None
@@ -145,6 +162,13 @@ def check_samplers(sampler: Any, batch_sampler: Any) -> None:
         ):
             msg = f"{name} must be iterable, but got {value!r}"
             raise TypeError(msg)
+
+
+def _check_object(name: str, value: Any) -> None:
+    """Refuse a class in the place of an object of it; but an enumeration, say, can be iterated."""
+    if isinstance(value, type) and not hasattr(type(value), "__iter__"):
+        msg = f"{name} is the class {value.__name__}: give an object of it, {value.__name__}(...)"
+        raise TypeError(msg)
 
 
 def check_stream(shuffle: object, sampler: Any, batch_sampler: Any) -> None:

@@ -50,10 +50,11 @@ class Shares:
             return None
         empty, self._empty = sorted(self._empty), []
         named = ", ".join(map(str, empty[:MOST_NAMED])) + ", ..." * (len(empty) > MOST_NAMED)
+        workers = "worker" if len(empty) == 1 else "workers"
         return (
             "replicas of the iterable dataset gave nothing to load while others did: "
-            f"{len(empty)} of {self._replicas} (worker{'s' * (len(empty) > 1)} {named}).  Each should give a share of its "
-            "own (see get_worker_info); where there are fewer shards than workers, use fewer "
+            f"{len(empty)} of {self._replicas} ({workers} {named}).  Each should give its own "
+            "share (see get_worker_info); where there are fewer shards than workers, use fewer "
             "workers, or let one thread read and all others apply transform=f"
         )
 

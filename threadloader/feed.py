@@ -286,9 +286,7 @@ class StreamFeed:
     def returned(self) -> None:
         """Warn of replicas without batches, and of more batches than ``len(loader)`` told of."""
         self._returned += 1
-        empty = self._shares.warning()
-        if empty is not None:
-            warnings.warn(empty, stacklevel=4)
+        self._warn_of_shares(stacklevel=5)
         dataset, length = self._announced
         if length is None or self._returned <= length:
             return
@@ -306,9 +304,10 @@ class StreamFeed:
         warnings.warn(msg, stacklevel=4)
 
     def finish(self) -> None:
-        """Count the epoch as finished, and warn if an iterator was used up; see `Feed`."""
+        """Count the epoch as finished, and warn of what gave nothing; see `Feed`."""
         position, dataset = self._position, self._announced[0]
         position.finished = True
+        self._warn_of_shares(stacklevel=7)  # out of order a replica's end may be the last to come
         if position.batches or position.restored or position.before == 0:
             return
         if self._used_up or (position.before and hasattr(dataset, "__next__")):
@@ -317,6 +316,11 @@ class StreamFeed:
     def end(self) -> None:
         """Redirect no random functions any more; see `Feed`."""
         self._end()
+
+    def _warn_of_shares(self, stacklevel: int) -> None:
+        warning = self._shares.warning()
+        if warning is not None:
+            warnings.warn(warning, stacklevel=stacklevel)
 
     def _next_number(self, source: int) -> int:
         """Return the number of a source's next batch: of those that were not delivered."""

@@ -165,10 +165,11 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         check_transform(transform, streams=streams)
         seed = seed_of(seed, generator)
         check_window(prefetch, prefetch_factor)
-        check_shuffle(shuffle, streams=streams)
+        if not streams:  # torch refuses any
+            check_shuffle(shuffle, dataset)
         check_threads(
             threads,
-            timeout=timeout,
+            timeout,
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             multiprocessing_context=multiprocessing_context,

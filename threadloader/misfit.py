@@ -31,12 +31,14 @@ _NONE = """a sample, or a part of one, is None: does __getitem__ return in all c
 samples out, raise an error for them, with on_error='skip'"""
 _PILLOW = """an image of Pillow's is no array: return numpy.asarray(image), or let a transform of \
 the dataset make a tensor"""
+_OTHERS = "samples of other types need a collate_fn that makes a batch of a list of them"
 _ADVICE = (  # for the first that is found in an error's last line
     (re.compile(r"got \[\d+, \d+, \d+.* at entry "), _SIZES),
     (re.compile(r" at entry | equal size"), _SHAPES),
     (re.compile(r"^KeyError"), _KEYS),
     (re.compile(r"\bNone(Type)?\b"), _NONE),
     (re.compile(r"found <class 'PIL\."), _PILLOW),
+    (re.compile(r"; found "), _OTHERS),
 )
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from threadloader.position import Lane
     from threadloader.sampler_pass import SamplerPass
 
-__all__ = ["Pace", "Planner", "TicketCutter"]
+__all__ = ["NO_LENGTH", "Pace", "Planner", "TicketCutter"]
+
+NO_LENGTH = """the order follows from the dataset's length: give it a __len__, or the loader a \
+sampler or batch_sampler"""
 
 TICKET_SECONDS = 1e-3  # work in a ticket: about 100 times what handing one over costs (bench: rows)
 
@@ -161,7 +164,7 @@ def _drawing(
         except StopIteration:
             return
         except Exception as error:  # noqa: BLE001  # raised to the consumer, in its place
-            yield error
+            yield _with_advice(error, sampler, None)
             continue
         if not batched or (whole and not isinstance(drawn, (list, tuple))):
             indices: Any = (drawn,)
@@ -169,7 +172,7 @@ def _drawing(
             try:
                 indices = drawn if type(drawn) in kept else list(drawn)
             except Exception as error:  # noqa: BLE001  # the same
-                yield error
+                yield _with_advice(error, sampler, drawn)
                 continue
             drawn = indices if type(drawn) is list else drawn
         first, position = position, position + len(indices)
@@ -180,6 +183,16 @@ def _drawing(
             yield error
         yield PlannedBatch(sequence, indices, drawn, first, mark=mark)
         sequence += 1
+
+
+def _with_advice(error: Exception, sampler: SamplerPass, drawn: Any) -> Exception:
+    """Return an error with what to do about it, if that is known."""
+    if type(error) is TypeError:
+        if sampler.known and str(error).endswith("has no len()"):  # the dataset
+            error.add_note(NO_LENGTH)
+        elif drawn is not None and not hasattr(drawn, "__iter__"):
+            error.add_note(f"batch_sampler must yield lists of indices, but gave {drawn!r}")
+    return error
 
 
 class Pace:
