@@ -213,6 +213,24 @@ def test_functions_imported_while_redirected_go_on_to_work(spawn: Spawn) -> None
     assert draws == epoch(make(lambda _: [random(), rand(), kept.rand()], 0))
 
 
+def test_functions_of_numpy_that_are_no_methods_follow_though_imported_before(
+    spawn: Spawn,
+) -> None:
+    seed, ranf, sample_ = (PLAIN[len(RANDOM) + NUMPY.index(n)] for n in ("seed", "ranf", "sample"))
+
+    def draw(index: int) -> list[Any]:
+        first = [ranf(), sample_()]
+        seed(index)
+        return [*first, ranf() == legacy.RandomState(index).random_sample()]
+
+    legacy.seed(3)
+    state = legacy.get_state()[1].tolist()
+    draws = spawn(epoch, make(draw)).result(PATIENCE)
+    assert draws == epoch(make(draw, 0))
+    assert all(good for *_, good in draws)
+    assert legacy.get_state()[1].tolist() == state
+
+
 def test_what_somebody_else_replaces_during_an_epoch_stays_replaced(spawn: Spawn) -> None:
     def half() -> float:
         return 0.5
