@@ -51,7 +51,7 @@ MEETING_POINTS = (
     *(threading.Semaphore, threading.Barrier, threading.Thread, threading.local),
     *(queue.Queue, queue.SimpleQueue, Executor),
 )
-SHARED = (*_DATA, *_CODE, *_GENERATORS, *MEETING_POINTS)
+SHARED = (*_DATA, *_CODE, *_GENERATORS, *MEETING_POINTS, BaseException)
 
 
 def copy_dataset(dataset: Any, how: DatasetCopy, copied: Copied | None = None) -> Any:

@@ -66,8 +66,7 @@ class Epoch(Iterator[Any]):
 
     Threads:
         start: who calls ``iter()``, once.
-        next: shared; meant for one thread, the consumer.
-        close, cancel: shared.
+        next, close, cancel: shared; next is meant for one thread, the consumer.
     """
 
     def __init__(
@@ -160,7 +159,7 @@ class Epoch(Iterator[Any]):
             self._closed()  # takes the error from where threads, and so this epoch, would keep it
             raise
         finally:
-            del self  # this frame stays with the error
+            self = DROPPED  # this frame stays with the error
 
     @property
     def crews(self) -> list[Crew[Any]]:
