@@ -1,21 +1,26 @@
 """A device that is none: its copies finish late and in any order, and it watches over its rules.
 
 It notes in `broken` whoever writes a slot, or fills it again, before the copy from it has
-finished; whoever but the copier copies, or waits for a copy on the host; and whatever memory of a
-batch the consumer's stream was not told of.  What was not received has no data in it.  It gives
-NumPy arrays, so that it serves without torch, too.
+finished; whoever frees one after an event has failed, or in a forked child; whoever but the copier
+copies, or waits for a copy on the host; and whatever memory of a batch the consumer's stream was
+not told of.  What was not received has no data in it.  It gives NumPy arrays, so that it serves
+without torch, too.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import random
+import weakref
 from dataclasses import dataclass
 from threading import Condition, Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from patience import PATIENCE
+
+from threadloader.keeping import PageLocked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -89,6 +94,8 @@ class FakeDevice:
         self._random = random.Random(seed)
         self._fails = fails
         self.errors = errors or {}
+        self._pid = os.getpid()
+        self._lost = False  # whether an event has failed; only ever set
         self.reached = 0  # waits for the consumer's stream; by one copier at a time
         self._changed = Condition()
         # All below: guarded by _changed.
@@ -109,12 +116,26 @@ class FakeDevice:
     def here(self) -> _Stream:
         return _Stream(self)
 
-    def allocate(self, nbytes: int) -> tuple[memoryview[Any], Any]:
+    def allocate(self, nbytes: int) -> tuple[memoryview[Any], PageLocked]:
         self.may_raise("allocate")
         source: Any = np.zeros(nbytes, np.uint8)
+        weakref.finalize(source, self._freed).atexit = False
         with self._changed:
             self.slots += 1
-        return memoryview(source), source
+        return memoryview(source), PageLocked(source, self.check)
+
+    def check(self) -> None:
+        """Raise if page-locked memory must not be freed any more."""
+        if self._lost:
+            msg = "the device was lost"
+            raise RuntimeError(msg)
+
+    def _freed(self) -> None:
+        """Note memory that may not be freed; called at any moment, also inside our own lock."""
+        if self._pid != os.getpid():
+            self.broken.append("a slot was freed in a forked child")
+        elif self._lost:
+            self.broken.append("a slot was freed after the device had failed")
 
     def receive(self, event: Any, tensors: Iterable[Any]) -> None:
         raise NotImplementedError  # of a stream; `ThreadLoader` knows a device by it
@@ -137,6 +158,7 @@ class FakeDevice:
 
     def may_raise(self, name: str) -> None:
         if name in self.errors:
+            self._lost |= name in ("query", "record", "synchronize")
             raise self.errors[name]
 
     def begin(self, source: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
@@ -240,12 +262,12 @@ class _Stream:
         self._copier = current_thread()
         self.device.may_raise("adopt")
 
-    def copy(self, source: Any, leaves: Sequence[Leaf]) -> list[Any]:
+    def copy(self, source: PageLocked, leaves: Sequence[Leaf]) -> list[Any]:
         self.check_thread("began a copy")
         made = []
         for offset, dtype, shape in leaves:
             nbytes = math.prod(shape) * dtype.itemsize
-            memory = self.device.begin(source, offset, offset + nbytes)
+            memory = self.device.begin(source.memory, offset, offset + nbytes)
             made.append(np.ndarray(shape, dtype, memory))
         self._made += made
         self._there = True

@@ -315,6 +315,18 @@ def test_a_device_that_fails_leaves_nobody_waiting(
             assert "the device is lost" in str(batch.failure.error)
 
 
+@pytest.mark.parametrize("calls", FAILING, ids="+".join)
+def test_no_slot_is_freed_after_the_device_has_failed(calls: tuple[str, ...], spawn: Spawn) -> None:
+    device = FakeDevice(errors=dict.fromkeys(calls, RuntimeError("the device is lost")))
+    setting = Setting(device)
+    batches = setting.filled(KEEP + 5)  # more than the ring keeps
+    assert spawn(setting.copier.wait, batches[0]).result(PATIENCE)
+    spawn(setting.end).result(PATIENCE)
+    del batches, setting
+    gc.collect()
+    assert not device.broken
+
+
 def test_a_stop_iteration_of_a_copy_is_no_end_of_the_epoch(
     start: Callable[..., Setting], spawn: Spawn
 ) -> None:

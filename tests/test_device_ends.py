@@ -193,7 +193,7 @@ def test_an_end_with_copies_in_flight_keeps_their_slots_and_leaves_no_thread(
 # The end of the process, and forks
 
 SCRIPT = """
-import os, signal, sys, threading
+import gc, os, signal, sys, threading
 sys.modules["torch"] = None
 sys.path.insert(0, {tests!r})
 import numpy as np
@@ -286,7 +286,14 @@ with {lock}:
         signal.alarm({int(PATIENCE)})
         loader.device = FakeDevice()  # a thread may have held the other's lock
 if child == 0:
-    {does}
+    try:
+        {does.replace(chr(10), chr(10) + "    ")}
+    finally:
+        # Nothing that the parent's copies were made from may be freed here.
+        iterator = None
+        gc.collect()
+        if device.broken:
+            os._exit(9)
 _, status = os.waitpid(child, 0)
 print(os.waitstatus_to_exitcode(status), sum(map(len, iterator)))
 """,

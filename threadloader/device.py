@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from threadloader.keeping import PageLocked
+
 __all__ = ["Device", "Event", "Leaf"]
 
 # Where a leaf lies in page-locked memory: its first byte, its dtype, and its shape.
@@ -43,13 +45,13 @@ class Device(Protocol):
         If no device is named, it is the current one of the calling thread.
         """
 
-    def allocate(self, nbytes: int) -> tuple[memoryview[Any], Any]:
+    def allocate(self, nbytes: int) -> tuple[memoryview[Any], PageLocked]:
         """Return page-locked memory, and what `copy` takes it by."""
 
     def adopt(self) -> None:
         """Make the device current in the calling thread, and a stream of its own."""
 
-    def copy(self, source: Any, leaves: Sequence[Leaf]) -> list[Any]:
+    def copy(self, source: PageLocked, leaves: Sequence[Leaf]) -> list[Any]:
         """Begin to copy leaves out of page-locked memory.
 
         Args:

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from threadloader.keeping import keep
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -229,7 +231,9 @@ class Ring:
             self._drop(dropped)
 
     def abandon(self, slots: Sequence[Slot]) -> None:
-        """Never use slots again, of which nobody knows whether something still reads them."""
+        """Never use or free slots again: nobody knows whether something still reads them."""
+        for slot in slots:
+            keep(slot)
         with self._lock:
             for slot in slots:
                 self._leases.pop(slot, None)

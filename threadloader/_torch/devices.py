@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from threadloader._torch.structures import mapped
+from threadloader.keeping import PageLocked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -144,9 +145,16 @@ class Accelerator:
             here._stream = self._streams[index] = here._new_stream()
         return here
 
-    def allocate(self, nbytes: int) -> tuple[memoryview[Any], Any]:
+    def allocate(self, nbytes: int) -> tuple[memoryview[Any], PageLocked]:
         with self._guard():
-            return page_locked(nbytes)
+            memory, tensor = page_locked(nbytes)
+        return memory, PageLocked(tensor, self._check)
+
+    def _check(self) -> None:
+        """Record an event behind all copies, as torch does to free what they were made from."""
+        for stream in list(self._streams.values()):
+            event: Any = self._new_event()
+            event.record(stream)
 
     def _guard(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -156,10 +164,10 @@ class Accelerator:
         torch.accelerator.set_device_index(self.device.index)
         self._use(self._stream)
 
-    def copy(self, source: Any, leaves: Sequence[Leaf]) -> list[Any]:
+    def copy(self, source: PageLocked, leaves: Sequence[Leaf]) -> list[Any]:
         copies = []
         for offset, dtype, shape in leaves:
-            leaf = view_of(source, offset, dtype, shape)
+            leaf = view_of(source.memory, offset, dtype, shape)
             copy = torch.empty(shape, dtype=leaf.dtype, device=self.device)
             copies.append(copy.copy_(leaf, non_blocking=True))
         return copies
