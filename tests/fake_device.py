@@ -78,7 +78,9 @@ class FakeDevice:
 
     Args:
         seed: Of the order in which copies finish.
-        fails: Told the number of a copy, from 0, returns whether there is no memory for it.
+        fails: Told the number of a copy, from 0, returns whether there is no memory for it; there
+            is none when it is tried again, either.
+        pending: The same, where there is memory then.
         errors: What a call of that name raises, each time.
         held: Whether no copy finishes before `release`.
     """
@@ -89,8 +91,11 @@ class FakeDevice:
         fails: Callable[[int], bool] | None = None,
         errors: dict[str, BaseException] | None = None,
         *,
+        pending: Callable[[int], bool] | None = None,
         held: bool = False,
     ) -> None:
+        self._pending = pending
+        self._refused: tuple[int, int] | None = None  # the copy that there was no memory for
         self._random = random.Random(seed)
         self._fails = fails
         self.errors = errors or {}
@@ -161,18 +166,26 @@ class FakeDevice:
             self._lost |= name in ("query", "record", "synchronize")
             raise self.errors[name]
 
-    def begin(self, source: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.uint8]:
-        """Begin a copy."""
+    def begin(
+        self, source: NDArray[np.uint8], start: int, stop: int, own: list[_Copy]
+    ) -> NDArray[np.uint8]:
+        """Begin a copy, and add it to those of the same batch."""
         with self._changed:
-            number, self.copies = self.copies, self.copies + 1
-            if self._fails is not None and self._fails(number):
+            again = self._refused == (id(source), start)
+            number, self.copies = self.copies, self.copies + (not again)
+            refused = again or (self._fails is not None and self._fails(number))
+            if refused:
+                self._refused = None if again else (id(source), start)
+            if refused or (self._pending is not None and self._pending(number)):
                 msg = f"no memory for copy {number}"
                 raise OutOfMemoryError(msg)
             part = source[start:stop]
-            if any(np.may_share_memory(part, other.source) for other in self._unfinished):
+            others = [other for other in self._unfinished if other not in own]
+            if any(np.may_share_memory(part, other.source) for other in others):
                 self.broken.append("a slot was filled again before the copy from it had finished")
             target = np.full(stop - start, NOT_THERE, np.uint8)
-            self._unfinished.append(_Copy(part, target, part.tobytes()))
+            own.append(_Copy(part, target, part.tobytes()))
+            self._unfinished.append(own[-1])
             return target
 
     def unfinished(self) -> list[_Copy]:
@@ -245,9 +258,11 @@ class _Stream:
 
     def __init__(self, device: FakeDevice) -> None:
         self.device = device
+        self.full = OutOfMemoryError
         self.allocate = device.allocate
         self._copier: Thread | None = None
         self._made: list[Any] = []  # memory, since the last event
+        self._begun: list[_Copy] = []  # since then
         self._there = False  # whether a whole batch was begun since then
         self._changed = Condition()
         self._ahead = 0  # batches that were not received; guarded by _changed
@@ -267,7 +282,7 @@ class _Stream:
         made = []
         for offset, dtype, shape in leaves:
             nbytes = math.prod(shape) * dtype.itemsize
-            memory = self.device.begin(source.memory, offset, offset + nbytes)
+            memory = self.device.begin(source.memory, offset, offset + nbytes, self._begun)
             made.append(np.ndarray(shape, dtype, memory))
         self._made += made
         self._there = True
@@ -290,7 +305,7 @@ class _Stream:
             with self._changed:
                 self._ahead += 1
                 self.device.is_ahead(self._ahead)
-        made, self._made, self._there = self._made, [], False
+        made, self._made, self._begun, self._there = self._made, [], [], False
         return _Event(self, self.device.unfinished(), made)
 
     def receive(self, event: _Event, tensors: Iterable[Any]) -> _Reached:

@@ -259,6 +259,44 @@ def test_batches_that_the_device_has_no_memory_for_take_no_room(
     assert spawn(setting.get, batches[-1]).result(PATIENCE)[0][0] == 6
 
 
+def test_without_memory_a_batch_is_copied_again_once_a_batch_that_was_taken_is_done_with(
+    start: Callable[..., Setting], spawn: Spawn
+) -> None:
+    setting = start(FakeDevice(pending=lambda number: number == 2), ahead=3)
+    first, second, third = setting.plan(3)
+    for batch in (first, second):
+        setting.fill(batch)
+        spawn(setting.get, batch).result(PATIENCE)
+    assert setting.device.reached == 0
+    setting.fill(third)
+    assert spawn(setting.get, third).result(PATIENCE)[0][0] == 2
+    assert setting.device.reached == 1
+
+
+def test_memory_that_comes_between_two_copies_of_a_batch_is_used(
+    start: Callable[..., Setting], spawn: Spawn
+) -> None:
+    setting = start(FakeDevice(pending=lambda number: number == 1))
+    (batch,) = setting.plan(1)
+    setting.fill(batch, [(np.zeros(1 << 16), np.ones(1 << 16))] * ROWS)  # two copies
+    got = spawn(setting.get, batch).result(PATIENCE)
+    spawn(setting.end).result(PATIENCE)
+    assert [leaf.mean() for leaf in got] == [0, 1]
+
+
+def test_a_batch_in_no_slot_is_copied_again_too(
+    start: Callable[..., Setting], spawn: Spawn
+) -> None:
+    class Once(dict[str, BaseException]):
+        def __getitem__(self, key: str) -> BaseException:
+            return self.pop(key)
+
+    setting = start(FakeDevice(errors=Once(move=OutOfMemoryError())))
+    (batch,) = setting.plan(1)
+    setting.fill(batch, ["a", 1, "b", 2])
+    assert spawn(setting.get, batch).result(PATIENCE) == ("moved", ["a", 1, "b", 2])
+
+
 def test_an_error_of_a_copy_names_batch_and_device_and_has_no_frames(
     start: Callable[..., Setting], spawn: Spawn
 ) -> None:

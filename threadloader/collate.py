@@ -18,6 +18,7 @@ from threadloader import _torch
 from threadloader.filling import Sent
 from threadloader.gather import Rows
 from threadloader.inference import infer
+from threadloader.keeping import keep
 from threadloader.list_filling import ListFilling, SampleFilling, collated, nbytes_of
 from threadloader.memory import LeasedMemory
 from threadloader.numpy_collate import numpy_collate, numpy_convert
@@ -241,18 +242,19 @@ class _DirectFilling:
 
     def send(self, device: Device) -> Sent:
         if self._laid_out is None:
-            result, self._result = self._result, None
-            return Sent(*device.move(result))
+            return Sent(*device.move(self._result))
         layout, memory = self._laid_out
         parts, tensors = memory.send(device)
         return Sent(layout.batch(parts), tensors)
 
     def let_go(self) -> None:
+        self._result = None
         laid_out, self._laid_out = self._laid_out, None
         if laid_out is not None:
             laid_out[1].free()
 
     def lose(self) -> None:
+        keep(self._result)
         laid_out, self._laid_out = self._laid_out, None
         if laid_out is not None:
             laid_out[1].abandon()

@@ -339,12 +339,17 @@ class _Copying:
 
         A host that runs ahead of its device would fill the device's memory otherwise.
         """
-        if not self._room and self._taken:
+        if not self._room:
+            self._await_taken()
+        return self._room > 0
+
+    def _await_taken(self) -> None:
+        """Wait until the consumer's stream has come to where it took the oldest batch."""
+        if self._taken:
             reached = self._taken.popleft()
             if reached is not None:
                 reached.synchronize()
             self._room += 1
-        return self._room > 0
 
     def _send(self, batch: OpenBatch) -> None:
         """Begin to copy a batch; what goes wrong, no memory on the device say, is its failure."""
@@ -352,7 +357,7 @@ class _Copying:
         sent = event = None
         try:
             try:
-                sent = filling.send(device)
+                sent = self._sent(filling)
             finally:
                 # Also after an error: a part of it may be on its way.
                 event = self._record(filling)
@@ -363,6 +368,22 @@ class _Copying:
         finally:
             sent = event = None
             batch = filling = DROPPED
+
+    def _sent(self, filling: Filling) -> Sent:
+        """Begin to copy, a second time if there was no memory: it may be about to be free.
+
+        What the consumer has dropped is free once its stream has come there.  torch waits for
+        that, too, when it finds nothing else, but then does not look again (pytorch#189504).
+        """
+        device = self._line.device
+        try:
+            return filling.send(device)
+        except device.full as error:
+            # Its frames have memory on the device.  Copies into that go on, and end before what
+            # is copied to the same memory next, in the same stream.
+            BaseException.with_traceback(error, None)
+        self._await_taken()
+        return filling.send(device)
 
     def _record(self, filling: Filling) -> Event:
         """Return an event behind what was copied last."""

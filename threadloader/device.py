@@ -39,6 +39,8 @@ class Device(Protocol):
         adopt, copy, move, record: copier.
     """
 
+    full: type[BaseException]  # what is raised where there is no memory left
+
     def here(self) -> Device:
         """Return it for one epoch, with a stream of its own.
 

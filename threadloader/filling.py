@@ -31,7 +31,7 @@ class Filling(Protocol):
         write, leave_out: shared, each row once, by either.
         finish: the worker that wrote the last row, after all others.
         take: consumer, once, after `finish`.
-        send, then let_go or lose: copier, once each, instead.
+        send, then let_go or lose: copier, instead; `send` again where it fails.
     """
 
     nbytes: int  # that the batch takes; 0 where nobody knows, and before it is finished

@@ -11,6 +11,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader.filling import Sent
 from threadloader.gather import listed
+from threadloader.keeping import keep
 from threadloader.misfit import advise, odd_row
 
 if TYPE_CHECKING:
@@ -46,13 +47,15 @@ class _WholeFilling:
 
     def send(self, device: Device) -> Sent:
         """Begin to copy the batch to a device."""
-        return Sent(*device.move(self.take()))
+        return Sent(*device.move(self._result))
 
     def let_go(self) -> None:
-        """Do nothing: torch's allocator keeps what is copied from."""
+        """Drop what was copied from."""
+        self._result = None
 
     def lose(self) -> None:
-        """Do nothing, likewise."""
+        """Keep it for ever instead."""
+        keep(self._result)
 
 
 class ListFilling(_WholeFilling):

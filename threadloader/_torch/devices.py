@@ -126,6 +126,8 @@ class Accelerator:
         device: Without an index, the current one of the thread that calls `here`.
     """
 
+    full = torch.OutOfMemoryError
+
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._stream: Any = None  # of one epoch
