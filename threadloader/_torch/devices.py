@@ -126,7 +126,7 @@ class Accelerator:
         device: Without an index, the current one of the thread that calls `here`.
     """
 
-    full = torch.OutOfMemoryError
+    full: type[BaseException] = torch.OutOfMemoryError
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
