@@ -113,6 +113,7 @@ class FakeDevice:
         self.most_ahead = 0  # batches of one stream that were on the device and not received
         self.received: list[Any] = []  # memory that a consumer's stream was told of
         self.receivers: list[Thread] = []  # the thread of each batch
+        self.pinners: list[Thread] = []  # the thread of each batch that was page-locked
         self._unfinished: list[_Copy] = []
 
     def __str__(self) -> str:
@@ -128,6 +129,13 @@ class FakeDevice:
         with self._changed:
             self.slots += 1
         return memoryview(source), PageLocked(source, self.check)
+
+    def pin(self, batch: Any) -> Any:
+        """Return a batch, marked."""
+        self.may_raise("pin")
+        with self._changed:
+            self.pinners.append(current_thread())
+        return "pinned", batch
 
     def check(self) -> None:
         """Raise if page-locked memory must not be freed any more."""
@@ -288,9 +296,15 @@ class _Stream:
         self._there = True
         return made
 
+    def pin(self, batch: Any) -> Any:
+        return self.device.pin(batch)
+
     def move(self, batch: Any) -> tuple[Any, list[Any]]:
         """Return the batch, marked."""
         self.check_thread("moved a batch")
+        pinned, batch = batch
+        if pinned != "pinned":
+            self.device.breaks("a batch was moved that is not page-locked")
         self.device.moved()
         self.device.may_raise("move")
         marked = ("moved", batch)

@@ -49,7 +49,9 @@ class Setting:
         self.progress = Progress()
         self.ring = Ring(KEEP, device.allocate)
         staging = partial(StagingMemory, self.ring)
-        collation = Collation(None, output="numpy", batched=True, ring=self.ring, memory=staging)
+        collation = Collation(
+            None, output="numpy", batched=True, ring=self.ring, memory=staging, pin=device.pin
+        )
         self._stages = Stages([], whole=True, pace=Pace(), collation=collation)
         self.copier = Copier(device.here(), self.progress, ahead, in_order=in_order, name=name)
         self.copier.start()

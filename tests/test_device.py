@@ -267,6 +267,32 @@ def test_replicas_are_copied_in_turn(in_order: bool, spawn: Spawn) -> None:
     assert device.most_ahead <= 3
 
 
+@each_crew
+@pytest.mark.parametrize("collate_fn", [tuple, None])
+def test_a_batch_in_no_slot_is_page_locked_by_the_worker_that_made_it(
+    collate_fn: Any, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice()
+    dataset = Made(lambda index: index if index % 2 else float(index))  # of no one layout
+    with make(dataset, device, collate_fn=collate_fn, **crew) as loader:
+        assert len(spawn(list, loader).result(PATIENCE)) == 8
+    assert not device.broken
+    assert len(device.pinners) == 8
+    assert {"-worker-" in thread.name for thread in device.pinners} == {bool(crew["threads"])}
+
+
+@each_crew
+def test_an_error_of_page_locking_is_the_batchs_and_no_rows(
+    crew: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice(errors={"pin": MemoryError("page-locked")})
+    samples = ["a", *[b"b"] * (SIZE - 1)]  # one is unlike the others
+    with make(samples, device, collate_fn=list, **crew) as loader:
+        told = spawn(outcomes, iter(loader)).result(PATIENCE)
+    assert [str(error) for error in told] == ["page-locked"] * 8
+    assert not any("index" in note for error in told for note in error.__notes__)
+
+
 def test_a_batch_that_takes_too_long_is_an_error_and_comes_later(spawn: Spawn) -> None:
     dataset = Gated(waits=4)
     with make(dataset, timeout=0.01, dataset_copy="shared") as loader:

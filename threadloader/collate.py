@@ -19,7 +19,7 @@ from threadloader.filling import Sent
 from threadloader.gather import Rows
 from threadloader.inference import infer
 from threadloader.keeping import keep
-from threadloader.list_filling import ListFilling, SampleFilling, collated, nbytes_of
+from threadloader.list_filling import ListFilling, SampleFilling, collated
 from threadloader.memory import LeasedMemory
 from threadloader.numpy_collate import numpy_collate, numpy_convert
 from threadloader.window import PrefetchDepth
@@ -50,6 +50,7 @@ class Collation:
         batched: Whether samples are collated at all, or delivered one by one.
         ring: Where slots of ordinary memory come from.
         memory: Makes the memory of a batch of so many rows instead: page-locked; None for none.
+        pin: Puts a batch that lies in no such memory into page-locked; None for nothing.
 
     Threads:
         open: planner, or the worker that has read the batch.
@@ -67,6 +68,7 @@ class Collation:
         batched: bool,
         ring: Ring,
         memory: Callable[[Layout, int], BatchMemory] | None = None,
+        pin: Callable[[Any], Any] | None = None,
     ) -> None:
         self._made_of = collate_fn, output
         self._batched = batched
@@ -83,6 +85,7 @@ class Collation:
         self.direct = batched and collate_fn is None
         if not self.direct:
             self.function = single if collate_fn is None else collate_fn
+        self.pin = pin
         self._extensible = tensors
         self.layout: Layout | None = None
         self.depth = PrefetchDepth()  # follows the bytes of its batches
@@ -107,16 +110,16 @@ class Collation:
             ends: Of several batches that are made as one, the row after each one's last.
         """
         if not self._batched:
-            return SampleFilling(self.function)
+            return SampleFilling(self.function, self.pin)
         function = self.function
         if ends:
             return _GroupFilling(self, ends)
         if not self.direct or (self._extensible and _torch.is_extended()):
-            return ListFilling(function, default=self.direct)
+            return ListFilling(function, self.pin, default=self.direct)
         skip = self._skip
         if skip > 0:
             self._skip = skip - 1
-            return ListFilling(function, default=True)
+            return ListFilling(function, self.pin, default=True)
         return _DirectFilling(self, function, rows)
 
     def layout_of(self, sample: Any) -> Layout | None:
@@ -211,9 +214,10 @@ class _DirectFilling:
         samples = self._gather() if self._whole is _NOTHING else self._whole
         self.let_go()
         self._collation.fell_back(samples)
-        self._result, failed = collated(self._function, samples, default=True)
         self._whole = _NOTHING
-        self.nbytes = nbytes_of(self._result)
+        self._result, self.nbytes, failed = collated(
+            self._function, samples, self._collation.pin, default=True
+        )
         return failed
 
     def _finish_short(self) -> Failed | None:
@@ -229,8 +233,9 @@ class _DirectFilling:
             if layout.write(samples, memory.fields, 0):
                 return None
             self.let_go()
-        self._result, failed = collated(self._function, samples, default=True, rows=rows)
-        self.nbytes = nbytes_of(self._result)
+        self._result, self.nbytes, failed = collated(
+            self._function, samples, self._collation.pin, default=True, rows=rows
+        )
         return failed
 
     def take(self) -> Any:
@@ -317,7 +322,7 @@ class _GroupFilling(ListFilling):
     __slots__ = ("_bounds", "_collation", "_deciding", "_laid_out")
 
     def __init__(self, collation: Collation, ends: tuple[int, ...]) -> None:
-        super().__init__(partial(_in_parts, collation.function, ends), default=True)
+        super().__init__(partial(_in_parts, collation.function, ends), None, default=True)
         self._collation = collation
         self._bounds = (0, *ends)
         self._deciding = Lock()

@@ -36,6 +36,7 @@ class Device(Protocol):
     Threads:
         here, receive: consumer.
         allocate: any.
+        pin: worker.
         adopt, copy, move, record: copier.
     """
 
@@ -64,8 +65,14 @@ class Device(Protocol):
             A tensor on the device for each, in memory of its own.
         """
 
+    def pin(self, batch: Any) -> Any:
+        """Put a batch that lies in no slot into page-locked memory; return what `move` takes.
+
+        That refers to all that is copied from.
+        """
+
     def move(self, batch: Any) -> tuple[Any, list[Any]]:
-        """Begin to copy a batch that lies in no slot; return it on the device, and its tensors."""
+        """Begin to copy what `pin` returned; return it on the device, and its tensors."""
 
     def record(self) -> Event:
         """Return an event behind all copies that were begun."""

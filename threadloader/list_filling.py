@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from threadloader.device import Device
     from threadloader.filling import Failed
 
-__all__ = ["ListFilling", "SampleFilling", "collated", "nbytes_of"]
+__all__ = ["ListFilling", "SampleFilling", "collated"]
 
 MAX_PARTS = 64  # of a batch whose bytes are counted; one of more parts counts as far as that
 
@@ -28,10 +28,11 @@ MAX_PARTS = 64  # of a batch whose bytes are counted; one of more parts counts a
 class _WholeFilling:
     """What a function of the user's, or torch's, makes whole: a `Filling` but for its rows."""
 
-    __slots__ = ("_function", "_left_out", "_result", "nbytes")
+    __slots__ = ("_function", "_left_out", "_pin", "_result", "nbytes")
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
+    def __init__(self, function: Callable[[Any], Any], pin: Callable[[Any], Any] | None) -> None:
         self._function = function
+        self._pin = pin  # puts the batch into page-locked memory; None for nothing
         self._left_out = False
         self._result: Any = None
         self.nbytes = 0
@@ -63,8 +64,10 @@ class ListFilling(_WholeFilling):
 
     __slots__ = ("_default", "_parts")
 
-    def __init__(self, function: Callable[[Any], Any], *, default: bool) -> None:
-        super().__init__(function)
+    def __init__(
+        self, function: Callable[[Any], Any], pin: Callable[[Any], Any] | None, *, default: bool
+    ) -> None:
+        super().__init__(function, pin)
         self._default = default
         self._parts: dict[int, Any] = {}  # first row -> samples; see `Filling.write`
 
@@ -85,8 +88,9 @@ class ListFilling(_WholeFilling):
             starts = sorted(self._parts)
             rows = [start + row for start in starts for row in range(len(self._parts[start]))]
         self._parts.clear()
-        self._result, failed = collated(function, samples, default=self._default, rows=rows)
-        self.nbytes = nbytes_of(self._result)
+        self._result, self.nbytes, failed = collated(
+            function, samples, self._pin, default=self._default, rows=rows
+        )
         return failed
 
 
@@ -95,8 +99,8 @@ class SampleFilling(_WholeFilling):
 
     __slots__ = ("_sample",)
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        super().__init__(function)
+    def __init__(self, function: Callable[[Any], Any], pin: Callable[[Any], Any] | None) -> None:
+        super().__init__(function, pin)
         self._sample: Any = None
 
     def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
@@ -108,8 +112,9 @@ class SampleFilling(_WholeFilling):
         if self._left_out:
             return None
         function = self._function if collate_fn is None else collate_fn
-        self._result, failed = collated(function, self._sample, default=False)
-        self.nbytes = nbytes_of(self._result)
+        self._result, self.nbytes, failed = collated(
+            function, self._sample, self._pin, default=False
+        )
         self._sample = None
         return failed
 
@@ -117,29 +122,39 @@ class SampleFilling(_WholeFilling):
 def collated(
     function: Callable[[Any], Any],
     samples: Any,
+    pin: Callable[[Any], Any] | None,
     *,
     default: bool,
     rows: Sequence[int] | None = None,
-) -> tuple[Any, Failed | None]:
+) -> tuple[Any, int, Failed | None]:
     """Call a collate function; what it raises is returned, with the odd row if it is ours.
 
     Args:
         function: The collate function.
         samples: Its argument.
+        pin: Puts the batch into page-locked memory; None for nothing.
         default: Whether it is ours, or torch's.
         rows: Of the samples, where some were left out.
+
+    Returns:
+        The batch, its bytes, and what failed.
     """
     try:
-        return function(samples), None
+        batch = function(samples)
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         if not default:
-            return None, (error, None)
+            return None, 0, (error, None)
         row = odd_row(function, samples, error)
         advise(error)
-        return None, (error, row if row is None or rows is None else rows[row])
+        return None, 0, (error, row if row is None or rows is None else rows[row])
+    try:
+        nbytes = _nbytes_of(batch)
+        return batch if pin is None else pin(batch), nbytes, None
+    except BaseException as error:  # noqa: BLE001  # likewise, of no row
+        return None, 0, (error, None)
 
 
-def nbytes_of(batch: Any) -> int:
+def _nbytes_of(batch: Any) -> int:
     """Return the bytes of the arrays and tensors in lists, tuples and dicts; 0 of all else."""
     nbytes, parts, seen = 0, [batch], 0
     while parts and seen < MAX_PARTS:

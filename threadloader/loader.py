@@ -274,9 +274,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         # All attributes that may be set count from the next epoch on.
         device = self._open_device()
         finish = device if callable(device) else None
-        if device is None and self.pin_memory:
-            finish = _torch.pinning(self.pin_memory_device)
-        opening = self._opening(pinned=device is None and finish is not None)
+        pinned = device is None and self.pin_memory and _torch.can_pin(self.pin_memory_device)
+        opening = self._opening(pinned=pinned)
         self._live_here()
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
         while (epoch := self._begin(opening, finish)) is None:
@@ -434,7 +433,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             batched=self._batched,
             whole=self._whole,
             device=None if callable(device) else device,
-            pinned=pinned and self.output == "torch",
+            pinned=pinned,
             pace=self._pace,
             length_told=self._length_told,
         )

@@ -157,7 +157,7 @@ class PinnedMemory:
                 self._parts.append(text)
                 self.fields.append(text)
                 continue
-            tensor, array = _torch.pinned_tensor(place.shape, place.dtype)
+            tensor, array = _torch.empty_pinned(place.shape, place.dtype)
             self.nbytes += place.nbytes
             self._parts.append(tensor)
             self.fields.append(array.reshape(place.flat))

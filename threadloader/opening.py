@@ -67,7 +67,7 @@ class Opening:
     generator: Any  # the user's; draws them otherwise
     device: Device | None  # batches are copied to it; None leaves them where they are
     ahead: int  # batches that are copied ahead
-    pinned: bool  # whether batches are made in page-locked memory, for the user to copy
+    pinned: bool  # whether batches are put into page-locked memory, for the user to copy
     every: int  # batches from one saved state of the user's objects to the next; 0 for none
     on_error: OnError  # what is done about a sample that fails
     max_skipped: int | None  # samples that may be left out of an epoch; None for any number

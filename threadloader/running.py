@@ -12,6 +12,7 @@ from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from threadloader import _torch
 from threadloader.collate import Collation
 from threadloader.epoch import Epoch
 from threadloader.errors import StateError
@@ -276,19 +277,20 @@ class Running:
         return Ring(keep + opening.ahead, opening.device.allocate)
 
     def _new_collation(self, opening: Opening) -> Collation:
+        memory: Callable[[Layout, int], BatchMemory] | None = None
+        pin = _torch.pinned if opening.pinned else None
+        if opening.device is not None:
+            memory, pin = partial(StagingMemory, self.ring), opening.device.pin
+        elif opening.pinned and opening.output == "torch":
+            memory = PinnedMemory
         return Collation(
             opening.collate_fn,
             output=opening.output,
             batched=opening.batched,
             ring=self.ring,
-            memory=self._memory_of(opening),
+            memory=memory,
+            pin=pin,
         )
-
-    def _memory_of(self, opening: Opening) -> Callable[[Layout, int], BatchMemory] | None:
-        """Return what makes the memory of batches; None for ordinary memory."""
-        if opening.device is not None:
-            return partial(StagingMemory, self.ring)
-        return PinnedMemory if opening.pinned else None
 
 
 def _order_of(dataset: Any, saved: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

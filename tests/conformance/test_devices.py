@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import types
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,9 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from conformance.mappings import Frozen, Unmakable
 from conformance.pictures import picture
 from conformance.samples import PLAIN, tickets_of, trees
-from threadloader import ThreadLoader
-from threadloader._torch.devices import moved, open_device, view_of
+from threadloader import ThreadLoader, _torch
+from threadloader._torch.devices import Accelerator, moved, open_device, view_of
+from threadloader._torch.pinning import pinned
 from threadloader._torch.structures import mapped
 from threadloader.collate import Collation
 from threadloader.memory import PinnedMemory
@@ -196,6 +198,98 @@ def test_a_structure_is_the_one_that_torch_pins(name: str, depth: int) -> None:
     changed = mapped(batch, lambda leaf: leaf.pin_memory() if isinstance(leaf, Leaf) else leaf)
     assert skeleton(changed) == skeleton(pin_memory(batch, None))
     assert skeleton(batch) == before, "the batch itself is left alone"
+    assert skeleton(pinned(batch)) == skeleton(pin_memory(batch, None))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("output", ["torch", "numpy"])
+def test_a_batch_of_a_collate_function_is_pinned_once_by_the_worker_that_made_it(
+    threads: int, output: Any, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    monkeypatch.setattr(_torch, "can_pin", lambda _: True)
+    makers = []
+
+    class Batch(Leaf):
+        def pin_memory(self) -> Leaf:
+            makers.append((threading.current_thread(), torch.get_num_threads()))
+            return super().pin_memory()
+
+    loader = ThreadLoader(
+        range(4), 2, collate_fn=lambda _: [Batch()], pin_memory=True, threads=threads, output=output
+    )
+    consumer, batches = spawn(lambda: (threading.current_thread(), list(loader))).result(PATIENCE)
+    assert repr(batches) == "[[Leaf(pinned )], [Leaf(pinned )]]"
+    assert len(makers) == 2
+    for maker, intra_op_threads in makers:
+        assert (maker is consumer) == (threads == 0)
+        assert intra_op_threads == 1 or threads == 0
+
+
+def test_an_error_of_pinning_is_the_batchs_and_no_samples(
+    monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    monkeypatch.setattr(_torch, "can_pin", lambda _: True)
+
+    class Batch:
+        def pin_memory(self) -> Any:
+            raise MemoryError
+
+    loader = ThreadLoader(range(4), 2, collate_fn=lambda _: Batch(), pin_memory=True, threads=1)
+    iterator = iter(loader)
+    for number in range(2):
+        with pytest.raises(MemoryError) as caught:
+            spawn(next, iterator).result(PATIENCE)
+        assert caught.value.__notes__ == [f"in worker 0, batch {number}"]
+
+
+@given(tree=trees(PLAIN), rows=st.integers(1, 3))
+def test_torchs_pinning_changes_no_structure_of_default_collates(tree: Any, rows: int) -> None:
+    batch = default_collate([tree(row) for row in range(rows)])
+
+    def same(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "pin_memory", same)
+        assert skeleton(pin_memory(batch)) == skeleton(batch)
+
+
+class Late(Accelerator):
+    """Tells what is asked of it, in place of streams and events."""
+
+    def __init__(self) -> None:
+        super().__init__(META)
+        self.told: list[Any] = []
+        self._stream = types.SimpleNamespace(wait_event=lambda event: self.told.append(event.name))
+
+    def _new_event(self) -> Any:
+        event = types.SimpleNamespace(name=f"event {len(self.told)}")
+        event.record = lambda stream: self.told.append(f"{event.name} of {stream}")
+        return event
+
+    def _stream_of(self, device: torch.device) -> Any:
+        return f"the worker's stream on {device}"
+
+
+def test_what_a_dataset_made_on_the_device_is_copied_after_the_workers_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorded = []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *both: recorded.append(both))
+    device, tensor = Late(), torch.empty(3, device=META)
+    batch, _ = device.move(device.pin([tensor, "text", {"a": tensor}]))
+    assert device.told == ["event 0 of the worker's stream on meta", "event 0"]
+    assert [stream for _, stream in recorded] == [device._stream] * 2  # noqa: SLF001
+    assert batch[0].device == META
+
+
+def test_what_is_on_the_host_is_pinned_to_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
+    device, leaf = Late(), Leaf()
+    batch = device.pin([torch.zeros(2), leaf, torch.eye(2).to_sparse(), 1]).batch
+    assert batch[0].tolist() == [1, 1]
+    assert [repr(part) for part in batch[1::2]] == ["Leaf(pinned )", "1"]
+    assert device.told == []
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -207,7 +301,7 @@ def test_every_leaf_is_moved_and_told_of(name: str) -> None:
         assert (changed, tensors) == ([[], (), {}], [])
         return
     assert [type(tensor) for tensor in tensors] == [torch.Tensor, Leaf, torch.Tensor]
-    assert tensors[1].done == "pinned meta True"
+    assert tensors[1].done == "meta True"
 
 
 @pytest.mark.parametrize("value", ["text", b"bytes", 1, 2.5, None, np.zeros(2), {3}, print])
@@ -288,7 +382,7 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> None:
         tensor = torch.from_numpy(array.reshape(shape))
         return tensor, tensor.numpy()
 
-    monkeypatch.setattr("threadloader._torch.pinned_tensor", make)
+    monkeypatch.setattr("threadloader._torch.empty_pinned", make)
 
 
 def pinned_collation(ring: Ring) -> Collation:

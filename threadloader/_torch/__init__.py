@@ -27,8 +27,8 @@ if TYPE_CHECKING or AVAILABLE:  # types are checked against torch's own
         is_subset,
         tensors_in,
     )
-    from threadloader._torch.devices import open_device, page_locked, pinned_tensor
-    from threadloader._torch.pinning import pinning
+    from threadloader._torch.devices import empty_pinned, open_device, page_locked
+    from threadloader._torch.pinning import can_pin, pinned
     from threadloader._torch.pipes import draw_shared_seed, prepare_pipe, unwrapped
     from threadloader._torch.random_state import KeyedGenerator, teach_random
     from threadloader._torch.ranks import rank_and_world
@@ -74,11 +74,13 @@ else:
         array_of,
         arrays_of,
         as_iterable_dataset,
+        can_pin,
         default_collate,
         default_convert,
         dense_nbytes,
         draw_base_seed,
         draw_shared_seed,
+        empty_pinned,
         generator_state,
         get_worker_info,
         gives_whole_batches,
@@ -95,8 +97,7 @@ else:
         page_locked,
         permutations,
         permutes,
-        pinned_tensor,
-        pinning,
+        pinned,
         prepare_pipe,
         rank_and_world,
         set_generator_state,
@@ -124,11 +125,13 @@ __all__ = [
     "array_of",
     "arrays_of",
     "as_iterable_dataset",
+    "can_pin",
     "default_collate",
     "default_convert",
     "dense_nbytes",
     "draw_base_seed",
     "draw_shared_seed",
+    "empty_pinned",
     "generator_state",
     "get_worker_info",
     "gives_whole_batches",
@@ -145,8 +148,7 @@ __all__ = [
     "page_locked",
     "permutations",
     "permutes",
-    "pinned_tensor",
-    "pinning",
+    "pinned",
     "prepare_pipe",
     "rank_and_world",
     "set_generator_state",

@@ -28,11 +28,13 @@ __all__ = [
     "array_of",
     "arrays_of",
     "as_iterable_dataset",
+    "can_pin",
     "default_collate",
     "default_convert",
     "dense_nbytes",
     "draw_base_seed",
     "draw_shared_seed",
+    "empty_pinned",
     "generator_state",
     "get_worker_info",
     "gives_whole_batches",
@@ -49,8 +51,7 @@ __all__ = [
     "page_locked",
     "permutations",
     "permutes",
-    "pinned_tensor",
-    "pinning",
+    "pinned",
     "prepare_pipe",
     "rank_and_world",
     "set_generator_state",
@@ -287,7 +288,7 @@ def page_locked(nbytes: int) -> NoReturn:
     raise NotImplementedError(nbytes)
 
 
-def pinned_tensor(shape: Any, dtype: Any) -> NoReturn:
+def empty_pinned(shape: Any, dtype: Any) -> NoReturn:
     """Refuse: there are no tensors."""
     raise NotImplementedError(shape, dtype)
 
@@ -363,4 +364,4 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
 
 array_of = arrays_of = tensor_of = _missing
 default_collate = default_convert = _missing
-get_worker_info = teach_worker_info = prepare_pipe = pinning = KeyedGenerator = _missing
+get_worker_info = teach_worker_info = prepare_pipe = can_pin = pinned = KeyedGenerator = _missing

@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from threadloader.device import Device, Event, Leaf
 
-__all__ = ["adopted_device", "open_device", "page_locked", "pinned_tensor"]
+__all__ = ["adopted_device", "empty_pinned", "open_device", "page_locked", "pinned_tensor"]
 
 # A free-threaded torch may crash where threads make tensors at once (pytorch#171992, open): at
 # least no two workers make page-locked ones at once.
@@ -119,6 +120,16 @@ def _nothing() -> None:
     """There is no device to adopt."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Pinned:
+    """A batch in no slot, as it is copied."""
+
+    batch: Any
+    events: list[Any]  # behind what was made on the device
+    there: list[Any]  # tensors that were
+    memory: PageLocked  # of all of it; dropped last
+
+
 class Accelerator:
     """A device that torch's generic interface to accelerators knows; see `Device`.
 
@@ -174,9 +185,34 @@ class Accelerator:
             copies.append(copy.copy_(leaf, non_blocking=True))
         return copies
 
-    def move(self, batch: Any) -> tuple[Any, list[Any]]:
+    def pin(self, batch: Any) -> _Pinned:
+        kind, there = self.device.type, list[Any]()
+
+        def pin(leaf: Any) -> Any:
+            _add_tensors(leaf, kind, there)
+            if isinstance(leaf, Tensor):
+                on_host = leaf.device.type == "cpu" and leaf.layout == torch.strided
+                return pinned_tensor(leaf) if on_host else leaf
+            return (
+                leaf.pin_memory() if hasattr(leaf, "to") and hasattr(leaf, "pin_memory") else leaf
+            )
+
+        with self._guard():
+            batch = mapped(batch, pin)
+            # What the dataset made on the device itself is there once the worker's stream is.
+            events = []
+            for device in {tensor.device for tensor in there}:
+                events.append(event := self._new_event())
+                event.record(self._stream_of(device))
+        return _Pinned(batch, events, there, PageLocked(batch, self._check))
+
+    def move(self, batch: _Pinned) -> tuple[Any, list[Any]]:
+        for event in batch.events:
+            self._stream.wait_event(event)
+        for tensor in batch.there:
+            tensor.record_stream(self._stream)
         tensors: list[Any] = []
-        return moved(batch, self.device, tensors), tensors
+        return moved(batch.batch, self.device, tensors), tensors
 
     def record(self) -> Event:
         event: Any = self._new_event()
@@ -185,7 +221,7 @@ class Accelerator:
         return marked
 
     def receive(self, event: Event, tensors: Iterable[Any]) -> Event:
-        stream = self._current_stream()
+        stream = self._stream_of(self.device)
         reached: Any = self._new_event()
         reached.record(stream)
         stream.wait_event(event)
@@ -203,8 +239,9 @@ class Accelerator:
     def _new_event(self) -> Any:
         return torch.Event(self.device)
 
-    def _current_stream(self) -> Any:
-        return torch.accelerator.current_stream(self.device)
+    def _stream_of(self, device: torch.device) -> Any:
+        """Return the calling thread's stream on a device."""
+        return torch.accelerator.current_stream(device)
 
 
 class _Cuda(Accelerator):
@@ -223,8 +260,8 @@ class _Cuda(Accelerator):
     def _new_event(self) -> Any:
         return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
-    def _current_stream(self) -> Any:
-        return torch.cuda.current_stream(self.device)
+    def _stream_of(self, device: torch.device) -> Any:
+        return torch.cuda.current_stream(device)
 
 
 def page_locked(nbytes: int) -> tuple[memoryview[Any], Tensor]:
@@ -235,11 +272,19 @@ def page_locked(nbytes: int) -> tuple[memoryview[Any], Tensor]:
     return memoryview(array), tensor
 
 
-def pinned_tensor(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Tensor, Any]:
+def empty_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Tensor, Any]:
     """Return a page-locked tensor for the current accelerator, and an array over its memory."""
     with _making:
         tensor = torch.empty(shape, dtype=_DTYPES[dtype.str], device="cpu", pin_memory=True)
         return tensor, tensor.numpy()
+
+
+def pinned_tensor(tensor: Tensor) -> Tensor:
+    """Return a tensor in page-locked memory."""
+    if type(tensor) is not Tensor:  # code of the user's: no lock is held
+        return tensor.pin_memory()
+    with _making:
+        return tensor.pin_memory()
 
 
 def view_of(memory: Tensor, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Tensor:
@@ -254,7 +299,7 @@ def view_of(memory: Tensor, offset: int, dtype: np.dtype[Any], shape: tuple[int,
 
 
 def moved(batch: Any, device: torch.device, tensors: list[Any]) -> Any:
-    """Begin to copy a batch of any structure to a device, from page-locked memory if it has any.
+    """Begin to copy a batch of any structure to a device.
 
     Args:
         batch: Its tensors, and objects with a ``to()``, are copied; all else stays as it is.
@@ -264,21 +309,17 @@ def moved(batch: Any, device: torch.device, tensors: list[Any]) -> Any:
     Returns:
         The structure that torch's ``pin_memory=True`` makes.
     """
-    # From memory that is not page-locked, the copy could come after the memory's next use.
-    # Source: pytorch#189690, of MPS.
-    pins = device.type != "mps"
+    # Of MPS, the copy could come after the next use of memory, which is not page-locked there.
+    # Source: pytorch#189690.
+    waits = device.type == "mps"
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
-            if pins and leaf.device.type == "cpu" and leaf.layout == torch.strided:
-                leaf = leaf.pin_memory()
-            leaf = leaf.to(device, non_blocking=pins)
+            leaf = leaf.to(device, non_blocking=not waits)
             _add_tensors(leaf, device.type, tensors)
         elif hasattr(leaf, "to"):
-            if pins and hasattr(leaf, "pin_memory"):
-                leaf = leaf.pin_memory()
             try:
-                leaf = leaf.to(device, non_blocking=pins)
+                leaf = leaf.to(device, non_blocking=not waits)
             except TypeError:  # it takes no such argument
                 leaf = leaf.to(device)
             if hasattr(leaf, "record_stream"):

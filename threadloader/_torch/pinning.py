@@ -1,21 +1,31 @@
-"""Page-locked memory: torch's own pinning of a whole batch, and its warnings."""
+"""Page-locked memory: pinning of a whole batch as torch does it, and torch's warnings."""
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch.utils.data._utils.pin_memory import pin_memory
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from threadloader._torch.devices import pinned_tensor
+from threadloader._torch.structures import mapped
 
-__all__ = ["pinning"]
+__all__ = ["can_pin", "pinned"]
 
 
-def pinning(device: str) -> Callable[[Any], Any] | None:
-    """Return what pins a batch for the current accelerator, or None, with a warning, without one.
+def pinned(batch: Any) -> Any:
+    """Return a batch in page-locked memory, of the structure that torch's ``pin_memory`` makes."""
+    return mapped(batch, _pinned_leaf, "pin_memory")
+
+
+def _pinned_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return pinned_tensor(leaf)
+    return leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf
+
+
+def can_pin(device: str) -> bool:
+    """Whether batches can be pinned for the current accelerator; a warning tells why not.
 
     Args:
         device: What the user gave for ``pin_memory_device``, which torch ignores.
@@ -33,12 +43,12 @@ def pinning(device: str) -> Callable[[Any], Any] | None:
             "then device pinned memory won't be used.",
             stacklevel=3,
         )
-        return None
+        return False
     if accelerator.type == "mps":
         warnings.warn(
             "'pin_memory' argument is set as true but not supported on MPS now, "
             "device pinned memory won't be used.",
             stacklevel=3,
         )
-        return None
-    return pin_memory
+        return False
+    return True

@@ -11,28 +11,29 @@ from torch import Tensor
 __all__ = ["mapped"]
 
 
-def mapped(batch: Any, change: Callable[[Any], Any]) -> Any:
+def mapped(batch: Any, change: Callable[[Any], Any], method: str = "to") -> Any:
     """Return a batch with each leaf changed.
 
     Mappings and sequences keep their type, if they can be made again; strings, tensors, and
-    objects that know how to move themselves, are leaves.
+    objects that know themselves what is to be done, are leaves.
 
     Args:
         batch: Any structure.
         change: Called with each leaf.
+        method: Of objects that are leaves, containers or not.
 
     Source: the cases that ``torch.utils.data._utils.pin_memory.pin_memory`` tells apart.
     """
-    if isinstance(batch, (Tensor, str, bytes)) or hasattr(batch, "to"):
+    if isinstance(batch, (Tensor, str, bytes)) or hasattr(batch, method):
         return change(batch)
     if isinstance(batch, Mapping):
-        return _mapping(batch, {key: mapped(value, change) for key, value in batch.items()})
+        return _mapping(batch, {key: mapped(value, change, method) for key, value in batch.items()})
     if isinstance(batch, tuple):
-        parts = [mapped(part, change) for part in batch]
+        parts = [mapped(part, change, method) for part in batch]
         kind = type(batch)
         return kind(*parts) if hasattr(batch, "_fields") else kind(parts)
     if isinstance(batch, Sequence):
-        return _sequence(batch, [mapped(part, change) for part in batch])
+        return _sequence(batch, [mapped(part, change, method) for part in batch])
     return change(batch)
 
 
