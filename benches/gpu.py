@@ -52,6 +52,7 @@ MIB = 1 << 20
 SIZES = (1, 16, 64)  # MiB a batch
 DECODED = (32, 128 << 10)  # samples of a batch that has to be decoded, and bytes of each
 COVER = 1.5  # times as long as copying and decoding, what is computed takes
+OURS = (4, 6, 8, 12, 16)  # threads of ours that are tried
 WARM = 24  # batches before the first that counts: more than any loader has ready by then
 LEAST = 16  # batches that count
 _cuda: Any = torch.cuda  # much of it has no types
@@ -68,7 +69,7 @@ def main() -> int:
     machine = describe()
     print(machine_lines([(python_label(), machine)]))
     gpu = f"{_cuda.get_device_name()}, CUDA {torch.version.cuda}"
-    print(f"{gpu}; {options.threads} threads; torch's workers: {options.workers}", flush=True)
+    print(f"{gpu}; threads tried: {options.tried}, torch's workers: {options.workers}", flush=True)
     outcomes = []
     if options.batches:
         print(f"\n{options.batches:,} batches, verified on the device", flush=True)
@@ -87,7 +88,7 @@ def main() -> int:
         print(f"\n{_packing_table(packing)}")
         print(f"\n{checklist(bench.verdicts)}")
     if options.json:
-        machine |= {"gpu": gpu, "threads": options.threads}
+        machine |= {"gpu": gpu, "threads": options.tried}
         figures = {"machine": machine, "lanes": bench.kept, "packing": packing}
         figures["checks"] = [asdict(outcome) for outcome in outcomes]
         figures["targets"] = [asdict(verdict) for verdict in bench.verdicts]
@@ -111,7 +112,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batches", type=int, help="to verify, 0 for none (100,000; quick 4,000)")
     parser.add_argument("--rounds", type=int, help="0 to verify alone (5; quick 2)")
     parser.add_argument("--seconds", type=float, help="of one measurement (0.8; quick 0.2)")
-    parser.add_argument("--threads", type=int, default=min(16, cores), help="of ours (%(default)s)")
+    parser.add_argument("--threads", type=int, help="of ours (the best of several)")
     parser.add_argument("--json", type=Path, help="file for all figures")
     options = parser.parse_args()
     quick = {"batches": 4000, "rounds": 2, "seconds": 0.2}
@@ -120,12 +121,15 @@ def _options() -> argparse.Namespace:
         if getattr(options, name) is None:
             setattr(options, name, value)
     for name, least in (("threads", 1), ("batches", 0), ("rounds", 0)):
-        if getattr(options, name) < least:
+        if getattr(options, name) is not None and getattr(options, name) < least:
             parser.error(f"--{name} must be at least {least}, got {getattr(options, name)}")
     if options.json and not options.json.parent.is_dir():
         parser.error(f"--json: there is no folder {options.json.parent}")
     tried = (cores // 2, cores) if options.quick else (2, 4, cores // 2, cores)
     options.workers = sorted({max(1, min(workers, cores)) for workers in tried})
+    # With many threads a batch becomes many tickets, which cost under one GIL.
+    ours = [options.threads] if options.threads else (4, 8, 16) if options.quick else OURS
+    options.tried = sorted({options.threads or min(threads, cores) for threads in ours})
     return options
 
 
@@ -297,7 +301,7 @@ class Bench:
 
         resident = torch.ones(data.rows, data.nbytes, dtype=torch.uint8, device=DEVICE)
         stay = self._lane(lambda: (batch for batch in repeat(resident)), step)
-        loading = self._lane(partial(with_threads, data, self._options.threads), step)().step_ms
+        loading = self._lane(partial(with_threads, data, self._options.tried[-1]), step)().step_ms
         times = 20
         matmul = stay().step_ms / times
         times = max(1, math.ceil(COVER * loading / matmul))
@@ -312,20 +316,34 @@ class Bench:
     def _lanes(
         self, title: str, data: Samples, step: Callable[[Any], None]
     ) -> dict[str, Callable[[], Timing]]:
-        """Return ThreadLoader, torch and the prefetcher, with torch's best number of workers."""
-        tried = {}
-        for workers in self._options.workers:
-            lane = self._lane(partial(with_torch, data, workers), step)
-            if timing := _attempt(f"trial: {title} torch x{workers}", lane):
-                tried[workers] = timing.step_ms
-        best = min(tried, key=tried.__getitem__, default=self._options.workers[0])
-        print(f"  torch's best number of workers: {best}", file=sys.stderr)
+        """Return ThreadLoader, torch and the prefetcher, each with its best number of workers."""
+        threads = self._best(f"{title} threadloader", self._options.tried, with_threads, data, step)
+        workers = self._best(f"{title} torch", self._options.workers, with_torch, data, step)
         makes = {
-            "threadloader": partial(with_threads, data, self._options.threads),
-            "torch": partial(with_torch, data, best),
-            "prefetcher on torch": partial(with_prefetcher, data, best),
+            "threadloader": partial(with_threads, data, threads),
+            "torch": partial(with_torch, data, workers),
+            "prefetcher on torch": partial(with_prefetcher, data, workers),
         }
         return {name: self._lane(make, step) for name, make in makes.items()}
+
+    def _best(
+        self,
+        title: str,
+        numbers: Sequence[int],
+        loop: Callable[[Samples, int], Iterator[Any]],
+        data: Samples,
+        step: Callable[[Any], None],
+    ) -> int:
+        """Return the number of workers whose steps are the shortest, in one trial of each."""
+        tried = {}
+        for workers in numbers if len(numbers) > 1 else ():
+            lane = self._lane(partial(loop, data, workers), step)
+            if timing := _attempt(f"trial: {title} x{workers}", lane):
+                tried[workers] = timing.step_ms
+        best = min(tried, key=tried.__getitem__, default=numbers[0])
+        self.kept[f"trials: {title}"] = tried
+        print(f"  {title}: the best number of workers is {best}", file=sys.stderr)
+        return best
 
     def _lane(
         self, make: Callable[[], Iterator[Any]], step: Callable[[Any], None]

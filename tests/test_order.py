@@ -270,6 +270,13 @@ def test_where_a_batch_is_worth_sharing_no_ticket_exceeds_a_fair_share(
         assert max(_sizes(rows, _pace(seconds), threads)) <= -(-rows // threads)
 
 
+@pytest.mark.parametrize(("batches", "sizes"), [(1, [1] * 16), (4, [4] * 4), (32, [10, 6])])
+def test_threads_share_all_batches_that_are_open(batches: int, sizes: list[int]) -> None:
+    # 16 rows of 0.1 ms, 16 threads: shared alone, a batch is cut into tickets of one row.
+    cutter = TicketCutter(_batch(16), _pace(0.1 * MILLISECOND), 16, lambda: batches, whole=False)
+    assert [ticket.stop - ticket.start for ticket in _tickets(cutter)] == sizes
+
+
 @given(measured=st.lists(st.tuples(st.integers(1, 20), st.floats(0, 1)), max_size=10))
 def test_tickets_grow_no_faster_than_the_evidence(measured: list[tuple[int, float]]) -> None:
     pace, seen = Pace(), 0

@@ -16,7 +16,7 @@ from threadloader.errors import StateError
 from threadloader.ticket import PlannedBatch, Ticket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from threadloader.position import Lane
     from threadloader.sampler_pass import SamplerPass
@@ -214,8 +214,14 @@ class Pace:
         self._seconds = 0.0  # a sample, smoothed
         self._rows_seen = 0
 
-    def rows(self, batch_rows: int, threads: int) -> int:
-        """Return how many rows of a batch the next ticket should have, at least 1."""
+    def rows(self, batch_rows: int, threads: int, batches: int = 1) -> int:
+        """Return how many rows of a batch the next ticket should have, at least 1.
+
+        Args:
+            batch_rows: Of the batch.
+            threads: That share the work.
+            batches: Like it, that they share.
+        """
         if self._fixed is not None:
             return self._fixed
         if not self._rows_seen:
@@ -223,7 +229,7 @@ class Pace:
         if batch_rows * self._seconds <= TICKET_SECONDS:
             rows = batch_rows
         else:
-            fair = -(-batch_rows // threads)
+            fair = -(-batch_rows * batches // threads)
             rows = min(fair, int(TICKET_SECONDS / self._seconds))
         # Grow no faster than the evidence: the first samples may be cheap by chance.
         return max(1, min(rows, self._rows_seen))
@@ -245,18 +251,28 @@ class TicketCutter:
         batch: The batch.
         pace: Tells how large the next ticket should be.
         threads: Threads that share the work.
+        batches: Tells how many batches they share; None for this one.
         whole: Whether the batch is one ticket, whatever its samples take.
 
     Threads:
         cut, left: compatible; the pool calls them with its lock held.
     """
 
-    __slots__ = ("_batch", "_next", "_pace", "_threads", "_whole")
+    __slots__ = ("_batch", "_batches", "_next", "_pace", "_threads", "_whole")
 
-    def __init__(self, batch: PlannedBatch, pace: Pace, threads: int, *, whole: bool) -> None:
+    def __init__(
+        self,
+        batch: PlannedBatch,
+        pace: Pace,
+        threads: int,
+        batches: Callable[[], int] | None = None,
+        *,
+        whole: bool,
+    ) -> None:
         self._batch = batch
         self._pace = pace
         self._threads = threads
+        self._batches = batches
         self._whole = whole
         self._next: int | None = 0  # first row that is in no ticket yet; None after the last
 
@@ -266,7 +282,7 @@ class TicketCutter:
         if start is None:
             return None
         rows = len(self._batch.indices)
-        size = rows if self._whole else self._pace.rows(rows, self._threads)
+        size = rows if self._whole else self._size(rows)
         stop = min(rows, start + size)
         self._next = stop if stop < rows else None
         return Ticket(self._batch, start, stop)
@@ -276,4 +292,8 @@ class TicketCutter:
         if self._next is None or self._whole:
             return 1
         rows = len(self._batch.indices)
-        return max(1, -(-(rows - self._next) // self._pace.rows(rows, self._threads)))
+        return max(1, -(-(rows - self._next) // self._size(rows)))
+
+    def _size(self, rows: int) -> int:
+        batches = 1 if self._batches is None else self._batches()
+        return self._pace.rows(rows, self._threads, batches)

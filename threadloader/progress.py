@@ -68,6 +68,8 @@ class Progress:
         1. A batch that is done has no running ticket, and never changes again.
 
     Threads:
+        begun: planner, or the worker that has read the batch.
+        shared: any.
         finished, collated: worker.
         wait, wait_for_any, close: consumer.
         cancel: shared, also from a finalizer; it takes no lock.
@@ -83,6 +85,18 @@ class Progress:
         # All below, and the progress of each open batch: guarded by _changed.
         self._awaited: Awaited | None = None
         self._any_awaited = False
+        self._open = 0  # batches that were begun, and are not done
+        self._any_done = False
+
+    def begun(self) -> None:
+        """Count a batch that workers may work on now."""
+        with self._changed:
+            self._open += 1
+
+    def shared(self) -> int:
+        """Tell how many batches the workers share; until the first is done, it is theirs alone."""
+        # Unlocked: each is read whole on both builds, and a number that is late does no harm.
+        return self._open if self._any_done else 1
 
     def cancel(self) -> None:
         """Let no further sample be fetched."""
@@ -147,7 +161,8 @@ class Progress:
         self.told()
 
     def _let_go(self, batch: Awaited) -> None:
-        batch.done = True
+        self._open -= not batch.done
+        batch.done = self._any_done = True
         if batch is self._awaited or self._any_awaited:
             self._changed.notify_all()
         self.told()

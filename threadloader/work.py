@@ -115,12 +115,13 @@ class OpenBatch:
 
     def begin(self, plan: PlannedBatch) -> None:
         """Open the batch for its rows; called once, before the pool has it."""
-        stages = self._stages
+        stages, progress = self._stages, self._progress
         self.plan = plan
         self.filling = stages.collation.open(len(plan.indices), plan.ends)
         self.missing = len(plan.indices)
         workers = len(stages.fetchers)
-        self._cutter = TicketCutter(plan, stages.pace, workers, whole=stages.whole)
+        progress.begun()
+        self._cutter = TicketCutter(plan, stages.pace, workers, progress.shared, whole=stages.whole)
 
     @property
     def empty(self) -> bool:

@@ -1,0 +1,27 @@
+"""What workers share: the first batch of an epoch has all threads, then they share what is open."""
+
+from __future__ import annotations
+
+from threadloader.collate import Collation
+from threadloader.failure import Failure
+from threadloader.order import Pace
+from threadloader.progress import Progress
+from threadloader.ring import Ring
+from threadloader.ticket import PlannedBatch
+from threadloader.work import OpenBatch, Stages
+
+
+def test_until_a_batch_is_done_threads_share_one_and_then_those_that_are_open() -> None:
+    progress = Progress()
+    collation = Collation(None, output="numpy", batched=True, ring=Ring(4))
+    stages = Stages([], whole=True, pace=Pace(), collation=collation)
+    batches = [
+        OpenBatch(PlannedBatch(number, [number], None), stages, progress) for number in range(5)
+    ]
+    assert progress.shared() == 1
+    progress.collated(batches[0], None)
+    assert progress.shared() == 4
+    for batch in batches[1:3]:
+        progress.collated(batch, Failure(LookupError(), 0))
+        progress.collated(batch, None)  # a second time, it counts for nothing
+    assert progress.shared() == 2
