@@ -14,7 +14,8 @@ PILLOW = PACKAGE / "datasets" / "decode_pillow.py"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"}
 WAITS = {"wait", "wait_for", "join", "acquire", "sleep"}
-OF_THE_PROCESS = {"_watched", "_called_at_exit", "_running"}  # what weak references, or exit, need
+# What weak references, the exit, and devices need.
+OF_THE_PROCESS = {"_watched", "_called_at_exit", "_running", "_streams"}
 MUTABLE = {"list", "dict", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter"}
 VAGUE = {"utils", "util", "common", "misc", "helpers", "base", "manager", "core"}
 BOUNDED = {"result", "exception", "wait", "join", "acquire", "poll", "communicate", "run"}

@@ -330,15 +330,13 @@ def test_a_batch_of_which_a_part_is_on_its_way_keeps_its_slot(
     assert setting.ring.statistics().free == 1
 
 
-# The last two are what an accelerator does after an error in a kernel of the user's: every call
+# The last is what an accelerator does after an error in a kernel of the user's: every call
 # raises it, and the consumer must be told, not left waiting.
 FAILING = [
     ("adopt",),
     ("record",),
     ("synchronize",),
-    ("query",),
-    ("query", "synchronize"),
-    ("query", "synchronize", "record"),
+    ("synchronize", "record"),
 ]
 
 

@@ -110,7 +110,7 @@ def test_without_memory_for_a_slot_there_is_an_error_and_the_loader_goes_on(spaw
         assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
 
 
-@pytest.mark.parametrize("call", ["adopt", "query", "record", "synchronize", "receive"])
+@pytest.mark.parametrize("call", ["adopt", "record", "synchronize", "receive"])
 @each_crew
 def test_a_device_that_is_lost_is_told_and_keeps_nobody_waiting(
     call: str, crew: dict[str, Any], spawn: Spawn

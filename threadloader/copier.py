@@ -302,11 +302,12 @@ class _Copying:
             self._flying.popleft()[1].lose()
 
     def _next_message(self) -> Any:
-        """Return what the copier is told next; until then, give back slots."""
+        """Return what the copier is told next; until then, give back slots.
+
+        An event is waited for, never asked: to ask holds the GIL, also while the driver is busy.
+        """
         flying, inbox = self._flying, self._line.inbox
         while True:
-            while flying and flying[0][0].query():
-                self._land()
             try:
                 return inbox.get_nowait()
             except Empty:

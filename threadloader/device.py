@@ -23,11 +23,8 @@ Leaf: TypeAlias = "tuple[int, np.dtype[Any], tuple[int, ...]]"
 class Event(Protocol):
     """A place in the copier's stream."""
 
-    def query(self) -> bool:
-        """Whether all copies before it have finished."""
-
     def synchronize(self) -> None:
-        """Wait for them, on the host."""
+        """Wait, on the host, for all copies before it."""
 
 
 class Device(Protocol):

@@ -22,6 +22,7 @@ from conformance.mappings import Frozen, Unmakable
 from conformance.pictures import picture
 from conformance.samples import PLAIN, tickets_of, trees
 from threadloader import ThreadLoader, _torch
+from threadloader._torch import devices
 from threadloader._torch.devices import Accelerator, moved, open_device, view_of
 from threadloader._torch.pinning import pinned
 from threadloader._torch.structures import mapped
@@ -254,6 +255,42 @@ def test_torchs_pinning_changes_no_structure_of_default_collates(tree: Any, rows
         assert skeleton(pin_memory(batch)) == skeleton(batch)
 
 
+class Streaming(Accelerator):
+    """Has numbers in place of streams."""
+
+    def _new_stream(self) -> Any:
+        return object()
+
+
+def test_all_loaders_of_a_process_copy_on_one_stream_of_a_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(devices, "_streams", {})
+    first, second = (Streaming(torch.device("meta", index)) for index in (0, 1))
+    streams = [device.here()._stream for device in (first, first, second)]  # noqa: SLF001
+    assert streams[0] is streams[1]
+    assert streams[0] is Streaming(torch.device("meta", 0)).here()._stream  # noqa: SLF001
+    assert streams[0] is not streams[2]
+
+
+@without_accelerator
+def test_a_loader_is_made_without_setting_the_device_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sets_up(*_: Any) -> Any:
+        raise AssertionError
+
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: cuda)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)  # by NVML
+    for name in ("is_available", "device_count", "current_device_index"):
+        monkeypatch.setattr(torch.accelerator, name, sets_up)
+    for name in ("is_available", "init", "_lazy_init", "current_device", "Stream"):
+        monkeypatch.setattr(torch.cuda, name, sets_up)
+    for device in ("cuda", "cuda:1"):
+        ThreadLoader(range(3), device=device).close()
+    with pytest.raises(RuntimeError, match="there are 2"):
+        ThreadLoader(range(3), device="cuda:2")
+
+
 class Late(Accelerator):
     """Tells what is asked of it, in place of streams and events."""
 
@@ -374,7 +411,7 @@ def test_views_of_one_memory_may_be_changed_in_place_one_by_one() -> None:
 
 
 @pytest.fixture
-def pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_page_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ordinary memory in the place of page-locked, full of something."""
 
     def make(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[torch.Tensor, Any]:
@@ -395,7 +432,7 @@ def leaves(batch: Any) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.usefixtures("pinned")
+@pytest.mark.usefixtures("no_page_locks")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=trees(PLAIN), rows=st.lists(st.integers(1, 6), min_size=1, max_size=4), data=st.data())
 def test_pinned_batches_are_those_of_default_collate_and_each_leaf_has_its_own_memory(
@@ -417,7 +454,7 @@ def test_pinned_batches_are_those_of_default_collate_and_each_leaf_has_its_own_m
     assert ring.statistics().made == 0
 
 
-@pytest.mark.usefixtures("pinned")
+@pytest.mark.usefixtures("no_page_locks")
 def test_pinned_memory_that_is_not_used_is_let_go() -> None:
     filling = pinned_collation(Ring(keep=4)).open(2)
     filling.write(0, 2, [1, 2.5])  # it falls back
@@ -425,7 +462,7 @@ def test_pinned_memory_that_is_not_used_is_let_go() -> None:
     assert picture(filling.take()) == picture(default_collate([1, 2.5]))
 
 
-@pytest.mark.usefixtures("pinned")
+@pytest.mark.usefixtures("no_page_locks")
 @pytest.mark.parametrize("kind", [np.int64, torch.tensor])
 def test_a_pinned_leaf_outlives_its_batch(kind: Any) -> None:
     filling = pinned_collation(Ring(keep=4)).open(2)

@@ -32,6 +32,10 @@ __all__ = ["adopted_device", "empty_pinned", "open_device", "page_locked", "pinn
 # least no two workers make page-locked ones at once.
 _making = Lock()
 
+# One stream for all loaders of the process, by its device: torch has few of a kind, its allocator
+# keeps free memory for each, and copies come one after the other anyway.  Guarded by _making.
+_streams: dict[torch.device, Any] = {}
+
 _WITHOUT = "without one: device='cuda' if torch.cuda.is_available() else 'cpu'"
 
 _DTYPES: dict[str, torch.dtype] = {
@@ -91,11 +95,13 @@ def _check_there(wanted: torch.device, value: Any) -> None:
         has = "no accelerator" if present is None else f"{present.type!r} alone"
         msg = f"device={value!r} needs a torch with {wanted.type!r}; {torch.__version__} has {has}"
         raise RuntimeError(f"{msg}; {_WITHOUT}")
-    if not torch.accelerator.is_available():
+    # As torch tells it without CUDA being set up, where it can: a process that has done so can't
+    # be forked any more.  Not by torch.accelerator, which does set it up.
+    count = torch.get_device_module(present).device_count()
+    if not count:
         hidden = " (CUDA_VISIBLE_DEVICES is set)" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
         msg = f"device={value!r} is not there: torch finds no such device, or no driver for it"
         raise RuntimeError(f"{msg}{hidden}; {_WITHOUT}")
-    count = torch.accelerator.device_count()
     index: int | None = wanted.index
     if index is not None and index >= count:
         msg = f"device={value!r} is not there: there are {count}, numbered from 0"
@@ -142,7 +148,6 @@ class Accelerator:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._stream: Any = None  # of one epoch
-        self._streams: dict[int, Any] = {}  # of the loader, by the device's index
 
     def __str__(self) -> str:
         return str(self.device)
@@ -152,10 +157,11 @@ class Accelerator:
         if index is None:
             index = torch.accelerator.current_device_index()
         here = type(self)(torch.device(self.device.type, index))
-        # Kept: torch has few streams of a kind, and its allocator keeps free memory for each.
-        here._stream = self._streams.get(index)  # our own
-        if here._stream is None:
-            here._stream = self._streams[index] = here._new_stream()
+        with _making:
+            stream = _streams.get(here.device)
+            if stream is None:
+                stream = _streams[here.device] = here._new_stream()
+        here._stream = stream  # our own
         return here
 
     def allocate(self, nbytes: int) -> tuple[memoryview[Any], PageLocked]:
@@ -165,7 +171,9 @@ class Accelerator:
 
     def _check(self) -> None:
         """Record an event behind all copies, as torch does to free what they were made from."""
-        for stream in list(self._streams.values()):
+        for device, stream in list(_streams.items()):
+            if device.type != self.device.type:
+                continue
             event: Any = self._new_event()
             event.record(stream)
 
