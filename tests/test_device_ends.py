@@ -193,12 +193,14 @@ def test_an_end_with_copies_in_flight_keeps_their_slots_and_leaves_no_thread(
 # The end of the process, and forks
 
 SCRIPT = """
-import gc, os, signal, sys, threading
+import atexit, gc, os, signal, sys, threading
+last = []
+atexit.register(lambda: [do() for do in last])  # before the package's: it is called after them
 sys.modules["torch"] = None
 sys.path.insert(0, {tests!r})
 import numpy as np
 from fake_device import FakeDevice
-from threadloader import ClosedError, ThreadLoader
+from threadloader import ClosedError, ThreadLoader, copier, pool
 
 device = FakeDevice()
 loader = ThreadLoader(range(100), 4, threads=2, device=device, prefetch=2, output="numpy")
@@ -220,10 +222,21 @@ def run(script: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout.strip(), done.stderr
 
 
+NEVER = (
+    "copier.EXIT_SECONDS = 0.1; iterator = iter(loader); next(iterator);"
+    "device.hold(); next(iterator); device.await_waiter()"
+)
 EXITS = {
     "an iterator half-way": "",
-    "a copy that never ends": "device.hold(); next(iterator); device.await_waiter()",
-    "a dropped iterator": "device.hold(); next(iterator); device.await_waiter(); del iterator",
+    "a copy that never ends": NEVER,
+    "a dropped iterator": f"{NEVER}; del iterator",
+    "a copy that ends later than samples are waited for": """
+device.hold(); next(iterator); device.await_waiter()
+timer = threading.Timer(pool.EXIT_SECONDS + 0.5, device.release)
+timer.daemon = True
+timer.start()
+last.append(lambda: print(*[one for one in threading.enumerate() if "-copier-" in one.name]))
+""",
     "a consumer in a daemon thread": """
 threading.Thread(target=lambda: [list(loader) for _ in range(10**6)], daemon=True).start()
 """,

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Copier"]
 
+# How long the interpreter's exit waits for the device.  A thread that is cut off inside of torch
+# aborts the process, and a device that is seconds behind comes there: no limit but for one that
+# never does.  A choice.
+EXIT_SECONDS = 60.0
+
 _END = object()  # there is nothing more to copy
 
 
@@ -68,7 +73,9 @@ class Copier:
         self, device: Device, progress: Progress, ahead: int, *, in_order: bool, name: str
     ) -> None:
         self._line = line = _Line(device, progress, 1 + ahead, in_order=in_order)
-        self._pool: Pool[None] = Pool(1, name, _enter, role="copier", failed=line.failed)
+        self._pool: Pool[None] = Pool(
+            1, name, _enter, role="copier", failed=line.failed, exit_seconds=EXIT_SECONDS
+        )
         self.wake = progress.told = partial(line.inbox.put, None)
 
     @property

@@ -109,15 +109,16 @@ def begin_exit() -> None:
 
 @atexit.register
 def _leave() -> None:
-    """Stop all threads of all pools, and wait for them within one limit."""
+    """Stop all threads of all pools, and wait for them, all within their limits."""
     begin_exit()
     # In this order: who starts a thread notes it first, and looks then whether this has begun.
     running = _running.copy()
     for crew in {crew for crew, _ in running}:
         crew.stop()
-    deadline = time.monotonic() + EXIT_SECONDS
-    for thread in running.values():
+    started = time.monotonic()
+    for (crew, _), thread in running.items():
         if thread.is_alive():  # one that comes to life only now sees that it has nothing to do
+            deadline = started + crew.exit_seconds
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
@@ -154,8 +155,9 @@ class Crew(Generic[W]):
         threads, gone: shared; a list that is appended to and copied, atomic on both builds.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, exit_seconds: float) -> None:
         self._size = size
+        self.exit_seconds = exit_seconds
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
         self.stopping = False  # only ever set; read and written whole, on both builds
         self.ended = Stop()  # for jobs that wait, for the next try of a remote read say
@@ -240,6 +242,7 @@ class Pool(Generic[W]):
         role: What its threads are called.
         failed: Told in its thread of each one that ends by an error, a context that can't be
             entered say, and of one that can't be started; the others are stopped after that.
+        exit_seconds: How long the interpreter's exit waits for running jobs.
 
     Threads:
         put: the planner or a reader.
@@ -257,6 +260,7 @@ class Pool(Generic[W]):
         first: int = 0,
         role: str = "worker",
         failed: Callable[[int, BaseException], None] | None = None,
+        exit_seconds: float = EXIT_SECONDS,
     ) -> None:
         self._role = role
         self.size = size
@@ -264,7 +268,7 @@ class Pool(Generic[W]):
         self._name = name
         self._enter = enter
         self._failed = _raise if failed is None else failed
-        self.crew: Crew[W] = Crew(size)
+        self.crew: Crew[W] = Crew(size, exit_seconds)
         self._to_start = [True]  # taken by who starts the threads: popping is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
         when_dropped(self, self.crew.stop)
