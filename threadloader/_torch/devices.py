@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from threadloader._torch.capture import ignore_captures
 from threadloader._torch.structures import mapped
 from threadloader.keeping import PageLocked
 
@@ -119,7 +120,13 @@ def adopted_device() -> Callable[[], None]:
     if module is None or not getattr(module, "is_initialized", bool)():
         return _nothing
     index = torch.accelerator.current_device_index()
-    return lambda: torch.accelerator.set_device_index(index)
+
+    def adopt() -> None:
+        torch.accelerator.set_device_index(index)
+        if module is torch.cuda:  # it may page-lock memory
+            ignore_captures()
+
+    return adopt
 
 
 def _nothing() -> None:
@@ -254,6 +261,10 @@ class Accelerator:
 
 class _Cuda(Accelerator):
     """CUDA: its own events can wait on the host without using a core."""
+
+    def adopt(self) -> None:
+        super().adopt()
+        ignore_captures()
 
     def _new_stream(self) -> Any:
         # Of the urgent kind, which has a pool of its own: seldom is it one of the user's, too.

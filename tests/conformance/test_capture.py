@@ -1,0 +1,96 @@
+"""Threads of ours work on while another captures a CUDA graph: a library that is none is asked."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from threadloader._torch import capture, devices
+from threadloader._torch.capture import ignore_captures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+THREAD_LOCAL = 1
+
+
+class Library:
+    """Has the runtime's function, and notes the modes that it is given."""
+
+    def __init__(self, name: str = "cuda", result: int = 0) -> None:
+        self.modes: list[int] = []
+
+        def exchange(pointer: Any) -> int:
+            self.modes.append(pointer._obj.value)  # noqa: SLF001
+            pointer._obj.value = 0  # the mode that there was  # noqa: SLF001
+            return result
+
+        setattr(self, f"{name}ThreadExchangeStreamCaptureMode", exchange)
+
+
+def give(monkeypatch: pytest.MonkeyPatch, found: Callable[[str], Any], **also: Any) -> None:
+    fakes = {"CDLL": found, "byref": ctypes.byref, "c_int": ctypes.c_int}
+    monkeypatch.setattr(capture, "ctypes", SimpleNamespace(**fakes, **also))
+
+
+@pytest.mark.parametrize("name", ["cuda", "hip"])
+def test_the_mode_of_the_calling_thread_is_thread_local(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = Library(name)
+    asked = []
+    monkeypatch.setattr(torch.version, "hip", "7.0" if name == "hip" else None)
+    give(monkeypatch, lambda path: asked.append(path) or library)
+    ignore_captures()
+    assert library.modes == [THREAD_LOCAL]
+    assert asked == [torch._C.__file__]  # noqa: SLF001
+
+
+def test_on_windows_the_runtime_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    libraries = {torch._C.__file__: SimpleNamespace(), "cudart64_12.dll": library}  # noqa: SLF001
+    give(monkeypatch, libraries.__getitem__, WinDLL=None)
+    ignore_captures()
+    assert library.modes == [THREAD_LOCAL]
+
+
+def test_where_there_is_no_such_function_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: str) -> Any:
+        raise OSError(path)
+
+    for found in (missing, lambda _: SimpleNamespace(), lambda _: Library(result=3)):
+        give(monkeypatch, found)
+        ignore_captures()
+
+
+def test_this_torch_is_asked_without_an_error() -> None:
+    ignore_captures()
+
+
+def test_workers_ignore_captures_where_cuda_is_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 1)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", told.append)
+    monkeypatch.setattr(devices, "ignore_captures", lambda: told.append("ignores captures"))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    devices.adopted_device()()
+    assert told == []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    devices.adopted_device()()
+    assert told == [1, "ignores captures"]
+
+
+def test_the_copier_ignores_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(torch.accelerator, "set_device_index", told.append)
+    monkeypatch.setattr(torch.cuda, "set_stream", told.append)
+    monkeypatch.setattr(devices, "ignore_captures", lambda: told.append("ignores captures"))
+    devices._Cuda(torch.device("cuda", 1)).adopt()  # noqa: SLF001
+    assert told == [1, None, "ignores captures"]
