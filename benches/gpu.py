@@ -34,10 +34,12 @@ from benches.gpu_checks import (
     ENDLESS,
     LEAVES,
     ON_DEVICE,
+    Outcome,
     Packing,
     Samples,
     measure_packing,
     run_checks,
+    run_mutants,
 )
 from benches.machine import describe, python_label, usable_cores
 from benches.rounds import Spread
@@ -70,14 +72,9 @@ def main() -> int:
     print(machine_lines([(python_label(), machine)]))
     gpu = f"{_cuda.get_device_name()}, CUDA {torch.version.cuda}"
     print(f"{gpu}; threads tried: {options.tried}, torch's workers: {options.workers}", flush=True)
-    outcomes = []
-    if options.batches:
-        print(f"\n{options.batches:,} batches, verified on the device", flush=True)
-        for outcome in run_checks(options.batches):
-            outcomes.append(outcome)
-            rate = outcome.batches / outcome.seconds
-            told = f"{outcome.batches:,} in {outcome.slots} slots, {rate:,.0f}/s"
-            print(f"{outcome.name}: {told}: {outcome.problem or 'right'}", flush=True)
+    if options.mutants:
+        return _mutants(options.batches)
+    outcomes = _checked(options.batches)
     wrong = [outcome for outcome in outcomes if outcome.problem]
     bench, packing = Bench(options), Packing()
     if options.rounds and not wrong:
@@ -98,13 +95,38 @@ def main() -> int:
     return int(bool(wrong) or any(each.outcome == "missed" for each in bench.verdicts))
 
 
+def _checked(batches: int) -> list[Outcome]:
+    """Verify so many batches, and print what came of it."""
+    outcomes = []
+    if batches:
+        print(f"\n{batches:,} batches, verified on the device", flush=True)
+        for outcome in run_checks(batches):
+            outcomes.append(outcome)
+            rate = outcome.batches / outcome.seconds
+            told = f"{outcome.batches:,} in {outcome.slots} slots, {rate:,.0f}/s"
+            print(f"{outcome.name}: {told}: {outcome.problem or 'right'}", flush=True)
+    return outcomes
+
+
+def _mutants(batches: int) -> int:
+    """Print which checks notice that a rule is broken; return 1 if none does."""
+    unnoticed = 0
+    for rule, noticed in run_mutants(batches):
+        unnoticed += not noticed
+        print(
+            f"{rule}: {'noticed: ' + '; '.join(noticed) if noticed else 'NOT NOTICED'}", flush=True
+        )
+    return int(unnoticed > 0)
+
+
 def _options() -> argparse.Namespace:
     """Read the command line."""
     cores = usable_cores()
     parser = argparse.ArgumentParser(
         prog="python -m benches.gpu",
         description=(__doc__ or "").partition("\n")[0],
-        epilog="exit code 1: a wrong batch or a missed target; 2: a wrong option; 3: no GPU",
+        epilog="exit code 1: a wrong batch, a missed target, or a broken rule that is not noticed; "
+        "2: a wrong option; 3: no GPU",
     )
     parser.add_argument(
         "--quick", action="store_true", help="few batches and rounds, rough figures"
@@ -113,6 +135,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="0 to verify alone (5; quick 2)")
     parser.add_argument("--seconds", type=float, help="of one measurement (0.8; quick 0.2)")
     parser.add_argument("--threads", type=int, help="of ours (the best of several)")
+    parser.add_argument(
+        "--mutants", action="store_true", help="break each rule: the checks must notice"
+    )
     parser.add_argument("--json", type=Path, help="file for all figures")
     options = parser.parse_args()
     quick = {"batches": 4000, "rounds": 2, "seconds": 0.2}

@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -34,10 +35,12 @@ __all__ = [
     "ENDLESS",
     "LEAVES",
     "ON_DEVICE",
+    "Outcome",
     "Packing",
     "Samples",
     "measure_packing",
     "run_checks",
+    "run_mutants",
 ]
 
 DEVICE = torch.device("cuda")
@@ -199,9 +202,13 @@ def report(verifiers: list[Verifier], *, complete: bool = True) -> str | None:
 
 
 class _Delay:
-    """Makes the current stream late, every few batches."""
+    """Makes the current stream late, every few batches.
 
-    def __init__(self, every: int = 16) -> None:
+    Call it between `next` and the check: where a batch is taken the copier knows that all before
+    has been done, so what comes late behind that is the use of the batch itself.
+    """
+
+    def __init__(self, every: int = 8) -> None:
         self._every = every
         self._matrix = torch.ones(2048, 2048, device=DEVICE)
         _cuda.synchronize()
@@ -226,8 +233,8 @@ def _plain(batches: int, *, row: int = ROW, noise: bool = False, **options: Any)
     target = torch.empty(1 << 26, dtype=torch.uint8, device=DEVICE) if noise else None
     with _loader(Numbered(batches * BATCH, row), **options) as loader:
         for number, batch in enumerate(loader):
-            verifier.check(batch, number)
             delay(number)
+            verifier.check(batch, number)
             if target is not None and foreign is not None and number % 4 == 0:
                 with _cuda.stream(own):  # copies queue up behind this one
                     target.copy_(foreign, non_blocking=True)
@@ -244,8 +251,10 @@ def _switching(batches: int) -> Found:
         epoch = iter(loader)
         for number in range(batches):
             with _cuda.stream(streams[number % 3]):
+                batch = next(epoch)
                 delay(number)
-                verifiers[number % 3].check(next(epoch), number)
+                verifiers[number % 3].check(batch, number)
+                del batch
             if any(verifier.look(number) for verifier in verifiers):
                 break
         return loader.statistics().slots.made, report(verifiers)
@@ -257,8 +266,8 @@ def _keeping(batches: int) -> Found:
     kept: list[tuple[int, Any]] = []
     with _loader(Numbered(batches * BATCH)) as loader:
         for number, batch in enumerate(loader):
-            verifier.check(batch, number)
             delay(number)
+            verifier.check(batch, number)
             kept.append((number, batch))
             if len(kept) > KEPT:
                 old, batch = kept.pop(rng.randrange(KEPT))  # noqa: PLW2901  # it is dropped
@@ -292,8 +301,8 @@ def _out_of_order(batches: int) -> Found:
     dataset = Numbered(batches * BATCH, uneven=True)
     with _loader(dataset, in_order=False, device_prefetch=4) as loader:
         for number, batch in enumerate(loader):
-            verifier.check(batch, number, ordered=False)
             delay(number)
+            verifier.check(batch, number, ordered=False)
             if verifier.look(number):
                 break
         return loader.statistics().slots.made, report([verifier])
@@ -305,9 +314,9 @@ def _side_by_side(batches: int) -> Found:
     verifiers, delay = [Verifier(each * BATCH) for _ in range(3)], _Delay()
     loaders = [_loader(Numbered(each * BATCH), device_prefetch=1 + ahead) for ahead in range(3)]
     for number, parts in enumerate(zip(*loaders, strict=True)):
+        delay(number)
         for verifier, batch in zip(verifiers, parts, strict=True):
             verifier.check(batch, number)
-        delay(number)
         if verifiers[0].look(number):
             break
     problems = [report([verifier]) for verifier in verifiers]
@@ -358,6 +367,21 @@ CHECKS: tuple[tuple[str, float, Callable[[int], Found]], ...] = (
     ("2 MiB, beside foreign copies", 0.01, partial(_plain, row=LARGE_ROW, noise=True)),
     ("epochs broken off", 0.02, _broken_off),
 )
+
+
+# Rules that are broken on purpose, by a function of torch's that does nothing then.
+MUTANTS: tuple[tuple[str, Any, str], ...] = (
+    ("the stream does not wait for the copy", _cuda.Stream, "wait_event"),
+    ("memory is reused before the stream is done with it", torch.Tensor, "record_stream"),
+    ("a slot is filled again before its copy has finished", _cuda.Event, "synchronize"),
+)
+
+
+def run_mutants(batches: int) -> Iterator[tuple[str, list[str]]]:
+    """Break each rule, and yield it with the names of the checks that notice; none must not be."""
+    for rule, owner, name in MUTANTS:
+        with patch.object(owner, name, lambda *_, **__: None):
+            yield rule, [outcome.name for outcome in run_checks(batches) if outcome.problem]
 
 
 def run_checks(batches: int) -> Iterator[Outcome]:
