@@ -137,6 +137,15 @@ def layers(session: nox.Session) -> None:
     session.run("lint-imports")
 
 
+@nox.session(python="3.11")
+def gpu(session: nox.Session) -> None:
+    """Run what needs an NVIDIA GPU: the tests for one, and checks that must notice broken rules."""
+    add_torch(session)
+    install(session, ".", "test")
+    run_pytest(session, "tests/gpu", processes="0")
+    run_bench(session, "benches.gpu", "--mutants", "--batches", "6000")
+
+
 @nox.session(python=list(TORCH))
 def bench(session: nox.Session) -> None:
     """Measure ThreadLoader against a bare loop, an executor and torch's DataLoader."""

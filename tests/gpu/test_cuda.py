@@ -1,0 +1,208 @@
+"""What only a real GPU shows: ends, errors, graphs, memory.  The rest is the fake device's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import threadloader
+from threadloader import ThreadLoader
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+MIB = 1 << 20
+
+HEAD = """
+import os, sys, time
+import numpy as np
+import torch
+from threadloader import ThreadLoader
+
+class Data:
+    block = np.arange(1 << 18, dtype=np.uint8)
+
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, index):
+        if slow:
+            time.sleep(0.002)
+        return self.block, index
+
+slow = False
+make = lambda: ThreadLoader(Data(), 8, threads=4, device="cuda", timeout=60)
+"""
+
+
+def run(script: str) -> tuple[int, str]:
+    """Run a child to its end; return its exit code, and its output with its errors."""
+    paths = (str(Path(threadloader.__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", HEAD + script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=180,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+    )
+    return done.returncode, done.stdout
+
+
+def loader(dataset: Any, rows: int, **options: Any) -> ThreadLoader[Any]:
+    return ThreadLoader(
+        dataset, rows, **{"threads": 2, "device": "cuda", "timeout": 120, **options}
+    )
+
+
+def rows_of(nbytes: int, count: int) -> list[Any]:
+    return [np.full(nbytes, number % 251, np.uint8) for number in range(count)]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_an_error_in_a_kernel_is_told_by_python_and_not_by_an_abort(slow: bool) -> None:
+    code, told = run(f"""
+slow = {slow}
+for number, (images, _) in enumerate(make()):
+    if number == 20:
+        del images, _  # what was delivered is torch's, which may abort for it (record_stream)
+        torch.zeros(4, device="cuda")[torch.tensor([99], device="cuda")]
+        torch.cuda.synchronize()
+""")
+    assert "Traceback" in told
+    assert "terminate called" not in told
+    assert code == 1
+
+
+def test_a_forked_child_drops_the_parents_slots_without_an_abort() -> None:
+    code, told = run("""
+ours = make()
+for number, _ in enumerate(ours):
+    if number == 50:
+        break
+ours.close()
+child = os.fork()
+if child == 0:
+    ours.device = None
+    iter(ours)
+    ours = None
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""")
+    assert code == 0, told
+
+
+def test_a_loader_is_made_before_a_fork_and_used_after_it() -> None:
+    code, told = run("""
+ours = make()
+assert not torch.cuda.is_initialized()
+child = os.fork()
+if child == 0:
+    next(iter(ours))
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""")
+    assert code == 0, told
+
+
+def test_the_interpreter_exits_cleanly_with_a_device_that_is_seconds_behind() -> None:
+    code, told = run("""
+iterator = iter(make())
+for _ in range(4):
+    next(iterator)
+    torch.cuda._sleep(int(4e9))
+""")
+    assert (code, told) == (0, "")
+
+
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_a_graph_is_captured_in_any_mode_while_batches_are_copied(mode: str) -> None:
+    code, told = run(f"""
+iterator = iter(make())
+static = next(iterator)[0].float()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph, capture_error_mode={mode!r}):
+    for _ in range(200):
+        static = static * 1.0001
+        time.sleep(0.0005)  # the copier and the workers go on
+for _ in range(50):
+    next(iterator)
+graph.replay()
+torch.cuda.synchronize()
+""")
+    assert code == 0, told
+
+
+def test_what_a_collate_function_makes_is_pinned_by_a_worker() -> None:
+    threads = []
+
+    class Batch:
+        def __init__(self, samples: Any) -> None:
+            self.samples = torch.stack([torch.from_numpy(sample) for sample in samples])
+
+        def pin_memory(self) -> Any:
+            threads.append(threading.current_thread().name)
+            return self.samples.pin_memory()
+
+    ours = loader(rows_of(8, 8), 2, collate_fn=Batch, device=None, pin_memory=True)
+    assert all(batch.is_pinned() for batch in ours)
+    assert all("-worker-" in name for name in threads)
+
+
+def test_tensors_that_a_dataset_made_on_the_device_are_right() -> None:
+    class Slow:
+        def __len__(self) -> int:
+            return 64
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            with torch.cuda.stream(torch.cuda.Stream()) as _:
+                torch.cuda._sleep(int(1e6))  # noqa: SLF001
+                made = torch.full((1 << 16,), index, device="cuda")
+                torch.cuda.current_stream().synchronize()
+            torch.cuda._sleep(int(1e6))  # the worker's own stream is late  # noqa: SLF001
+            return made.clone()
+
+    with torch.cuda.stream(torch.cuda.Stream()):  # which does not wait for the workers' by itself
+        for number, batch in enumerate(loader(Slow(), 4)):
+            assert batch[:, 0].tolist() == [4 * number + row for row in range(4)]
+            assert bool((batch == batch[:, :1]).all())
+
+
+def test_all_loaders_copy_on_one_stream() -> None:
+    first, second = loader(rows_of(8, 8), 2), loader(rows_of(8, 8), 2)
+    streams = [ours._open_device().here()._stream for ours in (first, second)]  # noqa: SLF001
+    assert streams[0] is streams[1]
+
+
+def test_a_full_device_fails_no_batch_that_there_will_be_memory_for() -> None:
+    nbytes = 64 * MIB
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    room = torch.cuda.memory_reserved() + 6 * (nbytes + 4 * MIB)
+    torch.cuda.set_per_process_memory_fraction(room / total)
+    try:
+        for number, batch in enumerate(loader(rows_of(nbytes // 8, 16) * 20, 8)):
+            assert int(batch[0, 0]) == 8 * number % 16
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_batches_are_those_of_the_host_whatever_was_kept() -> None:
+    samples = [(np.full(3000, n, np.float32), n, {"a": np.arange(n, n + 3)}) for n in range(400)]
+    ours, theirs = loader(samples, 8), ThreadLoader(samples, 8, threads=2)
+    kept = list(ours)
+    for got, expected in zip(kept, theirs, strict=True):
+        flat = [*got[:2], got[2]["a"]], [*expected[:2], expected[2]["a"]]
+        for there, here in zip(*flat, strict=True):
+            assert there.is_cuda
+            assert there.dtype == here.dtype
+            assert torch.equal(there.cpu(), here)
