@@ -326,4 +326,4 @@ if child == 0:
 os.waitpid(child, 0)
 assert not device.broken
 """
-    assert spawn(run, script).result(35) == (0, "[]", "")
+    assert spawn(run, script).result(2 * PATIENCE) == (0, "[]", "")

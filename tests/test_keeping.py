@@ -9,6 +9,7 @@ import weakref
 
 import numpy as np
 import pytest
+from conftest import PATIENCE
 
 from threadloader.keeping import PageLocked
 
@@ -30,7 +31,7 @@ with_abort = pytest.mark.skipif(os.name != "posix", reason="abort is found as PO
 def exit_code(script: str) -> int:
     """Return that of a child."""
     command = [sys.executable, "-c", HEAD + script]
-    return subprocess.run(command, check=False, timeout=120).returncode
+    return subprocess.run(command, check=False, timeout=PATIENCE).returncode
 
 
 def test_memory_is_freed_where_that_is_safe() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from patience import PATIENCE
 
 import threadloader
 from threadloader import ThreadLoader
@@ -51,7 +52,7 @@ def run(script: str) -> tuple[int, str]:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=180,
+        timeout=2 * PATIENCE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
     )
     return done.returncode, done.stdout
