@@ -404,13 +404,13 @@ def test_each_slot_of_a_batch_is_leased_by_itself() -> None:
     assert small.nbytes == 1024
 
 
-def test_of_slots_of_one_size_that_which_came_back_last_is_taken() -> None:
+def test_slots_of_one_size_are_used_in_turn_and_stay() -> None:
     ring = Ring(keep=4)
-    holders = [Holder() for _ in range(3)]
-    slots = [take(ring, 1024, holder) for holder in holders]
-    for slot in (slots[1], slots[2], slots[0]):
-        ring.free([slot])
-    assert take(ring, 1024, Holder()) is slots[0]
+    slots = _kept(ring, 3)
+    taken = [_kept(ring, 1)[0] for _ in range(90)]
+    assert set(taken[:3]) == set(slots)
+    assert taken == taken[:3] * 30
+    assert ring.statistics().made == 3
 
 
 def test_a_slot_that_no_batch_needs_any_more_is_dropped() -> None:

@@ -344,9 +344,9 @@ class Ring:
     def _best_free(self, nbytes: int) -> Slot | None:
         """Take the smallest free slot that fits and is not far too large."""
         best = None
-        # Of slots of one size that which came back last: the processor's cache may still have it,
-        # and slots that nobody needs grow old.
-        for entry in reversed(self._free):
+        # Of slots of one size that which is longest unused, so that only those grow old whose size
+        # nobody needs any more.
+        for entry in self._free:
             size = entry[1].nbytes
             if nbytes <= size <= SLACK * nbytes and (best is None or size < best[1].nbytes):
                 best = entry
