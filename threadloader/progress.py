@@ -85,18 +85,19 @@ class Progress:
         # All below, and the progress of each open batch: guarded by _changed.
         self._awaited: Awaited | None = None
         self._any_awaited = False
-        self._open = 0  # batches that were begun, and are not done
         self._any_done = False
+        # The ids of batches that were begun, and are not done.  No lock, which the planner would
+        # take from its workers at each batch: adding and discarding are atomic on both builds.
+        self._open: set[int] = set()
 
-    def begun(self) -> None:
+    def begun(self, batch: object) -> None:
         """Count a batch that workers may work on now."""
-        with self._changed:
-            self._open += 1
+        self._open.add(id(batch))
 
     def shared(self) -> int:
         """Tell how many batches the workers share; until the first is done, it is theirs alone."""
         # Unlocked: each is read whole on both builds, and a number that is late does no harm.
-        return self._open if self._any_done else 1
+        return max(1, len(self._open)) if self._any_done else 1
 
     def cancel(self) -> None:
         """Let no further sample be fetched."""
@@ -161,7 +162,7 @@ class Progress:
         self.told()
 
     def _let_go(self, batch: Awaited) -> None:
-        self._open -= not batch.done
+        self._open.discard(id(batch))
         batch.done = self._any_done = True
         if batch is self._awaited or self._any_awaited:
             self._changed.notify_all()

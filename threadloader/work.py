@@ -120,7 +120,7 @@ class OpenBatch:
         self.filling = stages.collation.open(len(plan.indices), plan.ends)
         self.missing = len(plan.indices)
         workers = len(stages.fetchers)
-        progress.begun()
+        progress.begun(self)
         self._cutter = TicketCutter(plan, stages.pace, workers, progress.shared, whole=stages.whole)
 
     @property
