@@ -12,7 +12,7 @@ from resuming import as_json
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader.datasets import ArrayDataset
-from threadloader.memory import LeasedMemory
+from threadloader.layout import Layout
 from threadloader.samplers import BatchSampler
 
 if TYPE_CHECKING:
@@ -143,14 +143,14 @@ def test_an_error_is_that_of_one_batch_and_in_its_place(threads: int, spawn: Spa
 def test_a_batch_that_can_not_be_made_is_the_only_one_that_is_missing(
     spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, take = itertools.count(1), LeasedMemory.take
+    calls, batch = itertools.count(1), Layout.batch
 
-    def failing(memory: LeasedMemory) -> list[Any]:
+    def failing(layout: Layout, parts: list[Any]) -> Any:
         if next(calls) in (5, 20, 21):
             raise MemoryError
-        return take(memory)
+        return batch(layout, parts)
 
-    monkeypatch.setattr(LeasedMemory, "take", failing)
+    monkeypatch.setattr(Layout, "batch", failing)
 
     def run() -> list[Any]:
         with make() as loader:

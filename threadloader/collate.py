@@ -14,6 +14,8 @@ from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from threadloader import _torch
 from threadloader.filling import Sent
 from threadloader.gather import Rows
@@ -26,6 +28,8 @@ from threadloader.window import PrefetchDepth
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from threadloader.device import Device
     from threadloader.filling import Failed, Filling
@@ -75,9 +79,9 @@ class Collation:
         self.ring = ring
         tensors = output == "torch"
         self.function: Callable[[Any], Any] = _torch.default_collate if tensors else numpy_collate
-        convert: Callable[[Any], Any] = _torch.tensor_of if tensors else _unchanged
+        self.convert: Callable[[Any], Any] = _torch.tensor_of if tensors else _unchanged
         self._groups = memory is None
-        self.memory = partial(LeasedMemory, ring, convert) if memory is None else memory
+        self.memory = partial(LeasedMemory, ring, self.convert) if memory is None else memory
         single = _torch.default_convert if tensors else numpy_convert
         default = _torch.default_collate if batched else _torch.default_convert
         if collate_fn is default or (batched and collate_fn is self.function):
@@ -313,7 +317,7 @@ class _GroupFilling(ListFilling):
     Each has memory of its own, so that whoever keeps one keeps no other.
 
     Invariants:
-        1. ``_memories`` is set at most once, by the holder of ``_deciding``.
+        1. ``_laid_out`` is set at most once, by the holder of ``_deciding``.
 
     Threads:
         As for `ListFilling`.
@@ -327,24 +331,26 @@ class _GroupFilling(ListFilling):
         self._bounds = (0, *ends)
         self._deciding = Lock()
         # Setting it is guarded by _deciding while rows are written; it is read and stored whole.
-        self._laid_out: tuple[Layout, list[BatchMemory]] | None = None
+        self._laid_out: tuple[Layout, list[list[NDArray[Any]]]] | None = None
 
     def write(self, start: int, stop: int, samples: Any) -> None:
         """Gather rows, each batch's into its memory; see `Filling`."""
         if type(samples) is not Rows:
             super().write(start, stop, samples)
             return
-        layout, memories = self._laid_out or self._lay_out(samples.source.layout)
+        layout, batches = self._laid_out or self._lay_out(samples.source.layout)
         if not samples.source.fits(layout):
             super().write(start, stop, samples.listed())
             return
         bounds, row = self._bounds, start
         number = bisect_right(bounds, start) - 1
         while row < stop:
-            begin, end = bounds[number], min(stop, bounds[number + 1])
-            columns = layout.columns(memories[number].fields, row - begin, end - begin)
-            samples.gather(columns, row - start)
-            row, number = end, number + 1
+            begin, end = bounds[number], bounds[number + 1]
+            arrays, last = batches[number], min(stop, end)
+            if row != begin or last != end:
+                arrays = [array[row - begin : last - begin] for array in arrays]
+            samples.gather(arrays, row - start, last - start)
+            row, number = last, number + 1
 
     def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:
         """Collate, if some rows were no rows of arrays; see `Filling`."""
@@ -360,29 +366,39 @@ class _GroupFilling(ListFilling):
         if self._laid_out is None:
             in_parts: Callable[[int], Any] = super().take()
             return in_parts
-        layout, memories = self._laid_out
-        return lambda number: layout.batch(memories[number].take())
+        layout, batches = self._laid_out
+        convert = self._collation.convert
+        return lambda number: layout.batch(list(map(convert, batches[number])))
 
-    def _lay_out(self, layout: Layout) -> tuple[Layout, list[BatchMemory]]:
+    def _lay_out(self, layout: Layout) -> tuple[Layout, list[list[NDArray[Any]]]]:
         """Lay the batches out, unless another thread did."""
         with self._deciding:
             if self._laid_out is None:
-                sizes = [end - start for start, end in pairwise(self._bounds)]
-                memories = [self._collation.memory(layout, rows) for rows in sizes]
-                self.nbytes = memories[0].nbytes
-                self._laid_out = layout, memories
+                batches = []
+                for start, end in pairwise(self._bounds):
+                    places = layout.places(end - start)  # rows of arrays have no text
+                    batches.append(
+                        [np.empty(place.shape, place.dtype) for place in places if place]
+                    )
+                self.nbytes = sum(array.nbytes for array in batches[0])
+                self._laid_out = layout, batches
             return self._laid_out
 
-    def _read_back(self, layout: Layout, memories: list[BatchMemory]) -> None:
+    def _read_back(self, layout: Layout, batches: list[list[NDArray[Any]]]) -> None:
         """Turn the rows that were gathered into samples."""
         listed = {
             row for start, part in self._parts.items() for row in range(start, start + len(part))
         }
-        for (start, end), memory in zip(pairwise(self._bounds), memories, strict=True):
+        for (start, end), arrays in zip(pairwise(self._bounds), batches, strict=True):
+            places = layout.places(end - start)
+            fields = [
+                array.reshape(place.flat)
+                for array, place in zip(arrays, places, strict=True)
+                if place
+            ]
             for row in range(start, end):
                 if row not in listed:
-                    self._parts[row] = [layout.read(memory.fields, row - start)]
-            memory.free()
+                    self._parts[row] = [layout.read(fields, row - start)]
 
 
 def _in_parts(function: Callable[[Any], Any], ends: tuple[int, ...], samples: Any) -> Any:

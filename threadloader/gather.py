@@ -143,19 +143,20 @@ class Rows:
         self.source.write(self._places, layout.columns(fields, start, stop))
         return True
 
-    def gather(self, columns: list[NDArray[Any]], first: int) -> None:
+    def gather(self, columns: list[NDArray[Any]], first: int, stop: int) -> None:
         """Gather some rows.
 
         Args:
-            columns: Written, one a leaf: ``(rows, *shape)``.
-            first: The first row that is wanted.
+            columns: Written, one a leaf: ``(stop - first, *shape)``.
+            first: The first of the rows.
+            stop: The one after the last.
         """
-        places, rows = self._places, len(columns[0])
+        places = self._places
         if isinstance(places, slice):
-            start = places.start + first
-            self.source.write(slice(start, start + rows), columns)
+            part: slice | NDArray[Any] = slice(places.start + first, places.start + stop)
         else:
-            self.source.write(places[first : first + rows], columns)
+            part = places[first:stop]
+        self.source.write(part, columns)
 
     def listed(self) -> list[Any]:
         """Return the samples."""

@@ -125,11 +125,12 @@ class Layout:
         all methods: shared.  `_places` is only ever added to, with equal values for equal keys.
     """
 
-    __slots__ = ("_leaves", "_places", "_root")
+    __slots__ = ("_leaves", "_places", "_root", "_texts")
 
     def __init__(self, root: Node) -> None:
         self._root = root
         self._leaves = tuple(leaves_of(root))
+        self._texts = [n for n, leaf in enumerate(self._leaves) if isinstance(leaf, TextLeaf)]
         self._places: dict[int, tuple[Place | None, ...]] = {}  # by the number of rows
 
     def places(self, rows: int) -> tuple[Place | None, ...]:
@@ -190,17 +191,15 @@ class Layout:
         values = map(_read_row, self._leaves, fields, [row] * len(fields))
         return _build(self._root, iter(values), batch=False)
 
-    def batch(self, parts: Sequence[Any]) -> Any:
+    def batch(self, parts: list[Any]) -> Any:
         """Return a batch.
 
         Args:
-            parts: One a leaf: the leaf of the batch, or of text the list that was written.
+            parts: One a leaf: that of the batch, or of text the list that was written.  Changed.
         """
-        leaves = [
-            leaf.gathered(part) if isinstance(leaf, TextLeaf) else part
-            for leaf, part in zip(self._leaves, parts, strict=True)
-        ]
-        return _build(self._root, iter(leaves), batch=True)
+        for number in self._texts:
+            parts[number] = self._leaves[number].gathered(parts[number])  # type: ignore[union-attr]
+        return _build(self._root, iter(parts), batch=True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self._root == other._root
