@@ -18,10 +18,12 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import ThreadLoader
+from threadloader.datasets import per_thread
 from threadloader.datasets.per_thread import PerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
 
 THREADS = 4
 
@@ -382,6 +384,7 @@ def test_an_error_of_the_factory_arrives_as_an_error_of_the_sample() -> None:
 EXITING = """
 import sys, threading
 from threadloader import ThreadLoader
+from threadloader.datasets import per_thread
 from threadloader.datasets.per_thread import PerThread
 
 class Handle:
@@ -408,6 +411,7 @@ def test_the_interpreters_exit_closes_what_main_and_workers_have() -> None:
 
 FORKING = """
 import os, threading, warnings
+from threadloader.datasets import per_thread
 from threadloader.datasets.per_thread import PerThread
 
 warnings.simplefilter("ignore")  # a fork with threads
@@ -458,3 +462,18 @@ thread.join()
 def test_a_forked_child_makes_and_closes_its_own_and_leaves_its_parents_alone() -> None:
     lines = python(FORKING).splitlines()
     assert lines == ["child closes its own"] * 9 + ["parent closes its own"] * 2
+
+
+def test_one_that_is_dropped_as_a_thread_begins_to_have_any_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, spawn: Callable[..., Future[Any]]
+) -> None:
+    doomed = [PerThread(list)]
+    made: Any = per_thread._OpenedHere  # noqa: SLF001  # the allocation at which it comes
+
+    def collecting() -> Any:
+        doomed.clear()  # as the collector may do at any allocation
+        return made()
+
+    monkeypatch.setattr(per_thread, "_OpenedHere", collecting)
+    kept = PerThread(list)
+    assert spawn(kept).result(PATIENCE) == []  # what a finalizer raises fails the test

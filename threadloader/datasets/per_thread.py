@@ -199,7 +199,10 @@ _here = _Here()
 def _drop(key: _Key) -> None:
     """Close the calling thread's instance of a `PerThread` that is gone; others close theirs."""
     key.dropped = True
-    _here.opened.pop((key, get_ident()), None)
+    # The collector may come in the middle of `_Here`'s own beginning: there is nothing opened then.
+    opened: _OpenedHere | None = getattr(_here, "opened", None)
+    if opened is not None:
+        opened.pop((key, get_ident()), None)
 
 
 @atexit.register
