@@ -83,7 +83,6 @@ def measure(
     if delivered != len(dataset):
         raise ValueError(f"{delivered} of {len(dataset)} samples were delivered")
     del batch, epoch
-    counters_first_epoch = loader.counters()
     before_rate()
 
     used, system = measure_usage(), system_cpu_s()
@@ -119,7 +118,6 @@ def measure(
         if system is None or used.cpu_s is None
         else max(0.0, (system - used.cpu_s) / elapsed),
         counters=counters,
-        counters_first_epoch=counters_first_epoch,
     )
 
 

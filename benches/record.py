@@ -68,7 +68,6 @@ class Answer:
         uncached: Modules compiled in the measured process; on CPython 3.13t
             their constants are reference-counted, which slows threads down.
         counters: The loader's own counters at the end.
-        counters_first_epoch: The same after the first epoch.
         machine: What `benches.machine.describe` says.
     """
 
@@ -86,7 +85,6 @@ class Answer:
     other_cores_busy: float | None = None
     uncached: list[str] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
-    counters_first_epoch: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:

@@ -158,13 +158,6 @@ def _faults(rounds: Rounds, contest: Contest) -> Spread | None:
     return rounds.spread(contest.ours, lambda answer: answer.faults_per_batch)
 
 
-def _new_slots(rounds: Rounds, contest: Contest) -> Spread | None:
-    def made_later(answer: Answer) -> float:
-        return answer.counters["slots_made"] - answer.counters_first_epoch["slots_made"]
-
-    return _worst(rounds.of(contest.ours), made_later)
-
-
 def _slots_beyond_window(rounds: Rounds, contest: Contest) -> Spread | None:
     def beyond(answer: Answer) -> float:
         return answer.counters["slots_made"] - answer.counters["window"]
@@ -205,7 +198,6 @@ TARGETS = (
     Target(
         "bandwidth", "any", "rate, {n} threads, of the executor", 1, "at least", _rate_to_executor
     ),
-    Target("bandwidth", "any", "slots made after the first epoch", 0, "at most", _new_slots),
     Target("bandwidth", "any", "page faults a batch", FAULTS_PER_BATCH, "at most", _faults),
     Target(
         "remote", "any", "rate, {n} threads, of {n} bare loops", 0.97, "at least", _rate_to_threads
