@@ -80,6 +80,14 @@ class _Lease(weakref.ref[Any]):
     delivered: bool
 
 
+class _Note(weakref.ref[Any]):
+    """A weak reference to a delivered leaf whose slot the ring has let go of."""
+
+    __slots__ = ("nbytes",)
+
+    nbytes: int
+
+
 # The ring whose epoch ended last, which alone keeps free slots while no epoch goes on: a loader for
 # training and one for validation, in turn, have one window of memory between them.
 _last: weakref.ref[Ring] | None = None  # replaced whole
@@ -96,6 +104,12 @@ class Ring:
 
     Knows nothing about what a slot holds.
 
+    The consumer's thread is here, too, and Ctrl-C may come up at any moment.  So what changes more
+    than one attribute does that by statements between which nothing is called, or can be done
+    again, and a slot that is lost on its way is freed.  Loops with a condition are methods of their
+    own: since CPython 3.12 some jumps of a loop in a ``with`` block have no exception handler
+    (python/cpython issue 108214).
+
     Args:
         keep: Batches that free slots are kept for; more are dropped, longest unused first.
         allocate: Returns memory of so many bytes, and what a device copies it by; by default
@@ -105,8 +119,9 @@ class Ring:
         1. A slot is in ``_free`` or a key of ``_leases``, never in both; for a moment, on its way
            through `take`, in neither.
         2. A slot in ``_free`` is referenced by no live holder and no live root.
-        3. If no epoch goes on, free slots take ``_idle_nbytes`` at the most, but for those that
-           came back while another thread held the lock: the next call of any method looks.
+        3. If no epoch goes on, free slots and those that are leased take ``_idle_nbytes`` at the
+           most, unless another thread held the lock as that ended: the next call of any method
+           looks.  All others that are in use are no slots any more.
 
     Threads:
         take, free, abandon, statistics: shared.
@@ -129,9 +144,8 @@ class Ring:
         # Appended to by weak reference callbacks, which can run at any moment and in any
         # thread, also inside our own lock: `deque.append` is atomic and takes no lock of ours.
         self._returned: deque[_Lease] = deque()
-        # The callback must not keep the ring: a root array that outlives it has nothing to tell.
-        came_back = weakref.WeakMethod(self._came_back)
-        self._returning: Callable[[_Lease], None] = lambda lease: _call(came_back(), lease)
+        # In C, where Ctrl-C does not come up: in a callback it would be printed and lost.
+        self._returning: Callable[[_Lease], None] = self._returned.append
         # Epochs that go on.  No lock: adding to a set, and discarding, is atomic on both builds.
         self._epochs: set[object] = set()
         self._idle_nbytes = IDLE_NBYTES  # stored and loaded whole, on both builds
@@ -140,6 +154,7 @@ class Ring:
         self._free: deque[tuple[int, Slot]] = deque()  # and the take before; longest unused first
         self._free_nbytes = 0
         self._leases: dict[Slot, _Lease] = {}
+        self._notes: list[_Note] = []  # of what was delivered, and is leased no more
         self._takes = 0
         self._per_batch = 1  # slots, of the take before
         self._made = 0
@@ -153,6 +168,7 @@ class Ring:
         """
         self._epochs.add(epoch)
         self._idle_nbytes = IDLE_NBYTES
+        self._notes = [note for note in self._notes if note() is not None]
         last = None if _last is None else _last()
         if last is None or last is self:
             return
@@ -171,9 +187,9 @@ class Ring:
         self._settle()
         last = None if _last is None else _last()
         if last is not self:
-            _last = weakref.ref(self)
             if last is not None:
                 last._give()  # noqa: SLF001  # another of this class
+            _last = weakref.ref(self)
 
     def clear(self) -> None:
         """Keep no free slot: what comes back is dropped, until an epoch begins."""
@@ -182,6 +198,7 @@ class Ring:
         dropped: list[Slot] = []
         with self._lock:
             self._drain(dropped)
+            self._let_go_of(dropped)
 
     def take(self, sizes: Sequence[int], holder: object) -> tuple[Slot, ...]:
         """Return slots that stay out of reuse while ``holder`` lives.
@@ -226,9 +243,10 @@ class Ring:
         dropped: list[Slot] = []
         with self._lock:
             for slot in slots:
-                if self._leases.pop(slot, None) is not None:
-                    self._put_free(slot)
+                self._come_back(slot)
             self._drop(dropped)
+        if not self._epochs:
+            self._settle()
 
     def abandon(self, slots: Sequence[Slot]) -> None:
         """Never use or free slots again: nobody knows whether something still reads them."""
@@ -242,15 +260,17 @@ class Ring:
         """Tell a consumer that keeps far more batches than a loop over them would, once."""
         # Unlocked first: the length is read whole on both builds, and a loop over batches holds no
         # more than are kept free.
-        if self._warned or len(self._leases) <= 4 * self._keep * self._per_batch:
+        if self._warned or len(self._leases) + len(self._notes) <= 4 * self._keep * self._per_batch:
             return
         dropped: list[Slot] = []
         with self._lock:
             self._drain(dropped)
-            kept = [slot.nbytes for slot, lease in self._leases.items() if lease.delivered]
-            if sum(kept) < HELD_NBYTES:
-                return
-            self._warned = True
+            leases, notes = list(self._leases.items()), self._notes
+        kept = [slot.nbytes for slot, lease in leases if lease.delivered]
+        kept += [note.nbytes for note in notes if note() is not None]
+        if sum(kept) < HELD_NBYTES:
+            return
+        self._warned = True
         warnings.warn(
             f"{len(kept)} large tensors or arrays of batches ({sum(kept) >> 20} MiB) are in use: "
             "something keeps them, or views of them, and so their memory; keep copies of the "
@@ -264,15 +284,18 @@ class Ring:
         dropped: list[Slot] = []
         with self._lock:
             self._drain(dropped)
-            delivered = [slot for slot, lease in self._leases.items() if lease.delivered]
-            return RingStatistics(
-                made=self._made,
-                free=len(self._free),
-                free_bytes=self._free_nbytes,
-                filling=len(self._leases) - len(delivered),
-                leased=len(delivered),
-                leased_bytes=sum(slot.nbytes for slot in delivered),
-            )
+            made, free, free_nbytes = self._made, len(self._free), self._free_nbytes
+            leases, notes = list(self._leases.items()), self._notes
+        delivered = [slot.nbytes for slot, lease in leases if lease.delivered]
+        let_go = [note.nbytes for note in notes if note() is not None]
+        return RingStatistics(
+            made=made,
+            free=free,
+            free_bytes=free_nbytes,
+            filling=len(leases) - len(delivered),
+            leased=len(delivered) + len(let_go),
+            leased_bytes=sum(delivered) + sum(let_go),
+        )
 
     def _bind(self, slots: tuple[Slot, ...], holder: object, *, delivered: bool) -> None:
         lease = _Lease(holder, self._returning)
@@ -281,36 +304,58 @@ class Ring:
         with self._lock:
             for slot in slots:
                 self._leases[slot] = lease
-
-    def _came_back(self, lease: _Lease) -> None:
-        """Note that slots are nobody's any more; called at any moment, in any thread."""
-        self._returned.append(lease)
         if not self._epochs:  # nobody is going to look
             self._settle()
 
     def _give(self) -> list[Slot]:
         """Return the free slots, which are the caller's then; none if an epoch needs them."""
-        # Tried, never waited for: a finalizer may be the caller, inside any lock.
-        if self._epochs or not self._lock.acquire(blocking=False):
-            return []
+        locked: list[bool] = []
         try:
+            if self._epochs or not _try(self._lock, locked):
+                return []
             slots = [slot for _, slot in self._free]
-            self._free.clear()
-            self._free_nbytes = 0
+            emptied: deque[tuple[int, Slot]] = deque()
+            self._free, self._free_nbytes = emptied, 0
             return slots
         finally:
-            self._lock.release()
+            if locked and locked[0]:
+                self._lock.release()
 
     def _settle(self) -> None:
         """Move what came back to FREE, and drop what is not to be kept, unless that must wait."""
-        # Tried, never waited for: whoever holds the lock may be this very thread, further out.
-        if not self._lock.acquire(blocking=False):
-            return
+        locked: list[bool] = []
         dropped: list[Slot] = []
         try:
-            self._drain(dropped)
+            if _try(self._lock, locked):
+                self._drain(dropped)
+                if not self._epochs:
+                    self._let_go_of(dropped)
         finally:
-            self._lock.release()
+            if locked and locked[0]:
+                self._lock.release()
+
+    def _let_go_of(self, dropped: list[Slot]) -> None:
+        """Let what is leased, and could not be kept, be freed when its lease ends.
+
+        It is settled now, since nobody is going to look then, and a callback in Python can be
+        interrupted.  Call with ``_lock`` held.
+
+        Args:
+            dropped: Gets the slots.
+        """
+        room = self._idle_nbytes - self._free_nbytes
+        for slot, lease in list(self._leases.items()):
+            nbytes = slot.nbytes
+            if nbytes <= room:
+                room -= nbytes
+                continue
+            holder = lease()
+            if holder is not None and lease.delivered:
+                note = _Note(holder)
+                note.nbytes = nbytes
+                self._notes.append(note)
+            dropped.append(slot)
+            del self._leases[slot]
 
     def _drain(self, dropped: list[Slot]) -> None:
         """Move the slots whose leases ended to FREE.  Call with ``_lock`` held.
@@ -319,27 +364,39 @@ class Ring:
             dropped: Gets the slots that are not kept; let go of after the lock.
         """
         while self._returned:
-            lease = self._returned.popleft()
+            lease = self._returned[0]
             for slot in lease.slots:
                 # An older lease of a slot that has been handed over since counts for nothing.
                 if self._leases.get(slot) is lease:
-                    del self._leases[slot]
-                    self._put_free(slot)
+                    self._come_back(slot)
+            self._returned.popleft()  # last: after an interrupt the next call does the rest
         self._drop(dropped)
 
+    def _come_back(self, slot: Slot) -> None:
+        """Move a slot from LEASED to FREE, if it is leased."""
+        entry, nbytes = (self._takes, slot), slot.nbytes
+        if slot in self._leases:
+            # From here on nothing is called, but what ends it: see above.
+            del self._leases[slot]
+            self._free_nbytes += nbytes
+            self._free.append(entry)
+
     def _put_free(self, slot: Slot) -> None:
-        self._free.append((self._takes, slot))
-        self._free_nbytes += slot.nbytes
+        entry, nbytes = (self._takes, slot), slot.nbytes
+        self._free_nbytes += nbytes
+        self._free.append(entry)
 
     def _drop(self, dropped: list[Slot]) -> None:
         """Drop free slots that are too many, or of no use any more, longest unused first."""
         free = self._free
         oldest, most = self._takes - UNUSED * self._keep, self._keep * self._per_batch
-        nbytes = math.inf if self._epochs else self._idle_nbytes
-        while free and (len(free) > most or self._free_nbytes > nbytes or free[0][0] < oldest):
-            slot = free.popleft()[1]
-            self._free_nbytes -= slot.nbytes
+        limit = math.inf if self._epochs else self._idle_nbytes
+        while free and (len(free) > most or self._free_nbytes > limit or free[0][0] < oldest):
+            slot = free[0][1]
+            nbytes = slot.nbytes
             dropped.append(slot)
+            self._free_nbytes -= nbytes
+            free.popleft()
 
     def _best_free(self, nbytes: int) -> Slot | None:
         """Take the smallest free slot that fits and is not far too large."""
@@ -352,14 +409,24 @@ class Ring:
                 best = entry
         if best is None:
             return None
+        size = best[1].nbytes
+        self._free_nbytes -= size
         self._free.remove(best)
-        self._free_nbytes -= best[1].nbytes
         return best[1]
 
 
-def _call(came_back: Callable[[_Lease], None] | None, lease: _Lease) -> None:
-    if came_back is not None:
-        came_back(lease)
+def _try(lock: Any, locked: list[bool]) -> bool:
+    """Take a lock unless it is held; for where a finalizer may be the caller, inside any lock.
+
+    Whoever holds it may be this very thread, further out.
+
+    Args:
+        lock: The lock.
+        locked: Is empty, and told whether it was taken, by the same call as takes it: an interrupt
+            comes before or after that.
+    """
+    locked.extend(map(lock.acquire, (False,)))
+    return locked[0]
 
 
 def _rounded(nbytes: int) -> int:
