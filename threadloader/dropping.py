@@ -1,4 +1,4 @@
-"""What happens once an object is gone.
+"""What happens once an object is gone, and which objects are still there.
 
 Not `weakref.finalize`, which keeps all finalizers of the process in one dict and runs over it at
 the interpreter's exit: without a GIL that fails, and no finalizer of the user's is called, when a
@@ -8,7 +8,11 @@ thread begins or drops an epoch meanwhile (CPython 3.13.15: 6 of 750 runs of a s
 from __future__ import annotations
 
 import atexit
+import signal
 import weakref
+from _thread import interrupt_main, start_new_thread
+from queue import SimpleQueue
+from threading import main_thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -22,9 +26,9 @@ T = TypeVar("T")
 # frame for its arguments, and shows none of them where one is missing.
 DROPPED: Any = None
 
-# Both by a key of its own for each call: changed and copied, never iterated.
-_watched: dict[object, weakref.ref[Any]] = {}
-_called_at_exit: dict[object, Callable[[], None]] = {}
+# Both changed and copied, never iterated.
+_watched: dict[_Call, tuple[weakref.ref[Any], ...]] = {}
+_called_at_exit: dict[_Call, None] = {}
 
 
 def when_dropped(
@@ -34,7 +38,8 @@ def when_dropped(
 
     Args:
         watched: The object, which `function` and `args` must not refer to.
-        function: What is called; it must wait for nobody, since it may run inside any lock.
+        function: What is called; it must wait for nobody, since it may run inside any lock.  It is
+            called again if Ctrl-C came up in it: the second call must do no harm.
         args: Its arguments.
         at_exit: Whether it is called at the interpreter's exit, too, if the object is still there.
             Later it never is.
@@ -45,17 +50,99 @@ def when_dropped(
     Threads:
         all: shared.
     """
-    key = object()
-
-    def call(_: object = None) -> None:
-        if _watched.pop(key, None) is not None:  # atomic on both builds: one call gets it
-            _called_at_exit.pop(key, None)
-            function(*args)
-
+    call = _Call(function, args)
     if at_exit:
-        _called_at_exit[key] = call
-    _watched[key] = weakref.ref(watched, call)
+        _called_at_exit[call] = None
+    # Twice: a Ctrl-C that comes up just as the first begins is printed by Python, and lost.  The
+    # reference that was made last is called first.
+    _watched[call] = weakref.ref(watched, call.last), weakref.ref(watched, call.first)
     return call
+
+
+class _Call:
+    """A call that is made once, but again if Ctrl-C came up in it."""
+
+    __slots__ = ("_args", "_function", "_interrupted")
+
+    def __init__(self, function: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._function = function
+        self._args = args
+        self._interrupted = False
+
+    def __call__(self) -> None:
+        if self not in _watched:
+            return
+        try:
+            self._function(*self._args)
+        except Exception:
+            self._forget()
+            raise
+        self._forget()
+
+    def first(self, _: object) -> None:
+        try:
+            self()
+        except KeyboardInterrupt:
+            self._interrupted = True
+            self()
+
+    def last(self, _: object) -> None:
+        self()
+        if self._interrupted:
+            _interrupt_later()
+
+    def _forget(self) -> None:
+        _called_at_exit.pop(self, None)
+        _watched.pop(self, None)
+
+
+class _Marker:
+    __slots__ = ("__weakref__",)
+
+
+def _interrupt_later() -> None:
+    """Let Ctrl-C come up again in the main thread, but not here, where it would be lost."""
+    left: SimpleQueue[object] = SimpleQueue()
+    marker = _Marker()
+    end = weakref.ref(marker, left.put)  # written in C: there Ctrl-C does not come up
+    start_new_thread(_interrupt, (left, end))
+    del end
+
+
+def _interrupt(left: SimpleQueue[object], end: object) -> None:
+    left.get()  # once that frame is gone
+    del end
+    if not callable(signal.getsignal(signal.SIGINT)):
+        return  # it would end the process, or be ignored: what came was no Ctrl-C
+    if hasattr(signal, "pthread_kill"):  # wakes the main thread, if it waits for something
+        signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+    else:
+        interrupt_main()
+
+
+class Living(Generic[T]):
+    """Those of some objects that are still there.
+
+    Not a `weakref.WeakSet`, either: it iterates over its references, which needs a lock where
+    another thread may add one meanwhile, and a finalizer can run inside that; and its callback is
+    written in Python, so that Ctrl-C can come up in it, and is printed and lost there.  Here they
+    are added, taken out and copied by single calls of C, which are atomic on both builds.
+
+    Threads:
+        all: shared, also from finalizers.
+    """
+
+    def __init__(self) -> None:
+        self._references: set[weakref.ref[T]] = set()
+
+    def add(self, living: T) -> None:
+        """Add an object, which is kept by others, and hashed by its identity."""
+        self._references.add(weakref.ref(living, self._references.discard))
+
+    def all(self) -> list[T]:
+        """Return those that are still there."""
+        found = [reference() for reference in self._references.copy()]
+        return [living for living in found if living is not None]
 
 
 @atexit.register
@@ -64,31 +151,6 @@ def _end() -> None:
 
     As the interpreter ends it drops all there is, by and by, and what a function needs may be gone.
     """
-    for call in _called_at_exit.copy().values():
+    for call in _called_at_exit.copy():
         call()
     _watched.clear()
-
-
-class Living(Generic[T]):
-    """Those of some objects that are still there.
-
-    Not a `weakref.WeakSet`, which iterates over its references: it needs a lock where another
-    thread may add one meanwhile, and a finalizer can run inside that.  Here they are added, taken
-    out and copied by single calls, which are atomic on both builds.
-
-    Threads:
-        all: shared, also from finalizers.
-    """
-
-    def __init__(self) -> None:
-        self._references: dict[object, weakref.ref[T]] = {}
-
-    def add(self, living: T) -> None:
-        """Add an object, which is kept by others."""
-        references, key = self._references, object()
-        references[key] = weakref.ref(living, lambda _: references.pop(key, None))
-
-    def all(self) -> list[T]:
-        """Return those that are still there."""
-        found = (reference() for reference in self._references.copy().values())
-        return [living for living in found if living is not None]
