@@ -150,7 +150,7 @@ def test_a_thread_that_cannot_be_started_is_told_and_the_loader_goes_on(
         pytest.skip("there is one worker")
     loader = KINDS[kind](worker_init_fn=nothing if sets_up else None, seed=3)
     with monkeypatch.context() as patch:
-        patch.setattr(pool_module, "Thread", Failing)
+        patch.setattr(pool_module, "Joinable", Failing)
         patch.setattr(Failing, "left", started)
         error = spawn(end_of, loader).result(PATIENCE)
     assert isinstance(error, RuntimeError)
@@ -171,7 +171,7 @@ def test_an_epoch_that_iter_could_not_begin_does_not_count(
 
     failed = loader()
     with monkeypatch.context() as patch:
-        patch.setattr(pool_module, "Thread", Failing)
+        patch.setattr(pool_module, "Joinable", Failing)
         assert isinstance(spawn(iter, failed).exception(PATIENCE), RuntimeError)
     with failed, loader() as other:
         assert spawn(orders, failed).result(PATIENCE) == spawn(orders, other).result(PATIENCE)
@@ -190,7 +190,7 @@ def test_who_waits_for_threads_that_another_thread_starts_is_told_if_that_fails(
 
     loader = KINDS["persistent"]()
     with monkeypatch.context() as patch:
-        patch.setattr(pool_module, "Thread", Late)
+        patch.setattr(pool_module, "Joinable", Late)
         first = spawn(end_of, loader)
         assert starting.wait(PATIENCE)
         second = spawn(next, spawn(iter, loader).result(PATIENCE))
@@ -369,7 +369,7 @@ def test_an_epoch_may_begin_while_a_thread_of_another_one_is_started(
                     assert spawn(next, iterator).result(PATIENCE) is not None
             super().start()
 
-    monkeypatch.setattr(pool_module, "Thread", Slow)
+    monkeypatch.setattr(pool_module, "Joinable", Slow)
     try:
         assert spawn(total, loader).result(3 * PATIENCE) == TOTALS[kind]
     except ClosedError:
@@ -395,7 +395,7 @@ def test_a_thread_that_starts_as_the_interpreter_exits_does_nothing(
         entered.append(number)
         yield number
 
-    monkeypatch.setattr(pool_module, "Thread", Last)
+    monkeypatch.setattr(pool_module, "Joinable", Last)
     pool: Any = pool_module.Pool(2, "tl9", enter)
     with pytest.raises(ClosedError, match="exits"):
         pool.start()

@@ -15,6 +15,7 @@ from conftest import PATIENCE
 from threadloader import ClosedError
 from threadloader import pool as pool_module
 from threadloader.pool import Pool
+from threadloader.starting import Joinable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -279,7 +280,7 @@ def test_work_put_after_stop_is_refused_and_not_run(spawn: Callable[..., Future[
 def test_a_thread_that_cannot_be_started_stops_those_that_were(
     monkeypatch: pytest.MonkeyPatch, spawn: Callable[..., Future[Any]]
 ) -> None:
-    class Few(threading.Thread):
+    class Few(Joinable):
         started = 0
 
         def start(self) -> None:
@@ -289,7 +290,7 @@ def test_a_thread_that_cannot_be_started_stops_those_that_were(
                 raise RuntimeError(message)
             super().start()
 
-    monkeypatch.setattr(pool_module, "Thread", Few)
+    monkeypatch.setattr(pool_module, "Joinable", Few)
     pool: Pool[int] = Pool(4, "tl9", nullcontext)
     with pytest.raises(RuntimeError, match="start new thread"):
         pool.put(Jobs())

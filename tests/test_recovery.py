@@ -134,14 +134,14 @@ def test_persistent_workers_that_could_not_start_are_started_by_the_next_epoch(
 ) -> None:
     started: list[Any] = []
 
-    class Few(pool_module.Thread):
+    class Few(pool_module.Joinable):
         def start(self) -> None:
             started.append(self)
             if len(started) == 2:
                 raise RuntimeError("can't start new thread")
             super().start()
 
-    monkeypatch.setattr(pool_module, "Thread", Few)
+    monkeypatch.setattr(pool_module, "Joinable", Few)
     with ThreadLoader(First(), 2, threads=3, persistent_workers=True) as loader:
         assert RuntimeError in spawn(outcomes, loader).result(PATIENCE)
         assert spawn(outcomes, loader).result(PATIENCE) == list(range(0, 20, 2))

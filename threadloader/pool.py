@@ -17,17 +17,20 @@ import os
 import time
 from collections import deque
 from contextlib import ExitStack
+from functools import partial
 from queue import SimpleQueue
-from threading import Lock, Thread, current_thread, get_ident, main_thread
+from threading import Lock, current_thread, get_ident, main_thread
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from threadloader.dropping import DROPPED, when_dropped
 from threadloader.errors import ClosedError
+from threadloader.starting import Joinable, start_all
 from threadloader.stopping import Stop, stopped_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
+    from threading import Thread
 
 __all__ = ["Crew", "Errand", "Job", "Pool", "Work", "begin_exit", "end_thread_at_exit", "join"]
 
@@ -271,7 +274,7 @@ class Pool(Generic[W]):
         self.crew: Crew[W] = Crew(size, exit_seconds)
         self._to_start = [True]  # taken by who starts the threads: popping is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
-        when_dropped(self, self.crew.stop)
+        self._stop = when_dropped(self, self.crew.stop)
 
     def put(self, work: Work[W]) -> None:
         """Queue ``work`` behind all that was put before.
@@ -285,7 +288,7 @@ class Pool(Generic[W]):
 
     def stop(self) -> None:
         """Let every thread end after its running job.  Idempotent; does not wait."""
-        self.crew.stop()
+        self._stop()  # which dropping the pool will not do again
 
     @property
     def stopped(self) -> bool:
@@ -318,41 +321,56 @@ class Pool(Generic[W]):
     def _start(self) -> None:
         # All threads exist before any has a job: on an ordinary build the first to run a long
         # sample would hold the GIL, and each further start would wait for it in turn.
-        crew, number = self.crew, self._first
+        crew, first = self.crew, self._first
         try:
             try:
                 self._to_start.pop()
             except IndexError:
                 return  # another thread starts them
-            for number in range(self._first, self._first + self.size):
-                thread = Thread(
+            threads = [
+                Joinable(
                     target=_run,
                     args=(crew, self._enter, number, self._failed),
                     name=f"{self._name}-{self._role}-{number}",
                     daemon=True,
                 )
-                # Noted before it is asked whether all end, as that is said before it is asked who
-                # runs: whichever comes second knows of the other.
+                for number in range(first, first + self.size)
+            ]
+            # Noted before it is asked whether all end, as that is said before it is asked who
+            # runs: whichever comes second knows of the other.
+            for number, thread in enumerate(threads, first):
                 crew.threads.append(thread)
                 _running[crew, number] = thread
-                if _leaving or crew.stopping:
-                    raise ClosedError(_EXITING if _leaving else _STOPPED)
-                thread.start()
+            start_all(threads, partial(_check, crew))
         except BaseException as error:
             # No more threads to be had, or Ctrl-C: better none than some.
             self.stop()
-            self._forget_unstarted()
+            number = self._forget_unstarted()
             if self._failed is not _raise:  # other epochs may wait for these threads
                 told = error if isinstance(error, Exception) else ClosedError(_STOPPED)
                 self._failed(number, told)
             raise
 
-    def _forget_unstarted(self) -> None:
-        """Let go of threads that will never run; one that is about to sees that it was stopped."""
-        for number, thread in enumerate(self.threads, self._first):
-            if not thread.is_alive():
-                _running.pop((self.crew, number), None)
-                self.crew.threads.remove(thread)
+    def _forget_unstarted(self) -> int:
+        """Let go of threads that will never run; return the number of the first.
+
+        One that is about to run sees that it was stopped.
+        """
+        unstarted = [
+            (number, thread)
+            for number, thread in enumerate(self.threads, self._first)
+            if not thread.is_alive()
+        ]
+        for number, thread in unstarted:
+            _running.pop((self.crew, number), None)
+            self.crew.threads.remove(thread)
+        return unstarted[0][0] if unstarted else self._first
+
+
+def _check(crew: Crew[Any]) -> None:
+    """Refuse to start a thread that nobody would wait for."""
+    if _leaving or crew.stopping:
+        raise ClosedError(_EXITING if _leaving else _STOPPED)
 
 
 def join(crews: Iterable[Crew[Any]]) -> None:

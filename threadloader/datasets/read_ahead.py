@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from threadloader.dropping import DROPPED
 from threadloader.errors import ClosedError
+from threadloader.starting import start_all
 from threadloader.stopping import Stop, stopped_by, stops_here
 
 if TYPE_CHECKING:
@@ -55,12 +56,13 @@ class ReadAhead(io.RawIOBase):
         self._failed: BaseException | None = None
         for _ in range(AHEAD):
             self._tokens.put(True)
-        Thread(
+        thread = Thread(
             target=_read_on,
             args=(read, size, self._tokens, self._ready, (self._stop, *stops_here())),
             name="tl-ahead",
             daemon=True,  # a server that stalls does not keep the interpreter from its exit
-        ).start()
+        )
+        start_all([thread])
 
     def readable(self) -> bool:
         """Return True."""
