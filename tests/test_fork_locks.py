@@ -50,7 +50,7 @@ done.set()
 holder.join()
 print(os.waitstatus_to_exitcode(status))
 """
-LOCKS = ["loader._running.planning", "iterator._progress._changed"]
+LOCKS = ["loader._running.planning", "iterator._progress._lock"]
 DOES = {
     "ends": "sys.exit(7)",
     "loads": "sys.exit(7 if sum(len(batch) for batch in loader) == 100 else 1)",

@@ -312,7 +312,7 @@ def test_a_view_may_die_while_the_ring_is_locked(
         def __init__(self) -> None:
             self._lock = threading.Lock()
 
-        def acquire(self, blocking: bool = True) -> bool:  # noqa: FBT001, FBT002  # as a lock's
+        def acquire(self, blocking: bool = True) -> bool:  # as a lock's
             return self._lock.acquire(blocking)
 
         def release(self) -> None:

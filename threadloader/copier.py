@@ -19,13 +19,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from threading import Condition
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from threadloader.dropping import DROPPED
 from threadloader.errors import DeviceError
 from threadloader.failure import failure_of_copy
 from threadloader.pool import Errand, Pool
+from threadloader.waiting import Tokens, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -155,7 +156,7 @@ class Copier:
 class _Line:
     """What a copier and its thread share; it references neither.
 
-    Invariants, whenever ``_changed`` is not held:
+    Invariants, whenever ``_lock`` is not held:
         1. A batch that has arrived never changes again, but for what the consumer takes of it.
 
     Threads:
@@ -181,29 +182,31 @@ class _Line:
         # What the copier is told: a batch that was planned, one that was taken, the end, or None
         # to look again.
         self.inbox: SimpleQueue[Any] = SimpleQueue()
-        self._changed = Condition()
-        # All below, and whether a batch has arrived: guarded by _changed.
+        self._tokens: Tokens = SimpleQueue()  # for who waits
+        self._lock = Lock()
+        # All below, and whether a batch has arrived: guarded by _lock.
         self._awaited: tuple[OpenBatch, ...] = ()
 
     def wait(self, batches: tuple[OpenBatch, ...], timeout: float | None) -> bool:
         # Unlocked first: one attribute load each, and a batch that has arrived stays so.
         if any(batch.arrived for batch in batches):
             return True
-        with self._changed:
-            self._awaited = batches
-            try:
-                return self._changed.wait_for(
-                    lambda: self.progress.cancelled or any(batch.arrived for batch in batches),
-                    timeout,
-                )
-            finally:
-                self._awaited = ()
+
+        def reached() -> bool:
+            return self.progress.cancelled or any(batch.arrived for batch in batches)
+
+        try:
+            with self._lock:  # or one could arrive in between, and nobody be told
+                self._awaited = batches
+            return wait_until(reached, self._tokens, timeout)
+        finally:
+            self._awaited = ()
 
     def arrived(self, batch: OpenBatch) -> None:
-        with self._changed:
+        with self._lock:
             batch.arrived = True
             if batch in self._awaited:
-                self._changed.notify_all()
+                self._tokens.put(None)
 
     def failed(self, number: int, error: BaseException) -> None:  # noqa: ARG002  # there is one
         with suppress(BaseException):  # an error that refuses notes
@@ -213,8 +216,7 @@ class _Line:
         self.nudge()
 
     def nudge(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        self._tokens.put(None)
 
 
 @contextmanager

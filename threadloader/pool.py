@@ -352,19 +352,18 @@ class Pool(Generic[W]):
             raise
 
     def _forget_unstarted(self) -> int:
-        """Let go of threads that will never run; return the number of the first.
+        """Let go of threads that will never run; return the number of the first, or the last.
 
         One that is about to run sees that it was stopped.
         """
-        unstarted = [
-            (number, thread)
-            for number, thread in enumerate(self.threads, self._first)
-            if not thread.is_alive()
-        ]
-        for number, thread in unstarted:
-            _running.pop((self.crew, number), None)
-            self.crew.threads.remove(thread)
-        return unstarted[0][0] if unstarted else self._first
+        first = self._first + self.size - 1
+        for number, thread in enumerate(self.threads, self._first):
+            if thread.ident is None:
+                first = min(first, number)
+            if not thread.is_alive():
+                _running.pop((self.crew, number), None)
+                self.crew.threads.remove(thread)
+        return first
 
 
 def _check(crew: Crew[Any]) -> None:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import atexit
 import os
-from threading import Condition
+from queue import SimpleQueue
+from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 from threadloader.dropping import Living
 from threadloader.pool import begin_exit
+from threadloader.waiting import Tokens, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -64,7 +66,7 @@ def _cancel_all() -> None:
 class Progress:
     """What workers report and the consumer waits for.
 
-    Invariants, whenever ``_changed`` is not held:
+    Invariants, whenever ``_lock`` is not held:
         1. A batch that is done has no running ticket, and never changes again.
 
     Threads:
@@ -81,8 +83,9 @@ class Progress:
         # Told of each batch that is done, and of the end; called with the lock held, or by a
         # finalizer: it must do no more than `SimpleQueue.put` does.
         self.told: Callable[[], None] = _nobody
-        self._changed = Condition()
-        # All below, and the progress of each open batch: guarded by _changed.
+        self._tokens: Tokens = SimpleQueue()  # for who waits
+        self._lock = Lock()
+        # All below, and the progress of each open batch: guarded by _lock.
         self._awaited: Awaited | None = None
         self._any_awaited = False
         self._any_done = False
@@ -105,7 +108,7 @@ class Progress:
 
     def finished(self, batch: Awaited, ticket: Ticket, failure: Failure | None) -> bool:
         """Count a ticket's rows; return whether the batch is now to be collated."""
-        with self._changed:
+        with self._lock:
             # The loser is let go after the lock: its frames may hold finalizers of the user's.
             loser = batch.keep_lowest(failure)  # noqa: F841
             batch.missing -= ticket.stop - ticket.start
@@ -118,7 +121,7 @@ class Progress:
 
     def collated(self, batch: Awaited, failure: Failure | None) -> None:
         """Let the consumer have a batch."""
-        with self._changed:
+        with self._lock:
             loser = batch.keep_lowest(failure)  # noqa: F841  # let go after the lock
             self._let_go(batch)
 
@@ -132,23 +135,25 @@ class Progress:
         # Unlocked first: one attribute load, and a batch that is done stays so.
         if batch.done:
             return True
-        with self._changed:
-            self._awaited = batch
-            try:
-                return self._changed.wait_for(lambda: batch.done or self.cancelled, timeout)
-            finally:
-                self._awaited = None
+        try:
+            with self._lock:  # or it could be done in between, and nobody be told
+                self._awaited = batch
+            return wait_until(lambda: batch.done or self.cancelled, self._tokens, timeout)
+        finally:
+            self._awaited = None
 
     def wait_for_any(self, batches: Iterable[Awaited], timeout: float | None = None) -> bool:
         """Wait until one of ``batches`` is done, as `wait` does for one."""
-        with self._changed:
-            self._any_awaited = True
-            try:
-                return self._changed.wait_for(
-                    lambda: self.cancelled or any(batch.done for batch in batches), timeout
-                )
-            finally:
-                self._any_awaited = False
+
+        def reached() -> bool:
+            return self.cancelled or any(batch.done for batch in batches)
+
+        try:
+            with self._lock:
+                self._any_awaited = True
+            return wait_until(reached, self._tokens, timeout)
+        finally:
+            self._any_awaited = False
 
     def tell_nobody(self) -> None:
         """Let go of whoever was told of batches."""
@@ -157,15 +162,14 @@ class Progress:
     def close(self) -> None:
         """Cancel, and wake a consumer that waits in another thread."""
         self.cancel()
-        with self._changed:
-            self._changed.notify_all()
+        self._tokens.put(None)
         self.told()
 
     def _let_go(self, batch: Awaited) -> None:
         self._open.discard(id(batch))
         batch.done = self._any_done = True
         if batch is self._awaited or self._any_awaited:
-            self._changed.notify_all()
+            self._tokens.put(None)
         self.told()
 
     def has(self, batch: Awaited) -> bool:

@@ -36,7 +36,7 @@ from threadloader.stateful import (
 )
 from threadloader.ticket import Mark, PlannedBatch
 from threadloader.work import OpenBatch, Worker, work_inline
-from threadloader.worker import beginning_pass
+from threadloader.worker import in_pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -125,13 +125,16 @@ class Source:
             self._restore_over()
             return
         states = self._restore()
-        with beginning_pass(self._pass_seed):
-            self._iterator = iterator = iter(self._dataset)
-            if "iterator" in states:
-                restore("dataset's iterator", iterator, states["iterator"])
-            elif "self" in states:
-                restore_begun(iterator, states["self"])
+        in_pass(self._pass_seed, self._begin, states)
+        iterator = self._iterator
         self.used_up = isgenerator(iterator) and iterator.gi_frame is None
+
+    def _begin(self, states: Mapping[str, Any]) -> None:
+        self._iterator = iterator = iter(self._dataset)
+        if "iterator" in states:
+            restore("dataset's iterator", iterator, states["iterator"])
+        elif "self" in states:
+            restore_begun(iterator, states["self"])
 
     def _restore(self) -> Mapping[str, Any]:
         """Bring the dataset to where the lane is; return the states that its iterator may need."""
@@ -184,9 +187,9 @@ class Source:
         samples: list[Any] = []
         iterator = self._iterator
         try:
-            with beginning_pass(self._pass_seed):  # a generator may begin another's in its turn
-                while len(samples) < rows and not epoch.cancelled:
-                    self._take(samples, rows, epoch)
+            while len(samples) < rows and not epoch.cancelled:
+                # A generator may begin another's pass in its turn.
+                in_pass(self._pass_seed, self._take, samples, rows, epoch)
         except StopIteration:
             self._iterator = None
             if not samples or self._drop_last:

@@ -11,20 +11,23 @@ import threading
 import weakref
 from contextlib import contextmanager, suppress
 from functools import partial
-from threading import Condition
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader import _torch
-from threadloader.dropping import Living
+from threadloader.dropping import DROPPED, Living
 from threadloader.errors import ClosedError
 from threadloader.started_threads import HandingOn
+from threadloader.waiting import Tokens, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-__all__ = ["Startup", "beginning_pass", "get_worker_info", "introduced", "pass_seed_here"]
+__all__ = ["Startup", "get_worker_info", "in_pass", "introduced", "pass_seed_here"]
 
+T = TypeVar("T")
 
 _FAILED = (
     "a worker could not begin, or its worker_init_fn failed, and the threads have ended; "
@@ -124,18 +127,19 @@ def pass_seed_here() -> int | None:
     return _here.pass_seed
 
 
-@contextmanager
-def beginning_pass(seed: int | None) -> Iterator[None]:
-    """Let `pass_seed_here` return ``seed`` while the calling thread is here.
+def in_pass(seed: int | None, function: Callable[..., T], *args: Any) -> T:
+    """Call a function that finds ``seed`` by `pass_seed_here`.
 
-    And in threads that it starts meanwhile, as long as they live.
+    And so do threads that it starts, as long as they live.
     """
     _handing_on.install()
+    # No context manager: Ctrl-C can come up in one before it has put back what was there.
     before, _here.pass_seed = _here.pass_seed, seed
     try:
-        yield
+        return function(*args)
     finally:
         _here.pass_seed = before
+        function, args = DROPPED, ()  # an error keeps this frame
 
 
 @contextmanager
@@ -168,7 +172,7 @@ class Startup:
     Args:
         workers: That are waited for, as they have a ``worker_init_fn`` to run; 0 for none.
 
-    Invariants, whenever ``_changed`` is not held:
+    Invariants, whenever ``_lock`` is not held:
         1. Each worker that is not missing any more has run its ``worker_init_fn``.
 
     Threads:
@@ -181,26 +185,28 @@ class Startup:
     def __init__(self, workers: int) -> None:
         self._epochs: Living[Any] = Living()  # which wait for these workers
         self.awaited = workers > 0
-        self._changed = Condition()
-        # All below: guarded by _changed.
+        # Who waits.  Added, taken out and copied by single calls, atomic on both builds.
+        self._waiting: set[Tokens] = set()
+        self._lock = RLock()  # re-entrant for a finalizer of the user's that runs inside
+        # All below: guarded by _lock.
         self._missing = workers
         self._errors: dict[int, BaseException] = {}
         self._failed = False
 
     def begun(self, number: int, error: BaseException | None) -> None:
         """Note that a worker is ready, or what its ``worker_init_fn`` raised."""
-        with self._changed:
+        with self._lock:
             self._missing -= 1
             if error is not None:
                 self._errors[number] = error
                 self._failed = True
-            self._changed.notify_all()
+        self.nudge()
 
     def failed(self, number: int, error: BaseException) -> None:
         """Note the error by which a worker ended, or did not even begin; no epoch waits for it."""
         with suppress(BaseException):  # an error that refuses notes
             error.add_note(f"worker {number} could not run")
-        with self._changed:
+        with self._lock:
             self._errors[number] = error
             self._failed = True
         for epoch in self._epochs.all():
@@ -219,13 +225,20 @@ class Startup:
             timeout: Seconds; None waits for ever.
             epoch: Once it is ``cancelled`` there is nothing to wait for; `nudge` then.
         """
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._missing or epoch.cancelled, timeout)
+        # Unlocked: one attribute load, and workers that have begun stay so.
+        if not self._missing:
+            return True
+        tokens: Tokens = SimpleQueue()
+        try:
+            self._waiting.add(tokens)  # in this order, or they could begin, and nobody be told
+            return wait_until(lambda: not self._missing or epoch.cancelled, tokens, timeout)
+        finally:
+            self._waiting.discard(tokens)
 
     def nudge(self) -> None:
         """Let who waits look again."""
-        with self._changed:
-            self._changed.notify_all()
+        for tokens in self._waiting.copy():
+            tokens.put(None)
 
     def take_error(self) -> BaseException | None:
         """Return what the lowest of the workers raised, the first time; None if none did.
@@ -236,6 +249,6 @@ class Startup:
         # Unlocked, as it is only ever set; each batch asks.
         if not self._failed:
             return None
-        with self._changed:
+        with self._lock:
             errors, self._errors = self._errors, {}
         return errors[min(errors)] if errors else ClosedError(_FAILED)
