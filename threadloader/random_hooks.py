@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from functools import update_wrapper
 from operator import is_
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
     from threadloader.rng import WorkerStream
 
-__all__ = ["isolated", "redirect_for"]
+__all__ = ["isolated", "isolated_here", "redirect_for"]
+
+T = TypeVar("T")
 
 _Random = random.Random
 _shared: Any = vars(random)["_inst"]  # what the functions are methods of
@@ -171,7 +173,7 @@ class _Hooks:
     """Whether the functions are redirected, and how many need it.
 
     Invariants, whenever ``_lock`` is not held:
-        1. The functions are redirected if and only if ``_holders`` is not 0.
+        1. The functions are redirected if and only if there are ``_holders``.
 
     Threads:
         hold, release: shared, also from finalizers, which may run inside of either.
@@ -181,23 +183,21 @@ class _Hooks:
         self._redirections = redirections  # of one module each
         self._lock = RLock()
         # All below: guarded by _lock.
-        self._holders = 0
-        self._forks = 0  # of this process and its ancestors
-        self._redirected = False
+        self._holders: set[object] = set()
+        self._redirected: bool | None = False  # None half-way: Ctrl-C may come up there
         self._settling = False  # a call from a finalizer leaves it to the one that it interrupts
 
-    def hold(self) -> int:
-        """Redirect the functions until `release` is called with what this returns."""
+    def hold(self, holder: object) -> None:
+        """Redirect the functions until `release` is called with the same."""
         with self._lock:
-            self._holders += 1
+            self._holders.add(holder)
             self._settle()
-            return self._forks
 
-    def release(self, forks: int) -> None:
+    def release(self, holder: object) -> None:
+        """Hold the functions no more.  Idempotent."""
         with self._lock:
-            if forks == self._forks:  # else it was held in the parent process
-                self._holders -= 1
-                self._settle()
+            self._holders.discard(holder)  # it may have held them in the parent process
+            self._settle()
 
     def _settle(self) -> None:
         """Redirect the functions, or do so no more.  Call with ``_lock`` held."""
@@ -205,23 +205,23 @@ class _Hooks:
             return
         self._settling = True
         try:
-            while self._redirected != (self._holders > 0):
-                self._redirected = not self._redirected
-                if self._redirected:
+            while self._redirected is not (redirect := bool(self._holders)):
+                self._redirected = None
+                if redirect:
                     _shared.__class__ = _Redirected
                 for redirection in self._redirections:
-                    redirection.start() if self._redirected else redirection.stop()
-                if not self._redirected:
+                    redirection.start() if redirect else redirection.stop()
+                if not redirect:
                     _shared.__class__ = _Random
+                self._redirected = redirect
         finally:
             self._settling = False
 
     def forked(self) -> None:
         """Start afresh in a child process: there are no workers, and the lock may be held."""
         self._lock = RLock()
-        self._forks += 1
-        self._holders, self._settling = 0, False
-        self._redirected = True  # or half-way there
+        self._holders, self._settling = set(), False
+        self._redirected = None  # or half-way there
         self._settle()
         if here.stream is not None:  # a worker forked: the child's random state is its own
             here.stream = here.outer = here.samples = None
@@ -240,12 +240,40 @@ def redirect_for(stream: WorkerStream) -> Callable[[], object]:
     For the calling thread, which is a worker for the time of one batch again and again: to
     redirect them takes longer than small batches do.
     """
-    return when_dropped(stream, _hooks.release, _hooks.hold())
+    holder = object()
+    end = when_dropped(stream, _hooks.release, holder)
+    try:
+        _hooks.hold(holder)
+    except BaseException:  # Ctrl-C: the caller has nothing yet to call
+        end()
+        raise
+    return end
+
+
+def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args: Any) -> T:
+    """Call a function in the consumer's thread as in `isolated`; the functions are redirected.
+
+    Args:
+        stream: What it draws from; None changes nothing.
+        function: The function.
+        args: Its arguments.
+    """
+    # No context manager: Ctrl-C can come up in one before it has put back what was there.
+    before = here.stream, here.outer, here.samples
+    try:
+        if stream is None:
+            return function(*args)
+        here.stream = here.outer = stream
+        here.samples = stream.samples
+        return _operators.redirected(function, *args)
+    finally:
+        here.stream, here.outer, here.samples = before
+        del stream, function, args  # an error keeps this frame
 
 
 @contextmanager
 def isolated(stream: WorkerStream | None) -> Iterator[None]:
-    """Let the calling thread draw from ``stream``, and from those of its samples, while this lasts.
+    """Let a worker's thread draw from ``stream``, and from those of its samples, while this lasts.
 
     Args:
         stream: The worker's; None changes nothing.
@@ -253,9 +281,10 @@ def isolated(stream: WorkerStream | None) -> Iterator[None]:
     if stream is None:
         yield
         return
-    held = _hooks.hold()
+    holder = object()
+    _hooks.hold(holder)
     try:
         with _operators.redirecting(), drawing_from(stream):
             yield
     finally:
-        _hooks.release(held)
+        _hooks.release(holder)

@@ -73,6 +73,7 @@ _FIXED = frozenset(
     {"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"}
 )
 
+T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -221,6 +222,10 @@ class NoOperators:
     def redirecting(self) -> AbstractContextManager[None]:
         """Return a context that changes nothing."""
         return nullcontext()
+
+    def redirected(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function."""
+        return function(*args)
 
     def stop(self) -> None:
         """Do nothing."""

@@ -8,7 +8,7 @@ and scripted code.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -16,9 +16,11 @@ from torch.overrides import TorchFunctionMode
 from threadloader._torch.random_ops import on_cpu
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["OperatorsByMode"]
+
+T = TypeVar("T")
 
 _FACTORIES = ("rand", "randn", "randint", "randperm")  # on the CPU by default
 _OF_TENSORS = ("bernoulli", "binomial", "multinomial", "normal", "poisson")
@@ -62,6 +64,14 @@ class OperatorsByMode:
         """Let random functions that the calling thread calls draw from its stream."""
         with _Mode(self._here, self._functions):
             yield
+
+    def redirected(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, in the calling thread, as in `redirecting`."""
+        try:
+            with _Mode(self._here, self._functions):
+                return function(*args)
+        finally:
+            del function, args  # an error keeps this frame
 
     def stop(self) -> None:
         """Do nothing: without a stream the mode changes nothing."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = ["OperatorsByKey", "on_cpu"]
+
+T = TypeVar("T")
 
 _NAME = "TESTING_ONLY_GenericMode"
 MOST_KEPT = 1024  # Python objects of generators that are kept, 5 KB each with their generator
@@ -72,6 +74,17 @@ class OperatorsByKey:
             yield
         finally:
             self._include(self._key, before)
+
+    def redirected(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, in the calling thread, as in `redirecting`."""
+        # No context manager: Ctrl-C can come up in one before it has put back what was there.
+        before = self._is_included(self._key)
+        try:
+            self._include(self._key, True)
+            return function(*args)
+        finally:
+            self._include(self._key, before)
+            del function, args  # an error keeps this frame
 
     def stop(self) -> None:
         """Redirect no operators in the calling thread any more."""
