@@ -111,7 +111,7 @@ def _interrupt_later() -> None:
 
 def _interrupt(left: SimpleQueue[object], end: object) -> None:
     left.get()  # once that frame is gone
-    del end
+    end = DROPPED  # noqa: F841  # nobody is told any more
     if not callable(signal.getsignal(signal.SIGINT)):
         return  # it would end the process, or be ignored: what came was no Ctrl-C
     if hasattr(signal, "pthread_kill"):  # wakes the main thread, if it waits for something

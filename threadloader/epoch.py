@@ -20,6 +20,7 @@ from threadloader.copier import Copier
 from threadloader.dropping import DROPPED, when_dropped
 from threadloader.ending import abandon, closed, forked
 from threadloader.errors import ClosedError
+from threadloader.failure import strip_all
 from threadloader.pack import Pack
 from threadloader.pool import end_thread_at_exit
 from threadloader.progress import Progress
@@ -119,18 +120,17 @@ class Epoch(Iterator[Any]):
         self._ended = False  # all were returned
         self._pack: Pack | None = None  # batches that were made as one, and not all returned
         self._failed: Callable[[], None] | None = None  # counts the batch whose error was raised
-        self._signals: list[Callable[[], None]] = []  # end the threads, or wake persistent ones
+        signals: list[Callable[[], None]] = [partial(collation.ring.leave, progress)]
         if staff is not None:
-            self._signals.append(staff.stop if owns_staff else staff.wake)
+            signals.append(staff.stop if owns_staff else staff.wake)
         if self._copier is not None:
-            self._signals.append(self._copier.wake)
-        self._signals.append(partial(collation.ring.leave, progress))
+            signals.append(self._copier.wake)
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
-        when_dropped(self, abandon, self._progress, self._signals)
-        collation.ring.enter(progress)
-        if staff is not None:
-            staff.startup.watch(self)
+        self._signal = when_dropped(self, abandon, progress, signals)
         try:
+            collation.ring.enter(progress)
+            if staff is not None:
+                staff.startup.watch(self)
             feed.start()
         except BaseException:  # Ctrl-C in the sampler, say
             self.cancel()
@@ -171,13 +171,15 @@ class Epoch(Iterator[Any]):
         return self._length()
 
     def __next__(self) -> Any:
-        batch = failure = taken = receipt = None
-        self._collation.ring.warn_if_hoarded()
-        self._tally.warn()
+        batch = failure = taken = receipt = pack = None
+        number = 0
         try:
+            self._collation.ring.warn_if_hoarded()
+            self._tally.warn()
             with self._turn:
                 if (pack := self._pack) is not None:
-                    return self._next_of(pack)
+                    number, last = pack.next_number()
+                    return self._next_of(pack, number, last=last)
                 batch = self._due()
                 failure = batch.failure
                 receipt = self._receipt(batch)
@@ -191,9 +193,12 @@ class Epoch(Iterator[Any]):
             raise
         except BaseException as error:  # Ctrl-C, say, here or in a sample
             self.cancel()  # and wait for nobody: the sample that runs may never end
+            self._feed.take_back(batch if pack is None else pack.batch, number)
             if failure is None:
                 # It came up in our own frames, all of which hold this iterator.
                 error.with_traceback(None)
+            else:
+                strip_all(error)
             raise
         finally:
             if self._copier is not None and isinstance(batch, OpenBatch):
@@ -222,16 +227,14 @@ class Epoch(Iterator[Any]):
         self._open = deque()  # not cleared: the consumer may be iterating over it
         self._pack = None
         self._feed.end()
-        for signal in self._signals:
-            signal()
+        self._signal()  # which dropping the iterator will not do again
         if self._staff is not None:
             self._staff.nudge()
         if self._copier is not None:
             self._copier.nudge()
 
-    def _next_of(self, pack: Pack) -> Any:
-        """Return the next of several batches that were made as one."""
-        number, last = pack.next_number()
+    def _next_of(self, pack: Pack, number: int, *, last: bool) -> Any:
+        """Return one of several batches that were made as one."""
         try:
             if last or self._progress.cancelled:
                 self._pack = None
@@ -397,21 +400,16 @@ class Epoch(Iterator[Any]):
                 if self._in_order:
                     in_time = self._delivery.wait(first, limit)
                 else:
-                    first, in_time = self._wait_for_any(first, limit)
+                    batches = [batch for batch in self._open if isinstance(batch, OpenBatch)]
+                    in_time = self._delivery.wait_for_any(batches, limit)
+                    first = next(filter(self._delivery.has, batches), first)
             if not in_time:
                 msg = f"DataLoader timed out after {self._timeout} seconds"
                 raise RuntimeError(msg)
             return first
         finally:
             # This frame stays with an error of worker_init_fn.
-            self = staff = first = progress = DROPPED
-
-    def _wait_for_any(self, first: OpenBatch, limit: float | None) -> tuple[OpenBatch, bool]:
-        """Wait for whichever open batch is done; return it, and whether there was one in time."""
-        batches = [batch for batch in self._open if isinstance(batch, OpenBatch)]
-        delivery = self._delivery
-        in_time = delivery.wait_for_any(batches, limit)
-        return next((batch for batch in batches if delivery.has(batch)), first), in_time
+            self = staff = first = progress = batches = DROPPED
 
     def _draw(self) -> None:
         """Draw batches from the sampler until the window is full."""

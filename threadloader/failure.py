@@ -30,12 +30,16 @@ def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place:
     """Make an error ready for the consumer: with a note, and without our own frames."""
     strip(error)
     error = without_stop(error)
-    with suppress(BaseException):  # an index without a repr(), an error that refuses notes
+    try:
         where = f"in {place}, batch {plan.sequence}"
         if row is not None and row < len(plan.indices):
             index = plan.index_of(row) if plan.label == "index" else row
             where += f", {plan.label} {index!r}"
         error.add_note(where)
+    except KeyboardInterrupt:
+        raise  # in the consumer's thread
+    except BaseException:  # noqa: BLE001, S110  # an index without a repr(), no notes
+        pass
     return Failure(error, row or 0)
 
 
@@ -44,8 +48,7 @@ def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) ->
 
     Of those only the ones of the user's ``to()``, say, are left: ours would keep slots.
     """
-    users = _without_our_frames(error.__traceback__)
-    BaseException.with_traceback(error, None if users is error.__traceback__ else users)
+    strip_all(error)
     error = without_stop(error)
     with suppress(BaseException):  # an error that refuses notes
         error.add_note(f"copying batch {plan.sequence} to {device}")
@@ -65,6 +68,12 @@ def strip(error: BaseException) -> None:
     """Take our own frames off the traceback of an error of the user's code."""
     # Not by attribute or method: an exception's class may be a frozen dataclass, or have its own.
     BaseException.with_traceback(error, _without_our_frames(error.__traceback__))
+
+
+def strip_all(error: BaseException) -> None:
+    """Take our own frames off also where there are no others, as after Ctrl-C: they keep slots."""
+    users = _without_our_frames(error.__traceback__)
+    BaseException.with_traceback(error, None if users is error.__traceback__ else users)
 
 
 def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None:

@@ -14,9 +14,9 @@ from threadloader.dropping import DROPPED
 from threadloader.empty_streams import Shares, used_up
 from threadloader.errors import StateError
 from threadloader.position import Lane
-from threadloader.random_hooks import isolated, redirect_for
+from threadloader.random_hooks import isolated_here, redirect_for
 from threadloader.stream import Reading, Source, StreamBatch, read_inline
-from threadloader.work import OpenBatch, Stages, work_inline
+from threadloader.work import FailedBatch, OpenBatch, Stages, work_inline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +75,9 @@ class Feed(Protocol):
             batch: The batch.
             number: Of several that were made as one, from 0.
         """
+
+    def take_back(self, batch: OpenBatch | FailedBatch | None, number: int = 0) -> None:
+        """Take no note of a batch that was to be delivered last, and was not."""
 
     def returned(self) -> None:
         """Take note that one more batch is returned to the consumer."""
@@ -140,8 +143,7 @@ class SamplerFeed:
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:  # noqa: ARG002
         """Do a batch in the calling thread; see `Feed`."""
-        with isolated(self._stream):
-            work_inline(batch, worker)
+        isolated_here(self._stream, work_inline, batch, worker)
         self = batch = DROPPED
 
     def left(self, batch: OpenBatch) -> None:
@@ -151,6 +153,11 @@ class SamplerFeed:
         """Return what counts it as delivered; see `Feed`."""
         plan = batch.plan
         return partial(self._position.lanes[0].delivered, plan.sequence + number, plan.mark)
+
+    def take_back(self, batch: OpenBatch | FailedBatch | None, number: int = 0) -> None:
+        """Take no note of it; see `Feed`."""
+        if isinstance(batch, OpenBatch):
+            self._position.lanes[0].take_back(batch.plan.sequence + number)
 
     def returned(self) -> None:
         """Do nothing."""
@@ -208,6 +215,7 @@ class StreamFeed:
         self._used_up = False  # whether a replica's generator had ended before
         self._shares = Shares(0 if position.restored else len(sources))
         self._position = position
+        self._turn_before = position.turn  # that before the last
         self._ahead = [set(lane.ahead) for lane in position.lanes]
         self._numbers = [lane.batches for lane in position.lanes]  # of each source's next batch
         self._stages = stages
@@ -221,9 +229,12 @@ class StreamFeed:
         self._stream = stream
         self._end = _nothing if stream is None else redirect_for(stream)
         if not pools:
-            with isolated(stream):
+            try:
                 for source in sources:
-                    source.start()  # at iter(), as torch does without workers
+                    isolated_here(stream, source.start)  # at iter(), as torch does without workers
+            except BaseException:
+                self._end()
+                raise
 
     def start(self) -> None:
         """Do nothing: workers read the dataset, or it was begun."""
@@ -255,8 +266,7 @@ class StreamFeed:
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
         """Do a batch in the calling thread; see `Feed`."""
         if isinstance(batch, StreamBatch):
-            with isolated(self._stream):
-                read_inline(batch, self._stages, progress, worker)
+            isolated_here(self._stream, read_inline, batch, self._stages, progress, worker)
         self = batch = progress = DROPPED
 
     def left(self, batch: OpenBatch) -> None:
@@ -279,7 +289,14 @@ class StreamFeed:
             return _nothing
         return partial(self._delivered, batch.source.number, batch.number, batch.mark)
 
+    def take_back(self, batch: Any, number: int = 0) -> None:  # noqa: ARG002  # it is one batch
+        """Take no note of it; see `Feed`."""
+        if isinstance(batch, StreamBatch):
+            self._position.lanes[batch.source.number].take_back(batch.number)
+            self._position.turn = self._turn_before
+
     def _delivered(self, source: int, number: int, mark: Mark | None) -> None:
+        self._turn_before = self._position.turn
         self._position.turn = source
         self._position.lanes[source].delivered(number, mark)
 

@@ -285,12 +285,12 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def _begin(self, opening: Opening, finish: Callable[[Any], Any] | None) -> Epoch | None:
         """Begin an epoch; None if all of it was delivered when its state was saved."""
         running, seeds, epoch = self._running, None, None
-        before = self._saved, self._seeds
+        before, was = (self._saved, self._seeds), running.before
         try:
             with running.planning:
                 saved = self._saved if self._saved is not None else running.refused
                 over = saved is not None and is_over(saved)
-                before = self._saved, self._seeds
+                before, was = (self._saved, self._seeds), running.before
                 # At once, for an epoch that the user's code begins meanwhile.
                 seeds = copy.copy(self._seeds)
                 self._saved, self._seeds = None, seeds
@@ -304,9 +304,10 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         except BaseException:
             with running.planning:
                 if seeds is not None and self._seeds is seeds:  # nobody has begun another one since
+                    running.undo(was)
                     self._saved, self._seeds = before
-                    if epoch is not None:
-                        running.undo()
+            if epoch is not None:
+                epoch.cancel()
             raise
         finally:
             del epoch  # this frame stays with the error

@@ -40,6 +40,7 @@ class Lane:
     find_first: Callable[[], Callable[[], Mark | None] | None] = _nothing
     total: int | None = None  # batches of a replica, once it was read to its end
     end_mark: Mark | None = None  # then
+    before: tuple[Any, ...] = ()  # the number delivered last, and what the lane was like then
 
     @property
     def ended(self) -> bool:
@@ -53,6 +54,7 @@ class Lane:
             number: Of the batch in the lane, from 0.
             mark: What tells of the lane after it: a state or a check; None for nothing.
         """
+        self.before = number, self.batches, self.mark, self.check, self.ahead.copy()
         if number == self.batches and not self.ahead:  # as it is in order
             self.batches = number + 1
             if mark is not None:
@@ -63,6 +65,12 @@ class Lane:
             mark = self.ahead.pop(self.batches)
             self.batches += 1
             self._keep(self.batches, mark)
+
+    def take_back(self, number: int) -> None:
+        """Take no note of a batch, if it was the last: the consumer did not get it."""
+        if self.before[:1] == (number,):
+            _, self.batches, self.mark, self.check, self.ahead = self.before
+            self.before = ()
 
     def ends(self, number: int, mark: Mark | None) -> None:
         """Take note that a replica has no batch of a number, nor any after it."""

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from threadloader import _torch
-from threadloader.dropping import when_dropped
+from threadloader.dropping import DROPPED, when_dropped
 from threadloader.rng import drawing_from, here
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args
         return _operators.redirected(function, *args)
     finally:
         here.stream, here.outer, here.samples = before
-        del stream, function, args  # an error keeps this frame
+        stream, function, args = None, DROPPED, ()  # an error keeps this frame
 
 
 @contextmanager

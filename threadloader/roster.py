@@ -6,7 +6,6 @@ one thread at a time: the next epoch's reader begins when the one before has lef
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from threadloader.dropping import Living
@@ -14,8 +13,6 @@ from threadloader.errors import ClosedError
 from threadloader.pool import end_thread_at_exit, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from threadloader.epoch import Epoch
     from threadloader.opening import Opening
     from threadloader.pool import Crew
@@ -89,31 +86,37 @@ class Roster:
             self._crews[crew] = None
 
     @property
+    def staff(self) -> Staff | None:
+        """The threads that are kept for the next epoch, if they were not stopped."""
+        return self._kept
+
+    @property
     def keeps(self) -> bool:
         """Whether there are threads that a next epoch goes on with."""
         return self._kept is not None and not self._kept.stopped
 
-    @contextmanager
-    def hiring(self, *, shared: bool) -> Iterator[None]:
-        """A context that keeps no threads of an epoch that does not come about.
+    def give_up(self, error: BaseException, staff: Staff | None, *, shared: bool) -> None:
+        """Keep no threads of an epoch that does not come about.
 
         Args:
+            error: Why it does not.
+            staff: What it was to have.
             shared: Whether epochs before it go on with the same threads: then they are kept.
         """
-        try:
-            yield
-        except BaseException as error:
-            if not shared:
-                self.dismiss()
-            if isinstance(error, ClosedError):
-                end_thread_at_exit()  # which is what closed its threads
-            raise
+        if not shared:
+            self.dismiss()
+            if staff is not None:
+                staff.stop()
+        if isinstance(error, ClosedError):
+            end_thread_at_exit()  # which is what closed its threads
 
     def dismiss(self) -> None:
         """Let kept threads end after their running jobs: the next epoch has new ones."""
-        staff, self._kept = self._kept, None
+        staff = self._kept
         if staff is not None:
             staff.stop()
+            if self._kept is staff:  # last: after an interrupt the next call stops them
+                self._kept = None
 
     def cancel(self) -> None:
         """End all epochs; waits for nobody."""

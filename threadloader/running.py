@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from threadloader.ring import RingStatistics
     from threadloader.seeds import Seeds
     from threadloader.skipping import Skipped
+    from threadloader.staff import Staff
     from threadloader.stats import Totals
+
+    Before = tuple[Begun | None, Any, Staff | None]
 
 __all__ = ["Running", "Statistics"]
 
@@ -91,11 +94,9 @@ class Running:
         self.window = opening.window
         self._skipped = SkippedSamples()
         self._inline = Worker(0, "the calling thread", self.stats.open())
-        self._collation = self._new_collation(opening)
+        self._collation = self._new_collation(opening, self.ring)
         self._begun: Begun | None = None
         self._dataset: Any = None  # the state of the user's, when that was begun
-        # Both as they were before it, and whether it has new threads.
-        self._before: tuple[Begun | None, Any, bool] = None, None, True
 
     @property
     def is_here(self) -> bool:
@@ -138,13 +139,14 @@ class Running:
         kept = self.roster.kept(opening)
         position.broken_off = kept is not None and not position.lanes
         epoch_seeds = draws.seeds(kept=kept is not None)
-        staff = kept
-        if kept is None and opening.workers:
-            # As torch does a second time with new workers.  Its second start of the sampler would
-            # make the order of one that draws at once depend on whether there are workers.
-            draws.draw_again(opening.dataset)
-            staff = self.roster.hire(opening, epoch_seeds.workers)
-        with self.roster.hiring(shared=kept is not None and not opening.replicates):
+        begun = Begun(position, draws, None if sampler_pass is None else sampler_pass.order)
+        staff, feed, epoch = kept, None, None
+        try:
+            if kept is None and opening.workers:
+                # As torch does a second time with new workers.  Its second start of the sampler
+                # would make the order of one that draws at once depend on there being workers.
+                draws.draw_again(opening.dataset)
+                staff = self.roster.hire(opening, epoch_seeds.workers)
             prepare = None
             if shared_seed is not None:
                 prepare = opening.prepare_pipes(staff, shared_seed, fresh=kept is None)
@@ -167,17 +169,27 @@ class Running:
                 name=self._name,
                 prepare=prepare,
             )
-        self.roster.begun(epoch)
-        self._before = self._begun, self._dataset, kept is None
-        order = None if sampler_pass is None else sampler_pass.order
-        self._begun = Begun(position, draws, order)
-        self._dataset = dataset
+            self.roster.begun(epoch)
+        except BaseException as error:  # Ctrl-C, say
+            if epoch is not None:
+                epoch.cancel()
+            if feed is not None:
+                feed.end()
+            shared = kept is not None and not opening.replicates
+            self.roster.give_up(error, staff, shared=shared)
+            raise
+        self._begun, self._dataset = begun, dataset
         return epoch
 
-    def undo(self) -> None:
-        """Let the epoch that was begun last, and did not come about, be none."""
-        self._begun, self._dataset, fresh = self._before
-        if fresh:
+    @property
+    def before(self) -> Before:
+        """What `undo` is called with, if an epoch that is begun now does not come about."""
+        return self._begun, self._dataset, self.roster.staff
+
+    def undo(self, before: Before) -> None:
+        """Let the epoch that was begun last, and did not come about, be none.  Idempotent."""
+        self._begun, self._dataset, staff = before
+        if self.roster.staff is not staff:
             self.roster.dismiss()
 
     @property
@@ -264,10 +276,10 @@ class Running:
         self.window = opening.window
         memory = opening.device, opening.pinned
         moved = self._memory != memory
-        if moved:
-            self.ring, self._memory = self._new_ring(opening), memory
+        ring = self._new_ring(opening) if moved else self.ring
         if moved or not self._collation.is_made_of(opening.collate_fn, opening.output):
-            self._collation = self._new_collation(opening)
+            collation = self._new_collation(opening, ring)
+            self.ring, self._memory, self._collation = ring, memory, collation
 
     def _new_ring(self, opening: Opening) -> Ring:
         # A consumer holds two batches for a moment: its last, and the one it is just given.
@@ -276,18 +288,19 @@ class Running:
             return Ring(keep)
         return Ring(keep + opening.ahead, opening.device.allocate)
 
-    def _new_collation(self, opening: Opening) -> Collation:
+    @staticmethod
+    def _new_collation(opening: Opening, ring: Ring) -> Collation:
         memory: Callable[[Layout, int], BatchMemory] | None = None
         pin = _torch.pinned if opening.pinned else None
         if opening.device is not None:
-            memory, pin = partial(StagingMemory, self.ring), opening.device.pin
+            memory, pin = partial(StagingMemory, ring), opening.device.pin
         elif opening.pinned and opening.output == "torch":
             memory = PinnedMemory
         return Collation(
             opening.collate_fn,
             output=opening.output,
             batched=opening.batched,
-            ring=self.ring,
+            ring=ring,
             memory=memory,
             pin=pin,
         )

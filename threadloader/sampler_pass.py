@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import weakref
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from threadloader import _torch
@@ -33,7 +34,7 @@ from threadloader.stateful import is_stateful, restore, restore_whole, snapshot,
 from threadloader.ticket import Mark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from threadloader.position import Position
     from threadloader.seeds import Draws
@@ -132,11 +133,11 @@ class KnownOrder:
         """Draw from the process's random state what torch's sampler would, or keep that state."""
         if not self._undecided:
             return
-        self._undecided = False
         if decided_by_seed(self._sampler):
             self._saved = {"seed": draw_seed(None)}
         else:
             self._start = state_of(None)
+        self._undecided = False  # last: Ctrl-C may come up before
 
 
 class KnownPass:
@@ -336,8 +337,20 @@ def open_pass(
         sampler = with_generator(sampler, draws.generator, draws.keyed_generator)
     opened = UserPass(sampler, every, (lane.mark or lane.first) if position.restored else None)
     if lane.first is None and not position.restored:
-        lane.find_first = weakref.WeakMethod(opened.iterating.first)
+        lane.find_first = partial(_finder_of_first, weakref.ref(opened.iterating))
     return opened
+
+
+def _finder_of_first(
+    ref: weakref.ref[_Iterating],
+) -> Callable[[], Mark | None] | None:
+    """Return what finds out what an iterator was like at its beginning, if that still lives.
+
+    Not `weakref.WeakMethod`: its callback is written in Python, so Ctrl-C can come up in it, and
+    is printed and lost there.
+    """
+    iterating = ref()
+    return None if iterating is None else iterating.first
 
 
 def mark_between(sampler: Any, last: Mark | None, *, whole: bool) -> Mark | None:

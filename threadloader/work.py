@@ -264,6 +264,8 @@ def _go_on(
 
 def _refusal(failure: Failure, plan: PlannedBatch, stages: Stages) -> BaseException | None:
     """Return what is raised for a sample that failed; None if it is to be left out."""
+    if not isinstance(failure.error, Exception):
+        return failure.error  # Ctrl-C, behind the last sample perhaps: that row has no index
     try:
         if stages.seed is not None:  # what on_error draws is the sample's, too
             begin_samples(stages.seed, plan.position + failure.row, ())

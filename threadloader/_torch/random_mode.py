@@ -14,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from threadloader._torch.random_ops import on_cpu
+from threadloader.dropping import DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ class OperatorsByMode:
             with _Mode(self._here, self._functions):
                 return function(*args)
         finally:
-            del function, args  # an error keeps this frame
+            function, args = DROPPED, ()  # an error keeps this frame
 
     def stop(self) -> None:
         """Do nothing: without a stream the mode changes nothing."""

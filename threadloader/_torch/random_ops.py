@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from threadloader.dropping import DROPPED
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -84,7 +86,7 @@ class OperatorsByKey:
             return function(*args)
         finally:
             self._include(self._key, before)
-            del function, args  # an error keeps this frame
+            function, args = DROPPED, ()  # an error keeps this frame
 
     def stop(self) -> None:
         """Redirect no operators in the calling thread any more."""
