@@ -132,6 +132,7 @@ def test_no_switch_between_a_dying_view_and_a_take_loses_the_slot() -> None:
 
     def scenario() -> None:
         ring = Ring(keep=1)
+        ring.enter("epoch")
         views: list[Any] = [_deliver(ring)[4:]]
         holders = [Holder()]
         _together(views.clear, lambda: take(ring, holders[0]))
