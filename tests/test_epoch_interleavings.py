@@ -24,6 +24,7 @@ from threadloader import (
     stats,
     work,
 )
+from threadloader.starting import start_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,13 +46,15 @@ class Thread(it.Thread):
 
 @pytest.fixture(autouse=True)
 def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(progress, "Condition", it.Condition)
-    monkeypatch.setattr(ring, "Condition", it.Condition)
+    monkeypatch.setattr(progress, "Lock", it.Lock)
+    monkeypatch.setattr(progress, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
+    monkeypatch.setattr(ring, "Lock", it.Lock)
     monkeypatch.setattr(running, "RLock", it.RLock)
     monkeypatch.setattr(collate, "Lock", it.Lock)
     monkeypatch.setattr(stats, "Lock", it.Lock)
     monkeypatch.setattr(pool, "Lock", it.Lock)
-    monkeypatch.setattr(pool, "Thread", Thread)
+    monkeypatch.setattr(pool, "Joinable", Thread)
+    monkeypatch.setattr(pool, "start_all", start_each)
     monkeypatch.setattr(pool, "current_thread", lambda: None)
     # Looked up within the run, where it is the one written in Python.
     monkeypatch.setattr(pool, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108

@@ -16,6 +16,7 @@ from conftest import PATIENCE
 from threadloader import ClosedError
 from threadloader import pool as pool_module
 from threadloader.pool import Pool
+from threadloader.starting import start_each
 
 if TYPE_CHECKING:
     from threadloader.pool import Job
@@ -55,7 +56,8 @@ class Thread(it.Thread):
 @pytest.fixture(autouse=True)
 def controlled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "Lock", it.Lock)
-    monkeypatch.setattr(pool_module, "Thread", Thread)
+    monkeypatch.setattr(pool_module, "Joinable", Thread)
+    monkeypatch.setattr(pool_module, "start_all", start_each)
     # Looked up within the run, where it is the one written in Python.
     monkeypatch.setattr(pool_module, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
     monkeypatch.setattr(pool_module, "current_thread", lambda: None)

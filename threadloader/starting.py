@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Joinable", "start_all"]
+__all__ = ["Joinable", "start_all", "start_each"]
 
 Outcome: TypeAlias = "SimpleQueue[BaseException | None]"
 
@@ -85,7 +85,7 @@ def start_all(threads: Sequence[Thread], check: Callable[[], None] | None = None
         RuntimeError: A thread can't be started.
     """
     if current_thread() is not main_thread():
-        _start_each(threads, check)
+        start_each(threads, check)
         return
     outcome: Outcome = SimpleQueue()
     context = copy_context()  # since 3.14 a thread may have that of the one that starts it
@@ -105,7 +105,8 @@ def start_all(threads: Sequence[Thread], check: Callable[[], None] | None = None
         del error  # it leads to this frame
 
 
-def _start_each(threads: Sequence[Thread], check: Callable[[], None] | None) -> None:
+def start_each(threads: Sequence[Thread], check: Callable[[], None] | None) -> None:
+    """Start threads as `start_all` does, but in the calling thread."""
     for thread in threads:
         if check is not None:
             check()
@@ -115,7 +116,7 @@ def _start_each(threads: Sequence[Thread], check: Callable[[], None] | None) -> 
 def _start(threads: Sequence[Thread], check: Callable[[], None] | None, outcome: Outcome) -> None:
     error = None
     try:
-        _start_each(threads, check)
+        start_each(threads, check)
     except BaseException as failed:  # noqa: BLE001  # handed to who waits
         error = failed.with_traceback(None)
     # Twice: an interrupt may come up when the first was taken.
