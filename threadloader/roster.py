@@ -38,7 +38,7 @@ class Roster:
         self._name = name
         self._stats = stats
         self._kept: Staff | None = None
-        self._reader: Crew[Any] | None = None  # of the last epoch's plain iterable
+        self._readers: tuple[Crew[Any], ...] = ()  # of a plain iterable, whose end nobody has seen
         self._epochs: Living[Epoch] = Living()
         # The threads whose end nobody has seen, those of dropped iterators, too; as keys, which are
         # added, taken out and copied by single calls, atomic on both builds.
@@ -67,12 +67,13 @@ class Roster:
             # It is read by one thread at a time, and one that waits for its consumer would not end.
             self.cancel()
         # In this order: an epoch that is only about to start its reader sees that it was cancelled.
-        reader = self._reader if shared else None
-        before = () if reader is None else tuple(reader.threads.copy())
+        # Not of the last one alone: one that was cancelled before it began has waited for nobody.
+        readers = [crew for crew in self._readers if not crew.gone] if shared else []
+        before = tuple(thread for crew in readers for thread in crew.threads.copy())
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
         staff = opening.hire(self._name, base_seed, self._stats, before)
         if staff is not None and shared:
-            self._reader = staff.pools[0].crew
+            self._readers = (*readers, staff.pools[0].crew)
         # Unless the user's code, called just now, has begun another epoch.
         if opening.persistent and not self.keeps:
             self._kept = staff
