@@ -608,3 +608,22 @@ def test_a_module_is_copied_and_a_model_in_it_is_shared() -> None:
     assert copied(module).model is module.model
     twin.longest = 3
     assert not hasattr(module, "longest")
+
+
+MISSING = type("Missing", (), {})()
+
+
+def count_missing(batch: list[Any], missing: Any = MISSING) -> int:
+    return sum(value is missing for value in batch)
+
+
+def counting(missing: Any) -> Any:
+    return lambda batch: sum(value is missing for value in batch)
+
+
+@pytest.mark.parametrize(
+    "function", [count_missing, counting(MISSING), functools.partial(count_missing)]
+)
+def test_a_marker_stays_the_same_object(function: Any, spawn: Spawn) -> None:
+    loader: Any = ThreadLoader([MISSING, 1, MISSING, 2], 2, threads=2, collate_fn=function)
+    assert spawn(list, loader).result(PATIENCE) == [1, 1]

@@ -14,8 +14,8 @@ PILLOW = PACKAGE / "datasets" / "decode_pillow.py"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"}
 WAITS = {"wait", "wait_for", "join", "acquire", "sleep"}
-# What weak references, the exit, and devices need.
-OF_THE_PROCESS = {"_watched", "_called_at_exit", "_running", "_streams"}
+# What weak references, the exit, devices and kept memory need.
+OF_THE_PROCESS = {"_watched", "_called_at_exit", "_running", "_streams", "_idle"}
 MUTABLE = {"list", "dict", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter"}
 VAGUE = {"utils", "util", "common", "misc", "helpers", "base", "manager", "core"}
 BOUNDED = {"result", "exception", "wait", "join", "acquire", "poll", "communicate", "run"}

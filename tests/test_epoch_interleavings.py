@@ -48,7 +48,7 @@ class Thread(it.Thread):
 def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(progress, "Lock", it.Lock)
     monkeypatch.setattr(progress, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
-    monkeypatch.setattr(ring, "Lock", it.Lock)
+    monkeypatch.setattr(ring, "RLock", it.RLock)
     monkeypatch.setattr(running, "RLock", it.RLock)
     monkeypatch.setattr(collate, "Lock", it.Lock)
     monkeypatch.setattr(stats, "Lock", it.Lock)

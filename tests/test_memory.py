@@ -188,6 +188,30 @@ def ahead_of(loader_of: Callable[[Any], ThreadLoader[Any]], sizes: list[int]) ->
         return [last[0] - number for number, _ in enumerate(loader)]
 
 
+def test_a_window_that_is_chosen_later_counts_at_once() -> None:
+    depth = PrefetchDepth()
+    rooms = []
+    for prefetch in (4, 64, 2):
+        window = Window.chosen(2, rows=64, whole=False, prefetch=prefetch, factor=None)
+        depth.delivered(MIB)
+        rooms.append(depth.room(window, 1))
+    assert rooms == [4, 64, 2]
+
+
+def test_the_largest_of_the_last_batches_counts() -> None:
+    sizes = [MIB] * 20 + [300 * MIB, *[200 * MIB] * 10, *[MIB] * 6]
+    assert depths(sizes, WINDOW)[20:31] == [3] * 11
+    assert depths([*sizes, *[MIB] * 9], WINDOW)[-1] > 3
+
+
+def test_large_batches_are_made_one_by_one() -> None:
+    depth = PrefetchDepth()
+    depth.delivered(64 << 10)
+    assert depth.pack(WINDOW) == 16
+    depth.delivered(200 << 10)
+    assert depth.pack(WINDOW) == 1
+
+
 def test_few_batches_are_drawn_when_they_become_large(
     spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

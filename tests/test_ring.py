@@ -6,6 +6,7 @@ import copy
 import pickle
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -301,39 +302,76 @@ def test_statistics_tell_what_the_consumer_holds() -> None:
     del roots
 
 
+class Interrupted:
+    """A lock in which, each time that it is taken, something else is done first, once."""
+
+    first: Callable[[], object] | None = None
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def acquire(self, blocking: bool = True) -> bool:  # as a lock's
+        return self._lock.acquire(blocking)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        first, Interrupted.first = Interrupted.first, None
+        if first is not None:
+            first()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Ring:
+    """A ring in whose lock `Interrupted.first` is done, as the collector may do it."""
+    monkeypatch.setattr(ring_module, "RLock", Interrupted)
+    monkeypatch.setattr(Interrupted, "first", None)
+    return Ring(keep=4)
+
+
 def test_a_view_may_die_while_the_ring_is_locked(
-    monkeypatch: pytest.MonkeyPatch, spawn: Callable[..., Future[Any]]
+    interrupted: Ring, spawn: Callable[..., Future[Any]]
 ) -> None:
-    doomed: list[object] = []
-
-    class Garbage:
-        """A lock that collects garbage just after it was taken."""
-
-        def __init__(self) -> None:
-            self._lock = threading.Lock()
-
-        def acquire(self, blocking: bool = True) -> bool:  # as a lock's
-            return self._lock.acquire(blocking)
-
-        def release(self) -> None:
-            self._lock.release()
-
-        def __enter__(self) -> None:
-            self._lock.acquire()
-            doomed.clear()
-
-        def __exit__(self, *error: object) -> None:
-            self._lock.release()
-
-    monkeypatch.setattr(ring_module, "Lock", Garbage)
-    ring = Ring(keep=4)
-
     def die_inside() -> RingStatistics:
         # By the thread that made it: another's death of it would wait for that thread.
-        doomed.append(_deliver(ring))
-        return ring.statistics()
+        doomed = [_deliver(interrupted)]
+        Interrupted.first = doomed.clear
+        return interrupted.statistics()
 
     assert spawn(die_inside).result(PATIENCE).free == 1
+
+
+USES: dict[str, Callable[[Ring], object]] = {
+    "counts": Ring.statistics,
+    "begins an epoch": lambda ring: ring.enter("another"),
+    "ends an epoch": lambda ring: ring.leave("epoch"),
+    "closes": Ring.clear,
+    "takes a slot": lambda ring: _kept(ring, 1),
+    "takes all slots": lambda ring: _kept(ring, 9),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_finalizer_may_use_the_ring_while_it_is_locked(
+    use: Callable[[Ring], object], interrupted: Ring, spawn: Callable[..., Future[Any]]
+) -> None:
+    ring = interrupted
+    ring.enter("epoch")
+    _kept(ring, 3)
+
+    def use_inside() -> list[Slot]:
+        Interrupted.first = partial(use, ring)
+        return _kept(ring, 3)
+
+    slots = spawn(use_inside).result(PATIENCE)
+    assert Interrupted.first is None
+    assert len(set(slots)) == 3
+    assert ring.statistics().filling == 0
 
 
 def test_a_batch_that_dies_in_another_thread_gives_its_slot_back(
@@ -502,7 +540,20 @@ def test_page_locked_memory_serves_no_other_ring(three_slots: Ring) -> None:
     three_slots.leave("epoch")
     locked = Ring(4, lambda nbytes: (memoryview(bytearray(nbytes)), "locked"))
     locked.enter("epoch")
-    assert (three_slots.statistics().free, locked.statistics().free) == (0, 0)
+    assert (three_slots.statistics().free, locked.statistics().free) == (2, 0)
+    _kept(locked, 1)
+    locked.leave("epoch")
+    assert (three_slots.statistics().free, locked.statistics().free) == (2, 1)
+
+
+def test_what_comes_back_to_a_ring_whose_slots_another_has_is_not_kept(three_slots: Ring) -> None:
+    kept = _deliver(three_slots, 3 << 10)
+    three_slots.leave("epoch")
+    another = Ring(keep=4)
+    another.enter("epoch")
+    assert (three_slots.statistics().free, another.statistics().free) == (0, 2)
+    del kept
+    assert three_slots.statistics().free == 0
 
 
 def _memory(root: Any) -> Any:

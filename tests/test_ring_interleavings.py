@@ -25,7 +25,7 @@ class Holder:
 
 @pytest.fixture(autouse=True)
 def controlled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_module, "Lock", it.Lock)
+    monkeypatch.setattr(ring_module, "RLock", it.RLock)
 
 
 def _together(*functions: Callable[[], object]) -> None:

@@ -8,13 +8,10 @@ its own results and its own errors.  The layout is then learned again.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from threadloader import _torch
 from threadloader.filling import Sent
@@ -28,8 +25,6 @@ from threadloader.window import PrefetchDepth
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
     from threadloader.device import Device
     from threadloader.filling import Failed, Filling
@@ -58,7 +53,7 @@ class Collation:
 
     Threads:
         open: planner, or the worker that has read the batch.
-        learn, fitted, fell_back: worker.
+        layout_of, fitted, fell_back: worker.
         layout: any.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
@@ -187,7 +182,7 @@ class _DirectFilling:
         self._whole: Any = _NOTHING  # the batch as one object of no known structure
         self._result: Any = None
         # Whoever comes first lays the batch out, by its own samples; the others wait, some 10 us.
-        # No user code runs meanwhile.
+        # No user code runs meanwhile, but a finalizer, which must not wait for this batch.
         self._deciding = Lock()
         # Setting it is guarded by _deciding while rows are written; it is read and stored whole.
         self._laid_out: tuple[Layout, BatchMemory] | None = None
@@ -209,7 +204,7 @@ class _DirectFilling:
     def leave_out(self, row: int) -> None:
         self._left_out.add(row)
 
-    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:  # noqa: ARG002  # a slot's batch is the default's
+    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:  # noqa: ARG002  # the default's batch
         if self._left_out:
             return self._finish_short()
         if self._whole is _NOTHING and self._write_aside():
@@ -314,7 +309,7 @@ class _DirectFilling:
 class _GroupFilling(ListFilling):
     """Several small batches of array rows, which are made at once and taken one by one.
 
-    Each has memory of its own, so that whoever keeps one keeps no other.
+    Each is copied out as it is taken, so that whoever keeps one keeps no other.
 
     Invariants:
         1. ``_laid_out`` is set at most once, by the holder of ``_deciding``.
@@ -331,34 +326,27 @@ class _GroupFilling(ListFilling):
         self._bounds = (0, *ends)
         self._deciding = Lock()
         # Setting it is guarded by _deciding while rows are written; it is read and stored whole.
-        self._laid_out: tuple[Layout, list[list[NDArray[Any]]]] | None = None
+        self._laid_out: tuple[Layout, BatchMemory] | None = None
 
     def write(self, start: int, stop: int, samples: Any) -> None:
-        """Gather rows, each batch's into its memory; see `Filling`."""
-        if type(samples) is not Rows:
-            super().write(start, stop, samples)
-            return
-        layout, batches = self._laid_out or self._lay_out(samples.source.layout)
-        if not samples.source.fits(layout):
-            super().write(start, stop, samples.listed())
-            return
-        bounds, row = self._bounds, start
-        number = bisect_right(bounds, start) - 1
-        while row < stop:
-            begin, end = bounds[number], bounds[number + 1]
-            arrays, last = batches[number], min(stop, end)
-            if row != begin or last != end:
-                arrays = [array[row - begin : last - begin] for array in arrays]
-            samples.gather(arrays, row - start, last - start)
-            row, number = last, number + 1
+        """Gather rows; see `Filling`."""
+        if type(samples) is Rows:
+            layout, memory = self._laid_out or self._lay_out(samples.source.layout)
+            if samples.write(layout, memory.fields, start, stop):
+                return
+        super().write(start, stop, samples)
 
     def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:
         """Collate, if some rows were no rows of arrays; see `Filling`."""
         if not self._parts:
             return None
         if self._laid_out is not None:
-            self._read_back(*self._laid_out)
-            self._laid_out = None
+            (layout, memory), self._laid_out = self._laid_out, None
+            written = {row for start, part in self._parts.items() for row in _rows_of(start, part)}
+            for row in range(self._bounds[-1]):
+                if row not in written:
+                    self._parts[row] = [layout.read(memory.fields, row)]
+            memory.free()
         return super().finish(collate_fn)
 
     def take(self) -> Callable[[int], Any]:
@@ -366,39 +354,32 @@ class _GroupFilling(ListFilling):
         if self._laid_out is None:
             in_parts: Callable[[int], Any] = super().take()
             return in_parts
-        layout, batches = self._laid_out
-        convert = self._collation.convert
-        return lambda number: layout.batch(list(map(convert, batches[number])))
+        layout, memory = self._laid_out
+        convert, bounds = self._collation.convert, self._bounds
+        leaves = [
+            field.reshape(place.shape)
+            for field, place in zip(memory.fields, layout.places(bounds[-1]), strict=True)
+            if place  # rows of arrays have no text
+        ]
 
-    def _lay_out(self, layout: Layout) -> tuple[Layout, list[list[NDArray[Any]]]]:
+        def batch(number: int) -> Any:
+            rows = slice(bounds[number], bounds[number + 1])
+            return layout.batch([convert(leaf[rows].copy()) for leaf in leaves])
+
+        return batch
+
+    def _lay_out(self, layout: Layout) -> tuple[Layout, BatchMemory]:
         """Lay the batches out, unless another thread did."""
         with self._deciding:
             if self._laid_out is None:
-                batches = []
-                for start, end in pairwise(self._bounds):
-                    places = layout.places(end - start)  # rows of arrays have no text
-                    batches.append(
-                        [np.empty(place.shape, place.dtype) for place in places if place]
-                    )
-                self.nbytes = sum(array.nbytes for array in batches[0])
-                self._laid_out = layout, batches
+                memory = self._collation.memory(layout, self._bounds[-1])
+                self.nbytes = memory.nbytes // (len(self._bounds) - 1)
+                self._laid_out = layout, memory
             return self._laid_out
 
-    def _read_back(self, layout: Layout, batches: list[list[NDArray[Any]]]) -> None:
-        """Turn the rows that were gathered into samples."""
-        listed = {
-            row for start, part in self._parts.items() for row in range(start, start + len(part))
-        }
-        for (start, end), arrays in zip(pairwise(self._bounds), batches, strict=True):
-            places = layout.places(end - start)
-            fields = [
-                array.reshape(place.flat)
-                for array, place in zip(arrays, places, strict=True)
-                if place
-            ]
-            for row in range(start, end):
-                if row not in listed:
-                    self._parts[row] = [layout.read(fields, row - start)]
+
+def _rows_of(start: int, part: Any) -> range:
+    return range(start, start + len(part))
 
 
 def _in_parts(function: Callable[[Any], Any], ends: tuple[int, ...], samples: Any) -> Any:

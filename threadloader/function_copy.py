@@ -140,6 +140,7 @@ class _FunctionCopier(Copier):
                 cell.cell_contents = twin
         twin.__defaults__, twin.__kwdefaults__ = defaults or None, keywords or None
         twin.__qualname__, twin.__module__ = function.__qualname__, function.__module__
+        twin.__doc__ = function.__doc__
         twin.__dict__.update(function.__dict__)
         self._done[id(function)] = function, twin
         return twin
@@ -160,7 +161,8 @@ class _FunctionCopier(Copier):
             return self.copy(value, deep=False)
         if callable(value) or is_dataset(value) or _is_tokenizer(value):
             return self.copy(value, deep=True)
-        return self._owner(value) if hasattr(value, "__dict__") else value
+        # What has nothing on it is compared by identity: a marker for what is missing, say.
+        return self._owner(value) if getattr(value, "__dict__", None) else value
 
     def _leads_away(self, value: Any) -> bool:
         """Whether an object on a method's object is no part of that; see the class."""

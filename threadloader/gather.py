@@ -1,4 +1,4 @@
-"""Array datasets: the rows of a ticket are gathered from each array by one call, into the slot.
+"""Array datasets: the rows of a ticket are gathered from each array by one call.
 
 That a dataset is nothing but arrays is known of exact types only: NumPy arrays, plain CPU tensors,
 torch's ``TensorDataset``, ``Subset`` of one of them, and classes which themselves define, next to
@@ -142,21 +142,6 @@ class Rows:
             return False
         self.source.write(self._places, layout.columns(fields, start, stop))
         return True
-
-    def gather(self, columns: list[NDArray[Any]], first: int, stop: int) -> None:
-        """Gather some rows.
-
-        Args:
-            columns: Written, one a leaf: ``(stop - first, *shape)``.
-            first: The first of the rows.
-            stop: The one after the last.
-        """
-        places = self._places
-        if isinstance(places, slice):
-            part: slice | NDArray[Any] = slice(places.start + first, places.start + stop)
-        else:
-            part = places[first:stop]
-        self.source.write(part, columns)
 
     def listed(self) -> list[Any]:
         """Return the samples."""

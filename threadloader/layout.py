@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DictNode",
+    "Field",
     "Layout",
     "Node",
     "Place",

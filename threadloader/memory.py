@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 
 from threadloader import _torch
+from threadloader.ring import ALIGNMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from numpy.typing import NDArray
 
     from threadloader.device import Device
     from threadloader.layout import Field, Layout, Place
     from threadloader.ring import Ring
 
 __all__ = ["BatchMemory", "LeasedMemory", "PinnedMemory", "StagingMemory"]
-
-ALIGNMENT = 64  # bytes between the starts of leaves in one slot, which the ring aligns alike
 
 # Bytes from which on a leaf takes a slot.  glibc keeps smaller blocks when they are freed; larger
 # ones it may return to the system, and then each page costs a fault when it is touched again.
@@ -69,55 +66,49 @@ class LeasedMemory:
         rows: Samples in it.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_convert",
-        "_own",
-        "_places",
-        "_ring",
-        "_slots",
-        "fields",
-        "nbytes",
-    )
+    __slots__ = ("__weakref__", "_convert", "_made", "_ring", "_slots", "fields", "nbytes")
 
     def __init__(
         self, ring: Ring, convert: Callable[[Any], Any], layout: Layout, rows: int
     ) -> None:
         self._ring = ring
         self._convert = convert
-        self._places = places = layout.places(rows)
+        places = layout.places(rows)
         sizes = [place.nbytes for place in places if place and place.nbytes >= SLOT_NBYTES]
         self._slots = ring.take(sizes, self) if sizes else ()
-        self._own: list[NDArray[Any]] = []  # of the small leaves
+        # For each leaf: its place and its slot; or, of a small one, its array; or its text.
+        self._made: list[Any] = []
         self.fields: list[Field] = []
-        self.nbytes = 0
-        slots = iter(self._slots)
+        self.nbytes = number = 0
         for place in places:
+            made: Any
+            field: Field
             if place is None:
-                self.fields.append([None] * rows)
-                continue
-            self.nbytes += place.nbytes
-            if place.nbytes >= SLOT_NBYTES:
-                self.fields.append(np.ndarray(place.flat, place.dtype, next(slots).memory))
-                continue
-            array: NDArray[Any] = np.empty(place.shape, place.dtype)
-            self._own.append(array)
-            self.fields.append(array.reshape(place.flat))
+                made = field = [None] * rows
+            elif place.nbytes >= SLOT_NBYTES:
+                made = place, self._slots[number]
+                field = np.ndarray(place.flat, place.dtype, self._slots[number].memory)
+                number += 1
+                self.nbytes += place.nbytes
+            else:
+                made = np.empty(place.shape, place.dtype)
+                field = made.reshape(place.flat)
+                self.nbytes += place.nbytes
+            self._made.append(made)
+            self.fields.append(field)
 
     def take(self) -> list[Any]:
         """Return the parts; see `BatchMemory`."""
         parts: list[Any] = []
-        own, slots = iter(self._own), iter(self._slots)
-        for place, field in zip(self._places, self.fields, strict=True):
-            if place is None:
-                parts.append(field)
-                continue
-            if place.nbytes >= SLOT_NBYTES:
-                root = self._ring.lease(next(slots))
-                array: NDArray[Any] = np.ndarray(place.shape, place.dtype, root)
+        for made in self._made:
+            if type(made) is list:
+                parts.append(made)
+            elif type(made) is tuple:
+                place, slot = made
+                root = self._ring.lease(slot)
+                parts.append(self._convert(np.ndarray(place.shape, place.dtype, root)))
             else:
-                array = next(own)
-            parts.append(self._convert(array))
+                parts.append(self._convert(made))
         return parts
 
     def send(self, device: Device) -> NoReturn:
@@ -237,4 +228,5 @@ class StagingMemory:
 
 
 def _aligned(nbytes: int) -> int:
+    """Return where the next leaf starts in a slot, which is aligned itself."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,7 +1,7 @@
 """Several small batches that were made as one, and are returned one by one.
 
 Handing a batch over costs as much as gathering some thousand short rows; so small batches of an
-array dataset are planned, written and taken together, as views of one slot.
+array dataset are planned and written together, and copied out one by one.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ memory, and nobody ever waits for a slot: where none is free, a new one is made.
 
 from __future__ import annotations
 
-import math
 import warnings
 import weakref
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,9 +41,6 @@ SLACK = 2  # a free slot serves leaves down to half its size, so that memory can
 # memory costs its first touch, about 0.2 ms a MiB (test machine, 3.11).  That is little of an epoch
 # whose window takes more than this.
 IDLE_NBYTES = 256 << 20
-# Takes after which a free slot that served none of them is dropped, as a multiple of `keep`: the
-# sizes have changed, or fewer batches are on their way than were.  A choice, not measured.
-UNUSED = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,9 +85,11 @@ class _Note(weakref.ref[Any]):
     nbytes: int
 
 
-# The ring whose epoch ended last, which alone keeps free slots while no epoch goes on: a loader for
-# training and one for validation, in turn, have one window of memory between them.
-_last: weakref.ref[Ring] | None = None  # replaced whole
+# The rings of ordinary memory that keep free slots while no epoch goes on: that whose epoch ended
+# last, alone, so that a loader for training and one for validation, in turn, have one window of
+# memory between them.  Of the process, since memory is; appended to and popped, atomic on both
+# builds.  Page-locked slots stay with their ring: they are dear to make, and torch keeps them, too.
+_idle: deque[weakref.ref[Ring]] = deque()
 
 
 def _allocate(nbytes: int) -> tuple[memoryview[Any], None]:
@@ -111,7 +110,8 @@ class Ring:
     (python/cpython issue 108214).
 
     Args:
-        keep: Batches that free slots are kept for; more are dropped, longest unused first.
+        keep: Batches that free slots are kept for, longest unused dropped first; and how many may
+            begin without a use for one before it is dropped.
         allocate: Returns memory of so many bytes, and what a device copies it by; by default
             ordinary memory.
 
@@ -149,10 +149,10 @@ class Ring:
         # Epochs that go on.  No lock: adding to a set, and discarding, is atomic on both builds.
         self._epochs: set[object] = set()
         self._idle_nbytes = IDLE_NBYTES  # stored and loaded whole, on both builds
-        self._lock = Lock()
+        # Re-entrant: a finalizer that comes up inside may end an epoch, begin one, or count.
+        self._lock = RLock()
         # All below: guarded by _lock.
         self._free: deque[tuple[int, Slot]] = deque()  # and the take before; longest unused first
-        self._free_nbytes = 0
         self._leases: dict[Slot, _Lease] = {}
         self._notes: list[_Note] = []  # of what was delivered, and is leased no more
         self._takes = 0
@@ -168,28 +168,20 @@ class Ring:
         """
         self._epochs.add(epoch)
         self._idle_nbytes = IDLE_NBYTES
-        self._notes = [note for note in self._notes if note() is not None]
-        last = None if _last is None else _last()
-        if last is None or last is self:
+        if self._allocate is not _allocate:
             return
-        slots = last._give()  # noqa: SLF001  # another of this class
-        if last._allocate is self._allocate:  # noqa: SLF001  # or it is memory of another kind
-            with self._lock:
-                for slot in slots:
-                    self._put_free(slot)
+        taken = _take_over(self, 0)
+        self._free.extend([(self._takes, slot) for slot in taken])  # atomic on both builds
 
     def leave(self, epoch: object) -> None:
         """Keep few free slots after the end of an epoch, unless another goes on.  Idempotent."""
-        global _last  # noqa: PLW0603  # of the process, since memory is
-        self._epochs.discard(epoch)
-        if self._epochs:
-            return
-        self._settle()
-        last = None if _last is None else _last()
-        if last is not self:
-            if last is not None:
-                last._give()  # noqa: SLF001  # another of this class
-            _last = weakref.ref(self)
+        if epoch in self._epochs:
+            self._epochs.discard(epoch)
+            if not self._epochs and self._allocate is _allocate:
+                _idle.append(weakref.ref(self))
+                _take_over(self, 1)
+        if not self._epochs:
+            self._settle()
 
     def clear(self) -> None:
         """Keep no free slot: what comes back is dropped, until an epoch begins."""
@@ -213,14 +205,12 @@ class Ring:
             self._takes += 1
             self._per_batch = len(sizes)
             self._drain(dropped)
-            for nbytes in sizes:
-                slot = self._best_free(nbytes)
-                self._made += slot is None
-                slots.append(slot)
+            slots += map(self._best_free, sizes)
         taken = tuple(
             Slot(*self._allocate(_rounded(nbytes))) if slot is None else slot
             for slot, nbytes in zip(slots, sizes, strict=True)
         )
+        self._made += slots.count(None)  # a race loses one of many, which no decision rests on
         self._bind(taken, holder, delivered=False)
         return taken
 
@@ -284,7 +274,7 @@ class Ring:
         dropped: list[Slot] = []
         with self._lock:
             self._drain(dropped)
-            made, free, free_nbytes = self._made, len(self._free), self._free_nbytes
+            made, free, free_nbytes = self._made, len(self._free), self._free_nbytes()
             leases, notes = list(self._leases.items()), self._notes
         delivered = [slot.nbytes for slot, lease in leases if lease.delivered]
         let_go = [note.nbytes for note in notes if note() is not None]
@@ -313,10 +303,10 @@ class Ring:
         try:
             if self._epochs or not _try(self._lock, locked):
                 return []
-            slots = [slot for _, slot in self._free]
+            self._idle_nbytes = 0  # until an epoch begins
             emptied: deque[tuple[int, Slot]] = deque()
-            self._free, self._free_nbytes = emptied, 0
-            return slots
+            free, self._free = self._free, emptied
+            return [slot for _, slot in free]
         finally:
             if locked and locked[0]:
                 self._lock.release()
@@ -343,7 +333,7 @@ class Ring:
         Args:
             dropped: Gets the slots.
         """
-        room = self._idle_nbytes - self._free_nbytes
+        room = self._idle_nbytes - self._free_nbytes()
         for slot, lease in list(self._leases.items()):
             nbytes = slot.nbytes
             if nbytes <= room:
@@ -355,7 +345,7 @@ class Ring:
                 note.nbytes = nbytes
                 self._notes.append(note)
             dropped.append(slot)
-            del self._leases[slot]
+            self._leases.pop(slot, None)
 
     def _drain(self, dropped: list[Slot]) -> None:
         """Move the slots whose leases ended to FREE.  Call with ``_lock`` held.
@@ -369,50 +359,52 @@ class Ring:
                 # An older lease of a slot that has been handed over since counts for nothing.
                 if self._leases.get(slot) is lease:
                     self._come_back(slot)
-            self._returned.popleft()  # last: after an interrupt the next call does the rest
+            # Last: after an interrupt the next call does the rest.  A finalizer may have done it.
+            if self._returned and self._returned[0] is lease:
+                self._returned.popleft()
         self._drop(dropped)
 
     def _come_back(self, slot: Slot) -> None:
         """Move a slot from LEASED to FREE, if it is leased."""
-        entry, nbytes = (self._takes, slot), slot.nbytes
+        entry = self._takes, slot
         if slot in self._leases:
             # From here on nothing is called, but what ends it: see above.
             del self._leases[slot]
-            self._free_nbytes += nbytes
             self._free.append(entry)
 
-    def _put_free(self, slot: Slot) -> None:
-        entry, nbytes = (self._takes, slot), slot.nbytes
-        self._free_nbytes += nbytes
-        self._free.append(entry)
+    def _free_nbytes(self) -> int:
+        return sum(slot.nbytes for _, slot in list(self._free))
 
     def _drop(self, dropped: list[Slot]) -> None:
         """Drop free slots that are too many, or of no use any more, longest unused first."""
-        free = self._free
-        oldest, most = self._takes - UNUSED * self._keep, self._keep * self._per_batch
-        limit = math.inf if self._epochs else self._idle_nbytes
-        while free and (len(free) > most or self._free_nbytes > limit or free[0][0] < oldest):
-            slot = free[0][1]
-            nbytes = slot.nbytes
-            dropped.append(slot)
-            self._free_nbytes -= nbytes
-            free.popleft()
+        while self._has_too_many():
+            with suppress(IndexError):  # a finalizer has taken it meanwhile
+                dropped.append(self._free.popleft()[1])
+
+    def _has_too_many(self) -> bool:
+        free = list(self._free)
+        if not free:
+            return False
+        # None of the last batches needed it: their sizes have changed.
+        if len(free) > self._keep * self._per_batch or free[0][0] < self._takes - self._keep:
+            return True
+        return not self._epochs and self._free_nbytes() > self._idle_nbytes
 
     def _best_free(self, nbytes: int) -> Slot | None:
         """Take the smallest free slot that fits and is not far too large."""
-        best = None
-        # Of slots of one size that which is longest unused, so that only those grow old whose size
-        # nobody needs any more.
-        for entry in self._free:
-            size = entry[1].nbytes
-            if nbytes <= size <= SLACK * nbytes and (best is None or size < best[1].nbytes):
-                best = entry
-        if best is None:
-            return None
-        size = best[1].nbytes
-        self._free_nbytes -= size
-        self._free.remove(best)
-        return best[1]
+        while True:
+            best = None
+            # Of slots of one size that which is longest unused, so that only those grow old whose
+            # size nobody needs any more.
+            for entry in list(self._free):
+                size = entry[1].nbytes
+                if nbytes <= size <= SLACK * nbytes and (best is None or size < best[1].nbytes):
+                    best = entry
+            if best is None:
+                return None
+            with suppress(ValueError):  # a finalizer has taken it meanwhile
+                self._free.remove(best)
+                return best[1]
 
 
 def _try(lock: Any, locked: list[bool]) -> bool:
@@ -427,6 +419,22 @@ def _try(lock: Any, locked: list[bool]) -> bool:
     """
     locked.extend(map(lock.acquire, (False,)))
     return locked[0]
+
+
+def _take_over(ring: Ring, left: int) -> list[Slot]:
+    """Return the free slots of the rings in ``_idle`` but of some; they keep no others then.
+
+    Args:
+        ring: Whose own are left where they are.
+        left: How many rings stay in ``_idle``, those that came last.
+    """
+    slots: list[Slot] = []
+    while len(_idle) > left:
+        with suppress(IndexError):  # another thread was faster
+            other = _idle.popleft()()
+            if other is not None and other is not ring:
+                slots += other._give()  # noqa: SLF001  # of this module
+    return slots
 
 
 def _rounded(nbytes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 __all__ = ["PrefetchDepth", "Window"]
@@ -14,6 +15,7 @@ SMALL_NBYTES = 16 << 20  # bytes that such a window may take
 # indexing the array does, with 4 a third more (CPU time of one thread; bench: gather).
 PACK = 16  # batches
 PACK_NBYTES = 1 << 20  # bytes of them together
+PACKED_NBYTES = 128 << 10  # bytes of one: each is copied out, which is dearer than handing it over
 PACKS = 4  # in a window
 LATE = 16  # batches: the largest of so many that were delivered last tells how many to plan
 LARGE_NBYTES = 1 << 30  # bytes that any window may take, as long as two batches fit
@@ -63,7 +65,7 @@ class Window:
         Args:
             nbytes: Bytes that a batch takes now; 0 if unknown.
         """
-        if not nbytes:
+        if not nbytes or nbytes > PACKED_NBYTES:
             return 1
         most = self.batches // PACKS if self.fixed else PACK
         return max(1, min(most, PACK_NBYTES // nbytes))
@@ -94,18 +96,18 @@ class PrefetchDepth:
         all: consumer.  Epochs of one loader share it; a race loses one observation of many.
     """
 
-    __slots__ = ("_depth", "_largest", "_since")
+    __slots__ = ("_delivered", "_depth", "_largest")
 
     def __init__(self) -> None:
-        self._largest = 0  # bytes
-        self._since = 0  # batches, since one was as large
-        self._depth = 0  # batches; 0 before any was delivered
+        self._delivered: deque[int] = deque(maxlen=LATE)  # bytes of the batches
+        self._largest = 0  # bytes: of those
+        self._depth = 0  # batches; 0 before any was planned
 
     def delivered(self, nbytes: int) -> None:
         """Note the bytes of a batch; 0 if nobody knows them."""
-        self._since += 1
-        if nbytes >= self._largest or (nbytes and self._since >= LATE):
-            self._largest, self._since = nbytes, 0
+        if nbytes:
+            self._delivered.append(nbytes)
+            self._largest = max(self._delivered)
 
     def pack(self, window: Window) -> int:
         """Return how many batches may be made as one."""
@@ -114,5 +116,7 @@ class PrefetchDepth:
     def room(self, window: Window, pack: int) -> int:
         """Return how many batches to plan; see `Window.room`."""
         room = window.room(self._largest, pack)
+        if window.fixed:
+            return room
         self._depth = min(room, self._depth + 1) if self._depth and pack == 1 else room
         return self._depth

@@ -145,7 +145,7 @@ class OpenBatch:
         return self._cutter.left()
 
     def take(self) -> Any:
-        """Return the batch, once it is done without a failure; of several an iterator."""
+        """Return the batch, once it is done without a failure; of several, what gives each."""
         return self.filling.take()
 
     def keep_lowest(self, failure: Failure | None) -> Failure | None:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +31,7 @@ __all__ = ["adopted_device", "empty_pinned", "open_device", "page_locked", "pinn
 
 # A free-threaded torch may crash where threads make tensors at once (pytorch#171992, open): at
 # least no two workers make page-locked ones at once.
-_making = Lock()
+_making = RLock()  # a finalizer of the user's may run inside, and begin an epoch
 
 # One stream for all loaders of the process, by its device: torch has few of a kind, its allocator
 # keeps free memory for each, and copies come one after the other anyway.  Guarded by _making.
