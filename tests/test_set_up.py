@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import weakref
-from threading import Barrier, Condition, Event
+from threading import Barrier, Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +16,7 @@ from threadloader import ClosedError, ThreadLoader
 from threadloader import epoch as epoch_module
 from threadloader import progress as progress_module
 from threadloader import worker as worker_module
+from threadloader.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,12 +89,11 @@ def test_close_wakes_who_waits_for_an_init_fn_that_does_not_end(
 ) -> None:
     waits, gate = Event(), Event()
 
-    class Telling(Condition):
-        def wait_for(self, predicate: Any, timeout: float | None = None) -> Any:
-            waits.set()  # with its lock held: whoever wants to notify comes after
-            return super().wait_for(predicate, timeout)
+    def telling(*how: Any) -> bool:
+        waits.set()  # whoever closes from now on is heard
+        return wait_until(*how)
 
-    monkeypatch.setattr(worker_module, "Condition", Telling)
+    monkeypatch.setattr(worker_module, "wait_until", telling)
     with ThreadLoader(
         [1, 2],
         threads=2,
@@ -118,14 +118,13 @@ def test_the_timeout_is_that_of_init_fn_and_batch_together(
     limits: list[float | None] = []
     init, sample = Event(), Event()
 
-    def telling(opens: Event) -> type[Condition]:
-        class Telling(Condition):
-            def wait_for(self, predicate: Any, timeout: float | None = None) -> Any:
-                limits.append(timeout)
-                opens.set()
-                return super().wait_for(predicate, timeout)
+    def telling(opens: Event) -> Callable[..., bool]:
+        def wait(reached: Any, tokens: Any, timeout: float | None) -> bool:
+            limits.append(timeout)
+            opens.set()
+            return wait_until(reached, tokens, timeout)
 
-        return Telling
+        return wait
 
     class Gated(Numbers):
         def __getitem__(self, index: int) -> int:
@@ -133,8 +132,8 @@ def test_the_timeout_is_that_of_init_fn_and_batch_together(
             return index
 
     clock = itertools.count(step=3)  # three seconds from one look to the next
-    monkeypatch.setattr(worker_module, "Condition", telling(init))
-    monkeypatch.setattr(progress_module, "Condition", telling(sample))
+    monkeypatch.setattr(worker_module, "wait_until", telling(init))
+    monkeypatch.setattr(progress_module, "wait_until", telling(sample))
     monkeypatch.setattr(epoch_module, "perf_counter", lambda: next(clock))
     loader = ThreadLoader(
         Gated(), threads=1, timeout=100, worker_init_fn=lambda _: init.wait(PATIENCE)

@@ -86,8 +86,8 @@ class _Call:
             self._interrupted = True
             self()
 
-    def last(self, _: object) -> None:
-        self()
+    def last(self, reference: object) -> None:
+        self.first(reference)
         if self._interrupted:
             _interrupt_later()
 

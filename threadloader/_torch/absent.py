@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 
+from threadloader.dropping import DROPPED
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
@@ -225,7 +227,10 @@ class NoOperators:
 
     def redirected(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function."""
-        return function(*args)
+        try:
+            return function(*args)
+        finally:
+            function, args = DROPPED, ()  # an error keeps this frame
 
     def stop(self) -> None:
         """Do nothing."""
