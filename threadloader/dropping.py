@@ -70,14 +70,21 @@ class _Call:
         self._interrupted = False
 
     def __call__(self) -> None:
-        if self not in _watched:
-            return
+        claimed: list[Any] = []
         try:
+            # Popped and noted by one call: an interrupt comes before or after, and of threads that
+            # come at once one finds it.
+            claimed.extend(map(_watched.pop, (self,), (None,)))
+            if claimed[0] is None:
+                return
             self._function(*self._args)
-        except Exception:
-            self._forget()
+        except KeyboardInterrupt:
+            if claimed and claimed[0] is not None:
+                _watched[self] = claimed[0]  # to be called again
             raise
-        self._forget()
+        finally:
+            if self not in _watched:
+                _called_at_exit.pop(self, None)
 
     def first(self, _: object) -> None:
         try:
@@ -90,10 +97,6 @@ class _Call:
         self.first(reference)
         if self._interrupted:
             _interrupt_later()
-
-    def _forget(self) -> None:
-        _called_at_exit.pop(self, None)
-        _watched.pop(self, None)
 
 
 class _Marker:
