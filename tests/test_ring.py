@@ -559,3 +559,16 @@ def test_what_comes_back_to_a_ring_whose_slots_another_has_is_not_kept(three_slo
 def _memory(root: Any) -> Any:
     """Return the array whose memory a root shows."""
     return root.base.obj if isinstance(root.base, memoryview) else root.base
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_what_outlives_its_epoch_is_counted_as_long_as_it_lives(
+    in_order: bool, three_slots: Ring
+) -> None:
+    kept = [_deliver(three_slots, 3 << 10) for _ in range(6)]
+    three_slots.leave("epoch")
+    assert three_slots.statistics().leased == 6
+    while kept:
+        del kept[0 if in_order else -1]
+        assert three_slots.statistics().leased == len(kept)
+    three_slots.warn_if_hoarded()

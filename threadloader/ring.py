@@ -154,7 +154,7 @@ class Ring:
         # All below: guarded by _lock.
         self._free: deque[tuple[int, Slot]] = deque()  # and the take before; longest unused first
         self._leases: dict[Slot, _Lease] = {}
-        self._notes: list[_Note] = []  # of what was delivered, and is leased no more
+        self._notes: list[_Note] = []  # of what was delivered, is alive, and is leased no more
         self._takes = 0
         self._per_batch = 1  # slots, of the take before
         self._made = 0
@@ -255,7 +255,7 @@ class Ring:
         dropped: list[Slot] = []
         with self._lock:
             self._drain(dropped)
-            leases, notes = list(self._leases.items()), self._notes
+            leases, notes = list(self._leases.items()), list(self._notes)
         kept = [slot.nbytes for slot, lease in leases if lease.delivered]
         kept += [note.nbytes for note in notes if note() is not None]
         if sum(kept) < HELD_NBYTES:
@@ -275,7 +275,7 @@ class Ring:
         with self._lock:
             self._drain(dropped)
             made, free, free_nbytes = self._made, len(self._free), self._free_nbytes()
-            leases, notes = list(self._leases.items()), self._notes
+            leases, notes = list(self._leases.items()), list(self._notes)
         delivered = [slot.nbytes for slot, lease in leases if lease.delivered]
         let_go = [note.nbytes for note in notes if note() is not None]
         return RingStatistics(
@@ -341,7 +341,7 @@ class Ring:
                 continue
             holder = lease()
             if holder is not None and lease.delivered:
-                note = _Note(holder)
+                note = _Note(holder, self._notes.remove)  # in C; a dead one equals itself alone
                 note.nbytes = nbytes
                 self._notes.append(note)
             dropped.append(slot)
