@@ -317,3 +317,16 @@ def test_two_loaders_in_turn_take_the_memory_of_one(spawn: Spawn) -> None:
 def drain(loader: ThreadLoader[Any]) -> None:
     for _ in loader:
         pass
+
+
+def test_epochs_that_deliver_at_once_may_share_a_depth(spawn: Spawn) -> None:
+    depth = PrefetchDepth()
+
+    def deliver() -> None:
+        for _ in range(5000):
+            depth.delivered(MIB)
+            depth.room(WINDOW, 1)
+
+    for delivering in [spawn(deliver) for _ in range(4)]:
+        delivering.result(PATIENCE)
+    assert depth.room(WINDOW, 1) == 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
 __all__ = ["PrefetchDepth", "Window"]
@@ -99,15 +98,15 @@ class PrefetchDepth:
     __slots__ = ("_delivered", "_depth", "_largest")
 
     def __init__(self) -> None:
-        self._delivered: deque[int] = deque(maxlen=LATE)  # bytes of the batches
+        self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced whole
         self._largest = 0  # bytes: of those
         self._depth = 0  # batches; 0 before any was planned
 
     def delivered(self, nbytes: int) -> None:
         """Note the bytes of a batch; 0 if nobody knows them."""
         if nbytes:
-            self._delivered.append(nbytes)
-            self._largest = max(self._delivered)
+            delivered = *self._delivered[1 - LATE :], nbytes
+            self._delivered, self._largest = delivered, max(delivered)
 
     def pack(self, window: Window) -> int:
         """Return how many batches may be made as one."""
