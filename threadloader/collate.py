@@ -110,16 +110,15 @@ class Collation:
         """
         if not self._batched:
             return SampleFilling(self.function, self.pin)
-        function = self.function
         if ends:
             return _GroupFilling(self, ends)
         if not self.direct or (self._extensible and _torch.is_extended()):
-            return ListFilling(function, self.pin, default=self.direct)
+            return ListFilling(self.function, self.pin, default=self.direct)
         skip = self._skip
         if skip > 0:
             self._skip = skip - 1
-            return ListFilling(function, self.pin, default=True)
-        return _DirectFilling(self, function, rows)
+            return ListFilling(self.function, self.pin, default=True)
+        return _DirectFilling(self, rows)
 
     def layout_of(self, sample: Any) -> Layout | None:
         """Return the layout of a batch that begins with ``sample``; None if it has no exact one."""
@@ -163,7 +162,6 @@ class _DirectFilling:
         "_aside",
         "_collation",
         "_deciding",
-        "_function",
         "_laid_out",
         "_left_out",
         "_result",
@@ -172,9 +170,8 @@ class _DirectFilling:
         "nbytes",
     )
 
-    def __init__(self, collation: Collation, function: Callable[[Any], Any], rows: int) -> None:
+    def __init__(self, collation: Collation, rows: int) -> None:
         self._collation = collation
-        self._function = function
         self._rows = rows
         self.nbytes = 0
         self._aside: dict[int, list[Any]] = {}  # first row -> samples that are not written
@@ -215,7 +212,7 @@ class _DirectFilling:
         self._collation.fell_back(samples)
         self._whole = _NOTHING
         self._result, self.nbytes, failed = collated(
-            self._function, samples, self._collation.pin, default=True
+            self._collation.function, samples, self._collation.pin, default=True
         )
         return failed
 
@@ -233,7 +230,7 @@ class _DirectFilling:
                 return None
             self.let_go()
         self._result, self.nbytes, failed = collated(
-            self._function, samples, self._collation.pin, default=True, rows=rows
+            self._collation.function, samples, self._collation.pin, default=True, rows=rows
         )
         return failed
 
@@ -342,9 +339,9 @@ class _GroupFilling(ListFilling):
             return None
         if self._laid_out is not None:
             (layout, memory), self._laid_out = self._laid_out, None
-            written = {row for start, part in self._parts.items() for row in _rows_of(start, part)}
+            listed = set(self._rows())
             for row in range(self._bounds[-1]):
-                if row not in written:
+                if row not in listed:
                     self._parts[row] = [layout.read(memory.fields, row)]
             memory.free()
         return super().finish(collate_fn)
@@ -376,10 +373,6 @@ class _GroupFilling(ListFilling):
                 self.nbytes = memory.nbytes // (len(self._bounds) - 1)
                 self._laid_out = layout, memory
             return self._laid_out
-
-
-def _rows_of(start: int, part: Any) -> range:
-    return range(start, start + len(part))
 
 
 def _in_parts(function: Callable[[Any], Any], ends: tuple[int, ...], samples: Any) -> Any:

@@ -83,15 +83,17 @@ class ListFilling(_WholeFilling):
             return None
         # One part is passed on as it is: __getitems__ may return any object.
         samples = parts[0] if len(parts) == 1 else [sample for part in parts for sample in part]
-        rows = None
-        if self._left_out:
-            starts = sorted(self._parts)
-            rows = [start + row for start in starts for row in range(len(self._parts[start]))]
+        rows = self._rows() if self._left_out else None
         self._parts.clear()
         self._result, self.nbytes, failed = collated(
             function, samples, self._pin, default=self._default, rows=rows
         )
         return failed
+
+    def _rows(self) -> list[int]:
+        """Return the rows that there are samples for."""
+        starts = sorted(self._parts)
+        return [start + row for start in starts for row in range(len(self._parts[start]))]
 
 
 class SampleFilling(_WholeFilling):
