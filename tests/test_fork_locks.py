@@ -50,11 +50,17 @@ done.set()
 holder.join()
 print(os.waitstatus_to_exitcode(status))
 """
-LOCKS = ["loader._running.planning", "iterator._progress._lock"]
+LOCKS = [
+    "loader._running.planning",
+    "loader._running.ring._lock",
+    "iterator._progress._lock",
+    "next(iter(loader._running.roster._crews))._lock",
+]
 DOES = {
     "ends": "sys.exit(7)",
     "loads": "sys.exit(7 if sum(len(batch) for batch in loader) == 100 else 1)",
     "closes and loads": "loader.close(); sys.exit(len(list(loader)) - 18)",
+    "counts": "sys.exit(7 + loader.statistics().slots.leased)",
     "drops and ends": "del iterator; sys.exit(7)",
     "goes on and ends": """
     from threadloader import ClosedError

@@ -401,10 +401,12 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         Threads of iterators that were dropped are waited for, too; but in a sample of this loader,
         nobody is.  iter() starts afresh.
         """
+        self._live_here()
         self._running.close()
 
     def statistics(self) -> Statistics:
-        """Return what has been counted so far."""
+        """Return what has been counted so far, in this process."""
+        self._live_here()
         return self._running.statistics(self.num_workers)
 
     @property
