@@ -16,7 +16,7 @@ from copies import make as make_copying
 from fake_device import FakeDevice
 from streams import Rows, make
 
-from threadloader import ClosedError, _torch, get_worker_info
+from threadloader import ClosedError, _torch, get_worker_info, process
 from threadloader import copier as copier_module
 from threadloader import pool as pool_module
 from threadloader import staff as staff_module
@@ -383,11 +383,11 @@ def test_a_thread_that_starts_as_the_interpreter_exits_does_nothing(
     monkeypatch: pytest.MonkeyPatch, spawn: Spawn
 ) -> None:
     entered: list[int] = []
-    monkeypatch.setattr(pool_module, "_leaving", False)
+    monkeypatch.setattr(process, "_exiting", False)
 
     class Last(threading.Thread):
         def start(self) -> None:
-            pool_module.begin_exit()
+            monkeypatch.setattr(process, "_exiting", True)
             super().start()
 
     @contextlib.contextmanager

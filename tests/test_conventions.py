@@ -15,7 +15,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"}
 WAITS = {"wait", "wait_for", "join", "acquire", "sleep"}
 # What weak references, the exit, devices and kept memory need.
-OF_THE_PROCESS = {"_watched", "_called_at_exit", "_running", "_streams", "_idle"}
+OF_THE_PROCESS = {"_watched", "_called_at_exit", "_running", "_streams", "_idle", "_at_exit"}
 MUTABLE = {"list", "dict", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter"}
 VAGUE = {"utils", "util", "common", "misc", "helpers", "base", "manager", "core"}
 BOUNDED = {"result", "exception", "wait", "join", "acquire", "poll", "communicate", "run"}

@@ -17,7 +17,7 @@ from copies import Numbers, batches_of, each_crew, make, numbers, outcomes
 from fake_device import FakeDevice, OutOfMemoryError
 
 import threadloader
-from threadloader import DeviceError, ThreadLoader, epoch, pool
+from threadloader import DeviceError, ThreadLoader, epoch, process
 from threadloader.copier import Copier
 
 if TYPE_CHECKING:
@@ -253,17 +253,17 @@ def test_a_thread_that_begins_an_epoch_as_the_exit_begins_ends_without_a_word(
     last: str, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
 ) -> None:
     # As if the main thread had come to the interpreter's exit between two lines of this thread's.
-    monkeypatch.setattr(pool, "_leaving", False)
+    monkeypatch.setattr(process, "_exiting", False)
 
     class Sampler:
         def __iter__(self) -> Iterator[int]:
             if last == "sampler":
-                pool.begin_exit()
+                monkeypatch.setattr(process, "_exiting", True)
             return iter(range(8))
 
     def copier(*arguments: Any, **named: Any) -> Copier:
         if last == "copier":
-            pool.begin_exit()
+            monkeypatch.setattr(process, "_exiting", True)
         return Copier(*arguments, **named)
 
     monkeypatch.setattr(epoch, "Copier", copier)

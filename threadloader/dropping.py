@@ -7,13 +7,14 @@ thread begins or drops an epoch meanwhile (CPython 3.13.15: 6 of 750 runs of a s
 
 from __future__ import annotations
 
-import atexit
 import signal
 import weakref
 from _thread import interrupt_main, start_new_thread
 from queue import SimpleQueue
 from threading import main_thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from threadloader.process import Phase, at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,7 +149,7 @@ class Living(Generic[T]):
         return [living for living in found if living is not None]
 
 
-@atexit.register
+@at_exit(Phase.CALL_FINALIZERS)
 def _end() -> None:
     """Call what is to be called at exit, and nothing after that.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from threadloader.errors import ClosedError
-from threadloader.pool import end_thread_at_exit
+from threadloader.process import end_thread_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

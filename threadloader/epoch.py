@@ -22,7 +22,7 @@ from threadloader.ending import abandon, closed, forked
 from threadloader.errors import ClosedError
 from threadloader.failure import strip_all
 from threadloader.pack import Pack
-from threadloader.pool import end_thread_at_exit
+from threadloader.process import end_thread_at_exit
 from threadloader.progress import Progress
 from threadloader.work import FailedBatch, OpenBatch
 

@@ -35,7 +35,7 @@ from threadloader.arguments import (
 from threadloader.fetch import fetches_whole_batches
 from threadloader.opening import Opening
 from threadloader.order import Pace
-from threadloader.pool import end_thread_at_exit
+from threadloader.process import end_thread_at_exit
 from threadloader.running import Running, Statistics
 from threadloader.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader.seeds import Seeds

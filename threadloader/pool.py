@@ -12,18 +12,17 @@ off inside native code, and torch aborts the process then.
 
 from __future__ import annotations
 
-import atexit
-import os
 import time
 from collections import deque
 from contextlib import ExitStack
 from functools import partial
 from queue import SimpleQueue
-from threading import Lock, current_thread, get_ident, main_thread
+from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from threadloader.dropping import DROPPED, when_dropped
 from threadloader.errors import ClosedError
+from threadloader.process import Phase, at_exit, in_forked_child, is_exiting
 from threadloader.starting import Joinable, start_all
 from threadloader.stopping import Stop, stopped_by
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from threading import Thread
 
-__all__ = ["Crew", "Errand", "Job", "Pool", "Work", "begin_exit", "end_thread_at_exit", "join"]
+__all__ = ["Crew", "Errand", "Job", "Pool", "Work", "join"]
 
 _STOPPED = "the threads have ended; iter(loader) starts new ones"
 _EXITING = "no threads can be started any more: the interpreter exits"
@@ -92,29 +91,17 @@ class Errand(Generic[W]):
 _running: dict[tuple[Crew[Any], int], Thread] = {}
 
 
+@in_forked_child
 def _forget_running() -> None:
     """Start afresh in a forked child: there are no threads."""
     global _running  # noqa: PLW0603  # of the process, and this is a new one
     _running = {}
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_running)
-
-_leaving = False  # whether the interpreter exits; only ever set
-
-
-def begin_exit() -> None:
-    """Let no thread start any more: nobody would wait for it."""
-    global _leaving  # noqa: PLW0603  # there is one interpreter to leave
-    _leaving = True
-
-
-@atexit.register
-def _leave() -> None:
+@at_exit(Phase.END_THREADS)
+def _end_threads() -> None:
     """Stop all threads of all pools, and wait for them, all within their limits."""
-    begin_exit()
-    # In this order: who starts a thread notes it first, and looks then whether this has begun.
+    # Exiting by now: who starts a thread notes it first, and looks then whether it may.
     running = _running.copy()
     for crew in {crew for crew, _ in running}:
         crew.stop()
@@ -123,19 +110,6 @@ def _leave() -> None:
         if thread.is_alive():  # one that comes to life only now sees that it has nothing to do
             deadline = started + crew.exit_seconds
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-def end_thread_at_exit() -> None:
-    """End the calling thread without a word if the interpreter exits.
-
-    What consumes batches then, outside the main thread, is a daemon thread that the user left
-    to its fate: there is nobody to tell, and a traceback on the screen would look like a bug.
-
-    Raises:
-        SystemExit: Ends the thread; `threading` prints nothing for it.
-    """
-    if _leaving and current_thread() is not main_thread():
-        raise SystemExit
 
 
 class Crew(Generic[W]):
@@ -368,8 +342,8 @@ class Pool(Generic[W]):
 
 def _check(crew: Crew[Any]) -> None:
     """Refuse to start a thread that nobody would wait for."""
-    if _leaving or crew.stopping:
-        raise ClosedError(_EXITING if _leaving else _STOPPED)
+    if is_exiting() or crew.stopping:
+        raise ClosedError(_EXITING if is_exiting() else _STOPPED)
 
 
 def join(crews: Iterable[Crew[Any]]) -> None:
@@ -395,7 +369,7 @@ def _run(
     try:
         # Whoever stops a crew, or leaves the interpreter, waits for the threads that were alive by
         # then; any other comes here later, and must do nothing.
-        if crew.stopping or _leaving:
+        if crew.stopping or is_exiting():
             return
         with ExitStack() as life:
             try:

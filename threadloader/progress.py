@@ -5,14 +5,12 @@ Every epoch that goes on is known here, so that all end when the interpreter doe
 
 from __future__ import annotations
 
-import atexit
-import os
 from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 from threadloader.dropping import Living
-from threadloader.pool import begin_exit
+from threadloader.process import Phase, at_exit, in_forked_child
 from threadloader.waiting import Tokens, wait_until
 
 if TYPE_CHECKING:
@@ -39,26 +37,20 @@ class Awaited(Protocol):
         """Note an error, unless a lower row has one; return the one of the two that is not kept."""
 
 
-# Every epoch that may have open batches: the process-wide hook of the interpreter's exit.  It is
-# registered after that of the pool, which is imported above, and so runs before it: first no
-# sample starts, then threads end.
+# Every epoch that may have open batches: the process-wide hook of the interpreter's exit.
 _epochs: Living[Progress] = Living()
 
 
+@in_forked_child
 def _forget_epochs() -> None:
     """Start afresh in a forked child: no epoch of the parent's goes on."""
     global _epochs  # noqa: PLW0603  # of the process, and this is a new one
     _epochs = Living()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_epochs)
-
-
-@atexit.register
+@at_exit(Phase.CANCEL_EPOCHS)
 def _cancel_all() -> None:
     """Cancel every epoch; a consumer that goes on in an exit handler is told that it is closed."""
-    begin_exit()
     for progress in _epochs.all():
         progress.close()
 

@@ -18,7 +18,6 @@ What is pickled or copied meanwhile is what it would be without workers, and has
 
 from __future__ import annotations
 
-import os
 import random
 from contextlib import contextmanager
 from functools import update_wrapper
@@ -30,6 +29,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader.dropping import DROPPED, when_dropped
+from threadloader.process import in_forked_child
 from threadloader.rng import drawing_from, here
 
 if TYPE_CHECKING:
@@ -230,8 +230,7 @@ class _Hooks:
 
 _operators = _torch.teach_random(here)
 _hooks = _Hooks(_redirections())  # made here: in a first epoch they would take 0.5 ms of it
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_hooks.forked)
+in_forked_child(_hooks.forked)
 
 
 def redirect_for(stream: WorkerStream) -> Callable[[], object]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader.dropping import Living
 from threadloader.errors import ClosedError
-from threadloader.pool import end_thread_at_exit, join
+from threadloader.pool import join
+from threadloader.process import end_thread_at_exit
 
 if TYPE_CHECKING:
     from threadloader.epoch import Epoch

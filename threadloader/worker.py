@@ -6,7 +6,6 @@ taught about threads (see `_torch.teach_worker_info`).  Without torch there is o
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from threadloader import _torch
 from threadloader.dropping import DROPPED, Living
 from threadloader.errors import ClosedError
+from threadloader.process import in_forked_child
 from threadloader.started_threads import HandingOn
 from threadloader.waiting import Tokens, wait_until
 
@@ -97,13 +97,11 @@ def _knowing(info: Any, seed: int | None) -> Iterator[None]:
 _handing_on = HandingOn(_known_here)
 
 
+@in_forked_child
 def _forget() -> None:
+    """A process that a worker forks is no worker of ours."""
     _here.info = None
 
-
-if hasattr(os, "register_at_fork"):
-    # A process that a worker forks is no worker of ours.
-    os.register_at_fork(after_in_child=_forget)
 
 if _torch.AVAILABLE:
     _torch.teach_worker_info(_here)

@@ -20,6 +20,7 @@ from torch import Tensor
 from threadloader._torch.capture import ignore_captures
 from threadloader._torch.structures import mapped
 from threadloader.keeping import PageLocked
+from threadloader.process import in_forked_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +37,14 @@ _making = RLock()  # a finalizer of the user's may run inside, and begin an epoc
 # One stream for all loaders of the process, by its device: torch has few of a kind, its allocator
 # keeps free memory for each, and copies come one after the other anyway.  Guarded by _making.
 _streams: dict[torch.device, Any] = {}
+
+
+@in_forked_child
+def _forget() -> None:
+    """Make the lock anew in a forked child: another thread may have held it."""
+    global _making  # noqa: PLW0603  # of the process, and this is a new one
+    _making = RLock()
+
 
 _WITHOUT = "without one: device='cuda' if torch.cuda.is_available() else 'cpu'"
 

@@ -9,10 +9,19 @@ import numpy as np
 import torch
 from torch.utils.data import IterDataPipe, dataloader, graph_settings
 
+from threadloader.process import in_forked_child
+
 __all__ = ["draw_shared_seed", "prepare_pipe", "unwrapped"]
 
 # torch walks through a pipe by a hook on its class, and refuses a second walk meanwhile.
 _walking = Lock()
+
+
+@in_forked_child
+def _forget() -> None:
+    """Make the lock anew in a forked child: another thread may have held it."""
+    global _walking  # noqa: PLW0603  # of the process, and this is a new one
+    _walking = Lock()
 
 
 def _is_pipe(dataset: object) -> bool:

@@ -15,7 +15,6 @@ this, none.
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 from contextlib import suppress
@@ -23,6 +22,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, final
 
 from threadloader.dropping import when_dropped
+from threadloader.process import Phase, at_exit, in_forked_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,12 +205,8 @@ def _drop(key: _Key) -> None:
         opened.pop((key, get_ident()), None)
 
 
-@atexit.register
+@in_forked_child  # where instances of the parent's are not closed; see `_Opened`
+@at_exit(Phase.CLOSE_INSTANCES)
 def close_here() -> None:
     """Close all that the calling thread has, while what closing needs is still there."""
     _here.opened.close_all()
-
-
-if hasattr(os, "register_at_fork"):
-    # In the child instances of the parent's are not closed; see `_Opened`.
-    os.register_at_fork(after_in_child=close_here)
