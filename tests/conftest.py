@@ -22,7 +22,7 @@ from patience import PATIENCE, PAUSE
 
 __all__ = ["PATIENCE", "PAUSE", "TEST_LIMIT"]
 
-from threadloader import memory
+from threadloader._batch import memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

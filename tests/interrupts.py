@@ -31,7 +31,10 @@ if not TORCH:
 import numpy as np
 
 import threadloader
-from threadloader import ThreadLoader, memory, rng, worker
+from threadloader import ThreadLoader
+from threadloader._batch import memory
+from threadloader._rng import streams
+from threadloader._threads import worker_info
 
 if TORCH:
     import torch
@@ -221,7 +224,7 @@ def in_thread(function: Callable[[], Any]) -> Any:
 def outside() -> list[Any]:
     """Return what a loader changes while it loads."""
     patched = [dict(vars(module)) for module in (random, np.random, np.random.mtrand)]
-    return [*patched, type(random._inst), rng.here.stream, worker.pass_seed_here()]  # type: ignore[attr-defined]  # noqa: SLF001
+    return [*patched, type(random._inst), streams.here.stream, worker_info.pass_seed_here()]  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 OUTSIDE = outside()

@@ -16,10 +16,11 @@ from copies import make as make_copying
 from fake_device import FakeDevice
 from streams import Rows, make
 
-from threadloader import ClosedError, _torch, get_worker_info, process
-from threadloader import copier as copier_module
-from threadloader import pool as pool_module
-from threadloader import staff as staff_module
+from threadloader import ClosedError, _torch, get_worker_info
+from threadloader._lifetime import process
+from threadloader._threads import pool as pool_module
+from threadloader._work import copier as copier_module
+from threadloader._work import workers as staff_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

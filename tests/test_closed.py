@@ -12,7 +12,7 @@ from conftest import PATIENCE
 from streams import join_workers, make
 
 from threadloader import ClosedError
-from threadloader import epoch as epoch_module
+from threadloader._epoch import epoch as epoch_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

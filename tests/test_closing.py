@@ -15,7 +15,7 @@ from copies import make as make_copying
 from fake_device import FakeDevice
 from streams import Rows, make
 
-from threadloader.pool import Crew
+from threadloader._threads.pool import Crew
 
 if TYPE_CHECKING:
     from collections.abc import Callable

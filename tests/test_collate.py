@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadloader import ThreadLoader
-from threadloader.collate import MAX_SKIPPED, Collation, Output
-from threadloader.numpy_collate import numpy_collate
-from threadloader.ring import Ring
+from threadloader._batch.collate import MAX_SKIPPED, Collation, Output
+from threadloader._batch.numpy_collate import numpy_collate
+from threadloader._batch.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
-    from threadloader.filling import Filling
+    from threadloader._batch.filling import Filling
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 

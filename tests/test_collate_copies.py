@@ -12,8 +12,8 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import ThreadLoader, get_worker_info
+from threadloader._fetch.function_copy import copy_function
 from threadloader._torch import IterableDataset
-from threadloader.function_copy import copy_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

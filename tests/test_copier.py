@@ -17,15 +17,15 @@ from fake_device import NOT_THERE, FakeDevice, OutOfMemoryError
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from threadloader.collate import Collation
-from threadloader.copier import Copier
-from threadloader.failure import Failure
-from threadloader.memory import StagingMemory
-from threadloader.order import Pace
-from threadloader.progress import Progress
-from threadloader.ring import Ring
-from threadloader.ticket import PlannedBatch
-from threadloader.work import OpenBatch, Stages
+from threadloader._batch.collate import Collation
+from threadloader._batch.memory import StagingMemory
+from threadloader._batch.ring import Ring
+from threadloader._fetch.failure import Failure
+from threadloader._order.planner import Pace
+from threadloader._order.tickets import PlannedBatch
+from threadloader._work.copier import Copier
+from threadloader._work.open_batch import OpenBatch, Stages
+from threadloader._work.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

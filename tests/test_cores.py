@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from threadloader.cores import default_threads, usable_cores
+from threadloader._threads.cores import default_threads, usable_cores
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -191,7 +191,7 @@ def test_a_group_whose_name_is_not_utf8_is_no_error(machine: Machine) -> None:
 def test_the_ranks_on_a_host_share_its_cores(
     monkeypatch: pytest.MonkeyPatch, ranks: str, threads: int
 ) -> None:
-    monkeypatch.setattr("threadloader.cores.usable_cores", lambda: 16)
+    monkeypatch.setattr("threadloader._threads.cores.usable_cores", lambda: 16)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     assert default_threads() == threads
 
@@ -199,7 +199,7 @@ def test_the_ranks_on_a_host_share_its_cores(
 def test_without_a_launcher_every_usable_core_has_a_thread(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("threadloader.cores.usable_cores", machine.cores)
+    monkeypatch.setattr("threadloader._threads.cores.usable_cores", machine.cores)
     machine.belongs_to("0::/job")
     machine.v2("job", "250000 100000")
     assert default_threads() == 3

@@ -17,7 +17,7 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import ThreadLoader
-from threadloader.dataset_copy import copy_dataset
+from threadloader._fetch.dataset_copy import copy_dataset
 
 if TYPE_CHECKING:
     import io

@@ -17,8 +17,10 @@ from copies import Numbers, batches_of, each_crew, make, numbers, outcomes
 from fake_device import FakeDevice, OutOfMemoryError
 
 import threadloader
-from threadloader import DeviceError, ThreadLoader, epoch, process
-from threadloader.copier import Copier
+from threadloader import DeviceError, ThreadLoader
+from threadloader._epoch import epoch
+from threadloader._lifetime import process
+from threadloader._work.copier import Copier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -200,7 +202,9 @@ sys.modules["torch"] = None
 sys.path.insert(0, {tests!r})
 import numpy as np
 from fake_device import FakeDevice
-from threadloader import ClosedError, ThreadLoader, copier, pool
+from threadloader import ClosedError, ThreadLoader
+from threadloader._work import copier
+from threadloader._threads import pool
 
 device = FakeDevice()
 loader = ThreadLoader(range(100), 4, threads=2, device=device, prefetch=2, output="numpy")

@@ -9,7 +9,7 @@ from threading import Barrier, Thread
 
 from conftest import PATIENCE
 
-from threadloader.dropping import Living, _watched, when_dropped
+from threadloader._lifetime.dropping import Living, _watched, when_dropped
 
 
 class Thing:
@@ -89,7 +89,7 @@ def test_of_threads_that_call_at_once_one_does() -> None:
 
 def test_it_is_not_called_at_the_interpreters_exit() -> None:
     script = (
-        "from threadloader.dropping import when_dropped\n"
+        "from threadloader._lifetime.dropping import when_dropped\n"
         "class Thing: pass\n"
         "thing = Thing()\n"
         "call = when_dropped(thing, print, 'called')\n"
@@ -100,7 +100,7 @@ def test_it_is_not_called_at_the_interpreters_exit() -> None:
 
 def test_it_is_called_once_at_exit_where_that_is_asked_for() -> None:
     script = (
-        "from threadloader.dropping import when_dropped\n"
+        "from threadloader._lifetime.dropping import when_dropped\n"
         "class Thing: pass\n"
         "gone, called, kept = Thing(), Thing(), Thing()\n"
         "when_dropped(gone, print, 'gone', at_exit=True)\n"

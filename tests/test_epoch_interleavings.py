@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import PATIENCE
 
-from threadloader import (
-    ClosedError,
-    ThreadLoader,
-    collate,
-    epoch,
-    pool,
-    progress,
-    ring,
-    roster,
-    running,
-    stats,
-    work,
-)
-from threadloader.starting import start_each
+from threadloader import ClosedError, ThreadLoader
+from threadloader._batch import collate, ring
+from threadloader._epoch import epoch
+from threadloader._session import kept_workers, session
+from threadloader._threads import pool
+from threadloader._threads.starting import start_each
+from threadloader._work import counters, open_batch, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,9 +42,9 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(progress, "Lock", it.Lock)
     monkeypatch.setattr(progress, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
     monkeypatch.setattr(ring, "RLock", it.RLock)
-    monkeypatch.setattr(running, "RLock", it.RLock)
+    monkeypatch.setattr(session, "RLock", it.RLock)
     monkeypatch.setattr(collate, "Lock", it.Lock)
-    monkeypatch.setattr(stats, "Lock", it.Lock)
+    monkeypatch.setattr(counters, "Lock", it.Lock)
     monkeypatch.setattr(pool, "Lock", it.Lock)
     monkeypatch.setattr(pool, "Joinable", Thread)
     monkeypatch.setattr(pool, "start_all", start_each)
@@ -59,7 +52,7 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Looked up within the run, where it is the one written in Python.
     monkeypatch.setattr(pool, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
     # A second a look, so that tickets have one row and every schedule can be repeated.
-    for module in (epoch, work):
+    for module in (epoch, open_batch):
         monkeypatch.setattr(module, "perf_counter", itertools.count(1.0).__next__)
     # The collector would finalise an iterator in the midst of the scheduler.
     gc.disable()
@@ -98,7 +91,17 @@ def _error_of(batches: Iterator[Any]) -> tuple[type[Exception], object]:
 
 SWITCHED = [
     module.__file__
-    for module in (collate, epoch, pool, progress, ring, roster, running, stats, work)
+    for module in (
+        collate,
+        epoch,
+        pool,
+        progress,
+        ring,
+        kept_workers,
+        session,
+        counters,
+        open_batch,
+    )
 ]
 
 

@@ -22,7 +22,7 @@ import pytest
 from conftest import PATIENCE
 
 import threadloader
-from threadloader.pool import EXIT_SECONDS
+from threadloader._threads.pool import EXIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,8 @@ PREAMBLE = """
 import sys, threading, time
 {hide}
 import numpy as np
-from threadloader import ThreadLoader, memory
+from threadloader import ThreadLoader
+from threadloader._batch import memory
 
 memory.SLOT_NBYTES = 1  # small leaves take slots, too
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from threadloader.collate import Collation
-from threadloader.feed import SamplerFeed, StreamFeed, open_stream
-from threadloader.fetch import Fetcher
-from threadloader.order import Pace, Planner
-from threadloader.position import Lane, Position
-from threadloader.progress import Progress
-from threadloader.ring import Ring
-from threadloader.sampler_pass import UserPass
-from threadloader.samplers import BatchSampler
-from threadloader.stats import Stats
-from threadloader.stream import Given, Source, StreamBatch
-from threadloader.work import Stages, Worker
+from threadloader._batch.collate import Collation
+from threadloader._batch.ring import Ring
+from threadloader._epoch.feed import SamplerFeed, StreamFeed, open_stream
+from threadloader._fetch.fetcher import Fetcher
+from threadloader._order.planner import Pace, Planner
+from threadloader._order.sampler_pass import UserPass
+from threadloader._order.samplers import BatchSampler
+from threadloader._resume.position import Lane, Position
+from threadloader._work.counters import Stats
+from threadloader._work.open_batch import Stages, Worker
+from threadloader._work.progress import Progress
+from threadloader._work.reading import Given, Source, StreamBatch
 
 
 def position_of(sources: list[Source]) -> Position:

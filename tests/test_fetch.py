@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from threadloader.fetch import Fetcher, fetches_whole_batches
-from threadloader.ticket import PlannedBatch, Ticket
+from threadloader._fetch.fetcher import Fetcher, fetches_whole_batches
+from threadloader._order.tickets import PlannedBatch, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Callable

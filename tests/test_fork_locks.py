@@ -26,7 +26,9 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has 
 SCRIPT = """
 import os, signal, sys, threading
 sys.modules["torch"] = None
-from threadloader import ThreadLoader, pool, progress
+from threadloader import ThreadLoader
+from threadloader._threads import pool
+from threadloader._work import progress
 
 loader = ThreadLoader(range(100), 4, threads=2, prefetch=2, persistent_workers={persistent})
 iterator = iter(loader)

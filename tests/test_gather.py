@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 from resuming import after, state_after
 
 from threadloader import ThreadLoader, get_worker_info
+from threadloader._order.samplers import (
+    BatchSampler,
+    KeyedSampler,
+    RandomSampler,
+    SequentialSampler,
+)
 from threadloader.datasets import ArrayDataset
-from threadloader.samplers import BatchSampler, KeyedSampler, RandomSampler, SequentialSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,9 +22,9 @@ import pytest
 from conftest import PATIENCE
 
 import threadloader
-from threadloader.dropping import Living, when_dropped
-from threadloader.position import Lane
-from threadloader.starting import Joinable, start_all
+from threadloader._lifetime.dropping import Living, when_dropped
+from threadloader._resume.position import Lane
+from threadloader._threads.starting import Joinable, start_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

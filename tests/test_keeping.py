@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from conftest import PATIENCE
 
-from threadloader.keeping import PageLocked
+from threadloader._lifetime.keeping import PageLocked
 
 # Whoever frees the memory ends the process, as in C++.
 HEAD = """
 import ctypes, os
-from threadloader.keeping import PageLocked, keep
+from threadloader._lifetime.keeping import PageLocked, keep
 
 new = ctypes.pythonapi.PyCapsule_New
 new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]

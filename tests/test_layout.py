@@ -20,11 +20,11 @@ from conformance.samples import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadloader.inference import infer
-from threadloader.numpy_collate import numpy_collate
+from threadloader._batch.numpy_collate import numpy_collate
+from threadloader._layout.inference import infer
 
 if TYPE_CHECKING:
-    from threadloader.layout import Layout
+    from threadloader._layout.layout import Layout
 
 LARGE = Branch("tuple", PLAIN)  # a tree of every leaf at once
 plain_trees = trees(PLAIN, DIRECT_KINDS)

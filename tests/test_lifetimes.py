@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from conftest import PATIENCE
 
-from threadloader import ThreadLoader, order
+from threadloader import ThreadLoader
+from threadloader._order import planner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -513,7 +514,7 @@ def test_threads_that_iterate_one_loader_at_once_do_not_disturb_each_other(
 @pytest.fixture
 def one_row_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each row be a ticket, so that rows before a late one are written."""
-    monkeypatch.setattr(order, "TICKET_SECONDS", 0.0)
+    monkeypatch.setattr(planner, "TICKET_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("one_row_tickets")

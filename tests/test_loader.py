@@ -418,7 +418,7 @@ def test_a_default_window_has_work_for_all_threads(threads: int, batch_size: int
 def test_large_batches_shrink_the_default_window_alone(
     prefetch: int | None, drawn: int, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
 ) -> None:
-    monkeypatch.setattr("threadloader.window.LARGE_NBYTES", 1000)
+    monkeypatch.setattr("threadloader._order.window.LARGE_NBYTES", 1000)
     sampler = Counted([[index] for index in range(6)])
     with ThreadLoader(
         [np.zeros(400)] * 6, batch_sampler=sampler, threads=1, prefetch=prefetch

@@ -13,10 +13,10 @@ from conftest import PATIENCE
 from fake_device import FakeDevice
 
 from threadloader import ThreadLoader
-from threadloader import ring as ring_module
-from threadloader import window as window_module
+from threadloader._batch import ring as ring_module
+from threadloader._order import window as window_module
+from threadloader._order.window import PrefetchDepth, Window
 from threadloader.datasets import ArrayDataset
-from threadloader.window import PrefetchDepth, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable

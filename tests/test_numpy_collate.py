@@ -14,7 +14,7 @@ from conformance.samples import ARRAYS, BEYOND, ODD, PLAIN, samples, trees
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadloader.numpy_collate import numpy_collate, numpy_convert
+from threadloader._batch.numpy_collate import numpy_collate, numpy_convert
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 

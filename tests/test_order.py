@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadloader import ThreadLoader
-from threadloader.order import Pace, Planner, TicketCutter
-from threadloader.position import Lane
-from threadloader.sampler_pass import UserPass
-from threadloader.samplers import BatchSampler, RandomSampler, SequentialSampler
-from threadloader.ticket import PlannedBatch, Ticket
+from threadloader._order.planner import Pace, Planner, TicketCutter
+from threadloader._order.sampler_pass import UserPass
+from threadloader._order.samplers import BatchSampler, RandomSampler, SequentialSampler
+from threadloader._order.tickets import PlannedBatch, Ticket
+from threadloader._resume.position import Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,13 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from threadloader.order import Pace, Planner, TicketCutter
-from threadloader.position import Lane
-from threadloader.sampler_pass import UserPass
-from threadloader.samplers import BatchSampler
+from threadloader._order.planner import Pace, Planner, TicketCutter
+from threadloader._order.sampler_pass import UserPass
+from threadloader._order.samplers import BatchSampler
+from threadloader._resume.position import Lane
 
 if TYPE_CHECKING:
-    from threadloader.ticket import PlannedBatch
+    from threadloader._order.tickets import PlannedBatch
 
 THREADS = 3
 

@@ -11,9 +11,9 @@ from conftest import PATIENCE
 from resuming import as_json
 
 from threadloader import ClosedError, ThreadLoader
+from threadloader._layout.layout import Layout
+from threadloader._order.samplers import BatchSampler
 from threadloader.datasets import ArrayDataset
-from threadloader.layout import Layout
-from threadloader.samplers import BatchSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,15 +13,15 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import ClosedError
-from threadloader import pool as pool_module
-from threadloader.pool import Pool
-from threadloader.starting import Joinable
+from threadloader._threads import pool as pool_module
+from threadloader._threads.pool import Pool
+from threadloader._threads.starting import Joinable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from threadloader.pool import Job
+    from threadloader._threads.pool import Job
 
 
 class Jobs:

@@ -14,12 +14,12 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import ClosedError
-from threadloader import pool as pool_module
-from threadloader.pool import Pool
-from threadloader.starting import start_each
+from threadloader._threads import pool as pool_module
+from threadloader._threads.pool import Pool
+from threadloader._threads.starting import start_each
 
 if TYPE_CHECKING:
-    from threadloader.pool import Job
+    from threadloader._threads.pool import Job
 
 it = pytest.importorskip("interleave_test", reason="needs Python 3.12")
 

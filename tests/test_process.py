@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Spawn = Callable[..., Future[tuple[int, str, str]]]
 
-OWNERS = ["progress", "pool", "datasets.per_thread", "dropping"]
+OWNERS = ["_work.progress", "_threads.pool", "_threads.per_thread", "_lifetime.dropping"]
 
 
 def run(script: str) -> tuple[int, str, str]:
@@ -45,7 +45,7 @@ def test_the_exit_goes_through_its_phases_whatever_is_imported_first(
 import sys
 sys.modules["torch"] = None
 {imports}
-from threadloader import process
+from threadloader._lifetime import process
 
 def told(phase, function):
     return lambda: (print(phase.name, function.__module__, process.is_exiting()), function())
@@ -57,10 +57,10 @@ for phase, function in process._at_exit.items():
     code, output, errors = spawn(run, script).result(3 * PATIENCE)
     assert (code, errors) == (0, "")
     assert output.splitlines() == [
-        "CANCEL_EPOCHS threadloader.progress True",
-        "END_THREADS threadloader.pool True",
-        "CLOSE_INSTANCES threadloader.datasets.per_thread True",
-        "CALL_FINALIZERS threadloader.dropping True",
+        "CANCEL_EPOCHS threadloader._work.progress True",
+        "END_THREADS threadloader._threads.pool True",
+        "CLOSE_INSTANCES threadloader._threads.per_thread True",
+        "CALL_FINALIZERS threadloader._lifetime.dropping True",
     ]
 
 
@@ -68,9 +68,10 @@ SCRIPT = """
 import sys
 sys.modules["torch"] = None
 import numpy as np
-from threadloader import ThreadLoader, process
+from threadloader import ThreadLoader
+from threadloader._lifetime import process
 from threadloader.datasets import PerThread
-from threadloader.dropping import when_dropped
+from threadloader._lifetime.dropping import when_dropped
 
 class Here:
     def close(self):

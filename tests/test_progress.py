@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from threadloader.collate import Collation
-from threadloader.failure import Failure
-from threadloader.order import Pace
-from threadloader.progress import Progress
-from threadloader.ring import Ring
-from threadloader.ticket import PlannedBatch
-from threadloader.work import OpenBatch, Stages
+from threadloader._batch.collate import Collation
+from threadloader._batch.ring import Ring
+from threadloader._fetch.failure import Failure
+from threadloader._order.planner import Pace
+from threadloader._order.tickets import PlannedBatch
+from threadloader._work.open_batch import OpenBatch, Stages
+from threadloader._work.progress import Progress
 
 
 def test_until_a_batch_is_done_threads_share_one_and_then_those_that_are_open() -> None:

@@ -22,7 +22,7 @@ from conftest import PATIENCE, PAUSE
 from streams import join_workers
 
 from threadloader import ThreadLoader, get_worker_info
-from threadloader.rng import sample_seed
+from threadloader._rng.streams import sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

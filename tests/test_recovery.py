@@ -15,8 +15,8 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import ClosedError, ThreadLoader
-from threadloader import pool as pool_module
-from threadloader import ring as ring_module
+from threadloader._batch import ring as ring_module
+from threadloader._threads import pool as pool_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

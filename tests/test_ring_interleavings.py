@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from conftest import PATIENCE
 
-from threadloader import ring as ring_module
-from threadloader.ring import Ring, Slot
+from threadloader._batch import ring as ring_module
+from threadloader._batch.ring import Ring, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable

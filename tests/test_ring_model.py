@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from threadloader.ring import Ring, Slot
+from threadloader._batch.ring import Ring, Slot
 
 KEEP = 3
 SIZES = st.sampled_from([1, 64, 100, 1000, 5000, 6000, 24_000, 30_000])

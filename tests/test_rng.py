@@ -13,7 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadloader import ThreadLoader
-from threadloader.rng import SampleStream, WorkerStream, epoch_seed, sample_rng, sample_seed
+from threadloader._rng.streams import (
+    SampleStream,
+    WorkerStream,
+    epoch_seed,
+    sample_rng,
+    sample_seed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

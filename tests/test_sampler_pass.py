@@ -13,18 +13,18 @@ from conftest import PATIENCE
 from resuming import after, state_after
 
 from threadloader import StateError, ThreadLoader
-from threadloader.position import Lane, Position
-from threadloader.sampler_pass import KnownPass, UserPass, open_pass
-from threadloader.samplers import (
+from threadloader._order.sampler_pass import KnownPass, UserPass, open_pass
+from threadloader._order.samplers import (
     BatchSampler,
     KeyedSampler,
     RandomSampler,
     SequentialSampler,
     starting_at,
 )
-from threadloader.seeds import Seeds
-from threadloader.stateful import restore_whole
-from threadloader.ticket import Mark
+from threadloader._resume.checkpoint import Checkpoint
+from threadloader._resume.position import Lane, Position
+from threadloader._resume.stateful import restore_whole
+from threadloader._rng.seeds import Seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def test_what_is_left_out_of_a_known_order_is_not_computed(kind: Any) -> None:
 
 def test_a_lane_counts_what_was_delivered_without_a_gap() -> None:
     lane = Lane()
-    marks = [Mark(number + 1, 0, {"sampler": number}) for number in range(4)]
+    marks = [Checkpoint(number + 1, 0, {"sampler": number}) for number in range(4)]
     for number, batches, ahead in [(1, 0, [1]), (3, 0, [1, 3]), (0, 2, [3]), (2, 4, [])]:
         lane.delivered(number, marks[number])
         assert (lane.batches, sorted(lane.ahead)) == (batches, ahead)
@@ -96,9 +96,9 @@ def test_a_lane_counts_what_was_delivered_without_a_gap() -> None:
         Lane(5),
         Lane(5, total=5),
         Lane(5, check=(4, 77), length=9),
-        Lane(5, mark=Mark(3, 9, {"sampler": {"at": [1]}})),
-        Lane(5, mark=Mark(5, 9, {"self": 3}, ended=True)),
-        Lane(0, first=Mark(0, 0, {"sampler": 3}, whole=True)),
+        Lane(5, mark=Checkpoint(3, 9, {"sampler": {"at": [1]}})),
+        Lane(5, mark=Checkpoint(5, 9, {"self": 3}, ended=True)),
+        Lane(0, first=Checkpoint(0, 0, {"sampler": 3}, whole=True)),
         Lane(5, ahead={7: None, 9: None}),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_lane_goes_through_json(lane: Lane) -> None:
 
 def test_a_lane_s_state_is_its_own() -> None:
     at = [1]
-    state = Lane(1, mark=Mark(1, 1, {"sampler": at})).state()
+    state = Lane(1, mark=Checkpoint(1, 1, {"sampler": at})).state()
     at.append(2)
     assert state["mark"]["states"] == {"sampler": [1]}
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from streams import each_output
 
 from threadloader import ThreadLoader
-from threadloader.rng import sample_seed
+from threadloader._rng.streams import sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,10 +13,10 @@ from conftest import PATIENCE
 from streams import join_workers
 
 from threadloader import ClosedError, ThreadLoader
-from threadloader import epoch as epoch_module
-from threadloader import progress as progress_module
-from threadloader import worker as worker_module
-from threadloader.waiting import wait_until
+from threadloader._epoch import epoch as epoch_module
+from threadloader._threads import worker_info as worker_module
+from threadloader._threads.waiting import wait_until
+from threadloader._work import progress as progress_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable

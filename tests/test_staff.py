@@ -10,10 +10,10 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import get_worker_info
+from threadloader._work.counters import Stats
+from threadloader._work.progress import Progress
+from threadloader._work.workers import Job, Staff, hire, hire_readers, hire_transformers
 from threadloader.errors import ClosedError
-from threadloader.progress import Progress
-from threadloader.staff import Job, Staff, hire, hire_readers, hire_transformers
-from threadloader.stats import Stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,8 +19,8 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import ThreadLoader, get_worker_info
+from threadloader._threads.worker_info import pass_seed_here
 from threadloader._torch import IterableDataset
-from threadloader.worker import pass_seed_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import PATIENCE
 
-from threadloader.stats import Counters, Stats, Totals
+from threadloader._work.counters import Counters, Stats, Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,13 +31,13 @@ from streams import (
 
 import threadloader
 from threadloader import ThreadLoader
-from threadloader.collate import Collation
-from threadloader.order import Pace
-from threadloader.progress import Progress
-from threadloader.ring import Ring
-from threadloader.stream import Given, Reading, Source, StreamBatch
-from threadloader.ticket import PlannedBatch, Ticket
-from threadloader.work import Stages
+from threadloader._batch.collate import Collation
+from threadloader._batch.ring import Ring
+from threadloader._order.planner import Pace
+from threadloader._order.tickets import PlannedBatch, Ticket
+from threadloader._work.open_batch import Stages
+from threadloader._work.progress import Progress
+from threadloader._work.reading import Given, Reading, Source, StreamBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -168,14 +168,14 @@ def test_a_plain_iterable_has_its_own_order(name: str, value: Any) -> None:
 
 
 def test_without_a_number_of_threads_there_is_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadloader.arguments.default_threads", lambda: 4)
+    monkeypatch.setattr("threadloader._session.arguments.default_threads", lambda: 4)
     with pytest.warns(UserWarning, match="is read by one thread"):
         loader = make(Rows(3), threads=None)
     assert loader.num_workers == 1
 
 
 def test_on_one_core_there_is_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadloader.arguments.default_threads", lambda: 1)
+    monkeypatch.setattr("threadloader._session.arguments.default_threads", lambda: 1)
     assert make(Rows(3), threads=None).num_workers == 1
 
 

@@ -19,10 +19,10 @@ from threadloader.errors import (
 )
 
 if TYPE_CHECKING:
+    from threadloader._rng.streams import sample_rng, sample_seed
+    from threadloader._session.session import Statistics
+    from threadloader._threads.worker_info import get_worker_info
     from threadloader.loader import ThreadLoader
-    from threadloader.rng import sample_rng, sample_seed
-    from threadloader.running import Statistics
-    from threadloader.worker import get_worker_info
 
 __all__ = [
     "ClosedError",
@@ -48,14 +48,17 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    from threadloader import loader, rng, running, worker
+    from threadloader import loader
+    from threadloader._rng import streams
+    from threadloader._session import session
+    from threadloader._threads import worker_info
 
     globals().update(
-        Statistics=running.Statistics,
+        Statistics=session.Statistics,
         ThreadLoader=loader.ThreadLoader,
-        get_worker_info=worker.get_worker_info,
-        sample_rng=rng.sample_rng,
-        sample_seed=rng.sample_seed,
+        get_worker_info=worker_info.get_worker_info,
+        sample_rng=streams.sample_rng,
+        sample_seed=streams.sample_seed,
     )
     return globals()[name]
 

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from threadloader import _torch
-from threadloader.arguments import (
+from threadloader._fetch.fetcher import fetches_whole_batches
+from threadloader._fetch.source_function import SourceItems, sample_of
+from threadloader._lifetime.process import end_thread_at_exit
+from threadloader._order.planner import Pace
+from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
+from threadloader._rng.seeds import Seeds
+from threadloader._session.arguments import (
     check_callable,
     check_function,
     check_generator,
@@ -32,26 +38,20 @@ from threadloader.arguments import (
     workers_for,
     workers_of,
 )
-from threadloader.fetch import fetches_whole_batches
-from threadloader.opening import Opening
-from threadloader.order import Pace
-from threadloader.process import end_thread_at_exit
-from threadloader.running import Running, Statistics
-from threadloader.samplers import BatchSampler, KeyedSampler, make_sampler
-from threadloader.seeds import Seeds
-from threadloader.source_items import SourceItems, sample_of
-from threadloader.state import check_state, complete, is_over, look_of, upgraded
+from threadloader._session.opening import Opening
+from threadloader._session.session import Running, Statistics
+from threadloader._session.state import check_state, complete, is_over, look_of, upgraded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
+    from threadloader._batch.collate import Output
+    from threadloader._epoch.epoch import Epoch
+    from threadloader._fetch.dataset_copy import DatasetCopy
+    from threadloader._fetch.fetcher import Samples
+    from threadloader._fetch.on_error import OnError
     from threadloader._torch import Dataset
-    from threadloader.collate import Output
-    from threadloader.dataset_copy import DatasetCopy
-    from threadloader.epoch import Epoch
-    from threadloader.fetch import Samples
-    from threadloader.skipping import OnError
 
 __all__ = ["ThreadLoader"]
 
@@ -97,7 +97,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             samples, and fewer where they would take more than 1 GiB together.
         output: ``"torch"`` or ``"numpy"``; by default torch where it is installed.
         dataset_copy: What each worker has of the dataset: ``"auto"``, an object of its own that
-            shares the data (see `threadloader.dataset_copy`), but a deep copy of an iterable;
+            shares the data (see README), but a deep copy of an iterable;
             ``"shared"``, the dataset itself; ``"deep"``, a ``copy.deepcopy``; or a function of
             the dataset that returns one.  Of ``collate_fn`` and ``transform`` each has a copy, too,
             but for ``"shared"``.

@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from threadloader import ThreadLoader
-from threadloader.function_copy import copy_function
+from threadloader._fetch.function_copy import copy_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable

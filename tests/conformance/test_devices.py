@@ -22,13 +22,13 @@ from conformance.mappings import Frozen, Unmakable
 from conformance.pictures import picture
 from conformance.samples import PLAIN, tickets_of, trees
 from threadloader import ThreadLoader, _torch
+from threadloader._batch.collate import Collation
+from threadloader._batch.memory import PinnedMemory
+from threadloader._batch.ring import Ring
 from threadloader._torch import devices
 from threadloader._torch.devices import Accelerator, moved, open_device, view_of
 from threadloader._torch.pinning import pinned
 from threadloader._torch.structures import mapped
-from threadloader.collate import Collation
-from threadloader.memory import PinnedMemory
-from threadloader.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from conformance.loading import processes
 from conformance.pictures import picture
 from threadloader import ThreadLoader
-from threadloader.rng import SampleStream, sample_seed
+from threadloader._rng.streams import SampleStream, sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

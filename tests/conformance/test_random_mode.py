@@ -12,7 +12,7 @@ import torch
 from conftest import PATIENCE
 
 import threadloader
-from threadloader import rng
+from threadloader._rng import streams
 from threadloader._torch.random_mode import OperatorsByMode
 
 if TYPE_CHECKING:
@@ -40,15 +40,15 @@ DRAWS: dict[str, Callable[[], torch.Tensor]] = {
 def test_a_function_draws_from_the_sample_s_stream_alone(name: str) -> None:
     if name == "rand_like" and torch.__version__ < "2.10":
         pytest.skip("takes no generator before torch 2.10")
-    operators = OperatorsByMode(rng.here)
-    stream = rng.WorkerStream(3, 0)
+    operators = OperatorsByMode(streams.here)
+    stream = streams.WorkerStream(3, 0)
 
     def draw(position: int) -> Any:
-        rng.begin_samples(1, position, ())
+        streams.begin_samples(1, position, ())
         return DRAWS[name]().tolist()
 
     state = torch.get_rng_state()
-    with rng.drawing_from(stream), operators.redirecting():
+    with streams.drawing_from(stream), operators.redirecting():
         first, second, again = draw(0), draw(1), draw(0)
     assert torch.equal(state, torch.get_rng_state())
     assert first == again != second
@@ -56,7 +56,10 @@ def test_a_function_draws_from_the_sample_s_stream_alone(name: str) -> None:
 
 def test_a_generator_that_is_given_is_used() -> None:
     given = torch.Generator().manual_seed(5)
-    with rng.drawing_from(rng.WorkerStream(3, 0)), OperatorsByMode(rng.here).redirecting():
+    with (
+        streams.drawing_from(streams.WorkerStream(3, 0)),
+        OperatorsByMode(streams.here).redirecting(),
+    ):
         drawn = torch.rand(2, generator=given)
     assert torch.equal(drawn, torch.rand(2, generator=torch.Generator().manual_seed(5)))
 

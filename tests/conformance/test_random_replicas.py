@@ -18,7 +18,7 @@ from torch.utils.data._utils import worker as torch_worker
 from conformance.loading import processes
 from conformance.pictures import picture
 from threadloader import ThreadLoader
-from threadloader.rng import WorkerStream
+from threadloader._rng.streams import WorkerStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ import torch
 from conftest import PATIENCE
 
 from threadloader import ThreadLoader
-from threadloader.rng import sample_rng, sample_seed
+from threadloader._rng.streams import sample_rng, sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from conftest import PATIENCE
 
+from threadloader._threads.stopping import Stop, stopped_by
 from threadloader.datasets.file_cache import FileCache
 from threadloader.errors import ClosedError, RemoteError
-from threadloader.stopping import Stop, stopped_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import ThreadLoader
+from threadloader._threads.per_thread import PerThread
 from threadloader.datasets import per_thread
-from threadloader.datasets.per_thread import PerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -385,7 +385,7 @@ EXITING = """
 import sys, threading
 from threadloader import ThreadLoader
 from threadloader.datasets import per_thread
-from threadloader.datasets.per_thread import PerThread
+from threadloader._threads.per_thread import PerThread
 
 class Handle:
     def close(self):
@@ -412,7 +412,7 @@ def test_the_interpreters_exit_closes_what_main_and_workers_have() -> None:
 FORKING = """
 import os, threading, warnings
 from threadloader.datasets import per_thread
-from threadloader.datasets.per_thread import PerThread
+from threadloader._threads.per_thread import PerThread
 
 warnings.simplefilter("ignore")  # a fork with threads
 parent = os.getpid()

@@ -13,7 +13,7 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import ThreadLoader
-from threadloader.datasets.per_thread import PerThread
+from threadloader._threads.per_thread import PerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable

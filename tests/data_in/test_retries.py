@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from conftest import PATIENCE
 
+from threadloader._threads.stopping import Stop, stopped_by, stops_here, wait
 from threadloader.datasets.parts import TransferError
 from threadloader.datasets.retries import GaveUpError, Retries, is_transient, retry
 from threadloader.errors import ClosedError, DataError
-from threadloader.stopping import Stop, stopped_by, stops_here, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable

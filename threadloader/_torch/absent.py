@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 
-from threadloader.dropping import DROPPED
+from threadloader._lifetime.dropping import DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

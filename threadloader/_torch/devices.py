@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from threadloader._lifetime.keeping import PageLocked
+from threadloader._lifetime.process import in_forked_child
 from threadloader._torch.capture import ignore_captures
 from threadloader._torch.structures import mapped
-from threadloader.keeping import PageLocked
-from threadloader.process import in_forked_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from threadloader.device import Device, Event, Leaf
+    from threadloader._device import Device, Event, Leaf
 
 __all__ = ["adopted_device", "empty_pinned", "open_device", "page_locked", "pinned_tensor"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterDataPipe, dataloader, graph_settings
 
-from threadloader.process import in_forked_child
+from threadloader._lifetime.process import in_forked_child
 
 __all__ = ["draw_shared_seed", "prepare_pipe", "unwrapped"]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.overrides import TorchFunctionMode
 
+from threadloader._lifetime.dropping import DROPPED
 from threadloader._torch.random_ops import on_cpu
-from threadloader.dropping import DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from threadloader.dropping import DROPPED
+from threadloader._lifetime.dropping import DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

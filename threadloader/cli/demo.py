@@ -99,8 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _contenders(threads: int | None) -> list[Contender]:
     from threadloader import _torch
+    from threadloader._threads.cores import default_threads
     from threadloader.cli.contenders import BareLoop, Processes, Threads
-    from threadloader.cores import default_threads
 
     workers = default_threads() if threads is None else threads
     torch = [Processes(workers)] if _torch.AVAILABLE else []
@@ -111,8 +111,8 @@ def _machine() -> list[tuple[str, str]]:
     import PIL
     from PIL import features
 
+    from threadloader._threads.cores import usable_cores
     from threadloader.cli.machine import python_build
-    from threadloader.cores import usable_cores
 
     turbo = features.version("libjpeg_turbo")
     jpeg = f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version('jpg')}"

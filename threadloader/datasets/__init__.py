@@ -10,20 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from threadloader._threads.per_thread import PerThread
     from threadloader.datasets.arrays import ArrayDataset
     from threadloader.datasets.images import ImageFolder
-    from threadloader.datasets.per_thread import PerThread
     from threadloader.datasets.shards import TarShards
     from threadloader.datasets.tar_stream import TarStream
 
 __all__ = ["ArrayDataset", "ImageFolder", "PerThread", "TarShards", "TarStream"]
 
 _MODULES = {
-    "ArrayDataset": "arrays",
-    "ImageFolder": "images",
-    "PerThread": "per_thread",
-    "TarShards": "shards",
-    "TarStream": "tar_stream",
+    "ArrayDataset": "threadloader.datasets.arrays",
+    "ImageFolder": "threadloader.datasets.images",
+    "PerThread": "threadloader._threads.per_thread",
+    "TarShards": "threadloader.datasets.shards",
+    "TarStream": "threadloader.datasets.tar_stream",
 }
 
 
@@ -31,7 +31,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

@@ -69,5 +69,5 @@ class ArrayDataset(_torch.Dataset[Any]):
         return tuple(rows) if self._keys is None else dict(zip(self._keys, rows, strict=True))
 
     def gathered_arrays(self) -> Sequence[Any]:
-        """Return the arrays, one a leaf of a sample; see `threadloader.gather`."""
+        """Return the arrays, one a leaf of a sample; see `threadloader._fetch.array_rows`."""
         return self._arrays

@@ -19,8 +19,8 @@ from pathlib import Path
 from threading import TIMEOUT_MAX, Lock
 from typing import TYPE_CHECKING, Any
 
+from threadloader._threads.stopping import Stop, stops_here, wait
 from threadloader.errors import ClosedError, ThreadLoaderError
-from threadloader.stopping import Stop, stops_here, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
+from threadloader._lifetime.dropping import when_dropped
 from threadloader.datasets.http_connection import Answer, Connection
 from threadloader.datasets.http_range import read_range
 from threadloader.datasets.parts import Part, TransferError
-from threadloader.dropping import when_dropped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,10 +13,10 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
 
-from threadloader.dropping import DROPPED
+from threadloader._lifetime.dropping import DROPPED
+from threadloader._threads.starting import start_all
+from threadloader._threads.stopping import Stop, stopped_by, stops_here
 from threadloader.errors import ClosedError
-from threadloader.starting import start_all
-from threadloader.stopping import Stop, stopped_by, stops_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable

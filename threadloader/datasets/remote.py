@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
+from threadloader._threads.stopping import Stop
 from threadloader.datasets.file_cache import FileCache
 from threadloader.datasets.fsspec_client import FsspecClient
 from threadloader.datasets.http_client import HttpClient, understands
@@ -22,7 +23,6 @@ from threadloader.datasets.read_ahead import ReadAhead
 from threadloader.datasets.retries import GaveUpError, Retries, retry
 from threadloader.datasets.urls import shown_url, without_secrets
 from threadloader.errors import DataError, RemoteError
-from threadloader.stopping import Stop
 
 if TYPE_CHECKING:
     import os

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from threadloader import _torch
-from threadloader.worker import get_worker_info, pass_seed_here
+from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 
 __all__ = ["Replica", "pass_seed", "shards_of", "this_replica"]
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader.cores import usable_cores
+from threadloader._threads.cores import usable_cores
 from threadloader.datasets.assembly import Fields, assemble
 from threadloader.datasets.files import open_files
 from threadloader.datasets.members import decoders

@@ -11,6 +11,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
+from threadloader._threads.worker_info import pass_seed_here
 from threadloader.datasets.archives import compression_of, opened
 from threadloader.datasets.assembly import Fields
 from threadloader.datasets.files import open_files
@@ -20,7 +21,6 @@ from threadloader.datasets.replicas import pass_seed, this_replica
 from threadloader.datasets.stream_pass import StreamPass
 from threadloader.datasets.tar_reader import TarReader
 from threadloader.datasets.tar_samples import SAMPLE_LIMIT, read_samples
-from threadloader.worker import pass_seed_here
 
 if TYPE_CHECKING:
     import os

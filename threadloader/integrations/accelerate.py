@@ -25,7 +25,7 @@ import accelerate
 from accelerate.data_loader import DataLoaderAdapter, DataLoaderDispatcher
 
 from threadloader import _torch
-from threadloader.arguments import is_iterable
+from threadloader._session.arguments import is_iterable
 from threadloader.loader import ThreadLoader
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Samples → batch: written into memory that is reused, or collated from a list."""

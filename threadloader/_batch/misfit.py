@@ -1,0 +1,95 @@
+"""Samples that make no batch: which of them does not go with the others, and what to do about it.
+
+For messages only.  The default collate functions say what is wrong, and torch's words are kept.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections import Counter
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from threadloader._layout.inference import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["advise", "odd_row"]
+
+MOST_LOOKS = 32  # of samples in a batch, that are compared for a message
+_ENTRIES = re.compile(r" at entry 0 and .* at entry (\d+)")  # in torch's message, and in ours
+
+_SIZES = """images of different sizes make no batch: resize or crop them in the dataset \
+(ImageFolder does with size=), or give a collate_fn that pads"""
+_SHAPES = """samples of different shapes or lengths make no batch: make them alike in the dataset, \
+or give a collate_fn that pads"""
+_KEYS = "all samples of a batch must have the same keys"
+_NONE = """a sample, or a part of one, is None: does __getitem__ return in all cases?  To leave \
+samples out, raise an error for them, with on_error='skip'"""
+_PILLOW = """an image of Pillow's is no array: return numpy.asarray(image), or let a transform of \
+the dataset make a tensor"""
+_OTHERS = "samples of other types need a collate_fn that makes a batch of a list of them"
+_ADVICE = (  # for the first that is found in an error's last line
+    (re.compile(r"got \[\d+, \d+, \d+.* at entry "), _SIZES),
+    (re.compile(r" at entry | equal size"), _SHAPES),
+    (re.compile(r"^KeyError"), _KEYS),
+    (re.compile(r"\bNone(Type)?\b"), _NONE),
+    (re.compile(r"found <class 'PIL\."), _PILLOW),
+    (re.compile(r"; found "), _OTHERS),
+)
+
+
+def odd_row(function: Callable[[Any], Any], samples: Any, error: BaseException) -> int | None:
+    """Return the row that does not go with the others, or None if there is none to name.
+
+    Args:
+        function: The default collate function.  It is asked about two samples at a time: they may
+            look different and still make a batch.
+        samples: What it could not collate.
+        error: What it raised.  A message about shapes names row 0 and the first row that differs
+            from it, so the result is one of these.
+    """
+    if not isinstance(samples, list):
+        return None
+
+    def fit(first: int, second: int) -> bool:
+        try:
+            function([samples[first], samples[second]])
+        except Exception:  # noqa: BLE001  # that is the answer
+            return False
+        return True
+
+    def company(row: int) -> int:
+        return sum(rows[look] for look, other in firsts.items() if fit(row, other))
+
+    try:
+        looks = [describe(sample) for sample in samples]
+    except Exception:  # noqa: BLE001  # a property of the user's; the error to report is another
+        return None
+    rows = Counter(looks)
+    firsts = {look: looks.index(look) for look in islice(rows, MOST_LOOKS)}
+    named = _ENTRIES.search(_line(error))
+    if named is not None:
+        odd = int(named[1])
+    else:
+        odd = next((row for row in firsts.values() if row and not fit(0, row)), 0)
+    if odd == 0:
+        return 0 if len(samples) == 1 else None
+    return odd if company(0) >= company(odd) else 0
+
+
+def advise(error: BaseException) -> None:
+    """Add what to do about samples that make no batch, if it is one of the usual mistakes."""
+    line = _line(error)
+    advice = next((advice for sign, advice in _ADVICE if sign.search(line)), None)
+    if advice is not None:
+        with suppress(Exception):  # it may refuse notes
+            error.add_note(advice)
+
+
+def _line(error: BaseException) -> str:
+    """Return an error as the last line of its traceback."""
+    return traceback.format_exception_only(error)[-1]

@@ -1,0 +1,1 @@
+"""One pass over the data, in the consumer's thread: plan ahead, wait, deliver."""

@@ -1,0 +1,449 @@
+"""Where an epoch's batches come from: a sampler, or iterable replicas in turn.
+
+A feed plans one batch at a time, in the consumer's thread, and gives it to the threads.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from threadloader._epoch.empty_streams import Shares, used_up
+from threadloader._lifetime.dropping import DROPPED
+from threadloader._resume.position import Lane
+from threadloader._rng.redirect import isolated_here, redirect_for
+from threadloader._work.open_batch import FailedBatch, OpenBatch, Stages, work_inline
+from threadloader._work.reading import Reading, Source, StreamBatch, read_inline
+from threadloader.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from threadloader._batch.collate import Collation
+    from threadloader._fetch.fetcher import Fetches
+    from threadloader._fetch.on_error import OnError
+    from threadloader._order.planner import Pace, Planner
+    from threadloader._order.tickets import PlannedBatch
+    from threadloader._resume.checkpoint import Checkpoint
+    from threadloader._resume.position import Position
+    from threadloader._rng.streams import WorkerStream
+    from threadloader._threads.pool import Pool
+    from threadloader._work.open_batch import Worker
+    from threadloader._work.progress import Progress
+
+__all__ = ["Feed", "SamplerFeed", "StreamFeed", "open_stream"]
+
+
+class Feed(Protocol):
+    """What an epoch asks for batches.
+
+    Threads:
+        all: planner only.
+    """
+
+    eager: bool  # whether batches may be planned before the first is asked for
+    packs: bool  # whether several batches may be made as one
+
+    def start(self) -> None:
+        """Let what decides the order be drawn, giving nothing to the threads."""
+
+    def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:
+        """Plan the next batch and give it to the threads; None after the last.
+
+        Args:
+            progress: Of the epoch.
+            most: Batches that may be made as one, if they ``pack``.
+
+        Raises:
+            Exception: What the sampler raises; the next call goes on with what it yields then.
+        """
+
+    def split(self, pack: OpenBatch, progress: Progress) -> list[OpenBatch]:
+        """Give batches that were to be made as one to the threads again, one by one."""
+
+    def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
+        """Do all the work of one batch in the calling thread; without threads only."""
+
+    def left(self, batch: OpenBatch) -> None:
+        """Take note that ``batch`` left the window."""
+
+    def receipt(self, batch: OpenBatch, number: int = 0) -> Callable[[], None]:
+        """Return what is called once ``batch`` was delivered: it counts from then on.
+
+        Args:
+            batch: The batch.
+            number: Of several that were made as one, from 0.
+        """
+
+    def take_back(self, batch: OpenBatch | FailedBatch | None, number: int = 0) -> None:
+        """Take no note of a batch that was to be delivered last, and was not."""
+
+    def returned(self) -> None:
+        """Take note that one more batch is returned to the consumer."""
+
+    def finish(self) -> None:
+        """Take note that the consumer is told of the end."""
+
+    def end(self) -> None:
+        """Take note that no more batches are wanted."""
+
+
+class SamplerFeed:
+    """Batches of a map-style dataset, as the sampler says.
+
+    Args:
+        planner: Draws the batches.
+        stages: What workers need.
+        pool: Whose threads do the work; None for the calling thread.
+        position: Where the epoch is; with one lane.
+        stream: What the calling thread draws from then; None for its own random state.
+        eager: See `Feed`.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        stages: Stages,
+        pool: Pool[Worker] | None,
+        position: Position,
+        stream: WorkerStream | None = None,
+        *,
+        eager: bool = True,
+    ) -> None:
+        self.eager = eager
+        # Rows left out would be nobody's.  The calling thread makes a batch when it is wanted: what
+        # the user changes between two, rows or a generator, is seen, as in torch.
+        gathers = stages.gathers and all(each.gathers for each in stages.fetchers)
+        self.packs = gathers and stages.on_error == "raise" and pool is not None
+        self._planner = planner
+        self._position = position
+        self._stages = stages
+        self._pool = pool
+        self._stream = stream
+        self._end = _nothing if stream is None else redirect_for(stream)
+
+    def start(self) -> None:
+        """Start the sampler; see `Feed`."""
+        if self._pool is not None and self.eager:
+            self._planner.start()
+
+    def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:
+        """Plan the next batch; see `Feed`."""
+        try:
+            plan = self._planner.draw(most)
+        except StateError:
+            self._position.refused = True
+            raise
+        return None if plan is None else self._open(plan, progress)
+
+    def split(self, pack: OpenBatch, progress: Progress) -> list[OpenBatch]:
+        """Make batches one by one; see `Feed`."""
+        return [self._open(plan, progress) for plan in pack.plan.parts()]
+
+    def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:  # noqa: ARG002
+        """Do a batch in the calling thread; see `Feed`."""
+        isolated_here(self._stream, work_inline, batch, worker)
+        self = batch = DROPPED
+
+    def left(self, batch: OpenBatch) -> None:
+        """Do nothing: a sampler ends by itself."""
+
+    def receipt(self, batch: OpenBatch, number: int = 0) -> Callable[[], None]:
+        """Return what counts it as delivered; see `Feed`."""
+        plan = batch.plan
+        return partial(self._position.lanes[0].delivered, plan.sequence + number, plan.mark)
+
+    def take_back(self, batch: OpenBatch | FailedBatch | None, number: int = 0) -> None:
+        """Take no note of it; see `Feed`."""
+        if isinstance(batch, OpenBatch):
+            self._position.lanes[0].take_back(batch.plan.sequence + number)
+
+    def returned(self) -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
+        """Count the epoch as finished; see `Feed`."""
+        self._position.finished = True
+
+    def end(self) -> None:
+        """Redirect no random functions any more; see `Feed`."""
+        self._end()
+
+    def _open(self, plan: PlannedBatch, progress: Progress) -> OpenBatch:
+        """Give a batch to the threads."""
+        batch = OpenBatch(plan, self._stages, progress)
+        if self._pool is not None:
+            self._pool.put(batch)
+        return batch
+
+
+class StreamFeed:
+    """Batches of an iterable dataset: one of each replica in turn, without those at their end.
+
+    So the order of batches depends on the data alone, not on which replica is fast.  Out of
+    order, the turn is that of a replica with the fewest batches on their way: the window never
+    fills up with those of a slow one.
+
+    Args:
+        sources: The replicas' iterators.
+        stages: What workers need.
+        pools: One thread for each source, which it is bound to; empty for the calling thread.
+        hand_on: Takes a batch that was read; None has it collated by the thread that read it.
+        announced: The dataset, and its length if ``len(loader)`` has told of it by now.
+        position: Where the epoch is; with a lane for each source.
+        in_order: Whether batches are delivered in the order of the turns.
+        stream: As for `SamplerFeed`.
+    """
+
+    eager, packs = True, False
+
+    def __init__(
+        self,
+        sources: list[Source],
+        stages: Stages,
+        pools: list[Pool[Worker]],
+        hand_on: Callable[[OpenBatch], None] | None,
+        announced: tuple[Any, int | None],
+        position: Position,
+        *,
+        in_order: bool = True,
+        stream: WorkerStream | None = None,
+    ) -> None:
+        first = position.turn + 1  # who comes after the one that delivered last
+        self._turns = deque(sources[first:] + sources[:first])
+        self._used_up = False  # whether a replica's generator had ended before
+        self._shares = Shares(0 if position.restored else len(sources))
+        self._position = position
+        self._turn_before = position.turn  # that before the last
+        self._ahead = [set(lane.ahead) for lane in position.lanes]
+        self._numbers = [lane.batches for lane in position.lanes]  # of each source's next batch
+        self._stages = stages
+        self._pools = pools
+        self._hand_on = hand_on
+        self._announced = announced
+        self._in_order = in_order
+        self._open = [0] * len(sources)  # batches on their way, by the source's number
+        self._returned = position.batches
+        self._drawn = self._returned
+        self._stream = stream
+        self._end = _nothing if stream is None else redirect_for(stream)
+        if not pools:
+            try:
+                for source in sources:
+                    isolated_here(stream, source.start)  # at iter(), as torch does without workers
+            except BaseException:
+                self._end()
+                raise
+
+    def start(self) -> None:
+        """Do nothing: workers read the dataset, or it was begun."""
+
+    def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:  # noqa: ARG002
+        """Plan the next batch; see `Feed`."""
+        if not self._turns:
+            return None
+        if not self._in_order:
+            fewest = min(self._turns, key=lambda source: self._open[source.number])
+            self._turns.rotate(-self._turns.index(fewest))
+        source = self._turns[0]
+        self._open[source.number] += 1
+        number = self._next_number(source.number)
+        # What a collate function draws must follow from what is delivered alone.
+        sequence = number if len(self._numbers) == 1 else self._drawn
+        batch = StreamBatch(sequence, source, number, self._stages, progress)
+        if self._pools:
+            reading = Reading(batch, self._stages, progress, self._hand_on)
+            self._pools[source.number].put(reading)
+        self._turns.rotate(-1)
+        self._drawn += 1
+        return batch
+
+    def split(self, pack: OpenBatch, progress: Progress) -> list[OpenBatch]:  # noqa: ARG002
+        """Return it: each is made alone; see `Feed`."""
+        return [pack]
+
+    def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
+        """Do a batch in the calling thread; see `Feed`."""
+        if isinstance(batch, StreamBatch):
+            isolated_here(self._stream, read_inline, batch, self._stages, progress, worker)
+        self = batch = progress = DROPPED
+
+    def left(self, batch: OpenBatch) -> None:
+        """Draw no more batches from the source of ``batch`` if it was empty."""
+        if not isinstance(batch, StreamBatch):
+            return
+        number = batch.source.number
+        self._open[number] -= 1
+        self._shares.came(number, batch.number, exhausted=batch.exhausted)
+        if not batch.exhausted:
+            return
+        self._used_up |= batch.source.used_up
+        self._position.lanes[number].ends(batch.number, batch.mark)
+        if batch.source in self._turns:
+            self._turns.remove(batch.source)
+
+    def receipt(self, batch: OpenBatch, number: int = 0) -> Callable[[], None]:  # noqa: ARG002
+        """Return what counts it as delivered; see `Feed`."""
+        if not isinstance(batch, StreamBatch):
+            return _nothing
+        return partial(self._delivered, batch.source.number, batch.number, batch.mark)
+
+    def take_back(self, batch: Any, number: int = 0) -> None:  # noqa: ARG002  # it is one batch
+        """Take no note of it; see `Feed`."""
+        if isinstance(batch, StreamBatch):
+            self._position.lanes[batch.source.number].take_back(batch.number)
+            self._position.turn = self._turn_before
+
+    def _delivered(self, source: int, number: int, mark: Checkpoint | None) -> None:
+        self._turn_before = self._position.turn
+        self._position.turn = source
+        self._position.lanes[source].delivered(number, mark)
+
+    def returned(self) -> None:
+        """Warn of replicas without batches, and of more batches than ``len(loader)`` told of."""
+        self._returned += 1
+        self._warn_of_shares(stacklevel=5)
+        dataset, length = self._announced
+        if length is None or self._returned <= length:
+            return
+        msg = (
+            f"Length of IterableDataset {dataset} was reported to be {length}"
+            f"(when accessing len(dataloader)), but {self._returned} samples have been fetched. "
+        )
+        if self._pools:
+            msg += (
+                "For multiprocessing data-loading, this could be caused by not properly "
+                "configuring the IterableDataset replica at each worker. Please see "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset "
+                "for examples."
+            )
+        warnings.warn(msg, stacklevel=4)
+
+    def finish(self) -> None:
+        """Count the epoch as finished, and warn of what gave nothing; see `Feed`."""
+        position, dataset = self._position, self._announced[0]
+        position.finished = True
+        self._warn_of_shares(stacklevel=7)  # out of order a replica's end may be the last to come
+        if position.batches or position.restored or position.before == 0:
+            return
+        if self._used_up or (position.before and hasattr(dataset, "__next__")):
+            warnings.warn(used_up(dataset), stacklevel=6)
+
+    def end(self) -> None:
+        """Redirect no random functions any more; see `Feed`."""
+        self._end()
+
+    def _warn_of_shares(self, stacklevel: int) -> None:
+        warning = self._shares.warning()
+        if warning is not None:
+            warnings.warn(warning, stacklevel=stacklevel)
+
+    def _next_number(self, source: int) -> int:
+        """Return the number of a source's next batch: of those that were not delivered."""
+        number = self._numbers[source]
+        while number in self._ahead[source]:
+            number += 1
+        self._numbers[source] = number + 1
+        return number
+
+
+def _warn_of_reading_again(position: Position) -> None:
+    """Warn of an iterable that has to be read from its beginning."""
+    batches = sum(lane.batches for lane in position.lanes if not lane.ended and lane.mark is None)
+    if batches:
+        msg = (
+            "the state holds none of the iterable dataset, so what was delivered is read again, "
+            f"to be left out (batches: {batches}); state_dict() and load_state_dict() on the "
+            "dataset or its iterator save that time"
+        )
+        warnings.warn(msg, stacklevel=6)
+
+
+def _nothing() -> None:
+    """There is nothing to end."""
+
+
+def open_stream(
+    pools: list[Pool[Worker]],
+    fetchers: list[Fetches],
+    rows: int | None,
+    *,
+    drop_last: bool,
+    transforms: bool,
+    pace: Pace,
+    collation: Collation,
+    announced: tuple[Any, int | None],
+    position: Position,
+    every: int = 0,
+    goes_on: bool = False,
+    in_order: bool = True,
+    seed: int | None = None,
+    stream: WorkerStream | None = None,
+    on_error: OnError = "raise",
+    pass_seed: int | None = None,
+    collate_fns: list[Any] | None = None,
+) -> StreamFeed:
+    """Return the feed of one pass over an iterable dataset.
+
+    Args:
+        pools: One thread a replica; or a reader's and the others', which apply the transform;
+            empty for the calling thread.
+        fetchers: One a worker; they know the replicas.
+        rows: Samples in a batch; None for samples that are not collated.
+        drop_last: Whether a last batch with fewer samples is left out.
+        transforms: Whether the fetchers have a transform to apply.
+        pace: Tells how large tickets should be.
+        collation: Makes the batches.
+        announced: See `StreamFeed`.
+        position: See `StreamFeed`; it is given a lane for each source, if it has none.
+        every: Batches from one saved state of the dataset to the next; 0 for none.
+        goes_on: Whether a later epoch reads the same replicas.
+        in_order: See `StreamFeed`.
+        seed: Of the random streams of samples that are transformed; None for none.
+        stream: See `StreamFeed`.
+        on_error: What is done about a sample that can't be read, or transformed.
+        pass_seed: See `worker.pass_seed_here`.
+        collate_fns: See `Stages`.
+    """
+    spread = transforms and len(pools) > 1
+    readers = pools[:1] if spread else pools
+    count = max(1, len(readers))
+    if not position.lanes:
+        position.lanes.extend(Lane() for _ in range(count))
+        position.turn = count - 1
+    if len(position.lanes) != count:
+        msg = (
+            f"the state is that of {len(position.lanes)} replicas of an iterable dataset, and "
+            f"there are {count} now: it needs the same number of workers"
+        )
+        raise StateError(msg)
+    if position.restored:
+        _warn_of_reading_again(position)
+    each = -(-every // count)  # of its own batches
+    sources = [
+        Source(
+            number,
+            fetchers[number].dataset,
+            rows,
+            drop_last=drop_last,
+            every=each,
+            lane=lane,
+            restored=position.restored,
+            goes_on=goes_on,
+            tells=position.broken_off,
+            on_error=on_error,
+            pass_seed=pass_seed,
+        )
+        for number, lane in enumerate(position.lanes)
+    ]
+    # Without a transform all that a replica draws comes from its worker's stream, as in torch.
+    seed = seed if transforms else None
+    stages = Stages(
+        fetchers, not transforms, pace, collation, seed, on_error, collate_fns=collate_fns
+    )
+    hand_on = pools[1].put if spread else None
+    return StreamFeed(
+        sources, stages, readers, hand_on, announced, position, in_order=in_order, stream=stream
+    )

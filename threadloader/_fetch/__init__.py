@@ -1,0 +1,1 @@
+"""Index → sample: the user's dataset is called here, and its errors are caught."""

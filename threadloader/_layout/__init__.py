@@ -1,0 +1,1 @@
+"""The structure, shapes and dtypes that all samples of a batch share."""

@@ -1,0 +1,229 @@
+"""The layout of a batch: the structure that all its samples share, and the shape of each leaf.
+
+A layout is inferred from one sample and exact: the types of the containers, their keys and
+their order, and for each leaf its type, dtype and shape.  Samples that fit are split into one
+column a leaf and written into the batch's memory with one call a column.  What does not fit
+exactly is refused, never converted: `collate` then falls back to torch's own function.
+
+A batch that fits becomes what ``torch.utils.data.default_collate`` makes of it: tuples become
+lists, named tuples and dicts keep their type, strings are gathered.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from threadloader._layout.leaves import Leaf, TextLeaf, uniform
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = [
+    "DictNode",
+    "Field",
+    "Layout",
+    "Node",
+    "Place",
+    "SequenceNode",
+    "leaves_of",
+]
+
+MAX_PLACES = 64  # numbers of rows that a layout remembers the places for
+
+Field = Any  # one leaf of the whole batch while it is written: an array, or a list of strings
+
+
+@dataclass(frozen=True, slots=True)
+class DictNode:
+    """Samples that are dicts with the same keys in the same order."""
+
+    keys: tuple[Any, ...]
+    children: tuple[Node, ...]
+
+    def split(self, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
+        """Add a column for each leaf; return False if a sample does not fit."""
+        # The batch has its first sample's order of keys, so the order has to be equal too.
+        if not uniform(map(type, samples), dict) or not uniform(map(tuple, samples), self.keys):
+            return False
+        return all(
+            _split(child, [sample[key] for sample in samples], columns)
+            for key, child in zip(self.keys, self.children, strict=True)
+        )
+
+    def build(self, parts: Iterator[Any], *, batch: bool) -> Any:
+        """Return the container, of a batch or of a sample, with the next parts in it."""
+        return {
+            key: _build(child, parts, batch=batch)
+            for key, child in zip(self.keys, self.children, strict=True)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceNode:
+    """Samples that are lists, tuples or named tuples of the same length."""
+
+    kind: type  # tuple, list or a named tuple, exactly
+    children: tuple[Node, ...]
+
+    def split(self, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
+        """Add a column for each leaf; return False if a sample does not fit."""
+        if not uniform(map(type, samples), self.kind):
+            return False
+        try:
+            parts = list(zip(*samples, strict=True))
+        except ValueError:  # they differ in length
+            return False
+        if len(parts) != len(self.children):
+            return False
+        for child, part in zip(self.children, parts, strict=True):
+            if not _split(child, part, columns):
+                return False
+        return True
+
+    def build(self, parts: Iterator[Any], *, batch: bool) -> Any:
+        """Return the container, of a batch or of a sample, with the next parts in it."""
+        items = [_build(child, parts, batch=batch) for child in self.children]
+        if self.kind is list or (self.kind is tuple and batch):
+            return items
+        return tuple(items) if self.kind is tuple else self.kind(*items)
+
+
+Node = Leaf | DictNode | SequenceNode
+
+
+def _split(node: Node, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
+    if isinstance(node, (DictNode, SequenceNode)):
+        return node.split(samples, columns)
+    columns.append(samples)
+    return True
+
+
+def _build(node: Node, parts: Iterator[Any], *, batch: bool) -> Any:
+    if isinstance(node, (DictNode, SequenceNode)):
+        return node.build(parts, batch=batch)
+    return next(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a leaf of a batch of a given number of rows needs."""
+
+    dtype: np.dtype[Any]
+    flat: tuple[int, ...]  # (rows * shape[0], *shape[1:]): what concatenate() writes into
+    shape: tuple[int, ...]  # (rows, *shape)
+    nbytes: int
+
+
+class Layout:
+    """The structure of one sample, and of the batches made of samples like it.
+
+    Threads:
+        all methods: shared.  `_places` is only ever added to, with equal values for equal keys.
+    """
+
+    __slots__ = ("_leaves", "_places", "_root", "_texts")
+
+    def __init__(self, root: Node) -> None:
+        self._root = root
+        self._leaves = tuple(leaves_of(root))
+        self._texts = [n for n, leaf in enumerate(self._leaves) if isinstance(leaf, TextLeaf)]
+        self._places: dict[int, tuple[Place | None, ...]] = {}  # by the number of rows
+
+    def places(self, rows: int) -> tuple[Place | None, ...]:
+        """Return what each leaf of a batch of ``rows`` samples needs; None for text."""
+        places = self._places.get(rows)
+        if places is None:
+            places = tuple(_place(leaf, rows) for leaf in self._leaves)
+            if len(self._places) < MAX_PLACES:
+                self._places[rows] = places
+        return places
+
+    def fits(self, sample: Any) -> bool:
+        """Whether a sample is of this layout, as far as a look at it tells; `write` is exact."""
+        columns: list[Sequence[Any]] = []
+        return _split(self._root, (sample,), columns) and all(
+            leaf.fits(column[0]) for leaf, column in zip(self._leaves, columns, strict=True)
+        )
+
+    def write(self, samples: Sequence[Any], fields: list[Field], start: int) -> bool:
+        """Write samples into rows ``start`` and following.
+
+        Returns:
+            False if one of them does not fit the layout; some may be written then.
+        """
+        columns: list[Sequence[Any]] = []
+        if not _split(self._root, samples, columns):
+            return False
+        for leaf, column, field in zip(self._leaves, columns, fields, strict=True):
+            if not leaf.write(column, field, start):
+                return False
+        return True
+
+    def is_of(self, arrays: Sequence[NDArray[Any]]) -> bool:
+        """Whether the leaves of a sample are rows of ``arrays``, one of each."""
+        return len(arrays) == len(self._leaves) and all(
+            not isinstance(leaf, TextLeaf)
+            and (leaf.dtype, leaf.shape) == (array.dtype, array.shape[1:])
+            for leaf, array in zip(self._leaves, arrays, strict=True)
+        )
+
+    def columns(self, fields: list[Field], start: int, stop: int) -> list[NDArray[Any]]:
+        """Return rows ``start`` to ``stop`` of each leaf, ``(stop - start, *shape)``, to write.
+
+        Args:
+            fields: As for `write`; of a layout without text.
+            start: First row.
+            stop: Row after the last.
+        """
+        columns = []
+        for leaf, field in zip(self._leaves, fields, strict=True):
+            height = leaf.shape[0] if leaf.shape else 1  # type: ignore[union-attr]  # no text
+            part = field[start * height : stop * height]
+            columns.append(part.reshape(stop - start, *leaf.shape))  # type: ignore[union-attr]
+        return columns
+
+    def read(self, fields: list[Field], row: int) -> Any:
+        """Return a copy of the sample that was written into ``row``."""
+        values = map(_read_row, self._leaves, fields, [row] * len(fields))
+        return _build(self._root, iter(values), batch=False)
+
+    def batch(self, parts: list[Any]) -> Any:
+        """Return a batch.
+
+        Args:
+            parts: One a leaf: that of the batch, or of text the list that was written.  Changed.
+        """
+        for number in self._texts:
+            parts[number] = self._leaves[number].gathered(parts[number])  # type: ignore[union-attr]
+        return _build(self._root, iter(parts), batch=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self._root == other._root
+
+    __hash__ = None  # type: ignore[assignment]  # a dict's keys may be of any type
+
+
+def leaves_of(node: Node) -> Iterator[Leaf]:
+    """Yield all leaves, in the order in which samples are split."""
+    if isinstance(node, (DictNode, SequenceNode)):
+        for child in node.children:
+            yield from leaves_of(child)
+    else:
+        yield node
+
+
+def _read_row(leaf: Leaf, field: Field, row: int) -> Any:
+    return leaf.read(field, row)
+
+
+def _place(leaf: Leaf, rows: int) -> Place | None:
+    if isinstance(leaf, TextLeaf):
+        return None
+    shape = (rows, *leaf.shape)
+    flat = (rows * leaf.shape[0], *leaf.shape[1:]) if leaf.shape else shape
+    return Place(leaf.dtype, flat, shape, math.prod(shape) * leaf.dtype.itemsize)

@@ -1,0 +1,160 @@
+"""What happens once an object is gone, and which objects are still there.
+
+Not `weakref.finalize`, which keeps all finalizers of the process in one dict and runs over it at
+the interpreter's exit: without a GIL that fails, and no finalizer of the user's is called, when a
+thread begins or drops an epoch meanwhile (CPython 3.13.15: 6 of 750 runs of a script that does).
+"""
+
+from __future__ import annotations
+
+import signal
+import weakref
+from _thread import interrupt_main, start_new_thread
+from queue import SimpleQueue
+from threading import main_thread
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from threadloader._lifetime.process import Phase, at_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["DROPPED", "Living", "when_dropped"]
+
+T = TypeVar("T")
+
+# Takes the place of an argument in a frame that an error keeps.  Not ``del``: IPython asks each
+# frame for its arguments, and shows none of them where one is missing.
+DROPPED: Any = None
+
+# Both changed and copied, never iterated.
+_watched: dict[_Call, tuple[weakref.ref[Any], ...]] = {}
+_called_at_exit: dict[_Call, None] = {}
+
+
+def when_dropped(
+    watched: object, function: Callable[..., object], *args: Any, at_exit: bool = False
+) -> Callable[[], None]:
+    """Call a function once an object is gone, at any moment and in any thread.
+
+    Args:
+        watched: The object, which `function` and `args` must not refer to.
+        function: What is called; it must wait for nobody, since it may run inside any lock.  It is
+            called again if Ctrl-C came up in it: the second call must do no harm.
+        args: Its arguments.
+        at_exit: Whether it is called at the interpreter's exit, too, if the object is still there.
+            Later it never is.
+
+    Returns:
+        Calls it now instead, unless it was called.
+
+    Threads:
+        all: shared.
+    """
+    call = _Call(function, args)
+    if at_exit:
+        _called_at_exit[call] = None
+    # Twice: a Ctrl-C that comes up just as the first begins is printed by Python, and lost.  The
+    # reference that was made last is called first.
+    _watched[call] = weakref.ref(watched, call.last), weakref.ref(watched, call.first)
+    return call
+
+
+class _Call:
+    """A call that is made once, but again if Ctrl-C came up in it."""
+
+    __slots__ = ("_args", "_function", "_interrupted")
+
+    def __init__(self, function: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self._function = function
+        self._args = args
+        self._interrupted = False
+
+    def __call__(self) -> None:
+        claimed: list[Any] = []
+        try:
+            # Popped and noted by one call: an interrupt comes before or after, and of threads that
+            # come at once one finds it.
+            claimed.extend(map(_watched.pop, (self,), (None,)))
+            if claimed[0] is None:
+                return
+            self._function(*self._args)
+        except KeyboardInterrupt:
+            if claimed and claimed[0] is not None:
+                _watched[self] = claimed[0]  # to be called again
+            raise
+        finally:
+            if self not in _watched:
+                _called_at_exit.pop(self, None)
+
+    def first(self, _: object) -> None:
+        try:
+            self()
+        except KeyboardInterrupt:
+            self._interrupted = True
+            self()
+
+    def last(self, reference: object) -> None:
+        self.first(reference)
+        if self._interrupted:
+            _interrupt_later()
+
+
+class _Marker:
+    __slots__ = ("__weakref__",)
+
+
+def _interrupt_later() -> None:
+    """Let Ctrl-C come up again in the main thread, but not here, where it would be lost."""
+    left: SimpleQueue[object] = SimpleQueue()
+    marker = _Marker()
+    end = weakref.ref(marker, left.put)  # written in C: there Ctrl-C does not come up
+    start_new_thread(_interrupt, (left, end))
+    del end
+
+
+def _interrupt(left: SimpleQueue[object], end: object) -> None:
+    left.get()  # once that frame is gone
+    end = DROPPED  # noqa: F841  # nobody is told any more
+    if not callable(signal.getsignal(signal.SIGINT)):
+        return  # it would end the process, or be ignored: what came was no Ctrl-C
+    if hasattr(signal, "pthread_kill"):  # wakes the main thread, if it waits for something
+        signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+    else:
+        interrupt_main()
+
+
+class Living(Generic[T]):
+    """Those of some objects that are still there.
+
+    Not a `weakref.WeakSet`, either: it iterates over its references, which needs a lock where
+    another thread may add one meanwhile, and a finalizer can run inside that; and its callback is
+    written in Python, so that Ctrl-C can come up in it, and is printed and lost there.  Here they
+    are added, taken out and copied by single calls of C, which are atomic on both builds.
+
+    Threads:
+        all: shared, also from finalizers.
+    """
+
+    def __init__(self) -> None:
+        self._references: set[weakref.ref[T]] = set()
+
+    def add(self, living: T) -> None:
+        """Add an object, which is kept by others, and hashed by its identity."""
+        self._references.add(weakref.ref(living, self._references.discard))
+
+    def all(self) -> list[T]:
+        """Return those that are still there."""
+        found = [reference() for reference in self._references.copy()]
+        return [living for living in found if living is not None]
+
+
+@at_exit(Phase.CALL_FINALIZERS)
+def _end() -> None:
+    """Call what is to be called at exit, and nothing after that.
+
+    As the interpreter ends it drops all there is, by and by, and what a function needs may be gone.
+    """
+    for call in _called_at_exit.copy():
+        call()
+    _watched.clear()

@@ -1,0 +1,1 @@
+"""What is remembered of a pass over the data, so that another can go on from there."""

@@ -1,0 +1,289 @@
+"""The functions of `random` and `numpy.random`, redirected to the calling thread's stream.
+
+User code calls module functions, and those share one generator in the whole process.  While
+there are workers they ask for the calling thread's stream first; in threads that have none they
+do what they always did, a little slower (bench: rng).
+
+`random`: its hidden instance becomes one of a subclass whose primitive draws look for a stream.
+So functions that were imported long ago (``from random import randint``) follow, as they are
+methods of that instance; those that are written in C (``random``, ``getrandbits``) or reach past
+the subclass (``seed``, ``getstate``, ``setstate``) are replaced in the module.
+
+`numpy.random`: the hidden `RandomState`, which libraries take for ``random_state=None``, is
+replaced, and so are its methods in the module.  `seed`, `sample` and `ranf`, which are no methods,
+ask it themselves.
+
+What is pickled or copied meanwhile is what it would be without workers, and has no class of ours.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import contextmanager
+from functools import update_wrapper
+from operator import is_
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from threadloader import _torch
+from threadloader._lifetime.dropping import DROPPED, when_dropped
+from threadloader._lifetime.process import in_forked_child
+from threadloader._rng.streams import drawing_from, here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from threadloader._rng.streams import WorkerStream
+
+__all__ = ["isolated", "isolated_here", "redirect_for"]
+
+T = TypeVar("T")
+
+_Random = random.Random
+_shared: Any = vars(random)["_inst"]  # what the functions are methods of
+_legacy: Any = vars(np.random.mtrand)["_rand"]  # the same for numpy.random
+
+
+class _Redirected(_Random):
+    """`random.Random`, whose primitive draws come from the thread's stream if it has one.
+
+    All others are made of these by `random.Random` itself.  No ``super()``: a method that
+    somebody imported in the meantime outlives the class of the instance.
+    """
+
+    def random(self) -> float:
+        stream = here.stream
+        return _Random.random(self) if stream is None else stream.random_generator.random()
+
+    def getrandbits(self, k: int, /) -> int:
+        stream = here.stream
+        if stream is None:
+            return _Random.getrandbits(self, k)
+        return stream.random_generator.getrandbits(k)
+
+    def seed(self, *args: Any, **kwargs: Any) -> None:
+        stream = here.stream
+        if stream is None:
+            _Random.seed(self, *args, **kwargs)
+        else:
+            stream.random_generator.seed(*args, **kwargs)
+
+    def getstate(self) -> Any:
+        stream = here.stream
+        return _Random.getstate(self) if stream is None else stream.random_generator.getstate()
+
+    def setstate(self, state: Any) -> None:
+        stream = here.stream
+        if stream is None:
+            _Random.setstate(self, state)
+        else:
+            stream.random_generator.setstate(state)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Random, (), self.getstate()
+
+    @property
+    def gauss_next(self) -> float | None:  # `gauss` keeps every second draw
+        stream = here.stream
+        if stream is None:
+            return vars(self).get("gauss_next")
+        return stream.random_generator.gauss_next  # type: ignore[attr-defined,no-any-return]
+
+    @gauss_next.setter
+    def gauss_next(self, value: float | None) -> None:
+        stream = here.stream
+        if stream is None:
+            vars(self)["gauss_next"] = value
+        else:
+            stream.random_generator.gauss_next = value  # type: ignore[attr-defined]
+
+
+class _RedirectedLegacy(np.random.RandomState):
+    """The hidden `RandomState` of `numpy.random`, as libraries see it while there are workers.
+
+    One that a library keeps goes on to work when there are no workers any more.
+    """
+
+
+def _legacy_method(name: str) -> Callable[..., Any]:
+    own = getattr(_legacy, name)
+
+    def method(_: Any, *args: Any, **kwargs: Any) -> Any:
+        stream = here.stream
+        draw = own if stream is None else getattr(stream.legacy_generator, name)
+        return draw(*args, **kwargs)
+
+    return update_wrapper(method, own)
+
+
+class _Redirection:
+    """The names of one module that are replaced while there are workers.
+
+    What somebody else has put in a name's place is left alone.
+
+    Args:
+        module: The module.
+        after: What each name becomes.
+    """
+
+    def __init__(self, module: Any, after: dict[str, Any]) -> None:
+        self._names = vars(module)
+        self._after = after
+        self._before = {name: self._names[name] for name in after}
+
+    def start(self) -> None:
+        self._exchange(self._before, self._after)
+
+    def stop(self) -> None:
+        self._exchange(self._after, self._before)
+
+    def _exchange(self, old: dict[str, Any], new: dict[str, Any]) -> None:
+        if all(map(is_, map(self._names.get, old), old.values())):
+            self._names.update(new)
+            return
+        for name, value in old.items():
+            if self._names.get(name) is value:
+                self._names[name] = new[name]
+
+
+def _redirections() -> tuple[_Redirection, ...]:
+    primitive = ("random", "getrandbits", "seed", "getstate", "setstate")
+    methods = {name: getattr(_Redirected, name).__get__(_shared) for name in primitive}
+    names = [
+        name
+        for name in dir(np.random)
+        if getattr(getattr(np.random, name), "__self__", None) is _legacy
+    ]
+    for name in dir(_legacy):
+        if not name.startswith("_") and callable(getattr(_legacy, name)):
+            setattr(_RedirectedLegacy, name, _legacy_method(name))
+    proxy = _RedirectedLegacy(_legacy._bit_generator)  # noqa: SLF001  # the very same state
+    # Methods of the proxy: they are pickled as those of the RandomState are, with their state.
+    functions = {name: getattr(proxy, name) for name in names}
+    return (
+        _Redirection(random, methods),
+        _Redirection(np.random, functions),
+        _Redirection(np.random.mtrand, {"_rand": proxy}),
+    )
+
+
+class _Hooks:
+    """Whether the functions are redirected, and how many need it.
+
+    Invariants, whenever ``_lock`` is not held:
+        1. The functions are redirected if and only if there are ``_holders``.
+
+    Threads:
+        hold, release: shared, also from finalizers, which may run inside of either.
+    """
+
+    def __init__(self, redirections: tuple[_Redirection, ...]) -> None:
+        self._redirections = redirections  # of one module each
+        self._lock = RLock()
+        # All below: guarded by _lock.
+        self._holders: set[object] = set()
+        self._redirected: bool | None = False  # None half-way: Ctrl-C may come up there
+        self._settling = False  # a call from a finalizer leaves it to the one that it interrupts
+
+    def hold(self, holder: object) -> None:
+        """Redirect the functions until `release` is called with the same."""
+        with self._lock:
+            self._holders.add(holder)
+            self._settle()
+
+    def release(self, holder: object) -> None:
+        """Hold the functions no more.  Idempotent."""
+        with self._lock:
+            self._holders.discard(holder)  # it may have held them in the parent process
+            self._settle()
+
+    def _settle(self) -> None:
+        """Redirect the functions, or do so no more.  Call with ``_lock`` held."""
+        if self._settling:
+            return
+        self._settling = True
+        try:
+            while self._redirected is not (redirect := bool(self._holders)):
+                self._redirected = None
+                if redirect:
+                    _shared.__class__ = _Redirected
+                for redirection in self._redirections:
+                    redirection.start() if redirect else redirection.stop()
+                if not redirect:
+                    _shared.__class__ = _Random
+                self._redirected = redirect
+        finally:
+            self._settling = False
+
+    def forked(self) -> None:
+        """Start afresh in a child process: there are no workers, and the lock may be held."""
+        self._lock = RLock()
+        self._holders, self._settling = set(), False
+        self._redirected = None  # or half-way there
+        self._settle()
+        if here.stream is not None:  # a worker forked: the child's random state is its own
+            here.stream = here.outer = here.samples = None
+            _operators.stop()
+
+
+_operators = _torch.teach_random(here)
+_hooks = _Hooks(_redirections())  # made here: in a first epoch they would take 0.5 ms of it
+in_forked_child(_hooks.forked)
+
+
+def redirect_for(stream: WorkerStream) -> Callable[[], object]:
+    """Keep the functions redirected as long as ``stream`` lives, or until the result is called.
+
+    For the calling thread, which is a worker for the time of one batch again and again: to
+    redirect them takes longer than small batches do.
+    """
+    holder = object()
+    end = when_dropped(stream, _hooks.release, holder)
+    try:
+        _hooks.hold(holder)
+    except BaseException:  # Ctrl-C: the caller has nothing yet to call
+        end()
+        raise
+    return end
+
+
+def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args: Any) -> T:
+    """Call a function in the consumer's thread as in `isolated`; the functions are redirected.
+
+    Args:
+        stream: What it draws from; None changes nothing.
+        function: The function.
+        args: Its arguments.
+    """
+    # No context manager: Ctrl-C can come up in one before it has put back what was there.
+    before = here.stream, here.outer, here.samples
+    try:
+        if stream is None:
+            return function(*args)
+        here.stream = here.outer = stream
+        here.samples = stream.samples
+        return _operators.redirected(function, *args)
+    finally:
+        here.stream, here.outer, here.samples = before
+        stream, function, args = None, DROPPED, ()  # an error keeps this frame
+
+
+@contextmanager
+def isolated(stream: WorkerStream | None) -> Iterator[None]:
+    """Let a worker's thread draw from ``stream``, and from those of its samples, while this lasts.
+
+    Args:
+        stream: The worker's; None changes nothing.
+    """
+    if stream is None:
+        yield
+        return
+    holder = object()
+    _hooks.hold(holder)
+    try:
+        with _operators.redirecting(), drawing_from(stream):
+            yield
+    finally:
+        _hooks.release(holder)

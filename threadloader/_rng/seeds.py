@@ -1,0 +1,188 @@
+"""Where the seed of each epoch comes from: the random state that torch draws from, or ``seed=``.
+
+One number an epoch decides everything that its workers draw.  With ``seed`` it follows from that
+alone, with torch and without; the order is decided by it, too, and nobody's random state is
+touched.  An epoch that is resumed draws what it drew
+before, from the user's generator as it was; from the process's random state it draws nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from threadloader import _torch
+from threadloader._rng.generators import encoded_state, restore_generator, state_of
+from threadloader._rng.streams import epoch_seed, streams_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Draws", "EpochSeeds", "Seeds", "draw_seed"]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochSeeds:
+    """What the random numbers of one epoch follow from."""
+
+    workers: int  # the base seed; a worker's own is this plus its number
+    samples: int  # of the streams of samples and batches
+
+
+class Seeds:
+    """The seeds of one loader's epochs.
+
+    Threads:
+        all: planner only.
+    """
+
+    def __init__(self) -> None:
+        self.epoch = 0  # that starts next
+        self.base: int | None = None  # drawn last
+        self.since = 0  # epochs since the base seed was drawn
+        self.drawn = False  # whether ``seed`` decides by draws, as before version 2 of states
+
+    def begin_epoch(self, seed: int | None, given: Any, saved: Mapping[str, Any] | None) -> Draws:
+        """Go on to the next epoch; return what draws its seeds and its order.
+
+        Args:
+            seed: What all epochs follow from, with their numbers; None to draw from ``given``.
+            given: The user's generator; None for the process's own random state.
+            saved: A loader's state, of the epoch that begins; None for none.
+
+        Raises:
+            StateError: The state is of another kind of generator.
+        """
+        drawn: Mapping[str, Any] = {}
+        begun = False
+        if saved is not None:
+            self.epoch, drawn, begun = saved["epoch"], saved["draws"], saved["begun"]
+            if "base" in drawn:
+                self.base, self.since = drawn["base"], drawn["since"] - 1
+            self.drawn = bool(drawn.get("drawn"))
+        epoch, self.epoch = self.epoch, self.epoch + 1
+        if seed is not None:
+            order = epoch_seed(seed, epoch)
+            generator = _torch.new_generator(order)
+            if self.drawn:
+                return Draws(self, generator, lambda: generator, seeded=True)
+            keyed = partial(np.random.default_rng, order)
+            return Draws(self, generator, keyed, seeded=True, base=streams_seed(seed, epoch))
+        if given is not None and "generator" in drawn:
+            restore_generator(given, drawn["generator"])
+        return Draws(self, given, lambda: given, drawn=drawn, begun=begun)
+
+    def state(self, given: Any, *, kept: bool) -> dict[str, Any]:
+        """Return what decides the next epoch, JSON-able.
+
+        Args:
+            given: The user's generator; None for none.
+            kept: Whether workers are kept, and so their seed.
+        """
+        state: dict[str, Any] = {}
+        if given is not None:
+            state["generator"] = encoded_state(state_of(given))
+        if kept and self.base is not None:
+            state |= {"base": self.base, "since": self.since + 1}
+        return state | self.told()
+
+    def told(self) -> dict[str, Any]:
+        """Return what a state tells of how ``seed`` decides, JSON-able."""
+        return {"drawn": True} if self.drawn else {}
+
+
+class Draws:
+    """What one epoch draws before its first batch.
+
+    Args:
+        seeds: Of the loader.
+        generator: Draws; None for the process's own random state.
+        keyed_generator: Returns what draws for keyed orders, which need no torch.
+        seeded: Whether the loader has a ``seed``, which decides all of it.
+        base: Of the workers; None to draw it.
+        drawn: What was drawn, by a saved state.
+        begun: Whether that state is of this very epoch, not of the end of the one before.
+
+    Threads:
+        all: planner only.
+    """
+
+    def __init__(
+        self,
+        seeds: Seeds,
+        generator: Any,
+        keyed_generator: Callable[[], Any],
+        *,
+        seeded: bool = False,
+        base: int | None = None,
+        drawn: Mapping[str, Any] | None = None,
+        begun: bool = False,
+    ) -> None:
+        drawn = drawn or {}
+        self.generator = generator
+        self.keyed_generator = keyed_generator
+        self.seeded = seeded
+        self._base = base
+        self._seeds = seeds
+        self._start = None if seeded or generator is None else state_of(generator)
+        self._again = begun and not seeded  # what was drawn once is not drawn afresh
+        self._silent = self._again and generator is None
+        self._redraws = self._again and not self._silent and drawn["since"] == 0
+        self._has_base = "base" in drawn
+        self._shared: int | None = drawn.get("shared")
+        self._state: dict[str, Any] | None = None
+
+    def shared_seed(self, dataset: object) -> int | None:
+        """Return the seed that all workers' shuffling pipes share; None if no pipe."""
+        if not self._silent:
+            self._shared = _torch.draw_shared_seed(dataset, self.generator)
+        return self._shared
+
+    def seeds(self, *, kept: bool) -> EpochSeeds:
+        """Return the seeds of the epoch.
+
+        Args:
+            kept: Whether workers of the epoch before go on: torch draws for new workers alone.
+        """
+        seeds = self._seeds
+        fresh = self._redraws if self._has_base else self.seeded or not kept
+        if fresh:
+            drawn = draw_seed(self.generator)  # the order follows it, also where it is not used
+            seeds.base, seeds.since = drawn if self._base is None else self._base, 0
+        else:
+            seeds.since += 1
+        base = seeds.base
+        if base is None:
+            msg = "workers are kept, but no seed was ever drawn for them"
+            raise RuntimeError(msg)
+        self._epoch = EpochSeeds(base, epoch_seed(base, seeds.since) if seeds.since else base)
+        self._since = seeds.since
+        return self._epoch
+
+    def draw_again(self, dataset: object) -> None:
+        """Draw the shared seed once more, as torch does with new workers."""
+        if not self._has_base or self._redraws:
+            _torch.draw_shared_seed(dataset, self.generator)
+
+    def state(self) -> dict[str, Any]:
+        """Return what was drawn, JSON-able."""
+        if self.seeded:
+            return self._seeds.told()
+        if self._state is None:
+            state: dict[str, Any] = {"base": self._epoch.workers, "since": self._since}
+            if self._start is not None:
+                state["generator"] = encoded_state(self._start)
+            elif self._shared is not None:
+                state["shared"] = self._shared
+            self._state = state
+        return dict(self._state)
+
+
+def draw_seed(generator: Any) -> int:
+    """Draw 63 bits from ``generator``; None for the process's own random state."""
+    if isinstance(generator, np.random.Generator):
+        return int(generator.integers(1 << 63))
+    return _torch.draw_base_seed(generator)

@@ -1,0 +1,328 @@
+"""The arguments of `ThreadLoader`, checked: what is wrong is named, with its value.
+
+Where torch refuses the same, the messages are torch's.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from threadloader import _torch
+from threadloader._order.planner import NO_LENGTH
+from threadloader._threads.cores import default_threads
+
+if TYPE_CHECKING:
+    from threadloader._batch.collate import Output
+
+__all__ = [
+    "check_callable",
+    "check_choice",
+    "check_function",
+    "check_generator",
+    "check_output",
+    "check_runnable",
+    "check_samplers",
+    "check_shuffle",
+    "check_stream",
+    "check_threads",
+    "check_transform",
+    "check_window",
+    "count",
+    "is_iterable",
+    "output_of",
+    "plain_int",
+    "seed_of",
+    "setting",
+    "workers_for",
+    "workers_of",
+]
+
+
+def workers_of(threads: int | None, num_workers: int | None) -> int | None:
+    """Return the number of worker threads that two names for it ask for; None if neither does."""
+    if threads is not None:
+        threads = count("threads", threads, at_least=0)
+    if num_workers is None:
+        return threads
+    try:
+        if num_workers < 0:
+            return num_workers  # torch refuses it
+        num_workers = operator.index(num_workers)
+    except TypeError as error:
+        error.add_note(f"num_workers must be an int, but got {num_workers!r}")
+        raise
+    if threads is not None and threads != num_workers:
+        msg = f"threads and num_workers are one setting, but got {threads} and {num_workers}"
+        raise ValueError(msg)
+    return num_workers
+
+
+def check_threads(threads: int | None, timeout: Any, **needing: Any) -> None:
+    """Refuse, under the name that the user gave it, no threads with arguments that need some.
+
+    Args:
+        threads: What the user said under that name; None for nothing.
+        timeout: One of those arguments; what is no number is named, too.
+        needing: The others; None or False where they are not asked for.
+    """
+    try:
+        bool(timeout < 0)  # torch refuses it
+    except TypeError as error:
+        error.add_note(f"timeout must be a number of seconds, but got {timeout!r}")
+        raise
+    for name, value in {"timeout": timeout, **needing}.items():
+        if threads == 0 and value:
+            msg = f"{name} needs threads, but got threads=0 and {name}={value!r}"
+            raise ValueError(msg)
+
+
+def check_shuffle(shuffle: Any, dataset: Any) -> None:
+    """Refuse a word that is none of ours, where torch takes any for True, and a lack of length."""
+    if isinstance(shuffle, str) and shuffle != "keyed":
+        msg = f"shuffle must be True, False or 'keyed', but got {shuffle!r}"
+        raise ValueError(msg)
+    if shuffle and not hasattr(dataset, "__len__"):
+        error = TypeError(f"object of type {type(dataset).__name__!r} has no len()")
+        error.add_note(NO_LENGTH)
+        raise error
+
+
+def workers_for(workers: int | None, *, streams: bool, plain: bool, transform: Any) -> int:
+    """Return how many threads there are, where the user does not say; warn of idle ones.
+
+    Args:
+        workers: What the user said, if anything.
+        streams: Whether the dataset is iterable.
+        plain: Whether it is an iterable of no class of torch's.
+        transform: What is applied to its samples; None for nothing.
+    """
+    threads = default_threads() if workers is None else workers
+    if not streams or transform is not None or threads <= 1:
+        return threads
+    if plain:
+        warnings.warn(
+            "an iterable that is no IterableDataset is read by one thread, and the others have "
+            "nothing to do; transform=f applies f to the samples in parallel",
+            stacklevel=3,
+        )
+    elif workers is None:
+        warnings.warn(
+            "an iterable dataset is read by one thread; num_workers=N makes N replicas, each of "
+            "which must give its own share (see get_worker_info), and transform=f applies f "
+            "to the samples in parallel",
+            stacklevel=3,
+        )
+    return threads if workers is not None else 1
+
+
+def output_of(output: Output | None) -> Output:
+    """Return what batches consist of."""
+    if output is None:
+        return "torch" if _torch.AVAILABLE else "numpy"
+    check_choice("output", output, ("torch", "numpy"))
+    if output == "torch" and not _torch.AVAILABLE:
+        msg = "output='torch' needs torch: pip install threadloader[torch]"
+        raise ModuleNotFoundError(msg, name="torch")
+    return output
+
+
+def is_iterable(dataset: Any) -> bool:
+    """Whether ``dataset`` is read in its own order: torch's IterableDataset, or a plain iterable.
+
+    Raises:
+        TypeError: It is neither that nor map-style.
+    """
+    _check_object("dataset", dataset)
+    if isinstance(dataset, _torch.IterableDataset):
+        return True
+    if any(hasattr(dataset, name) for name in ("__getitem__", "__getitems__")):
+        return False
+    if hasattr(dataset, "__iter__"):
+        return True
+    msg = (
+        "dataset must be map-style, with __getitem__, or iterable, with __iter__, "
+        f"but got {type(dataset).__name__}"
+    )
+    raise TypeError(msg)
+
+
+def check_samplers(sampler: Any, batch_sampler: Any) -> None:
+    """Refuse samplers that can't be iterated."""
+    for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        _check_object(name, value)
+        # __getitem__ alone makes an iterable, too.
+        if (
+            value is not None
+            and not hasattr(value, "__iter__")
+            and not hasattr(value, "__getitem__")
+        ):
+            msg = f"{name} must be iterable, but got {value!r}"
+            raise TypeError(msg)
+
+
+def _check_object(name: str, value: Any) -> None:
+    """Refuse a class in the place of an object of it; but an enumeration, say, can be iterated."""
+    if isinstance(value, type) and not hasattr(type(value), "__iter__"):
+        msg = f"{name} is the class {value.__name__}: give an object of it, {value.__name__}(...)"
+        raise TypeError(msg)
+
+
+def check_stream(shuffle: object, sampler: Any, batch_sampler: Any) -> None:
+    """Refuse an order for what has its own, with torch's words."""
+    named = {"shuffle": shuffle or None, "sampler": sampler, "batch_sampler": batch_sampler}
+    for name, value in named.items():
+        if value is not None:
+            msg = (
+                f"DataLoader with IterableDataset: expected unspecified {name} option, "
+                f"but got {name}={value}"
+            )
+            raise ValueError(msg)
+
+
+def check_transform(transform: Any, *, streams: bool) -> None:
+    """Refuse what can't be called, and a transform for a map-style dataset."""
+    check_callable("transform", transform)
+    if transform is not None and not streams:
+        msg = (
+            "transform is for iterable datasets; a map-style dataset applies its own in "
+            "__getitem__, which runs in parallel already"
+        )
+        raise TypeError(msg)
+
+
+def check_window(prefetch: int | None, prefetch_factor: int | None) -> None:
+    """Refuse two names for one setting."""
+    if prefetch is not None and prefetch_factor is not None:
+        msg = (
+            f"prefetch and prefetch_factor are one setting, but got {prefetch} and "
+            f"{prefetch_factor}"
+        )
+        raise ValueError(msg)
+
+
+def count(name: str, value: int, *, at_least: int) -> int:
+    """Return a whole number that was asked for."""
+    value = whole(name, value)
+    if value < at_least:
+        msg = f"{name} must be at least {at_least}, but got {value}"
+        raise ValueError(msg)
+    return value
+
+
+def plain_int(value: Any) -> Any:
+    """Return NumPy's whole numbers as an int, and all else as it is: torch checks it."""
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def whole(name: str, value: int) -> int:
+    """Return an int, of whatever kind it was."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        msg = f"{name} must be an int, but got {value!r}"
+        raise TypeError(msg)
+    return int(value)
+
+
+def check_generator(generator: Any) -> None:
+    """Refuse what draws no permutations."""
+    kinds = (_torch.Generator, np.random.Generator)
+    if generator is not None and not isinstance(generator, kinds):
+        msg = (
+            f"generator must be a torch.Generator or numpy.random.Generator, but got {generator!r}"
+        )
+        raise TypeError(msg)
+
+
+def check_runnable(workers: int, timeout: float, prefetch_factor: int | None) -> None:
+    """Refuse what torch refuses only when the epoch starts, with its words."""
+    if workers < 0:
+        msg = f"num_workers option should be non-negative, but got {workers}"
+        raise AssertionError(msg)
+    if workers == 0 and timeout != 0:
+        msg = "_SingleProcessDataLoaderIter requires timeout == 0"
+        error = AssertionError(msg)
+        error.add_note("timeout needs threads: without them next() does the work itself")
+        raise error
+    if prefetch_factor is not None and operator.index(prefetch_factor) <= 0:
+        msg = "prefetch_factor must be greater than 0 for MultiProcessingDataLoaderIter"
+        raise AssertionError(msg)
+
+
+def seed_of(seed: Any, generator: Any) -> int | None:
+    """Return the seed, an int; refuse what is none, and two sources of random numbers."""
+    if seed is None:
+        return None
+    if generator is not None:
+        msg = "seed and generator both decide the order: give one of them"
+        raise ValueError(msg)
+    whole_seed = count("seed", seed, at_least=0)
+    if whole_seed >= 1 << 64:
+        msg = f"seed must be less than 2**64, but got {seed}"
+        raise ValueError(msg)
+    return whole_seed
+
+
+def setting(name: str, value: Any) -> Any:
+    """Return an attribute of a loader as it is kept; any but our own as it is.
+
+    Raises:
+        TypeError: It has a wrong type.
+        ValueError: It has a wrong value.
+    """
+    if name in _COUNTS:
+        at_least, optional = _COUNTS[name]
+        return value if value is None and optional else count(name, value, at_least=at_least)
+    if name == "output":
+        return output_of(value)
+    if name == "seed":
+        return seed_of(value, None)
+    if name == "transform":
+        check_callable(name, value)
+    if name in _CHOICES and not callable(value):
+        check_choice(name, value, _CHOICES[name], also=" or a function")
+    return value
+
+
+# Our own attributes, which may be set between two epochs.
+_COUNTS = {  # the least, and whether there may be none
+    "device_prefetch": (1, False),
+    "max_skipped": (0, True),
+    "prefetch": (1, True),
+    "snapshot_every_n_steps": (0, True),
+}
+_CHOICES = {
+    "dataset_copy": ("auto", "shared", "deep"),
+    "on_error": ("raise", "skip"),
+}  # or callable
+
+
+def check_output(output: Output, device: Any) -> tuple[Any, Any]:
+    """Return a device, and what it was opened as; refuse arrays on one of torch's."""
+    opened = None if device is None else _torch.open_device(device)
+    if output == "numpy" and opened is not None and opened is not device:
+        msg = f"device={device!r} makes tensors, and can't be with output='numpy'"
+        raise ValueError(msg)
+    return device, opened
+
+
+def check_function(name: str, value: Any) -> None:
+    """Refuse None and what can't be called."""
+    if not callable(value):
+        msg = f"{name} must be callable, but got {value!r}"
+        raise TypeError(msg)
+
+
+def check_callable(name: str, value: Any) -> None:
+    """Refuse what can't be called."""
+    if value is not None:
+        check_function(name, value)
+
+
+def check_choice(name: str, value: Any, choices: tuple[str, ...], also: str = "") -> None:
+    """Refuse what is none of the choices; ``also`` says what else there is."""
+    if not isinstance(value, str) or value not in choices:
+        msg = f"{name} must be one of {', '.join(choices)}{also}, but got {value!r}"
+        raise ValueError(msg)

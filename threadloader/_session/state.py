@@ -1,0 +1,184 @@
+"""A loader's state: how far it is in which epoch, and what decides the rest; versioned, JSON-able.
+
+It holds no indices and no samples.  What the user's own objects return of their ``state_dict`` is
+in it as it is, and the state of a generator of theirs.  All else is below 500 bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from threadloader import _torch
+from threadloader._order.samplers import inner_sampler, is_known, length_of
+from threadloader._resume.position import Position
+from threadloader.errors import StateError
+
+if TYPE_CHECKING:
+    from threadloader._order.sampler_pass import KnownOrder
+    from threadloader._rng.seeds import Draws
+
+__all__ = ["VERSION", "Begun", "check_state", "complete", "is_over", "look_of", "upgraded"]
+
+VERSION = 2
+_VERSION_KEY = "threadloader"
+_ENTRIES = 64
+_PARTS = {"loader": Mapping, "epoch": int, "begun": bool, "draws": Mapping, "lanes": list}
+_DEFAULTS = {"drop_last": False, "torch": False}  # left out, as None is, to save bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An epoch that was begun, as far as its state is told by it; nothing here keeps it alive."""
+
+    position: Position
+    draws: Draws
+    order: KnownOrder | None  # of a known sampler
+
+    def state(self) -> dict[str, Any]:
+        """Return the parts of a loader's state that tell of the epoch."""
+        state = {"epoch": self.position.epoch, "begun": True, "draws": self.draws.state()}
+        order = None if self.order is None else self.order.state()
+        if order is not None:
+            state["order"] = dict(order)
+        return state | self.position.state()
+
+
+def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
+    """Return what tells loaders apart: types, lengths, sizes.
+
+    Args:
+        loader: A `ThreadLoader`.
+        streams: Whether it reads an iterable dataset, in whose place its sampler is a dummy.
+    """
+    look: dict[str, Any] = {
+        "torch": _torch.AVAILABLE,
+        "dataset": _name_of(loader.dataset),
+        "batch_size": loader.batch_size,
+        "drop_last": loader.drop_last,
+        "seed": loader.seed,
+        "generator": None if loader.generator is None else _name_of(loader.generator),
+        "shared randomness": not loader.isolate_rng,
+    }
+    if not streams:
+        index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        inner = inner_sampler(index_sampler)
+        look |= {
+            "samples": length_of(loader.dataset),
+            "subset": _digest_of(loader.dataset),
+            "sampler": _name_of(inner),
+            "sampler's contents": _digest_of(inner),
+            "batch_sampler": _name_of(index_sampler),
+            # The length of a user's may depend on the epoch, which it is yet to be told.
+            "batches": length_of(index_sampler) if is_known(index_sampler) else None,
+        }
+    return {name: value for name, value in look.items() if value not in (None, False)}
+
+
+def _digest_of(value: Any) -> int | None:
+    """Return a number that follows from what a subset or sampler of torch's was made of.
+
+    A few evenly spaced entries are enough to tell two random splits apart.
+    """
+    name = _torch.CONTENTS.get(type(value))
+    if name is None:
+        return None
+    contents = getattr(value, name)
+    step = max(1, len(contents) // _ENTRIES)
+    entries = [float(entry) for entry in contents[::step]]
+    return zlib.crc32(repr(entries).encode())
+
+
+def _name_of(value: object) -> str:
+    """Return the name of a class; the user's classes may move from one module to another."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    prefix = f"{package}." if package in ("torch", "numpy", "threadloader") else ""
+    return prefix + kind.__qualname__
+
+
+def complete(parts: Mapping[str, Any], look: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state.
+
+    Args:
+        parts: Those that tell of the epoch, and of the dataset.
+        look: Of the loader; see `look_of`.
+    """
+    return {_VERSION_KEY: VERSION, "loader": dict(look), **parts}
+
+
+def check_state(state: Any, look: Mapping[str, Any]) -> None:
+    """Refuse what a loader can't go on from.
+
+    Args:
+        state: As ``state_dict`` returned it, perhaps of another loader.
+        look: Of the loader that is to go on; see `look_of`.
+
+    Raises:
+        StateError: It is no state, incomplete, newer than this version, or another loader's.
+    """
+    version = state.get(_VERSION_KEY) if isinstance(state, Mapping) else None
+    if type(version) is not int or version < 1:
+        msg = f"this is no state of a ThreadLoader: it has no version under {_VERSION_KEY!r}"
+        raise StateError(msg)
+    if version > VERSION:
+        msg = (
+            f"the state has version {version}, saved by a newer threadloader: this one reads "
+            f"versions up to {VERSION}"
+        )
+        raise StateError(msg)
+    wrong = [name for name, kind in _PARTS.items() if not isinstance(state.get(name), kind)]
+    if not wrong:
+        wrong = _wrong_parts(state, streams="samples" not in look and "sampler" not in look)
+    if wrong:
+        msg = f"the state is incomplete or changed: see its {', '.join(wrong)}"
+        raise StateError(msg)
+    saved = state["loader"]
+    different = [
+        f"{name} was {saved.get(name, _DEFAULTS.get(name))!r} and is "
+        f"{look.get(name, _DEFAULTS.get(name))!r}"
+        for name in {**look, **saved}
+        if saved.get(name) != look.get(name)
+    ]
+    if different:
+        msg = f"the state is that of another loader: {'; '.join(different)}"
+        raise StateError(msg)
+
+
+def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state that was checked as one of this version.
+
+    In version 1 torch or NumPy drew from ``seed`` what streams and keyed orders follow from.  They
+    go on to, in all later epochs and states of the loader: the run is one run.
+    """
+    mine = copy.deepcopy(dict(state))
+    if mine[_VERSION_KEY] == 1 and "seed" in mine["loader"]:
+        mine["draws"] = {**mine["draws"], "drawn": True}
+    return mine | {_VERSION_KEY: VERSION}
+
+
+def _wrong_parts(state: Mapping[str, Any], *, streams: bool) -> list[str]:
+    """Return the names of the parts that can't be read."""
+    wrong = []
+    try:
+        lanes = Position.of(0, state).lanes
+        if not streams and len(lanes) != 1 and (lanes or state["begun"]):
+            wrong.append("lanes")
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        wrong.append("lanes")
+    draws = state["draws"]
+    if ("base" in draws) != ("since" in draws):
+        wrong.append("draws")
+    return wrong
+
+
+def is_over(state: Mapping[str, Any]) -> bool:
+    """Whether the epoch has ended though its end was not asked for.
+
+    Accelerate's loaders are one batch ahead of what they yield, and note it in the state.
+    Source: ``DataLoaderAdapter._update_state_dict`` in accelerate/data_loader.py.
+    """
+    return bool(state["begun"] and state.get("_iterator_finished"))

@@ -1,0 +1,1 @@
+"""Threads, which know no data: how they start, wait, stop, and who they are."""

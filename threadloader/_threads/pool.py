@@ -1,0 +1,396 @@
+"""The pool: named threads that take jobs from the oldest work first.
+
+A *work* is something that can be cut into jobs: the pool asks the oldest one for its next job
+until it has none left, so that all threads stand behind the batch that is delivered next.  The
+pool knows nothing about what a job does.
+
+The threads are daemons that the pool joins itself: when asked to, and for at most two seconds
+when the interpreter exits.  Ordinary threads would be joined there without a limit, so that one
+sample stuck in a read would keep the process for ever; daemons that nobody joins would be cut
+off inside native code, and torch aborts the process then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from contextlib import ExitStack
+from functools import partial
+from queue import SimpleQueue
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from threadloader._lifetime.dropping import DROPPED, when_dropped
+from threadloader._lifetime.process import Phase, at_exit, in_forked_child, is_exiting
+from threadloader._threads.starting import Joinable, start_all
+from threadloader._threads.stopping import Stop, stopped_by
+from threadloader.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
+    from threading import Thread
+
+__all__ = ["Crew", "Errand", "Job", "Pool", "Work", "join"]
+
+_STOPPED = "the threads have ended; iter(loader) starts new ones"
+_EXITING = "no threads can be started any more: the interpreter exits"
+EXIT_SECONDS = 2.0  # how long the interpreter's exit waits for running jobs; unmeasured, a choice
+
+W = TypeVar("W")  # what a thread gets for its lifetime, and hands to each job
+W_contra = TypeVar("W_contra", contravariant=True)
+
+
+class Job(Protocol[W_contra]):
+    """One piece of work.  It must not raise."""
+
+    def __call__(self, worker: W_contra, /) -> None:
+        """Do it, in the thread that ``worker`` describes."""
+
+
+class Work(Protocol[W_contra]):
+    """Something that hands out jobs until it has none left."""
+
+    def claim(self) -> Job[W_contra] | None:
+        """Return the next job, or None for ever after the last.
+
+        Called with the pool's lock held: it must be quick and run no user code.
+        """
+
+    def jobs(self) -> int:
+        """Estimate how many jobs are left, at least 1; that many threads are woken."""
+
+
+class Errand(Generic[W]):
+    """Work that is one job, for the thread whose turn it is.
+
+    Args:
+        job: The job.
+    """
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: Job[W]) -> None:
+        self._job: Job[W] | None = job
+
+    def claim(self) -> Job[W] | None:
+        """Return the job, and then None."""
+        job, self._job = self._job, None
+        return job
+
+    def jobs(self) -> int:
+        """Return 1."""
+        return 1
+
+
+# Every thread that may be running, by its crew and number: the process-wide hook of the
+# interpreter's exit.  No lock is held while a thread starts: before `Thread.start` returns, the new
+# thread may run finalizers of the user's, and one that begins an epoch would wait for that lock.
+# So threads are noted before they start, and by single calls, which are atomic on both builds: the
+# dict is changed and copied, never iterated.
+_running: dict[tuple[Crew[Any], int], Thread] = {}
+
+
+@in_forked_child
+def _forget_running() -> None:
+    """Start afresh in a forked child: there are no threads."""
+    global _running  # noqa: PLW0603  # of the process, and this is a new one
+    _running = {}
+
+
+@at_exit(Phase.END_THREADS)
+def _end_threads() -> None:
+    """Stop all threads of all pools, and wait for them, all within their limits."""
+    # Exiting by now: who starts a thread notes it first, and looks then whether it may.
+    running = _running.copy()
+    for crew in {crew for crew, _ in running}:
+        crew.stop()
+    started = time.monotonic()
+    for (crew, _), thread in running.items():
+        if thread.is_alive():  # one that comes to life only now sees that it has nothing to do
+            deadline = started + crew.exit_seconds
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+class Crew(Generic[W]):
+    """What a pool and its threads share; it references neither.
+
+    Idle threads wait for a token, not on a condition: a finalizer has to wake them, it can run
+    at any moment, also inside one of our own locks, and `SimpleQueue.put` is the one call of the
+    standard library that is promised to be safe there.
+
+    Invariants, whenever ``_lock`` is not held:
+        1. Works are in the order in which they were put.
+        2. ``_idle`` plus the tokens True on their way is the number of threads that wait or are
+           about to, less those that a token False has just woken: no wake-up is lost, and one
+           too many costs a look at the queue.
+
+    Threads:
+        put: the planner or a reader.
+        take: worker only.
+        stop, wake: shared, also from finalizers; they take no lock.
+        threads, gone: shared; a list that is appended to and copied, atomic on both builds.
+    """
+
+    def __init__(self, size: int, exit_seconds: float) -> None:
+        self._size = size
+        self.exit_seconds = exit_seconds
+        self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
+        self.stopping = False  # only ever set; read and written whole, on both builds
+        self.ended = Stop()  # for jobs that wait, for the next try of a remote read say
+        self.threads: list[Thread] = []  # each from before its start on
+        self._lock = Lock()
+        # All below: guarded by _lock.
+        self._works: deque[Work[W]] = deque()
+        self._idle = 0
+
+    def put(self, work: Work[W]) -> None:
+        """See `Pool.put`."""
+        with self._lock:
+            if self.stopping:
+                raise ClosedError(_STOPPED)
+            self._works.append(work)
+            self._wake(work.jobs())
+
+    def take(self) -> Job[W] | None:
+        """Return the next job of the oldest work, waiting for one; None to end the thread."""
+        while True:
+            # Works are dropped after the lock is released: with their last reference goes what
+            # they hold, and with that may run finalizers of the user's.
+            dropped: list[Work[W]] = []
+            with self._lock:
+                if self.stopping:
+                    dropped += self._works
+                    self._works.clear()
+                    return None
+                job = self._claim(dropped)
+                if job is not None:
+                    return job
+                self._idle += 1
+            dropped.clear()
+            if not self._tokens.get():
+                with self._lock:
+                    self._idle -= 1
+
+    def stop(self) -> None:
+        """See `Pool.stop`."""
+        self.stopping = True
+        self.ended.set()
+        for _ in range(self._size):
+            self._tokens.put(False)
+
+    def wake(self) -> None:
+        """See `Pool.wake`."""
+        self._tokens.put(False)
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was stopped, and no thread is left."""
+        return self.stopping and not any(thread.is_alive() for thread in self.threads.copy())
+
+    def _claim(self, dropped: list[Work[W]]) -> Job[W] | None:
+        """Return the oldest job; move works that have none.  Call with ``_lock`` held."""
+        while self._works:
+            job = self._works[0].claim()
+            if job is not None:
+                # What `put` woke was an estimate, which samples may have made too low since.
+                if self._idle > 0 and (len(self._works) > 1 or self._works[0].jobs() > 1):
+                    self._wake(1)
+                return job
+            dropped.append(self._works.popleft())
+        return None
+
+    def _wake(self, threads: int) -> None:
+        """Wake up to that many idle threads.  Call with ``_lock`` held."""
+        for _ in range(min(self._idle, threads)):
+            # In this order, an interrupt in between costs a token too many, and none too few.
+            self._tokens.put(True)
+            self._idle -= 1
+
+
+class Pool(Generic[W]):
+    """A fixed number of threads, started on the first `put`.
+
+    Args:
+        size: Threads, at least 1.
+        name: Prefix of the threads' names, which become ``<name>-<role>-<n>``.
+        enter: Makes the context in which thread ``n`` runs; its value is given to each job.
+        first: The number of the first thread.
+        role: What its threads are called.
+        failed: Told in its thread of each one that ends by an error, a context that can't be
+            entered say, and of one that can't be started; the others are stopped after that.
+        exit_seconds: How long the interpreter's exit waits for running jobs.
+
+    Threads:
+        put: the planner or a reader.
+        start: shared; who comes second goes on while the threads are being started.
+        join: shared, after `stop`.
+        stop, wake, stopped, threads: shared.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        name: str,
+        enter: Callable[[int], AbstractContextManager[W]],
+        *,
+        first: int = 0,
+        role: str = "worker",
+        failed: Callable[[int, BaseException], None] | None = None,
+        exit_seconds: float = EXIT_SECONDS,
+    ) -> None:
+        self._role = role
+        self.size = size
+        self._first = first
+        self._name = name
+        self._enter = enter
+        self._failed = _raise if failed is None else failed
+        self.crew: Crew[W] = Crew(size, exit_seconds)
+        self._to_start = [True]  # taken by who starts the threads: popping is atomic on both builds
+        # Dropping the pool only signals: a finalizer must not wait for anybody.
+        self._stop = when_dropped(self, self.crew.stop)
+
+    def put(self, work: Work[W]) -> None:
+        """Queue ``work`` behind all that was put before.
+
+        Raises:
+            ClosedError: The pool was stopped, or the interpreter exits.
+            RuntimeError: A thread can't be started.
+        """
+        self.start()
+        self.crew.put(work)
+
+    def stop(self) -> None:
+        """Let every thread end after its running job.  Idempotent; does not wait."""
+        self._stop()  # which dropping the pool will not do again
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called; stale as soon as it is read."""
+        return self.crew.stopping
+
+    @property
+    def threads(self) -> tuple[Thread, ...]:
+        """The threads that were started."""
+        return tuple(self.crew.threads.copy())
+
+    def wake(self) -> None:
+        """Let an idle thread look at the queue again, to drop works that were cancelled."""
+        self.crew.wake()
+
+    def start(self) -> None:
+        """Start the threads now; otherwise the first `put` does.  Idempotent.
+
+        Raises:
+            ClosedError: The interpreter exits.
+            RuntimeError: A thread can't be started.
+        """
+        if self._to_start:
+            self._start()
+
+    def join(self) -> None:
+        """Wait until every thread has ended, but for nobody in one of them; call `stop` first."""
+        join([self.crew])
+
+    def _start(self) -> None:
+        # All threads exist before any has a job: on an ordinary build the first to run a long
+        # sample would hold the GIL, and each further start would wait for it in turn.
+        crew, first = self.crew, self._first
+        try:
+            try:
+                self._to_start.pop()
+            except IndexError:
+                return  # another thread starts them
+            threads = [
+                Joinable(
+                    target=_run,
+                    args=(crew, self._enter, number, self._failed),
+                    name=f"{self._name}-{self._role}-{number}",
+                    daemon=True,
+                )
+                for number in range(first, first + self.size)
+            ]
+            # Noted before it is asked whether all end, as that is said before it is asked who
+            # runs: whichever comes second knows of the other.
+            for number, thread in enumerate(threads, first):
+                crew.threads.append(thread)
+                _running[crew, number] = thread
+            start_all(threads, partial(_check, crew))
+        except BaseException as error:
+            # No more threads to be had, or Ctrl-C: better none than some.
+            self.stop()
+            number = self._forget_unstarted()
+            if self._failed is not _raise:  # other epochs may wait for these threads
+                told = error if isinstance(error, Exception) else ClosedError(_STOPPED)
+                self._failed(number, told)
+            raise
+
+    def _forget_unstarted(self) -> int:
+        """Let go of threads that will never run; return the number of the first, or the last.
+
+        One that is about to run sees that it was stopped.
+        """
+        first = self._first + self.size - 1
+        for number, thread in enumerate(self.threads, self._first):
+            if thread.ident is None:
+                first = min(first, number)
+            if not thread.is_alive():
+                _running.pop((self.crew, number), None)
+                self.crew.threads.remove(thread)
+        return first
+
+
+def _check(crew: Crew[Any]) -> None:
+    """Refuse to start a thread that nobody would wait for."""
+    if is_exiting() or crew.stopping:
+        raise ClosedError(_EXITING if is_exiting() else _STOPPED)
+
+
+def join(crews: Iterable[Crew[Any]]) -> None:
+    """Wait until all threads of crews that were stopped have ended.
+
+    In one of those threads it waits for nobody: two that wait for each other would never end.
+    """
+    threads = [thread for crew in crews for thread in crew.threads.copy() if thread.is_alive()]
+    here = get_ident()  # not `current_thread`, which does not know a thread that begins or ends
+    if any(thread.ident == here for thread in threads):
+        return
+    for thread in threads:
+        thread.join()
+
+
+def _run(
+    crew: Crew[W],
+    enter: Callable[[int], AbstractContextManager[W]],
+    number: int,
+    failed: Callable[[int, BaseException], None],
+) -> None:
+    """Run jobs until there are none; the body of each thread."""
+    try:
+        # Whoever stops a crew, or leaves the interpreter, waits for the threads that were alive by
+        # then; any other comes here later, and must do nothing.
+        if crew.stopping or is_exiting():
+            return
+        with ExitStack() as life:
+            try:
+                life.enter_context(stopped_by(crew.ended))
+                worker = life.enter_context(enter(number))
+                enter = DROPPED  # errors keep the frames that led to them, this one included
+                while (job := crew.take()) is not None:
+                    job(worker)
+                    del job  # an idle thread keeps no batch alive
+            except BaseException as error:  # noqa: BLE001  # told to who waits
+                BaseException.with_traceback(
+                    error, error.__traceback__ and error.__traceback__.tb_next
+                )
+                try:
+                    failed(number, error)
+                finally:
+                    crew.stop()
+    finally:
+        _running.pop((crew, number), None)
+
+
+def _raise(_: int, error: BaseException) -> None:
+    """Let a thread end by its error."""
+    raise error

@@ -1,0 +1,1 @@
+"""What worker threads and the copier do: tickets, reading, progress, errors."""
