@@ -15,7 +15,7 @@ from copies import make as make_copying
 from fake_device import FakeDevice
 from streams import Rows, make
 
-from threadloader._threads.pool import Crew
+from threadloader._threads.pool import ThreadGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,7 +199,7 @@ def test_a_loader_goes_on_after_a_close_that_waited(spawn: Spawn) -> None:
 def test_threads_that_have_ended_are_not_noted_for_ever(spawn: Spawn) -> None:
     def crews() -> int:
         gc.collect()
-        return sum(type(each) is Crew for each in gc.get_objects())
+        return sum(type(each) is ThreadGroup for each in gc.get_objects())
 
     def some_epochs() -> None:
         for _ in range(20):

@@ -21,7 +21,7 @@ from threadloader._batch.collate import Collation
 from threadloader._batch.memory import StagingMemory
 from threadloader._batch.ring import Ring
 from threadloader._fetch.failure import Failure
-from threadloader._order.planner import Pace
+from threadloader._order.planner import TicketSize
 from threadloader._order.tickets import PlannedBatch
 from threadloader._work.copier import Copier
 from threadloader._work.open_batch import OpenBatch, Stages
@@ -52,7 +52,7 @@ class Setting:
         collation = Collation(
             None, output="numpy", batched=True, ring=self.ring, memory=staging, pin=device.pin
         )
-        self._stages = Stages([], whole=True, pace=Pace(), collation=collation)
+        self._stages = Stages([], whole=True, ticket_size=TicketSize(), collation=collation)
         self.copier = Copier(device.here(), self.progress, ahead, in_order=in_order, name=name)
         self.copier.start()
 

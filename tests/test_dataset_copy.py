@@ -707,14 +707,14 @@ def test_a_short_container_of_data_on_a_dataset_is_shared(kind: type) -> None:
 
 
 def test_a_generator_that_is_shared_gives_no_two_workers_the_same_numbers() -> None:
-    class Draws:
+    class EpochDraws:
         def __init__(self) -> None:
             self.generator = np.random.default_rng(0)
 
         def __call__(self, _value: int) -> int:
             return int(self.generator.integers(2**62))
 
-    dataset = Mapped(Draws(), size=64)
+    dataset = Mapped(EpochDraws(), size=64)
     with ThreadLoader(dataset, batch_size=8, threads=THREADS) as loader:
         drawn = [number for batch in loader for number in np.asarray(batch).tolist()]
     assert len(set(drawn)) == 64

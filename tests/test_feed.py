@@ -11,17 +11,17 @@ from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
 from threadloader._epoch.feed import SamplerFeed, StreamFeed, open_stream
 from threadloader._fetch.fetcher import Fetcher
-from threadloader._order.planner import Pace, Planner
+from threadloader._order.planner import Planner, TicketSize
 from threadloader._order.sampler_pass import UserPass
 from threadloader._order.samplers import BatchSampler
 from threadloader._resume.position import Lane, Position
 from threadloader._work.counters import Stats
 from threadloader._work.open_batch import Stages, Worker
 from threadloader._work.progress import Progress
-from threadloader._work.reading import Given, Source, StreamBatch
+from threadloader._work.reading import IterableReader, ReadSamples, StreamBatch
 
 
-def position_of(sources: list[Source]) -> Position:
+def position_of(sources: list[IterableReader]) -> Position:
     return Position(0, [Lane() for _ in sources], turn=len(sources) - 1)
 
 
@@ -30,7 +30,7 @@ def collation() -> Collation:
 
 
 def stages() -> Stages:
-    return Stages([Given(None)], True, Pace(), collation())
+    return Stages([ReadSamples(None)], True, TicketSize(), collation())
 
 
 def worker() -> Worker:
@@ -38,7 +38,9 @@ def worker() -> Worker:
 
 
 def feed_of(*sizes: int, announced: tuple[Any, int | None] = (None, None)) -> StreamFeed:
-    sources = [Source(number, range(size), 2, drop_last=False) for number, size in enumerate(sizes)]
+    sources = [
+        IterableReader(number, range(size), 2, drop_last=False) for number, size in enumerate(sizes)
+    ]
     return StreamFeed(sources, stages(), [], None, announced, position_of(sources))
 
 
@@ -67,7 +69,7 @@ def test_an_exhausted_source_is_skipped_and_the_others_keep_their_turns() -> Non
 
 
 def test_out_of_order_the_turn_is_the_source_s_with_the_fewest_batches_on_their_way() -> None:
-    sources = [Source(number, range(9), 2, drop_last=False) for number in range(2)]
+    sources = [IterableReader(number, range(9), 2, drop_last=False) for number in range(2)]
     feed = StreamFeed(
         sources, stages(), [], None, (None, None), position_of(sources), in_order=False
     )
@@ -100,7 +102,7 @@ def test_a_batch_is_read_and_collated_in_the_calling_thread() -> None:
 
 
 def test_an_error_of_iter_is_raised_at_once_without_threads() -> None:
-    sources = [Source(0, 7, 2, drop_last=False)]
+    sources = [IterableReader(0, 7, 2, drop_last=False)]
     with pytest.raises(TypeError):
         StreamFeed(sources, stages(), [], None, (None, None), position_of(sources))
 
@@ -125,11 +127,11 @@ def test_no_warning_without_a_length() -> None:
 def test_a_stream_without_pools_has_one_source() -> None:
     feed = open_stream(
         [],
-        [Given(range(3))],
+        [ReadSamples(range(3))],
         2,
         drop_last=False,
         transforms=False,
-        pace=Pace(),
+        ticket_size=TicketSize(),
         collation=collation(),
         announced=(None, None),
         position=Position(0, []),
@@ -141,7 +143,7 @@ def test_a_sampler_s_feed_ends_with_the_sampler() -> None:
     planner = Planner(
         UserPass(BatchSampler(range(3), 2, drop_last=False)), Lane(), batched=True, whole=False
     )
-    shared = Stages([Fetcher(range(3), whole=False)], False, Pace(), collation())
+    shared = Stages([Fetcher(range(3), whole=False)], False, TicketSize(), collation())
     feed, progress = SamplerFeed(planner, shared, None, Position(0, [Lane()])), Progress()
     taken = []
     while (batch := feed.draw(progress)) is not None:

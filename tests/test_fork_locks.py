@@ -53,10 +53,10 @@ holder.join()
 print(os.waitstatus_to_exitcode(status))
 """
 LOCKS = [
-    "loader._running.planning",
-    "loader._running.ring._lock",
+    "loader._session.planning",
+    "loader._session.ring._lock",
     "iterator._progress._lock",
-    "next(iter(loader._running.roster._crews))._lock",
+    "next(iter(loader._session.kept_workers._groups))._lock",
 ]
 DOES = {
     "ends": "sys.exit(7)",

@@ -282,7 +282,7 @@ def test_little_is_kept_after_a_break(threads: int, spawn: Spawn) -> None:
 
     loader = ThreadLoader(Images(160), 16, threads=threads, output="numpy")
     spawn(run).result(PATIENCE)
-    loader._running.roster.close()  # noqa: SLF001  # wait for running samples, without clearing
+    loader._session.kept_workers.close()  # noqa: SLF001  # wait for running samples, without clearing
     assert slots_of(loader).free_bytes <= 40 * MIB
     loader.close()
 

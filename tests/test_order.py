@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadloader import ThreadLoader
-from threadloader._order.planner import Pace, Planner, TicketCutter
+from threadloader._order.planner import Planner, TicketCutter, TicketSize
 from threadloader._order.sampler_pass import UserPass
 from threadloader._order.samplers import BatchSampler, RandomSampler, SequentialSampler
 from threadloader._order.tickets import PlannedBatch, Ticket
@@ -45,14 +45,14 @@ def _tickets(cutter: TicketCutter) -> list[Ticket]:
     return tickets
 
 
-def _sizes(rows: int, pace: Pace, threads: int, *, whole: bool = False) -> list[int]:
+def _sizes(rows: int, pace: TicketSize, threads: int, *, whole: bool = False) -> list[int]:
     cutter = TicketCutter(_batch(rows), pace, threads, whole=whole)
     return [ticket.stop - ticket.start for ticket in _tickets(cutter)]
 
 
-def _pace(seconds: float, rows: int = 10_000) -> Pace:
+def _pace(seconds: float, rows: int = 10_000) -> TicketSize:
     """A pace that has seen many samples of ``seconds`` each."""
-    pace = Pace()
+    pace = TicketSize()
     pace.measured(rows, rows * seconds)
     return pace
 
@@ -197,7 +197,7 @@ def test_a_batch_that_is_no_iterable_is_a_type_error() -> None:
         Planner(UserPass([5]), Lane(), batched=True).draw()
 
 
-# Pace and TicketCutter
+# TicketSize and TicketCutter
 
 
 @given(
@@ -209,7 +209,7 @@ def test_a_batch_that_is_no_iterable_is_a_type_error() -> None:
 def test_tickets_partition_the_rows_in_order_whatever_is_measured(
     rows: int, threads: int, whole: bool, measured: list[tuple[int, float]]
 ) -> None:
-    pace, batch = Pace(), _batch(rows)
+    pace, batch = TicketSize(), _batch(rows)
     cutter = TicketCutter(batch, pace, threads, whole=whole)
     tickets = []
     while (ticket := cutter.cut()) is not None:
@@ -225,11 +225,11 @@ def test_tickets_partition_the_rows_in_order_whatever_is_measured(
 
 def test_an_empty_batch_has_one_empty_ticket() -> None:
     for whole in (False, True):
-        assert _sizes(0, Pace(), 4, whole=whole) == [0]
+        assert _sizes(0, TicketSize(), 4, whole=whole) == [0]
 
 
 def test_a_cutter_that_ends_stays_ended() -> None:
-    cutter = TicketCutter(_batch(2), Pace(), 4, whole=True)
+    cutter = TicketCutter(_batch(2), TicketSize(), 4, whole=True)
     _tickets(cutter)
     assert [cutter.cut(), cutter.cut()] == [None, None]
 
@@ -240,7 +240,7 @@ def test_a_whole_batch_is_one_ticket_whatever_its_samples_take(seconds: float) -
 
 
 def test_the_first_tickets_have_one_row() -> None:
-    assert _sizes(8, Pace(), 4) == [1] * 8
+    assert _sizes(8, TicketSize(), 4) == [1] * 8
 
 
 def test_samples_of_microseconds_make_one_ticket_of_a_batch() -> None:
@@ -279,7 +279,7 @@ def test_threads_share_all_batches_that_are_open(batches: int, sizes: list[int])
 
 @given(measured=st.lists(st.tuples(st.integers(1, 20), st.floats(0, 1)), max_size=10))
 def test_tickets_grow_no_faster_than_the_evidence(measured: list[tuple[int, float]]) -> None:
-    pace, seen = Pace(), 0
+    pace, seen = TicketSize(), 0
     for rows, seconds in measured:
         assert 1 <= pace.rows(10_000, 2) <= max(1, seen)
         pace.measured(rows, seconds)
@@ -287,7 +287,7 @@ def test_tickets_grow_no_faster_than_the_evidence(measured: list[tuple[int, floa
 
 
 def test_a_ticket_without_rows_is_no_evidence() -> None:
-    pace = Pace()
+    pace = TicketSize()
     pace.measured(0, 1.0)
     assert pace.rows(100, 1) == 1
     pace.measured(10, 10 * MICROSECOND)
@@ -317,7 +317,7 @@ def test_samples_that_became_slow_make_small_tickets_soon() -> None:
 
 
 def test_what_was_cut_of_a_batch_does_not_bind_the_rest_of_it() -> None:
-    pace = Pace()
+    pace = TicketSize()
     cutter = TicketCutter(_batch(100), pace, 2, whole=False)
     first = cutter.cut()
     pace.measured(200, 200 * MICROSECOND)

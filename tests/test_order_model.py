@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from threadloader._order.planner import Pace, Planner, TicketCutter
+from threadloader._order.planner import Planner, TicketCutter, TicketSize
 from threadloader._order.sampler_pass import UserPass
 from threadloader._order.samplers import BatchSampler
 from threadloader._resume.position import Lane
@@ -33,7 +33,7 @@ class OrderMachine(RuleBasedStateMachine):
         self.planner = Planner(
             UserPass(BatchSampler(range(samples), batch_size, drop_last)), Lane(), batched=True
         )
-        self.pace = Pace()
+        self.pace = TicketSize()
         self.whole = whole
         self.rows_seen = 0
         self.open: list[tuple[PlannedBatch, TicketCutter]] = []

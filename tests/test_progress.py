@@ -5,7 +5,7 @@ from __future__ import annotations
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
 from threadloader._fetch.failure import Failure
-from threadloader._order.planner import Pace
+from threadloader._order.planner import TicketSize
 from threadloader._order.tickets import PlannedBatch
 from threadloader._work.open_batch import OpenBatch, Stages
 from threadloader._work.progress import Progress
@@ -14,7 +14,7 @@ from threadloader._work.progress import Progress
 def test_until_a_batch_is_done_threads_share_one_and_then_those_that_are_open() -> None:
     progress = Progress()
     collation = Collation(None, output="numpy", batched=True, ring=Ring(4))
-    stages = Stages([], whole=True, pace=Pace(), collation=collation)
+    stages = Stages([], whole=True, ticket_size=TicketSize(), collation=collation)
     batches = [
         OpenBatch(PlannedBatch(number, [number], None), stages, progress) for number in range(5)
     ]

@@ -81,7 +81,7 @@ DRAWS: dict[str, Draw] = {
 each_draw = pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 
 
-class Draws:
+class EpochDraws:
     """Sample ``i`` is its index, and what it draws after ``i % 3`` draws that are thrown away."""
 
     def __init__(self, draw: Draw, size: int = 24) -> None:
@@ -97,7 +97,7 @@ class Draws:
         return [index, np.asarray(self.draw()).tolist()]
 
 
-class WholeDraws(Draws):
+class WholeDraws(EpochDraws):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         first = np.asarray(self.draw()).tolist()
         return [[first, self[index]] for index in indices]
@@ -119,9 +119,9 @@ def load(dataset: Any, threads: int, **arguments: Any) -> list[Any]:
 
 
 @each_draw
-@pytest.mark.parametrize("dataset", [Draws, WholeDraws])
+@pytest.mark.parametrize("dataset", [EpochDraws, WholeDraws])
 def test_batches_are_the_same_for_all_numbers_of_threads(
-    dataset: type[Draws], draw: Draw, spawn: Spawn
+    dataset: type[EpochDraws], draw: Draw, spawn: Spawn
 ) -> None:
     expected = load(dataset(draw), 0, shuffle=True)
     for threads in THREADS[1:]:
@@ -188,7 +188,7 @@ def test_an_iterable_and_its_transform_draw_from_different_streams(spawn: Spawn)
 )
 def test_no_argument_changes_what_a_sample_draws(arguments: dict[str, Any], spawn: Spawn) -> None:
     def rows(threads: int, **arguments: Any) -> list[Any]:
-        loaded = load(Draws(DRAWS["random"]), threads, **arguments)
+        loaded = load(EpochDraws(DRAWS["random"]), threads, **arguments)
         return loaded if "collate_fn" in arguments else flat(loaded)
 
     expected = rows(0)
@@ -197,10 +197,10 @@ def test_no_argument_changes_what_a_sample_draws(arguments: dict[str, Any], spaw
 
 
 def test_out_of_order_only_the_order_differs(spawn: Spawn) -> None:
-    expected = load(Draws(DRAWS["random"]), 0, shuffle=True)
+    expected = load(EpochDraws(DRAWS["random"]), 0, shuffle=True)
     for threads in (1, 3, 7):
         got = spawn(
-            lambda n: load(Draws(DRAWS["random"]), n, shuffle=True, in_order=False), threads
+            lambda n: load(EpochDraws(DRAWS["random"]), n, shuffle=True, in_order=False), threads
         ).result(PATIENCE)
         assert sorted(got) == sorted(expected)
 
@@ -210,8 +210,8 @@ def test_out_of_order_only_the_order_differs(spawn: Spawn) -> None:
 def test_a_sample_draws_the_same_in_batches_of_any_size(
     size: int, batch: int, threads: int
 ) -> None:
-    expected = flat(load(Draws(DRAWS["all at once"], size), 0, batch_size=7))
-    got = load(Draws(DRAWS["all at once"], size), threads, batch_size=batch)
+    expected = flat(load(EpochDraws(DRAWS["all at once"], size), 0, batch_size=7))
+    got = load(EpochDraws(DRAWS["all at once"], size), threads, batch_size=batch)
     assert flat(got) == expected
 
 
@@ -220,7 +220,7 @@ def test_a_sample_draws_the_same_in_batches_of_any_size(
 def test_the_second_of_a_pair_of_normal_values_is_not_kept_for_the_next_sample(
     draw: Draw, threads: int, spawn: Spawn
 ) -> None:
-    class Pairs(Draws):
+    class Pairs(EpochDraws):
         def __getitem__(self, index: int) -> Any:
             first = self.draw()
             return [index, first, self.draw()][: 2 + index % 2]
@@ -242,13 +242,13 @@ def test_seeding_in_a_sample_changes_that_sample_only(threads: int, spawn: Spawn
             random.setstate(other)
             legacy.set_state(("MT19937", np.full(624, 3, np.uint32), 5))
 
-    class Meddles(Draws):
+    class Meddles(EpochDraws):
         def __getitem__(self, index: int) -> Any:
             meddle(index)
             return super().__getitem__(index)
 
     draw = DRAWS["all at once"]
-    plain = flat(load(Draws(draw), 0))
+    plain = flat(load(EpochDraws(draw), 0))
     meddled = flat(spawn(load, Meddles(draw), threads).result(PATIENCE))
     untouched = [at for at in range(24) if at % 4 in (0, 3)]
     assert [meddled[at] for at in untouched] == [plain[at] for at in untouched]
@@ -257,7 +257,7 @@ def test_seeding_in_a_sample_changes_that_sample_only(threads: int, spawn: Spawn
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_an_error_does_not_shift_what_later_samples_draw(threads: int, spawn: Spawn) -> None:
-    class Fails(Draws):
+    class Fails(EpochDraws):
         def __getitem__(self, index: int) -> Any:
             row = super().__getitem__(index)
             if index == 7:
@@ -276,18 +276,18 @@ def test_an_error_does_not_shift_what_later_samples_draw(threads: int, spawn: Sp
         return told
 
     draw = DRAWS["all at once"]
-    expected = load(Draws(draw), 0)
+    expected = load(EpochDraws(draw), 0)
     expected[1] = None
     assert spawn(outcomes, Fails(draw)).result(PATIENCE) == expected
 
 
 @pytest.mark.parametrize("inner", [0, 2])
 def test_a_loader_in_a_sample_draws_what_the_sample_decides(inner: int, spawn: Spawn) -> None:
-    class Nested(Draws):
+    class Nested(EpochDraws):
         def __getitem__(self, index: int) -> Any:
             before = random.random()
             loader = ThreadLoader(
-                Draws(self.draw, 4), 2, shuffle=True, threads=inner, collate_fn=as_given
+                EpochDraws(self.draw, 4), 2, shuffle=True, threads=inner, collate_fn=as_given
             )
             with loader:
                 return [index, before, list(loader), self.draw()]
@@ -301,7 +301,7 @@ def test_a_loader_in_a_sample_draws_what_the_sample_decides(inner: int, spawn: S
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_sample_seeds_of_samples_and_epochs_do_not_collide(threads: int, spawn: Spawn) -> None:
-    class Seeds(Draws):
+    class Seeds(EpochDraws):
         def __getitem__(self, _: int) -> int:
             return sample_seed()
 
@@ -314,7 +314,7 @@ def test_sample_seeds_of_samples_and_epochs_do_not_collide(threads: int, spawn: 
 
 
 def test_sample_seed_is_the_same_whenever_a_sample_asks(spawn: Spawn) -> None:
-    class Twice(Draws):
+    class Twice(EpochDraws):
         def __getitem__(self, _: int) -> Any:
             first = sample_seed()
             self.draw()

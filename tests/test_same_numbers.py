@@ -80,7 +80,7 @@ def drawn(_: Any = None) -> list[Any]:
     return [random.random(), legacy, float(sample_rng().random()), sample_seed()]
 
 
-class Draws:
+class EpochDraws:
     def __init__(self, size: int = 3) -> None:
         self.size = size
 
@@ -114,9 +114,9 @@ def without_index(told: list[Any]) -> list[Any]:
 
 @each_number_of_threads
 def test_what_samples_draw(threads: int, spawn: Spawn) -> None:
-    told = spawn(epochs, make(Draws(), threads)).result(PATIENCE)
+    told = spawn(epochs, make(EpochDraws(), threads)).result(PATIENCE)
     assert without_index(told) == SAMPLES
-    shuffled = spawn(epochs, make(Draws(), threads, shuffle=True)).result(PATIENCE)
+    shuffled = spawn(epochs, make(EpochDraws(), threads, shuffle=True)).result(PATIENCE)
     assert without_index(shuffled) == SAMPLES
 
 
@@ -149,7 +149,7 @@ def test_keyed_orders(threads: int, spawn: Spawn) -> None:
 @each_number_of_threads
 def test_orders_and_draws_of_a_generator_of_numpy_s(threads: int, spawn: Spawn) -> None:
     generator = np.random.default_rng(17)
-    loader = make(Draws(), threads, shuffle=True, seed=None, generator=generator)
+    loader = make(EpochDraws(), threads, shuffle=True, seed=None, generator=generator)
     assert spawn(epochs, loader).result(PATIENCE) == NUMPYS
 
 
@@ -197,7 +197,7 @@ def first_version(shuffle: Any, *, begun: bool = True) -> dict[str, Any]:
     library = "torch" if HAS_TORCH else "threadloader"
     sampler = {False: "SequentialSampler", True: "RandomSampler"}.get(shuffle)
     look: dict[str, Any] = {"torch": True} if HAS_TORCH else {}
-    look |= {"dataset": "Draws", "batch_size": 2, "seed": 17, "samples": 6}
+    look |= {"dataset": "EpochDraws", "batch_size": 2, "seed": 17, "samples": 6}
     look["sampler"] = "threadloader.KeyedSampler" if sampler is None else f"{library}.{sampler}"
     look |= {"batch_sampler": f"{library}.BatchSampler", "batches": 3}
     state: dict[str, Any] = {"threadloader": 1, "loader": look, "epoch": 1, "begun": begun}
@@ -209,7 +209,7 @@ def rows(told: list[Any]) -> list[Any]:
 
 
 def resumed(state: Any, shuffle: Any, threads: int) -> Any:
-    loader = make(Draws(6), threads, 2, shuffle=shuffle, collate_fn=list)
+    loader = make(EpochDraws(6), threads, 2, shuffle=shuffle, collate_fn=list)
     loader.load_state_dict(state)
     return loader
 
@@ -257,6 +257,6 @@ def test_between_epochs_a_state_of_version_1_goes_on_so_too(threads: int, spawn:
 def test_a_state_of_version_2_takes_the_place_of_one_of_version_1(spawn: Spawn) -> None:
     loader = resumed(first_version(False), False, 0)
     list(loader)
-    fresh = make(Draws(6), 0, 2, collate_fn=list)
+    fresh = make(EpochDraws(6), 0, 2, collate_fn=list)
     loader.load_state_dict(fresh.state_dict())
     assert spawn(epochs, loader).result(PATIENCE) == epochs(fresh)

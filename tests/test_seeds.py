@@ -30,7 +30,7 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 
 
-class Draws:
+class EpochDraws:
     """Sample ``i`` is ``i`` and what it draws."""
 
     def __init__(self, size: int = 20) -> None:
@@ -60,7 +60,7 @@ def draw(_: Any) -> list[float]:
 
 def make(threads: int = 2, dataset: Any = None, **arguments: Any) -> ThreadLoader[Any]:
     defaults = {"batch_size": 3, "seed": 7, "output": "numpy", "collate_fn": as_given}
-    dataset = Draws() if dataset is None else dataset
+    dataset = EpochDraws() if dataset is None else dataset
     return ThreadLoader(dataset, threads=threads, **(defaults | arguments))
 
 
@@ -138,7 +138,7 @@ def test_two_loaders_with_one_seed_give_the_same(
     seed: int, size: int, threads: int, shuffle: bool
 ) -> None:
     def told(threads: int) -> list[Any]:
-        loader = make(threads, Draws(size), seed=seed, shuffle=shuffle)
+        loader = make(threads, EpochDraws(size), seed=seed, shuffle=shuffle)
         return epochs(loader, 2)
 
     random.seed(sample_seed())

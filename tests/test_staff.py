@@ -1,4 +1,4 @@
-"""Staff: which threads there are, what each has of the dataset, and how all of them end."""
+"""Workers: which threads there are, what each has of the dataset, and how all of them end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from conftest import PATIENCE
 from threadloader import get_worker_info
 from threadloader._work.counters import Stats
 from threadloader._work.progress import Progress
-from threadloader._work.workers import Job, Staff, hire, hire_readers, hire_transformers
+from threadloader._work.workers import (
+    Workers,
+    WorkerSetup,
+    make_readers,
+    make_transformers,
+    make_workers,
+)
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -43,24 +49,24 @@ class Undeepable(Data):
         raise TypeError("no")
 
 
-def job(workers: int, stats: Stats | None = None) -> Job:
-    return Job("tl-staff", workers, 100, stats or Stats())
+def setup(workers: int, stats: Stats | None = None) -> WorkerSetup:
+    return WorkerSetup("tl-staff", workers, 100, stats or Stats())
 
 
-def end(staff: Staff, spawn: Spawn) -> None:
+def end(staff: Workers, spawn: Spawn) -> None:
     staff.stop()
     spawn(staff.join).result(PATIENCE)
     assert staff.stopped
 
 
-def begin(staff: Staff, spawn: Spawn) -> None:
+def begin(staff: Workers, spawn: Spawn) -> None:
     staff.start()
     assert spawn(staff.ready, PATIENCE, Progress()).result(2 * PATIENCE)
 
 
 def test_replicas_are_deep_copies_each_with_a_pool() -> None:
     data = Data()
-    staff = hire_readers(job(3), data, "auto", None)
+    staff = make_readers(setup(3), data, "auto", None)
     replicas = [fetcher.dataset for fetcher in staff.fetchers]
     assert len(staff.pools) == 3
     assert len({id(replica.values) for replica in (data, *replicas)}) == 4
@@ -68,25 +74,25 @@ def test_replicas_are_deep_copies_each_with_a_pool() -> None:
 
 def test_what_refuses_a_deep_copy_is_copied_shallowly() -> None:
     data = Undeepable()
-    replica = hire_readers(job(1), data, "auto", None).fetchers[0].dataset
+    replica = make_readers(setup(1), data, "auto", None).fetchers[0].dataset
     assert replica is not data
     assert replica.values is data.values
 
 
 def test_what_refuses_every_copy_is_shared() -> None:
     rows = (row for row in range(3))
-    assert hire_readers(job(1), rows, "auto", None).fetchers[0].dataset is rows
+    assert make_readers(setup(1), rows, "auto", None).fetchers[0].dataset is rows
 
 
 def test_a_deep_copy_that_was_asked_for_is_not_replaced() -> None:
     with pytest.raises(TypeError, match="no"):
-        hire_readers(job(1), Undeepable(), "deep", None)
+        make_readers(setup(1), Undeepable(), "deep", None)
 
 
 def test_a_shared_dataset_and_one_that_a_function_returns_are_as_given() -> None:
     data, other = Data(), Data()
-    assert hire_readers(job(1), data, "shared", None).fetchers[0].dataset is data
-    assert hire_readers(job(1), data, lambda _: other, None).fetchers[0].dataset is other
+    assert make_readers(setup(1), data, "shared", None).fetchers[0].dataset is data
+    assert make_readers(setup(1), data, lambda _: other, None).fetchers[0].dataset is other
 
 
 @pytest.mark.parametrize("kind", [Data, Undeepable])
@@ -98,7 +104,7 @@ def test_a_method_given_as_init_fn_is_that_of_the_replica(
             self.seen = [worker]
 
     data = Alone()
-    staff = hire_readers(job(2), data, "auto", data.set_up)
+    staff = make_readers(setup(2), data, "auto", data.set_up)
     begin(staff, spawn)
     end(staff, spawn)
     assert [fetcher.dataset.seen for fetcher in staff.fetchers] == [[0], [1]]
@@ -112,7 +118,7 @@ def test_readers_are_the_workers_that_they_say_they_are(spawn: Spawn) -> None:
         info = get_worker_info()
         told[worker] = (info.id, info.num_workers, info.seed, info.dataset)
 
-    staff = hire_readers(job(2), Data(), "auto", tell)
+    staff = make_readers(setup(2), Data(), "auto", tell)
     begin(staff, spawn)
     end(staff, spawn)
     mine = [fetcher.dataset for fetcher in staff.fetchers]
@@ -125,7 +131,7 @@ def test_the_reader_of_a_transform_is_alone(spawn: Spawn) -> None:
     def tell(worker: int) -> None:
         told[worker] = get_worker_info().num_workers
 
-    staff = hire_transformers(job(3), Data(), abs, "auto", tell)
+    staff = make_transformers(setup(3), Data(), abs, "auto", tell)
     assert len(staff.pools) == 2
     begin(staff, spawn)
     end(staff, spawn)
@@ -136,7 +142,7 @@ def test_an_error_of_init_fn_is_that_of_the_lowest_worker(spawn: Spawn) -> None:
     def fail(worker: int) -> None:
         raise LookupError(worker)
 
-    staff = hire_readers(job(3), Data(), "auto", fail)
+    staff = make_readers(setup(3), Data(), "auto", fail)
     staff.start()
     with pytest.raises(LookupError, match="0"):
         spawn(staff.ready, PATIENCE, Progress()).result(2 * PATIENCE)
@@ -147,7 +153,7 @@ def test_an_error_of_init_fn_is_that_of_the_lowest_worker(spawn: Spawn) -> None:
 
 def test_a_worker_that_is_not_ready_in_time_is_told(spawn: Spawn) -> None:
     gate = Event()
-    staff = hire_readers(job(1), Data(), "auto", lambda _: gate.wait(PATIENCE))
+    staff = make_readers(setup(1), Data(), "auto", lambda _: gate.wait(PATIENCE))
     staff.start()
     assert not spawn(staff.ready, 0.01, Progress()).result(PATIENCE)
     gate.set()
@@ -157,7 +163,7 @@ def test_a_worker_that_is_not_ready_in_time_is_told(spawn: Spawn) -> None:
 
 def test_without_an_init_fn_no_thread_starts_before_its_first_batch(spawn: Spawn) -> None:
     before = threading.active_count()
-    staff = hire_readers(job(2), Data(), "auto", None)
+    staff = make_readers(setup(2), Data(), "auto", None)
     staff.start()
     assert staff.ready(None, Progress())
     assert threading.active_count() == before
@@ -167,6 +173,6 @@ def test_without_an_init_fn_no_thread_starts_before_its_first_batch(spawn: Spawn
 
 
 def test_a_map_style_dataset_has_one_pool_for_all() -> None:
-    staff = hire(job(3), Data(), "auto", None, whole=False)
+    staff = make_workers(setup(3), Data(), "auto", None, whole=False)
     assert len(staff.pools) == 1
     assert len({id(fetcher.dataset) for fetcher in staff.fetchers}) == 3

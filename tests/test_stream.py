@@ -33,11 +33,11 @@ import threadloader
 from threadloader import ThreadLoader
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
-from threadloader._order.planner import Pace
+from threadloader._order.planner import TicketSize
 from threadloader._order.tickets import PlannedBatch, Ticket
 from threadloader._work.open_batch import Stages
 from threadloader._work.progress import Progress
-from threadloader._work.reading import Given, Reading, Source, StreamBatch
+from threadloader._work.reading import IterableReader, ReadJob, ReadSamples, StreamBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,31 +53,31 @@ pytestmark = [
 
 def stages_of(workers: int = 1, rows: int | None = 2) -> Stages:
     collation = Collation(list, output="numpy", batched=rows is not None, ring=Ring(keep=4))
-    return Stages([Given(None) for _ in range(workers)], True, Pace(), collation)
+    return Stages([ReadSamples(None) for _ in range(workers)], True, TicketSize(), collation)
 
 
-# Source, Given, Reading
+# IterableReader, ReadSamples, ReadJob
 
 
 def test_a_source_gives_batches_and_then_none_for_ever() -> None:
-    source = Source(0, range(5), 2, drop_last=False)
+    source = IterableReader(0, range(5), 2, drop_last=False)
     assert [source.read(Progress()) for _ in range(5)] == [[0, 1], [2, 3], [4], None, None]
 
 
 def test_a_source_may_leave_the_short_batch_out() -> None:
-    source = Source(0, range(5), 2, drop_last=True)
+    source = IterableReader(0, range(5), 2, drop_last=True)
     assert [source.read(Progress()) for _ in range(4)] == [[0, 1], [2, 3], None, None]
 
 
 def test_a_source_goes_on_after_an_error() -> None:
-    source = Source(0, Hiccups(6, {1}), 2, drop_last=False)
+    source = IterableReader(0, Hiccups(6, {1}), 2, drop_last=False)
     with pytest.raises(LookupError):
         source.read(Progress())
     assert [source.read(Progress()) for _ in range(3)] == [[2, 3], [4, 5], None]
 
 
 def test_a_source_that_could_not_start_has_nothing_to_read() -> None:
-    source = Source(0, 7, 2, drop_last=False)
+    source = IterableReader(0, 7, 2, drop_last=False)
     with pytest.raises(TypeError):
         source.read(Progress())
     assert source.read(Progress()) is None
@@ -86,33 +86,33 @@ def test_a_source_that_could_not_start_has_nothing_to_read() -> None:
 def test_a_cancelled_source_reads_one_sample_more_at_the_most() -> None:
     rows, progress = iter(range(10)), Progress()
     progress.cancel()
-    Source(0, rows, 5, drop_last=False).read(progress)
+    IterableReader(0, rows, 5, drop_last=False).read(progress)
     assert next(rows) <= 1
 
 
 def test_what_was_read_is_given_once_and_then_let_go() -> None:
     read = [1, 2]
     ticket = Ticket(PlannedBatch(0, range(2), read, label="row"), 0, 2)
-    assert Given(None).fetch(ticket, Progress()) == ([1, 2], None)
+    assert ReadSamples(None).fetch(ticket, Progress()) == ([1, 2], None)
     assert read == []
 
 
 def test_a_transform_is_applied_to_the_rows_of_a_ticket() -> None:
     ticket = Ticket(PlannedBatch(0, range(4), [1, 2, 3, 4], label="row"), 1, 3)
-    assert Given(None, square).fetch(ticket, Progress()) == ([4, 9], None)
+    assert ReadSamples(None, square).fetch(ticket, Progress()) == ([4, 9], None)
 
 
 def test_a_transform_that_fails_comes_with_the_samples_before_it() -> None:
     ticket = Ticket(PlannedBatch(0, range(3), [1, 2, 0], label="row"), 0, 3)
-    done, error = Given(None, lambda row: 1 // row).fetch(ticket, Progress())
+    done, error = ReadSamples(None, lambda row: 1 // row).fetch(ticket, Progress())
     assert done == [1, 0]
     assert isinstance(error, ZeroDivisionError)
 
 
 def test_a_reading_is_one_job() -> None:
     stages, progress = stages_of(), Progress()
-    batch = StreamBatch(0, Source(0, range(4), 2, drop_last=False), 0, stages, progress)
-    reading = Reading(batch, stages, progress, None)
+    batch = StreamBatch(0, IterableReader(0, range(4), 2, drop_last=False), 0, stages, progress)
+    reading = ReadJob(batch, stages, progress, None)
     assert reading.jobs() == 1
     assert reading.claim() is not None
     assert reading.claim() is None

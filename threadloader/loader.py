@@ -15,7 +15,7 @@ from threadloader import _torch
 from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._fetch.source_function import SourceItems, sample_of
 from threadloader._lifetime.process import end_thread_at_exit
-from threadloader._order.planner import Pace
+from threadloader._order.planner import TicketSize
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._rng.seeds import Seeds
 from threadloader._session.arguments import (
@@ -39,7 +39,7 @@ from threadloader._session.arguments import (
     workers_of,
 )
 from threadloader._session.opening import Opening
-from threadloader._session.session import Running, Statistics
+from threadloader._session.session import Session, Statistics
 from threadloader._session.state import check_state, complete, is_over, look_of, upgraded
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ __all__ = ["ThreadLoader"]
 T_co = TypeVar("T_co", covariant=True)
 
 _loaders = itertools.count()
-_RUNNING = frozenset({"_opened", "_running"})  # attributes that are no arguments
+_NOT_ARGUMENTS = frozenset({"_opened", "_session"})  # attributes that are no arguments
 
 
 class ThreadLoader(_torch.DataLoader[T_co]):
@@ -231,8 +231,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             mine["sampler"], mine["batch_sampler"] = sampler, batch_sampler
         self._length_told: int | None = None  # samples, by `len`
         self._name = f"tl{next(_loaders)}"
-        self._pace = Pace()
-        self._running = Running(self._name, self._opening())
+        self._ticket_size = TicketSize()
+        self._session = Session(self._name, self._opening())
 
     @classmethod
     def from_source(
@@ -256,7 +256,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         items = SourceItems(source, count("batch_size", batch_size, at_least=1))
         loader = cls(items, batch_size, transform=sample_of, **options)
         if chunk_size is not None:
-            loader._pace = Pace(count("chunk_size", chunk_size, at_least=1))
+            loader._ticket_size = TicketSize(count("chunk_size", chunk_size, at_least=1))
         return loader
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -284,17 +284,17 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
     def _begin(self, opening: Opening, finish: Callable[[Any], Any] | None) -> Epoch | None:
         """Begin an epoch; None if all of it was delivered when its state was saved."""
-        running, seeds, epoch = self._running, None, None
-        before, was = (self._saved, self._seeds), running.before
+        session, seeds, epoch = self._session, None, None
+        before, was = (self._saved, self._seeds), session.before
         try:
-            with running.planning:
-                saved = self._saved if self._saved is not None else running.refused
+            with session.planning:
+                saved = self._saved if self._saved is not None else session.refused
                 over = saved is not None and is_over(saved)
-                before, was = (self._saved, self._seeds), running.before
+                before, was = (self._saved, self._seeds), session.before
                 # At once, for an epoch that the user's code begins meanwhile.
                 seeds = copy.copy(self._seeds)
                 self._saved, self._seeds = None, seeds
-                epoch = running.begin(opening, seeds, saved, None if over else finish)
+                epoch = session.begin(opening, seeds, saved, None if over else finish)
             epoch.start()
             if not over:
                 return epoch
@@ -302,9 +302,9 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             next(epoch, None)
             return None
         except BaseException:
-            with running.planning:
+            with session.planning:
                 if seeds is not None and self._seeds is seeds:  # nobody has begun another one since
-                    running.undo(was)
+                    session.undo(was)
                     self._saved, self._seeds = before
             if epoch is not None:
                 epoch.cancel()
@@ -329,10 +329,10 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         Threads:
             consumer.
         """
-        saved = self._saved if self._saved is not None else self._running.refused
+        saved = self._saved if self._saved is not None else self._session.refused
         if saved is not None:
             return copy.deepcopy(dict(saved))
-        parts = self._running.state(self._opening(), self._seeds)
+        parts = self._session.state(self._opening(), self._seeds)
         return complete(parts, look_of(self, streams=self._streams))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -357,7 +357,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         if state_dict != {}:
             check_state(state_dict, look_of(self, streams=self._streams))
         self._live_here()
-        self._running.forget()
+        self._session.forget()
         self._saved = upgraded(state_dict) if state_dict else None
 
     def _get_iterator(self) -> Any:
@@ -377,12 +377,12 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs: the arguments, not the threads and slots."""
-        return {name: value for name, value in vars(self).items() if name not in _RUNNING}
+        return {name: value for name, value in vars(self).items() if name not in _NOT_ARGUMENTS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _opened=(None, None))
         self._seeds = copy.copy(self._seeds)
-        self._running = Running(self._name, self._opening())
+        self._session = Session(self._name, self._opening())
 
     def __enter__(self) -> ThreadLoader[T_co]:
         return self
@@ -402,12 +402,12 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         nobody is.  iter() starts afresh.
         """
         self._live_here()
-        self._running.close()
+        self._session.close()
 
     def statistics(self) -> Statistics:
         """Return what has been counted so far, in this process."""
         self._live_here()
-        return self._running.statistics(self.num_workers)
+        return self._session.statistics(self.num_workers)
 
     @property
     def _index_sampler(self) -> Any:
@@ -423,8 +423,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
     def _live_here(self) -> None:
         """In a forked child, start afresh: threads and locks of the parent's are dead."""
-        if not self._running.is_here:
-            self._running = Running(self._name, self._opening())
+        if not self._session.is_here:
+            self._session = Session(self._name, self._opening())
 
     def _opening(self, *, pinned: bool = False) -> Opening:
         device = self._open_device()
@@ -437,6 +437,6 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             whole=self._whole,
             device=None if callable(device) else device,
             pinned=pinned,
-            pace=self._pace,
+            ticket_size=self._ticket_size,
             length_told=self._length_told,
         )

@@ -45,7 +45,7 @@ def test_what_getitems_returns_reaches_collate_fn_as_it_is(
     alike(lambda loader: loader(WholeBatches(PAIRS, CHANGES[case]), 3, collate_fn=type))
 
 
-class Given(WholeBatches):
+class ReadSamples(WholeBatches):
     """A dataset whose batches tell what ``__getitems__`` was called with."""
 
     def __getitems__(self, indices: Any) -> Any:
@@ -63,7 +63,7 @@ def test_getitems_is_called_with_what_the_batch_sampler_gave(
     make_batch: Callable[[list[int]], Any], alike: Callable[..., Any]
 ) -> None:
     def build(loader: Callable[..., Any]) -> Any:
-        return loader(Given(PAIRS), batch_sampler=[make_batch([0, 1]), make_batch([2, 3])])
+        return loader(ReadSamples(PAIRS), batch_sampler=[make_batch([0, 1]), make_batch([2, 3])])
 
     assert len(batches(alike(build))) == 4
 

@@ -147,7 +147,7 @@ if HAS_THREAD_SAFE_GENERATOR:
 each_draw = pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 
 
-class Draws:
+class EpochDraws:
     """Sample ``i`` is what it draws after ``i % 3`` draws that are thrown away."""
 
     def __init__(self, draw: Draw, size: int = 22) -> None:
@@ -163,7 +163,7 @@ class Draws:
         return self.draw()
 
 
-class WholeDraws(Draws):
+class WholeDraws(EpochDraws):
     def __getitems__(self, indices: list[int]) -> Any:
         first = self.draw()
         return [(first, self[index]) for index in indices]
@@ -172,15 +172,15 @@ class WholeDraws(Draws):
 def epoch(dataset: Any, threads: int, seed: int = 5, **arguments: Any) -> list[Any]:
     """Return the pictures of one epoch's batches, as ``torch.manual_seed`` decides them."""
     torch.manual_seed(seed)
-    defaults = {"batch_size": 5, "shuffle": isinstance(dataset, Draws)}
+    defaults = {"batch_size": 5, "shuffle": isinstance(dataset, EpochDraws)}
     with ThreadLoader(dataset, threads=threads, **(defaults | arguments)) as loader:
         return [picture(batch) for batch in loader]
 
 
 @each_draw
-@pytest.mark.parametrize("dataset", [Draws, WholeDraws])
+@pytest.mark.parametrize("dataset", [EpochDraws, WholeDraws])
 def test_batches_are_the_same_for_all_numbers_of_threads(
-    dataset: type[Draws], draw: Draw, spawn: Spawn
+    dataset: type[EpochDraws], draw: Draw, spawn: Spawn
 ) -> None:
     expected = epoch(dataset(draw), 0)
     for threads in (1, 2, 7, 32):
@@ -191,7 +191,7 @@ def test_batches_are_the_same_for_all_numbers_of_threads(
 @each_draw
 def test_each_sample_draws_numbers_of_its_own(draw: Draw, spawn: Spawn) -> None:
     def rows() -> list[Any]:
-        loader = ThreadLoader(Draws(draw), None, threads=2)
+        loader = ThreadLoader(EpochDraws(draw), None, threads=2)
         return [str(picture(sample)) for sample in loader]
 
     drawn = spawn(rows).result(PATIENCE)
@@ -203,7 +203,7 @@ def test_a_collate_function_draws_the_same_for_all_numbers_of_threads(
     draw: Draw, spawn: Spawn
 ) -> None:
     def run(threads: int) -> list[Any]:
-        return epoch(Draws(draw), threads, collate_fn=lambda samples: (samples, draw()))
+        return epoch(EpochDraws(draw), threads, collate_fn=lambda samples: (samples, draw()))
 
     expected = run(0)
     for threads in (1, 3):
@@ -226,7 +226,7 @@ def test_a_sample_draws_the_same_in_batches_of_any_size(
     size: int, batch: int, threads: int
 ) -> None:
     def rows(threads: int, batch: int) -> list[Any]:
-        dataset = Draws(DRAWS["all at once"], size)
+        dataset = EpochDraws(DRAWS["all at once"], size)
         told = epoch(dataset, threads, batch_size=batch, collate_fn=list, shuffle=True)
         return [row for batch in told for row in batch[1]]
 
@@ -237,7 +237,7 @@ def test_a_sample_draws_the_same_in_batches_of_any_size(
 def test_the_second_of_a_pair_of_normal_values_is_not_kept_for_the_next_sample(
     threads: int, spawn: Spawn
 ) -> None:
-    class Normals(Draws):
+    class Normals(EpochDraws):
         def __getitem__(self, index: int) -> Any:
             values = [torch.randn(()).item() for _ in range(1 + index % self.draw())]
             return values[0]
@@ -250,7 +250,7 @@ def test_the_second_of_a_pair_of_normal_values_is_not_kept_for_the_next_sample(
 def test_seeding_torch_in_a_sample_changes_that_sample_only(threads: int, spawn: Spawn) -> None:
     state = torch.Generator().manual_seed(8).get_state()
 
-    class Meddles(Draws):
+    class Meddles(EpochDraws):
         def __getitem__(self, index: int) -> Any:
             if index % 4 == 1:
                 torch.manual_seed(1)
@@ -264,7 +264,7 @@ def test_seeding_torch_in_a_sample_changes_that_sample_only(threads: int, spawn:
         torch.manual_seed(5)
         return [batch.item() for batch in ThreadLoader(dataset, threads=threads)]
 
-    plain = rows(Draws(lambda: torch.rand(())), 0)
+    plain = rows(EpochDraws(lambda: torch.rand(())), 0)
     meddled = spawn(rows, Meddles(lambda: torch.rand(())), threads).result(PATIENCE)
     assert meddled[::4] == plain[::4]
     assert meddled[1] == meddled[13]  # seeded alike, and one draw before
@@ -298,7 +298,7 @@ def test_the_seed_that_torch_tells_a_sample_is_its_own_and_a_worker_s_the_worker
     samples = spawn(told, Seeds(), threads).result(PATIENCE)
     assert len({seed for seed, _ in samples}) == 12
     assert [seed for seed, _ in samples] == [seed for seed, _ in told(Seeds(), 0)]
-    assert [seed for seed, _ in samples] == told(Draws(sample_seed, 12), 0)
+    assert [seed for seed, _ in samples] == told(EpochDraws(sample_seed, 12), 0)
     assert not {seed for seed, _ in samples} & {seed for _, seed in samples}
     torch.manual_seed(5)
     first = int(torch.empty((), dtype=torch.int64).random_().item())
@@ -323,7 +323,7 @@ def test_a_replica_is_told_its_worker_s_seed_and_its_transform_the_sample_s(
         tell = spawn(
             lambda size=size: told(Replica(size), threads, transform=lambda _: torch.initial_seed())
         )
-        assert tell.result(PATIENCE) == told(Draws(sample_seed, size), 0)
+        assert tell.result(PATIENCE) == told(EpochDraws(sample_seed, size), 0)
 
 
 @each_number_of_threads
@@ -351,9 +351,9 @@ def test_a_sample_that_seeds_torch_is_told_that_seed(threads: int, spawn: Spawn)
 
 
 def test_to_ask_for_the_seed_draws_nothing() -> None:
-    asked = epoch(Draws(lambda: [torch.rand(2), torch.initial_seed()][0]), 0)
-    assert asked == epoch(Draws(lambda: torch.rand(2)), 0)
-    first = epoch(Draws(lambda: [torch.initial_seed(), torch.rand(2)][1]), 0)
+    asked = epoch(EpochDraws(lambda: [torch.rand(2), torch.initial_seed()][0]), 0)
+    assert asked == epoch(EpochDraws(lambda: torch.rand(2)), 0)
+    first = epoch(EpochDraws(lambda: [torch.initial_seed(), torch.rand(2)][1]), 0)
     assert first == asked
 
 
@@ -378,7 +378,7 @@ def consumed() -> list[Any]:
 def test_the_consumer_is_left_as_torchs_worker_processes_leave_it(
     shuffle: bool, threads: int, spawn: Spawn
 ) -> None:
-    dataset = Draws(DRAWS["all at once"])
+    dataset = EpochDraws(DRAWS["all at once"])
     loader = processes(2)(dataset, 5, shuffle=shuffle)
     expected = left_behind(loader, consumed)
     ours = ThreadLoader(dataset, 5, shuffle=shuffle, threads=threads)
@@ -393,8 +393,8 @@ def test_seeding_in_samples_leaves_the_consumer_alone(threads: int, spawn: Spawn
         legacy.seed(1)
         return torch.rand(2)
 
-    expected = left_behind(DataLoader(Draws(lambda: ones(1)), 5), consumed)
-    ours = ThreadLoader(Draws(meddle), 5, threads=threads)
+    expected = left_behind(DataLoader(EpochDraws(lambda: ones(1)), 5), consumed)
+    ours = ThreadLoader(EpochDraws(meddle), 5, threads=threads)
     assert spawn(left_behind, ours, consumed).result(PATIENCE) == expected
 
 
@@ -404,7 +404,7 @@ def test_a_generator_given_by_the_sample_is_used(threads: int, spawn: Spawn) -> 
         return torch.rand(2, generator=torch.Generator().manual_seed(2))
 
     expected = picture(own().repeat(5, 1))
-    got = spawn(lambda: epoch(Draws(own), threads, drop_last=True)).result(PATIENCE)
+    got = spawn(lambda: epoch(EpochDraws(own), threads, drop_last=True)).result(PATIENCE)
     assert got == [expected] * 4
 
 
@@ -416,8 +416,8 @@ def test_threads_may_share_a_generator_and_make_their_own(spawn: Spawn) -> None:
         torch.rand(2, generator=torch.default_generator)
         return torch.rand(2, generator=torch.Generator().manual_seed(5))
 
-    batches = spawn(epoch, Draws(draw, 300), 7).result(PATIENCE)
-    assert batches == epoch(Draws(draw, 300), 0)
+    batches = spawn(epoch, EpochDraws(draw, 300), 7).result(PATIENCE)
+    assert batches == epoch(EpochDraws(draw, 300), 0)
 
 
 def test_torchs_first_draws_of_positions_do_not_collide() -> None:
@@ -436,7 +436,7 @@ def test_torchs_first_draws_of_positions_do_not_collide() -> None:
 def test_without_isolation_draws_come_from_the_global_state(threads: int, spawn: Spawn) -> None:
     def rows(threads: int) -> list[float]:
         torch.manual_seed(5)
-        dataset = Draws(lambda: torch.rand(()))
+        dataset = EpochDraws(lambda: torch.rand(()))
         loader = ThreadLoader(dataset, 22, threads=threads, isolate_rng=False)
         return sorted(next(iter(loader)).tolist())
 

@@ -80,11 +80,11 @@ with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     from threadloader import ThreadLoader
 print([str(warning.message)[:5] for warning in told if "redirected" in str(warning.message)])
-class Draws:
+class EpochDraws:
     def __len__(self): return 6
     def __getitem__(self, index): return torch.rand(2)
 def batches(threads):
-    return [batch.tolist() for batch in ThreadLoader(Draws(), 2, threads=threads, seed=1)]
+    return [batch.tolist() for batch in ThreadLoader(EpochDraws(), 2, threads=threads, seed=1)]
 print(batches(0) == batches(1) == batches(3))
 """
     done = subprocess.run(  # our own program

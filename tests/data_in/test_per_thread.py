@@ -18,8 +18,8 @@ import pytest
 from conftest import PATIENCE
 
 from threadloader import ThreadLoader
+from threadloader._threads import per_thread
 from threadloader._threads.per_thread import PerThread
-from threadloader.datasets import per_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -384,7 +384,7 @@ def test_an_error_of_the_factory_arrives_as_an_error_of_the_sample() -> None:
 EXITING = """
 import sys, threading
 from threadloader import ThreadLoader
-from threadloader.datasets import per_thread
+from threadloader._threads import per_thread
 from threadloader._threads.per_thread import PerThread
 
 class Handle:
@@ -411,7 +411,7 @@ def test_the_interpreters_exit_closes_what_main_and_workers_have() -> None:
 
 FORKING = """
 import os, threading, warnings
-from threadloader.datasets import per_thread
+from threadloader._threads import per_thread
 from threadloader._threads.per_thread import PerThread
 
 warnings.simplefilter("ignore")  # a fork with threads

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader._epoch.ending import abandon, closed, forked
-from threadloader._epoch.grouped import Pack
+from threadloader._epoch.grouped import GroupedBatches
 from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.process import end_thread_at_exit
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from threadloader._epoch.feed import Feed
     from threadloader._epoch.skipped import Tally
     from threadloader._order.window import Window
-    from threadloader._threads.pool import Crew
+    from threadloader._threads.pool import ThreadGroup
     from threadloader._work.counters import Stats
     from threadloader._work.open_batch import Worker
-    from threadloader._work.workers import Staff
+    from threadloader._work.workers import Workers
 
 __all__ = ["Epoch"]
 
@@ -77,7 +77,7 @@ class Epoch(Iterator[Any]):
         tally: Tally,
         window: Window,
         *,
-        staff: Staff | None,
+        staff: Workers | None,
         owns_staff: bool,
         inline: Worker,
         stats: Stats,
@@ -118,7 +118,9 @@ class Epoch(Iterator[Any]):
         self._open: deque[OpenBatch | FailedBatch] = deque()  # drawn and not yet returned, in order
         self._drawn_all = False
         self._ended = False  # all were returned
-        self._pack: Pack | None = None  # batches that were made as one, and not all returned
+        self._pack: GroupedBatches | None = (
+            None  # batches that were made as one, and not all returned
+        )
         self._failed: Callable[[], None] | None = None  # counts the batch whose error was raised
         signals: list[Callable[[], None]] = [partial(collation.ring.leave, progress)]
         if staff is not None:
@@ -162,10 +164,10 @@ class Epoch(Iterator[Any]):
             self = DROPPED  # this frame stays with the error
 
     @property
-    def crews(self) -> list[Crew[Any]]:
+    def groups(self) -> list[ThreadGroup[Any]]:
         """What is left of the epoch when it is dropped: the threads that still run."""
-        crews: list[Crew[Any]] = [] if self._copier is None else [self._copier.crew]
-        return crews if self._staff is None else [*crews, *self._staff.crews]
+        groups: list[ThreadGroup[Any]] = [] if self._copier is None else [self._copier.group]
+        return groups if self._staff is None else [*groups, *self._staff.groups]
 
     def __len__(self) -> int:
         return self._length()
@@ -233,7 +235,7 @@ class Epoch(Iterator[Any]):
         if self._copier is not None:
             self._copier.nudge()
 
-    def _next_of(self, pack: Pack, number: int, *, last: bool) -> Any:
+    def _next_of(self, pack: GroupedBatches, number: int, *, last: bool) -> Any:
         """Return one of several batches that were made as one."""
         try:
             if last or self._progress.cancelled:
@@ -378,7 +380,7 @@ class Epoch(Iterator[Any]):
         finally:
             self = batch = DROPPED  # this frame stays with the error
 
-    def _wait(self, first: OpenBatch | FailedBatch, staff: Staff) -> OpenBatch | FailedBatch:
+    def _wait(self, first: OpenBatch | FailedBatch, staff: Workers) -> OpenBatch | FailedBatch:
         """Wait for a batch until it is done, or the epoch is closed, and return it.
 
         Raises:
@@ -440,7 +442,7 @@ class Epoch(Iterator[Any]):
             taken = batch.take()
             if not batch.plan.ends:
                 return taken
-            self._pack = pack = Pack(batch, taken)
+            self._pack = pack = GroupedBatches(batch, taken)
             return pack.make(pack.next_number()[0])
         sent = self._copier.take(batch)
         if self._drawn_all and not self._open:

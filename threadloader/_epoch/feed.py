@@ -15,7 +15,7 @@ from threadloader._lifetime.dropping import DROPPED
 from threadloader._resume.position import Lane
 from threadloader._rng.redirect import isolated_here, redirect_for
 from threadloader._work.open_batch import FailedBatch, OpenBatch, Stages, work_inline
-from threadloader._work.reading import Reading, Source, StreamBatch, read_inline
+from threadloader._work.reading import IterableReader, ReadJob, StreamBatch, read_inline
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
     from threadloader._fetch.fetcher import Fetches
     from threadloader._fetch.on_error import OnError
-    from threadloader._order.planner import Pace, Planner
+    from threadloader._order.planner import Planner, TicketSize
     from threadloader._order.tickets import PlannedBatch
     from threadloader._resume.checkpoint import Checkpoint
     from threadloader._resume.position import Position
@@ -201,7 +201,7 @@ class StreamFeed:
 
     def __init__(
         self,
-        sources: list[Source],
+        sources: list[IterableReader],
         stages: Stages,
         pools: list[Pool[Worker]],
         hand_on: Callable[[OpenBatch], None] | None,
@@ -254,7 +254,7 @@ class StreamFeed:
         sequence = number if len(self._numbers) == 1 else self._drawn
         batch = StreamBatch(sequence, source, number, self._stages, progress)
         if self._pools:
-            reading = Reading(batch, self._stages, progress, self._hand_on)
+            reading = ReadJob(batch, self._stages, progress, self._hand_on)
             self._pools[source.number].put(reading)
         self._turns.rotate(-1)
         self._drawn += 1
@@ -372,7 +372,7 @@ def open_stream(
     *,
     drop_last: bool,
     transforms: bool,
-    pace: Pace,
+    ticket_size: TicketSize,
     collation: Collation,
     announced: tuple[Any, int | None],
     position: Position,
@@ -394,7 +394,7 @@ def open_stream(
         rows: Samples in a batch; None for samples that are not collated.
         drop_last: Whether a last batch with fewer samples is left out.
         transforms: Whether the fetchers have a transform to apply.
-        pace: Tells how large tickets should be.
+        ticket_size: Tells how large tickets should be.
         collation: Makes the batches.
         announced: See `StreamFeed`.
         position: See `StreamFeed`; it is given a lane for each source, if it has none.
@@ -423,7 +423,7 @@ def open_stream(
         _warn_of_reading_again(position)
     each = -(-every // count)  # of its own batches
     sources = [
-        Source(
+        IterableReader(
             number,
             fetchers[number].dataset,
             rows,
@@ -441,7 +441,7 @@ def open_stream(
     # Without a transform all that a replica draws comes from its worker's stream, as in torch.
     seed = seed if transforms else None
     stages = Stages(
-        fetchers, not transforms, pace, collation, seed, on_error, collate_fns=collate_fns
+        fetchers, not transforms, ticket_size, collation, seed, on_error, collate_fns=collate_fns
     )
     hand_on = pools[1].put if spread else None
     return StreamFeed(

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from threadloader._work.open_batch import OpenBatch
 
-__all__ = ["Pack"]
+__all__ = ["GroupedBatches"]
 
 
-class Pack:
+class GroupedBatches:
     """The batches of one pack.
 
     Args:

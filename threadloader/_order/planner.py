@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._resume.position import Lane
 
-__all__ = ["NO_LENGTH", "Pace", "Planner", "TicketCutter"]
+__all__ = ["NO_LENGTH", "Planner", "TicketCutter", "TicketSize"]
 
 NO_LENGTH = """the order follows from the dataset's length: give it a __len__, or the loader a \
 sampler or batch_sampler"""
@@ -195,7 +195,7 @@ def _with_advice(error: Exception, sampler: SamplerPass, drawn: Any) -> Exceptio
     return error
 
 
-class Pace:
+class TicketSize:
     """How long a sample takes, and so how many rows a ticket should have.
 
     Args:
@@ -249,7 +249,7 @@ class TicketCutter:
 
     Args:
         batch: The batch.
-        pace: Tells how large the next ticket should be.
+        ticket_size: Tells how large the next ticket should be.
         threads: Threads that share the work.
         batches: Tells how many batches they share; None for this one.
         whole: Whether the batch is one ticket, whatever its samples take.
@@ -258,19 +258,19 @@ class TicketCutter:
         cut, left: compatible; the pool calls them with its lock held.
     """
 
-    __slots__ = ("_batch", "_batches", "_next", "_pace", "_threads", "_whole")
+    __slots__ = ("_batch", "_batches", "_next", "_threads", "_ticket_size", "_whole")
 
     def __init__(
         self,
         batch: PlannedBatch,
-        pace: Pace,
+        ticket_size: TicketSize,
         threads: int,
         batches: Callable[[], int] | None = None,
         *,
         whole: bool,
     ) -> None:
         self._batch = batch
-        self._pace = pace
+        self._ticket_size = ticket_size
         self._threads = threads
         self._batches = batches
         self._whole = whole
@@ -296,4 +296,4 @@ class TicketCutter:
 
     def _size(self, rows: int) -> int:
         batches = 1 if self._batches is None else self._batches()
-        return self._pace.rows(rows, self._threads, batches)
+        return self._ticket_size.rows(rows, self._threads, batches)

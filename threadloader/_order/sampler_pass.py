@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from threadloader._resume.position import Position
-    from threadloader._rng.seeds import Draws
+    from threadloader._rng.seeds import EpochDraws
 
 __all__ = [
     "KnownOrder",
@@ -94,7 +94,7 @@ class KnownOrder:
         saved: As `state` returned it before; None to draw it.
     """
 
-    def __init__(self, sampler: Any, draws: Draws, saved: Mapping[str, Any] | None) -> None:
+    def __init__(self, sampler: Any, draws: EpochDraws, saved: Mapping[str, Any] | None) -> None:
         inner = inner_sampler(sampler)
         own = _own_generator(sampler, draws.generator)
         # From the process's random state.
@@ -318,7 +318,7 @@ def _checked(check: int | None, indices: Sequence[Any]) -> int | None:
 
 
 def open_pass(
-    sampler: Any, draws: Draws, *, every: int, position: Position, arrays: bool = False
+    sampler: Any, draws: EpochDraws, *, every: int, position: Position, arrays: bool = False
 ) -> SamplerPass:
     """Return a pass over ``sampler``.
 

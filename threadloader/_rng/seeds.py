@@ -21,7 +21,7 @@ from threadloader._rng.streams import epoch_seed, streams_seed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Draws", "EpochSeeds", "Seeds", "draw_seed"]
+__all__ = ["EpochDraws", "EpochSeeds", "Seeds", "draw_seed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,9 @@ class Seeds:
         self.since = 0  # epochs since the base seed was drawn
         self.drawn = False  # whether ``seed`` decides by draws, as before version 2 of states
 
-    def begin_epoch(self, seed: int | None, given: Any, saved: Mapping[str, Any] | None) -> Draws:
+    def begin_epoch(
+        self, seed: int | None, given: Any, saved: Mapping[str, Any] | None
+    ) -> EpochDraws:
         """Go on to the next epoch; return what draws its seeds and its order.
 
         Args:
@@ -68,12 +70,12 @@ class Seeds:
             order = epoch_seed(seed, epoch)
             generator = _torch.new_generator(order)
             if self.drawn:
-                return Draws(self, generator, lambda: generator, seeded=True)
+                return EpochDraws(self, generator, lambda: generator, seeded=True)
             keyed = partial(np.random.default_rng, order)
-            return Draws(self, generator, keyed, seeded=True, base=streams_seed(seed, epoch))
+            return EpochDraws(self, generator, keyed, seeded=True, base=streams_seed(seed, epoch))
         if given is not None and "generator" in drawn:
             restore_generator(given, drawn["generator"])
-        return Draws(self, given, lambda: given, drawn=drawn, begun=begun)
+        return EpochDraws(self, given, lambda: given, drawn=drawn, begun=begun)
 
     def state(self, given: Any, *, kept: bool) -> dict[str, Any]:
         """Return what decides the next epoch, JSON-able.
@@ -94,12 +96,12 @@ class Seeds:
         return {"drawn": True} if self.drawn else {}
 
 
-class Draws:
+class EpochDraws:
     """What one epoch draws before its first batch.
 
     Args:
         seeds: Of the loader.
-        generator: Draws; None for the process's own random state.
+        generator: EpochDraws; None for the process's own random state.
         keyed_generator: Returns what draws for keyed orders, which need no torch.
         seeded: Whether the loader has a ``seed``, which decides all of it.
         base: Of the workers; None to draw it.

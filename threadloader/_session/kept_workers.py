@@ -16,14 +16,14 @@ from threadloader.errors import ClosedError
 if TYPE_CHECKING:
     from threadloader._epoch.epoch import Epoch
     from threadloader._session.opening import Opening
-    from threadloader._threads.pool import Crew
+    from threadloader._threads.pool import ThreadGroup
     from threadloader._work.counters import Stats
-    from threadloader._work.workers import Staff
+    from threadloader._work.workers import Workers
 
-__all__ = ["Roster"]
+__all__ = ["KeptWorkers"]
 
 
-class Roster:
+class KeptWorkers:
     """The staff and the epochs of one loader.
 
     Args:
@@ -31,21 +31,21 @@ class Roster:
         stats: Counts what they do.
 
     Threads:
-        kept, hire, begun, hiring: planner only.
+        kept, make, begun: planner only.
         close, dismiss, cancel: shared.
     """
 
     def __init__(self, name: str, stats: Stats) -> None:
         self._name = name
         self._stats = stats
-        self._kept: Staff | None = None
-        self._readers: tuple[Crew[Any], ...] = ()  # of a plain iterable, whose end nobody has seen
+        self._kept: Workers | None = None
+        self._readers: tuple[ThreadGroup[Any], ...] = ()  # of a plain iterable, not seen ended
         self._epochs: Living[Epoch] = Living()
         # The threads whose end nobody has seen, those of dropped iterators, too; as keys, which are
         # added, taken out and copied by single calls, atomic on both builds.
-        self._crews: dict[Crew[Any], None] = {}
+        self._groups: dict[ThreadGroup[Any], None] = {}
 
-    def kept(self, opening: Opening) -> Staff | None:
+    def kept(self, opening: Opening) -> Workers | None:
         """Return the threads of the epochs before, if they are kept."""
         staff = self._kept
         if staff is None or staff.stopped:
@@ -56,7 +56,7 @@ class Roster:
             self.cancel()
         return staff
 
-    def hire(self, opening: Opening, base_seed: int) -> Staff | None:
+    def make(self, opening: Opening, base_seed: int) -> Workers | None:
         """Return new threads; None for the calling thread.
 
         Args:
@@ -69,12 +69,12 @@ class Roster:
             self.cancel()
         # In this order: an epoch that is only about to start its reader sees that it was cancelled.
         # Not of the last one alone: one that was cancelled before it began has waited for nobody.
-        readers = [crew for crew in self._readers if not crew.gone] if shared else []
-        before = tuple(thread for crew in readers for thread in crew.threads.copy())
+        readers = [group for group in self._readers if not group.gone] if shared else []
+        before = tuple(thread for group in readers for thread in group.threads.copy())
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
-        staff = opening.hire(self._name, base_seed, self._stats, before)
+        staff = opening.make_workers(self._name, base_seed, self._stats, before)
         if staff is not None and shared:
-            self._readers = (*readers, staff.pools[0].crew)
+            self._readers = (*readers, staff.pools[0].group)
         # Unless the user's code, called just now, has begun another epoch.
         if opening.persistent and not self.keeps:
             self._kept = staff
@@ -84,11 +84,11 @@ class Roster:
         """Note an epoch, to be closed with the loader, and its threads, to be waited for."""
         self._epochs.add(epoch)
         self._forget_gone()
-        for crew in epoch.crews:
-            self._crews[crew] = None
+        for group in epoch.groups:
+            self._groups[group] = None
 
     @property
-    def staff(self) -> Staff | None:
+    def staff(self) -> Workers | None:
         """The threads that are kept for the next epoch, if they were not stopped."""
         return self._kept
 
@@ -97,7 +97,7 @@ class Roster:
         """Whether there are threads that a next epoch goes on with."""
         return self._kept is not None and not self._kept.stopped
 
-    def give_up(self, error: BaseException, staff: Staff | None, *, shared: bool) -> None:
+    def give_up(self, error: BaseException, staff: Workers | None, *, shared: bool) -> None:
         """Keep no threads of an epoch that does not come about.
 
         Args:
@@ -129,14 +129,14 @@ class Roster:
         """End all epochs and threads, after running samples; in one of these, wait for none."""
         self.dismiss()
         self.cancel()
-        crews = list(self._crews.copy())
-        for crew in crews:
-            crew.stop()
-        join(crews)
+        groups = list(self._groups.copy())
+        for group in groups:
+            group.stop()
+        join(groups)
         self._forget_gone()
 
     def _forget_gone(self) -> None:
         """Note no longer the threads that have ended."""
-        for crew in self._crews.copy():
-            if crew.gone:
-                self._crews.pop(crew, None)
+        for group in self._groups.copy():
+            if group.gone:
+                self._groups.pop(group, None)

@@ -13,14 +13,20 @@ from threadloader import _torch
 from threadloader._epoch.feed import SamplerFeed, StreamFeed, open_stream
 from threadloader._fetch.array_rows import source_of
 from threadloader._fetch.fetcher import Fetcher
-from threadloader._order.planner import Pace, Planner
+from threadloader._order.planner import Planner, TicketSize
 from threadloader._order.sampler_pass import open_pass
 from threadloader._order.window import Window
 from threadloader._rng.streams import WorkerStream
-from threadloader._threads.pool import Errand
+from threadloader._threads.pool import SingleJob
 from threadloader._work.open_batch import Stages
-from threadloader._work.reading import Given
-from threadloader._work.workers import Job, Staff, hire, hire_readers, hire_transformers
+from threadloader._work.reading import ReadSamples
+from threadloader._work.workers import (
+    Workers,
+    WorkerSetup,
+    make_readers,
+    make_transformers,
+    make_workers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.on_error import OnError
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._resume.position import Position
-    from threadloader._rng.seeds import Draws, EpochSeeds
+    from threadloader._rng.seeds import EpochDraws, EpochSeeds
     from threadloader._work.counters import Stats
     from threadloader._work.open_batch import Worker
 
@@ -71,7 +77,7 @@ class Opening:
     every: int  # batches from one saved state of the user's objects to the next; 0 for none
     on_error: OnError  # what is done about a sample that fails
     max_skipped: int | None  # samples that may be left out of an epoch; None for any number
-    pace: Pace  # tells how large tickets should be
+    ticket_size: TicketSize  # tells how large tickets should be
     length_told: int | None  # of an iterable dataset, if ``len(loader)`` has told it by now
 
     @classmethod
@@ -86,7 +92,7 @@ class Opening:
         whole: bool,
         device: Device | None,
         pinned: bool,
-        pace: Pace,
+        ticket_size: TicketSize,
         length_told: int | None,
     ) -> Opening:
         """Return what a `ThreadLoader` is set up for now; what it does not tell is given."""
@@ -126,7 +132,7 @@ class Opening:
             every=loader.snapshot_every_n_steps or 0,
             on_error=loader.on_error,
             max_skipped=loader.max_skipped,
-            pace=pace,
+            ticket_size=ticket_size,
             length_told=length_told,
         )
 
@@ -140,9 +146,9 @@ class Opening:
         """Whether workers read the user's dataset itself."""
         return self.workers == 0 or self.how == ("auto" if self.plain else "shared")
 
-    def hire(
+    def make_workers(
         self, name: str, base_seed: int, stats: Stats, before: tuple[Thread, ...]
-    ) -> Staff | None:
+    ) -> Workers | None:
         """Return the threads, each with its copy of the dataset; None for the calling thread.
 
         Args:
@@ -155,23 +161,25 @@ class Opening:
             return None
         # Without a transform one thread is all that a plain iterable has use for.
         workers = 1 if self.plain and self.transform is None else self.workers
-        job = Job(name, workers, base_seed, stats, self.isolated, before, self.collate_fn, self.how)
+        setup = WorkerSetup(
+            name, workers, base_seed, stats, self.isolated, before, self.collate_fn, self.how
+        )
         dataset = _torch.unwrapped(self.dataset)
         # There is one reader of a plain iterable; an iterator would be read twice.
         how = "shared" if self.plain and self.how == "auto" else self.how
         if not self.streams:
-            return hire(job, dataset, how, self.init_fn, whole=self.whole)
+            return make_workers(setup, dataset, how, self.init_fn, whole=self.whole)
         if self.transform is not None and workers > 1:
-            return hire_transformers(job, dataset, self.transform, how, self.init_fn)
-        return hire_readers(job, dataset, how, self.init_fn, self.transform)
+            return make_transformers(setup, dataset, self.transform, how, self.init_fn)
+        return make_readers(setup, dataset, how, self.init_fn, self.transform)
 
     def prepare_pipes(
-        self, staff: Staff | None, shared_seed: int, *, fresh: bool
+        self, staff: Workers | None, shared_seed: int, *, fresh: bool
     ) -> Callable[[Cancellable], None]:
         """Seed and shard what is read of a data pipe.
 
         Args:
-            staff: As `hire` returned it.
+            staff: As `make_workers` returned it.
             shared_seed: Of all ranks and workers.
             fresh: Whether nothing was read yet: else a worker may be reading, and does it itself.
 
@@ -193,7 +201,7 @@ class Opening:
             prepare()
         return _nothing_left
 
-    def sampler_pass(self, draws: Draws, position: Position) -> SamplerPass | None:
+    def sampler_pass(self, draws: EpochDraws, position: Position) -> SamplerPass | None:
         """Start the sampler; None where there is no sampler.
 
         Args:
@@ -213,7 +221,7 @@ class Opening:
     def feed(
         self,
         sampler_pass: SamplerPass | None,
-        staff: Staff | None,
+        staff: Workers | None,
         seeds: EpochSeeds,
         position: Position,
         collation: Collation,
@@ -222,7 +230,7 @@ class Opening:
 
         Args:
             sampler_pass: As `sampler_pass` returned it.
-            staff: As `hire` returned it.
+            staff: As `make_workers` returned it.
             seeds: Of this epoch.
             position: Where the epoch begins.
             collation: Makes the batches.
@@ -242,11 +250,11 @@ class Opening:
         if sampler_pass is None:
             return open_stream(
                 [] if staff is None else staff.pools,
-                [Given(dataset, self.transform)] if staff is None else staff.fetchers,
+                [ReadSamples(dataset, self.transform)] if staff is None else staff.fetchers,
                 self.rows,
                 drop_last=self.drop_last,
                 transforms=self.transform is not None,
-                pace=self.pace,
+                ticket_size=self.ticket_size,
                 collation=collation,
                 announced=(self.dataset, self.length_told),
                 position=position,
@@ -267,7 +275,7 @@ class Opening:
         stages = Stages(
             fetchers,
             self.whole,
-            self.pace,
+            self.ticket_size,
             collation,
             seed,
             self.on_error,
@@ -280,10 +288,12 @@ class Opening:
         return SamplerFeed(planner, stages, pool, position, own, eager=eager)
 
 
-def _prepare_each(staff: Staff, prepares: Sequence[Callable[[], None]], epoch: Cancellable) -> None:
+def _prepare_each(
+    staff: Workers, prepares: Sequence[Callable[[], None]], epoch: Cancellable
+) -> None:
     """Have each worker prepare its pipe before it reads on."""
     for pool, prepare in zip(staff.pools, prepares, strict=False):
-        pool.put(Errand(partial(_prepare, prepare, epoch)))
+        pool.put(SingleJob(partial(_prepare, prepare, epoch)))
 
 
 def _prepare(prepare: Callable[[], None], epoch: Cancellable, _: Worker) -> None:

@@ -27,7 +27,7 @@ from threadloader._resume.stateful import (
     snapshot,
     snapshot_between,
 )
-from threadloader._session.kept_workers import Roster
+from threadloader._session.kept_workers import KeptWorkers
 from threadloader._session.state import Begun
 from threadloader._work.counters import Stats
 from threadloader._work.open_batch import Worker
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from threadloader._rng.seeds import Seeds
     from threadloader._session.opening import Opening
     from threadloader._work.counters import Totals
-    from threadloader._work.workers import Staff
+    from threadloader._work.workers import Workers
 
-    Before = tuple[Begun | None, Any, Staff | None]
+    Before = tuple[Begun | None, Any, Workers | None]
 
-__all__ = ["Running", "Statistics"]
+__all__ = ["Session", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Statistics:
     skipped_count: int
 
 
-class Running:
+class Session:
     """What one loader has running.
 
     Args:
@@ -96,7 +96,7 @@ class Running:
         self.ring = self._new_ring(opening)
         self._memory = opening.device, opening.pinned
         self.stats = Stats()
-        self.roster = Roster(name, self.stats)
+        self.kept_workers = KeptWorkers(name, self.stats)
         self.window = opening.window
         self._skipped = SkippedSamples()
         self._inline = Worker(0, "the calling thread", self.stats.open())
@@ -142,7 +142,7 @@ class Running:
         position.order = _order_of(opening.dataset, saved)
         position.before = None if self._begun is None else self._begun.position.batches
         sampler_pass = opening.sampler_pass(draws, position)
-        kept = self.roster.kept(opening)
+        kept = self.kept_workers.kept(opening)
         position.broken_off = kept is not None and not position.lanes
         epoch_seeds = draws.seeds(kept=kept is not None)
         begun = Begun(position, draws, None if sampler_pass is None else sampler_pass.order)
@@ -152,7 +152,7 @@ class Running:
                 # As torch does a second time with new workers.  Its second start of the sampler
                 # would make the order of one that draws at once depend on there being workers.
                 draws.draw_again(opening.dataset)
-                staff = self.roster.hire(opening, epoch_seeds.workers)
+                staff = self.kept_workers.make(opening, epoch_seeds.workers)
             prepare = None
             if shared_seed is not None:
                 prepare = opening.prepare_pipes(staff, shared_seed, fresh=kept is None)
@@ -175,14 +175,14 @@ class Running:
                 name=self._name,
                 prepare=prepare,
             )
-            self.roster.begun(epoch)
+            self.kept_workers.begun(epoch)
         except BaseException as error:  # Ctrl-C, say
             if epoch is not None:
                 epoch.cancel()
             if feed is not None:
                 feed.end()
             shared = kept is not None and not opening.replicates
-            self.roster.give_up(error, staff, shared=shared)
+            self.kept_workers.give_up(error, staff, shared=shared)
             raise
         self._begun, self._dataset = begun, dataset
         return epoch
@@ -190,13 +190,13 @@ class Running:
     @property
     def before(self) -> Before:
         """What `undo` is called with, if an epoch that is begun now does not come about."""
-        return self._begun, self._dataset, self.roster.staff
+        return self._begun, self._dataset, self.kept_workers.staff
 
     def undo(self, before: Before) -> None:
         """Let the epoch that was begun last, and did not come about, be none.  Idempotent."""
         self._begun, self._dataset, staff = before
-        if self.roster.staff is not staff:
-            self.roster.dismiss()
+        if self.kept_workers.staff is not staff:
+            self.kept_workers.dismiss()
 
     @property
     def refused(self) -> Mapping[str, Any] | None:
@@ -206,13 +206,13 @@ class Running:
 
     def forget(self) -> None:
         """Begin the next epoch with new threads and replicas, as if there were none before."""
-        self.roster.dismiss()
-        self.roster.cancel()
+        self.kept_workers.dismiss()
+        self.kept_workers.cancel()
         self._begun = None
 
     def close(self) -> None:
         """End all epochs and threads, after running samples, and keep no memory of batches."""
-        self.roster.close()
+        self.kept_workers.close()
         self.ring.clear()
 
     def state(self, opening: Opening, seeds: Seeds) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class Running:
         """
         begun = self._begun
         if begun is None or begun.position.finished:
-            kept = opening.seed is None and self.roster.keeps
+            kept = opening.seed is None and self.kept_workers.keeps
             state: dict[str, Any] = {
                 "epoch": seeds.epoch,
                 "begun": False,
@@ -274,7 +274,7 @@ class Running:
             return [Lane(first=mark)]
         if begun is None or not finished:
             return []
-        goes_on = opening.shares or self.roster.keeps
+        goes_on = opening.shares or self.kept_workers.keeps
         return begun.position.lanes_after() if goes_on else []
 
     def _renew(self, opening: Opening) -> None:

@@ -19,7 +19,7 @@ from threadloader.errors import StateError
 
 if TYPE_CHECKING:
     from threadloader._order.sampler_pass import KnownOrder
-    from threadloader._rng.seeds import Draws
+    from threadloader._rng.seeds import EpochDraws
 
 __all__ = ["VERSION", "Begun", "check_state", "complete", "is_over", "look_of", "upgraded"]
 
@@ -35,7 +35,7 @@ class Begun:
     """An epoch that was begun, as far as its state is told by it; nothing here keeps it alive."""
 
     position: Position
-    draws: Draws
+    draws: EpochDraws
     order: KnownOrder | None  # of a known sampler
 
     def state(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from threading import Thread
 
-__all__ = ["Crew", "Errand", "Job", "Pool", "Work", "join"]
+__all__ = ["Job", "Pool", "SingleJob", "ThreadGroup", "Work", "join"]
 
 _STOPPED = "the threads have ended; iter(loader) starts new ones"
 _EXITING = "no threads can be started any more: the interpreter exits"
@@ -61,7 +61,7 @@ class Work(Protocol[W_contra]):
         """Estimate how many jobs are left, at least 1; that many threads are woken."""
 
 
-class Errand(Generic[W]):
+class SingleJob(Generic[W]):
     """Work that is one job, for the thread whose turn it is.
 
     Args:
@@ -83,12 +83,12 @@ class Errand(Generic[W]):
         return 1
 
 
-# Every thread that may be running, by its crew and number: the process-wide hook of the
+# Every thread that may be running, by its group and number: the process-wide hook of the
 # interpreter's exit.  No lock is held while a thread starts: before `Thread.start` returns, the new
 # thread may run finalizers of the user's, and one that begins an epoch would wait for that lock.
 # So threads are noted before they start, and by single calls, which are atomic on both builds: the
 # dict is changed and copied, never iterated.
-_running: dict[tuple[Crew[Any], int], Thread] = {}
+_running: dict[tuple[ThreadGroup[Any], int], Thread] = {}
 
 
 @in_forked_child
@@ -103,16 +103,16 @@ def _end_threads() -> None:
     """Stop all threads of all pools, and wait for them, all within their limits."""
     # Exiting by now: who starts a thread notes it first, and looks then whether it may.
     running = _running.copy()
-    for crew in {crew for crew, _ in running}:
-        crew.stop()
+    for group in {group for group, _ in running}:
+        group.stop()
     started = time.monotonic()
-    for (crew, _), thread in running.items():
+    for (group, _), thread in running.items():
         if thread.is_alive():  # one that comes to life only now sees that it has nothing to do
-            deadline = started + crew.exit_seconds
+            deadline = started + group.exit_seconds
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
-class Crew(Generic[W]):
+class ThreadGroup(Generic[W]):
     """What a pool and its threads share; it references neither.
 
     Idle threads wait for a token, not on a condition: a finalizer has to wake them, it can run
@@ -245,10 +245,10 @@ class Pool(Generic[W]):
         self._name = name
         self._enter = enter
         self._failed = _raise if failed is None else failed
-        self.crew: Crew[W] = Crew(size, exit_seconds)
+        self.group: ThreadGroup[W] = ThreadGroup(size, exit_seconds)
         self._to_start = [True]  # taken by who starts the threads: popping is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
-        self._stop = when_dropped(self, self.crew.stop)
+        self._stop = when_dropped(self, self.group.stop)
 
     def put(self, work: Work[W]) -> None:
         """Queue ``work`` behind all that was put before.
@@ -258,7 +258,7 @@ class Pool(Generic[W]):
             RuntimeError: A thread can't be started.
         """
         self.start()
-        self.crew.put(work)
+        self.group.put(work)
 
     def stop(self) -> None:
         """Let every thread end after its running job.  Idempotent; does not wait."""
@@ -267,16 +267,16 @@ class Pool(Generic[W]):
     @property
     def stopped(self) -> bool:
         """Whether `stop` was called; stale as soon as it is read."""
-        return self.crew.stopping
+        return self.group.stopping
 
     @property
     def threads(self) -> tuple[Thread, ...]:
         """The threads that were started."""
-        return tuple(self.crew.threads.copy())
+        return tuple(self.group.threads.copy())
 
     def wake(self) -> None:
         """Let an idle thread look at the queue again, to drop works that were cancelled."""
-        self.crew.wake()
+        self.group.wake()
 
     def start(self) -> None:
         """Start the threads now; otherwise the first `put` does.  Idempotent.
@@ -290,12 +290,12 @@ class Pool(Generic[W]):
 
     def join(self) -> None:
         """Wait until every thread has ended, but for nobody in one of them; call `stop` first."""
-        join([self.crew])
+        join([self.group])
 
     def _start(self) -> None:
         # All threads exist before any has a job: on an ordinary build the first to run a long
         # sample would hold the GIL, and each further start would wait for it in turn.
-        crew, first = self.crew, self._first
+        group, first = self.group, self._first
         try:
             try:
                 self._to_start.pop()
@@ -304,7 +304,7 @@ class Pool(Generic[W]):
             threads = [
                 Joinable(
                     target=_run,
-                    args=(crew, self._enter, number, self._failed),
+                    args=(group, self._enter, number, self._failed),
                     name=f"{self._name}-{self._role}-{number}",
                     daemon=True,
                 )
@@ -313,9 +313,9 @@ class Pool(Generic[W]):
             # Noted before it is asked whether all end, as that is said before it is asked who
             # runs: whichever comes second knows of the other.
             for number, thread in enumerate(threads, first):
-                crew.threads.append(thread)
-                _running[crew, number] = thread
-            start_all(threads, partial(_check, crew))
+                group.threads.append(thread)
+                _running[group, number] = thread
+            start_all(threads, partial(_check, group))
         except BaseException as error:
             # No more threads to be had, or Ctrl-C: better none than some.
             self.stop()
@@ -335,23 +335,23 @@ class Pool(Generic[W]):
             if thread.ident is None:
                 first = min(first, number)
             if not thread.is_alive():
-                _running.pop((self.crew, number), None)
-                self.crew.threads.remove(thread)
+                _running.pop((self.group, number), None)
+                self.group.threads.remove(thread)
         return first
 
 
-def _check(crew: Crew[Any]) -> None:
+def _check(group: ThreadGroup[Any]) -> None:
     """Refuse to start a thread that nobody would wait for."""
-    if is_exiting() or crew.stopping:
+    if is_exiting() or group.stopping:
         raise ClosedError(_EXITING if is_exiting() else _STOPPED)
 
 
-def join(crews: Iterable[Crew[Any]]) -> None:
-    """Wait until all threads of crews that were stopped have ended.
+def join(groups: Iterable[ThreadGroup[Any]]) -> None:
+    """Wait until all threads of groups that were stopped have ended.
 
     In one of those threads it waits for nobody: two that wait for each other would never end.
     """
-    threads = [thread for crew in crews for thread in crew.threads.copy() if thread.is_alive()]
+    threads = [thread for group in groups for thread in group.threads.copy() if thread.is_alive()]
     here = get_ident()  # not `current_thread`, which does not know a thread that begins or ends
     if any(thread.ident == here for thread in threads):
         return
@@ -360,23 +360,23 @@ def join(crews: Iterable[Crew[Any]]) -> None:
 
 
 def _run(
-    crew: Crew[W],
+    group: ThreadGroup[W],
     enter: Callable[[int], AbstractContextManager[W]],
     number: int,
     failed: Callable[[int, BaseException], None],
 ) -> None:
     """Run jobs until there are none; the body of each thread."""
     try:
-        # Whoever stops a crew, or leaves the interpreter, waits for the threads that were alive by
+        # Whoever stops a group, or leaves the interpreter, waits for the threads that were alive by
         # then; any other comes here later, and must do nothing.
-        if crew.stopping or is_exiting():
+        if group.stopping or is_exiting():
             return
         with ExitStack() as life:
             try:
-                life.enter_context(stopped_by(crew.ended))
+                life.enter_context(stopped_by(group.ended))
                 worker = life.enter_context(enter(number))
                 enter = DROPPED  # errors keep the frames that led to them, this one included
-                while (job := crew.take()) is not None:
+                while (job := group.take()) is not None:
                     job(worker)
                     del job  # an idle thread keeps no batch alive
             except BaseException as error:  # noqa: BLE001  # told to who waits
@@ -386,9 +386,9 @@ def _run(
                 try:
                     failed(number, error)
                 finally:
-                    crew.stop()
+                    group.stop()
     finally:
-        _running.pop((crew, number), None)
+        _running.pop((group, number), None)
 
 
 def _raise(_: int, error: BaseException) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.failure import failure_of_copy
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._threads.pool import Errand, Pool
+from threadloader._threads.pool import Pool, SingleJob
 from threadloader._threads.waiting import Tokens, wait_until
 from threadloader.errors import DeviceError
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from threadloader._batch.filling import Filling, Sent
     from threadloader._device import Device, Event
-    from threadloader._threads.pool import Crew
+    from threadloader._threads.pool import ThreadGroup
     from threadloader._work.open_batch import OpenBatch
     from threadloader._work.progress import Progress
 
@@ -80,14 +80,14 @@ class Copier:
         self.wake = progress.told = partial(line.inbox.put, None)
 
     @property
-    def crew(self) -> Crew[None]:
+    def group(self) -> ThreadGroup[None]:
         """What is left of the copier when it is dropped: the thread, while it runs."""
-        return self._pool.crew
+        return self._pool.group
 
     def start(self) -> None:
         """Start the thread, once."""
         # The job refers to the pool, so that it always runs.
-        self._pool.put(Errand(partial(_copy_all, self._line, self._pool.stop)))
+        self._pool.put(SingleJob(partial(_copy_all, self._line, self._pool.stop)))
 
     def put(self, batch: OpenBatch) -> None:
         """Copy a batch once it is done, in its turn."""

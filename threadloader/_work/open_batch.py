@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from threadloader._fetch.failure import Failure, failure_of, strip
 from threadloader._fetch.on_error import refusal
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._order.planner import Pace, TicketCutter
+from threadloader._order.planner import TicketCutter, TicketSize
 from threadloader._order.tickets import Ticket
 from threadloader._rng.streams import begin_batch, begin_samples, end
 from threadloader.errors import ThreadLoaderError
@@ -57,7 +57,7 @@ class Stages:
 
     fetchers: list[Fetches]  # one a worker
     whole: bool  # whether a batch is one ticket
-    pace: Pace
+    ticket_size: TicketSize
     collation: Collation
     seed: int | None = None  # of the random streams of samples and batches; None for none
     on_error: OnError = "raise"  # what is done about samples that fail
@@ -121,7 +121,9 @@ class OpenBatch:
         self.missing = len(plan.indices)
         workers = len(stages.fetchers)
         progress.begun(self)
-        self._cutter = TicketCutter(plan, stages.pace, workers, progress.shared, whole=stages.whole)
+        self._cutter = TicketCutter(
+            plan, stages.ticket_size, workers, progress.shared, whole=stages.whole
+        )
 
     @property
     def empty(self) -> bool:
@@ -199,7 +201,7 @@ def _fill(
         batch.filling.write(ticket.start, ticket.stop, samples)
         written = perf_counter()
         _count(worker.counters, ticket, fetched - started, written - fetched)
-        stages.pace.measured(ticket.stop - ticket.start, written - started)
+        stages.ticket_size.measured(ticket.stop - ticket.start, written - started)
         return None
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return failure_of(error, ticket.start, batch.plan, worker.place)

@@ -1,6 +1,6 @@
 """Iterable datasets: samples are read in the order in which the data gives them.
 
-    Source (one iterable) -> Reading (one batch's samples) -> begin the batch -> work
+    IterableReader (one iterable) -> ReadJob (one batch's samples) -> begin the batch -> work
 
 A source belongs to one worker, whose thread alone reads it.  What it read is then collated by
 the same thread, or given out as tickets to other threads that apply a transform to it.
@@ -34,7 +34,7 @@ from threadloader._resume.stateful import (
     states_of,
 )
 from threadloader._rng.streams import begin_samples, end
-from threadloader._threads.pool import Errand
+from threadloader._threads.pool import SingleJob
 from threadloader._threads.worker_info import in_pass
 from threadloader._work.open_batch import OpenBatch, Worker, work_inline
 from threadloader.errors import ClosedError, StateError
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from threadloader._work.open_batch import Stages
     from threadloader._work.progress import Progress
 
-__all__ = ["Given", "Reading", "Source", "StreamBatch", "read_inline"]
+__all__ = ["IterableReader", "ReadJob", "ReadSamples", "StreamBatch", "read_inline"]
 
 MOST_ERRORS = 100  # of an iterable, in the place of one batch: it may never give a sample again
 
 
-class Source:
+class IterableReader:
     """One pass over one replica of an iterable dataset.
 
     Args:
@@ -282,7 +282,7 @@ class Source:
                 raise StateError(msg) from failed
 
 
-class Given:
+class ReadSamples:
     """Fetches what a source has read already; stands where map-style datasets have a Fetcher.
 
     Args:
@@ -347,7 +347,7 @@ class StreamBatch(OpenBatch):
     __slots__ = ("mark", "number", "source")
 
     def __init__(
-        self, sequence: int, source: Source, number: int, stages: Stages, progress: Progress
+        self, sequence: int, source: IterableReader, number: int, stages: Stages, progress: Progress
     ) -> None:
         unread = PlannedBatch(sequence, (), None, label="row")
         super().__init__(unread, stages, progress, begin=False)
@@ -356,7 +356,7 @@ class StreamBatch(OpenBatch):
         self.mark: Checkpoint | None = None  # of the source after it
 
 
-class Reading(Errand[Worker]):
+class ReadJob(SingleJob[Worker]):
     """The work of reading one batch.
 
     Args:

@@ -23,7 +23,7 @@ from threadloader._threads.per_thread import close_here
 from threadloader._threads.pool import Pool, join
 from threadloader._threads.worker_info import Startup, introduced
 from threadloader._work.open_batch import Worker
-from threadloader._work.reading import Given
+from threadloader._work.reading import ReadSamples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.dataset_copy import Copied, DatasetCopy
     from threadloader._fetch.fetcher import Cancellable, Fetches
-    from threadloader._threads.pool import Crew
+    from threadloader._threads.pool import ThreadGroup
     from threadloader._work.counters import Stats
 
-__all__ = ["Job", "Staff", "hire", "hire_readers", "hire_transformers"]
+__all__ = ["WorkerSetup", "Workers", "make_readers", "make_transformers", "make_workers"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class WorkerSetup:
     """What all workers of one staff have in common."""
 
     name: str  # prefix of the threads' names
@@ -53,7 +53,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Staff:
+class Workers:
     """Pools that start, stop and end together, and what their workers fetch from."""
 
     pools: list[Pool[Worker]]
@@ -135,110 +135,116 @@ class Staff:
             pool.wake()
 
     @property
-    def crews(self) -> list[Crew[Worker]]:
+    def groups(self) -> list[ThreadGroup[Worker]]:
         """What is left of the pools when they are dropped: the threads that still run."""
-        return [pool.crew for pool in self.pools]
+        return [pool.group for pool in self.pools]
 
     def join(self) -> None:
         """Wait until every thread has ended, but for nobody in one of them; call `stop` first."""
-        join(self.crews)
+        join(self.groups)
 
 
-def hire(job: Job, dataset: Any, how: DatasetCopy, init_fn: Any, *, whole: bool) -> Staff:
-    """Return the staff for a map-style dataset: one pool.
+def make_workers(
+    setup: WorkerSetup, dataset: Any, how: DatasetCopy, init_fn: Any, *, whole: bool
+) -> Workers:
+    """Return the workers for a map-style dataset: one pool.
 
     Args:
-        job: What workers have in common.
+        setup: What workers have in common.
         dataset: The user's dataset.
         how: What of it each worker has; see `copy_dataset`.
         init_fn: Called in each worker with its number, once; None for none.
         whole: Whether ``__getitems__`` is called.
     """
-    known: list[Copied] = [{} for _ in range(job.workers)]
+    known: list[Copied] = [{} for _ in range(setup.workers)]
     copies = [copy_dataset(dataset, how, copied) for copied in known]
-    collate_fns = [_own(job.collate_fn, job.how, copied) for copied in known]
+    collate_fns = [_own(setup.collate_fn, setup.how, copied) for copied in known]
     fetchers: list[Fetches] = [Fetcher(twin, whole=whole) for twin in copies]
     init_fns = [_rebound(init_fn, dataset, twin) for twin in copies]
-    startup = Startup(job.workers if init_fn is not None else 0)
-    enter = partial(_enter, job, _torch.inherited_modes(), fetchers, init_fns, startup)
-    pool = Pool(job.workers, job.name, enter, failed=startup.failed)
-    return Staff([pool], fetchers, startup, job.collate_fn, collate_fns)
+    startup = Startup(setup.workers if init_fn is not None else 0)
+    enter = partial(_enter, setup, _torch.inherited_modes(), fetchers, init_fns, startup)
+    pool = Pool(setup.workers, setup.name, enter, failed=startup.failed)
+    return Workers([pool], fetchers, startup, setup.collate_fn, collate_fns)
 
 
-def hire_readers(
-    job: Job,
+def make_readers(
+    setup: WorkerSetup,
     dataset: Any,
     how: DatasetCopy,
     init_fn: Any,
     transform: Callable[[Any], Any] | None = None,
-) -> Staff:
-    """Return the staff for an iterable dataset: one thread bound to each replica.
+) -> Workers:
+    """Return the workers for an iterable dataset: one thread bound to each replica.
 
     Args:
-        job: What workers have in common.
+        setup: What workers have in common.
         dataset: The user's dataset.
         how: What of it each worker has; see `_replicate`.
         init_fn: Called in each worker with its number, once; None for none.
         transform: Applied to each sample; None for none.
     """
-    known: list[Copied] = [{} for _ in range(job.workers)]
+    known: list[Copied] = [{} for _ in range(setup.workers)]
     replicas = [_replicate(dataset, init_fn, how, copied) for copied in known]
-    collate_fns = [_own(job.collate_fn, job.how, copied) for copied in known]
+    collate_fns = [_own(setup.collate_fn, setup.how, copied) for copied in known]
     fetchers: list[Fetches] = [
-        Given(replica, copy_function(transform, job.how, copied))
+        ReadSamples(replica, copy_function(transform, setup.how, copied))
         for (replica, _), copied in zip(replicas, known, strict=True)
     ]
     init_fns = [function for _, function in replicas]
-    startup = Startup(job.workers if init_fn is not None else 0)
-    enter = partial(_enter, job, _torch.inherited_modes(), fetchers, init_fns, startup)
+    startup = Startup(setup.workers if init_fn is not None else 0)
+    enter = partial(_enter, setup, _torch.inherited_modes(), fetchers, init_fns, startup)
     pools = [
-        Pool(1, job.name, enter, first=number, failed=startup.failed)
-        for number in range(job.workers)
+        Pool(1, setup.name, enter, first=number, failed=startup.failed)
+        for number in range(setup.workers)
     ]
-    return Staff(pools, fetchers, startup, job.collate_fn, collate_fns)
+    return Workers(pools, fetchers, startup, setup.collate_fn, collate_fns)
 
 
-def hire_transformers(
-    job: Job, dataset: Any, transform: Callable[[Any], Any], how: DatasetCopy, init_fn: Any
-) -> Staff:
-    """Return the staff for an iterable with a transform: one thread reads, the others apply it.
+def make_transformers(
+    setup: WorkerSetup,
+    dataset: Any,
+    transform: Callable[[Any], Any],
+    how: DatasetCopy,
+    init_fn: Any,
+) -> Workers:
+    """Return the workers for an iterable with a transform: one thread reads, the others apply it.
 
     The reader is worker 0 of 1 for `get_worker_info()`, so that a dataset that shards itself
     gives all its samples; the others count themselves among all.
 
     Args:
-        job: What workers have in common; at least two workers.
+        setup: What workers have in common; at least two workers.
         dataset: The user's dataset.
         transform: Applied to each sample.
         how: What the reader has of the dataset; see `_replicate`.
         init_fn: Called in each worker with its number, once; None for none.
     """
-    known: list[Copied] = [{} for _ in range(job.workers)]
-    replica, init_fns = _replicate_once(dataset, init_fn, how, job.workers, known[0])
+    known: list[Copied] = [{} for _ in range(setup.workers)]
+    replica, init_fns = _replicate_once(dataset, init_fn, how, setup.workers, known[0])
     # The others' has nothing to do with the replica, which the reader may be changing.
-    collate_fns = [_own(job.collate_fn, job.how, copied) for copied in known]
+    collate_fns = [_own(setup.collate_fn, setup.how, copied) for copied in known]
     fetchers: list[Fetches] = [
-        Given(replica, copy_function(transform, job.how, copied)) for copied in known
+        ReadSamples(replica, copy_function(transform, setup.how, copied)) for copied in known
     ]
-    startup = Startup(job.workers if init_fn is not None else 0)
+    startup = Startup(setup.workers if init_fn is not None else 0)
     modes = _torch.inherited_modes()
-    alone, job = replace(job, workers=1), replace(job, before=())
+    alone, setup = replace(setup, workers=1), replace(setup, before=())
     pools = [
         Pool(
             1,
-            job.name,
+            setup.name,
             partial(_enter, alone, modes, fetchers, init_fns, startup),
             failed=startup.failed,
         ),
         Pool(
-            job.workers - 1,
-            job.name,
-            partial(_enter, job, modes, fetchers, init_fns, startup),
+            setup.workers - 1,
+            setup.name,
+            partial(_enter, setup, modes, fetchers, init_fns, startup),
             first=1,
             failed=startup.failed,
         ),
     ]
-    return Staff(pools, fetchers, startup, job.collate_fn, collate_fns)
+    return Workers(pools, fetchers, startup, setup.collate_fn, collate_fns)
 
 
 def _own(collate_fn: Any, how: DatasetCopy, copied: Copied) -> Any:
@@ -306,7 +312,7 @@ def _rebound(init_fn: Any, dataset: Any, twin: Any) -> Any:
 
 @contextmanager
 def _enter(
-    job: Job,
+    setup: WorkerSetup,
     modes: Callable[[], AbstractContextManager[None]],
     fetchers: Sequence[Fetches],
     init_fns: Sequence[Any],
@@ -315,19 +321,19 @@ def _enter(
 ) -> Iterator[Worker]:
     """The context of a worker thread's life."""
     dataset = init_fn = None
-    counters = job.stats.open()
+    counters = setup.stats.open()
     try:
-        for thread in job.before:
+        for thread in setup.before:
             if thread.is_alive():  # one that comes to life only now was stopped, and reads nothing
                 thread.join()
         _torch.use_one_thread()
         dataset = fetchers[number].dataset
-        stream = WorkerStream(job.base_seed, number)
-        rng = Current() if job.isolated else stream
+        stream = WorkerStream(setup.base_seed, number)
+        rng = Current() if setup.isolated else stream
         with (
             modes(),
-            isolated(stream if job.isolated else None),
-            introduced(number, job.workers, job.base_seed, dataset, rng),
+            isolated(stream if setup.isolated else None),
+            introduced(number, setup.workers, setup.base_seed, dataset, rng),
         ):
             if startup.awaited:
                 init_fn = init_fns[number]
@@ -336,10 +342,10 @@ def _enter(
     finally:
         # A thread's end would do it, too, but by then it has neither a name nor storage.
         close_here()
-        job.stats.retire(counters)
+        setup.stats.retire(counters)
         # An error of init_fn keeps this frame, too.
         dataset = init_fn = None
-        job = fetchers = init_fns = startup = DROPPED
+        setup = fetchers = init_fns = startup = DROPPED
 
 
 def _error_of(init_fn: Any, number: int) -> BaseException | None:
