@@ -48,7 +48,6 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(pool, "Lock", it.Lock)
     monkeypatch.setattr(pool, "Joinable", Thread)
     monkeypatch.setattr(pool, "start_all", start_each)
-    monkeypatch.setattr(pool, "current_thread", lambda: None)
     # Looked up within the run, where it is the one written in Python.
     monkeypatch.setattr(pool, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
     # A second a look, so that tickets have one row and every schedule can be repeated.

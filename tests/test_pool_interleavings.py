@@ -60,7 +60,6 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "start_all", start_each)
     # Looked up within the run, where it is the one written in Python.
     monkeypatch.setattr(pool_module, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
-    monkeypatch.setattr(pool_module, "current_thread", lambda: None)
 
 
 def _pool(size: int) -> Pool[int]:
