@@ -78,11 +78,11 @@ def tests_torch(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def clients(session: nox.Session) -> None:
-    """Run packages that use a DataLoader, or augment samples, with a ThreadLoader."""
+    """Run packages that use a DataLoader, or augment samples, with a ThreadLoader; and the docs."""
     add_torch(session)
     install(session, ".[images,zstd]", "clients")
-    beside = ("tests/conformance/test_random_transforms.py", "tests/data_in/test_images.py")
-    run_pytest(session, "tests/clients", *beside)
+    beside = ("conformance/test_random_transforms.py", "data_in/test_images.py", "test_docs.py")
+    run_pytest(session, "tests/clients", *(f"tests/{name}" for name in beside))
 
 
 @nox.session(python="3.11")

@@ -1,4 +1,4 @@
-"""The README's recipe for Hugging Face datasets: whole batches by index, and streams of shards."""
+"""The recipe of docs/hugging-face.md: whole batches by index, and streams of shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's recipe for Parquet: a sample is a row group, a batch a slice of it."""
+"""The recipe of docs/parquet.md: a sample is a row group, a batch a slice of it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,330 @@
+"""The README and docs/: links lead somewhere, code runs, lists are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import sys
+import tarfile
+import tomllib
+from contextlib import suppress
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import threadloader
+import threadloader.datasets
+from threadloader import Statistics, ThreadLoader, errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+CONTENTS = DOCS / "README.md"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+NAME = re.compile(r"\bthreadloader(?:\.[A-Za-z_]\w*)+")
+
+DEMO = "python3 -m venv .demo && .demo/bin/pip install '.[demo]' && .demo/bin/threadloader demo"
+CHECKS = "python3 -m venv .venv && .venv/bin/pip install nox && .venv/bin/nox"
+
+# Pages whose code is compiled and not run, and why.
+NOT_RUN = {
+    "frameworks.md": "tests/clients/test_accelerate.py runs the two functions",
+    "gpu.md": "needs a GPU; tests/gpu has its tests",
+    "hugging-face.md": "needs a network; tests/clients/test_hf_datasets_recipe.py runs the recipe",
+    "remote-files.md": "needs a network; tests/data_in/test_remote.py reads a server of its own",
+}
+
+
+class Block(NamedTuple):
+    """A block of code of a page."""
+
+    page: str
+    line: int  # of the page, from 1
+    language: str
+    code: str
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def prose_of(page: Path) -> str:
+    return FENCE.sub("", text_of(page))
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = text_of(page)
+    return [
+        Block(
+            page.name,
+            text.count("\n", 0, found.start()) + 2,
+            found[2],
+            _dedented(*found.group(1, 3)),
+        )
+        for found in FENCE.finditer(text)
+    ]
+
+
+def _dedented(indent: str, code: str) -> str:
+    return "".join(line.removeprefix(indent) for line in code.splitlines(keepends=True))
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    anchors: list[str] = []
+    for heading in HEADING.findall(prose_of(page)):
+        text = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", heading)
+        anchor = re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
+        seen = sum(anchor == other.partition("/")[0] for other in anchors)
+        anchors.append(f"{anchor}/{seen}" if seen else anchor)
+    return {anchor.replace("/", "-") for anchor in anchors}
+
+
+def linked_from(page: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield each relative link of a page: as it is written, its file, and its anchor."""
+    for target in LINK.findall(prose_of(page)):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            yield target, (page.parent / path).resolve() if path else page, anchor
+
+
+def python_blocks() -> list[Block]:
+    return [block for page in PAGES for block in blocks_of(page) if block.language == "python"]
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
+every_block = pytest.mark.parametrize(
+    "block", python_blocks(), ids=lambda block: f"{block.page}:{block.line}"
+)
+
+
+@every_page
+def test_a_page_has_one_title_and_it_comes_first(page: Path) -> None:
+    titles = re.findall(r"^# .+$", prose_of(page), re.MULTILINE)
+    assert [text_of(page).partition("\n")[0]] == titles
+
+
+@every_page
+def test_a_link_leads_to_a_file_and_to_a_heading_in_it(page: Path) -> None:
+    for target, path, anchor in linked_from(page):
+        assert path.is_relative_to(ROOT), target
+        assert path.exists(), target
+        assert not anchor or anchor in anchors_of(path), target
+
+
+def test_every_page_can_be_reached_from_the_readme_and_is_in_the_contents() -> None:
+    reached = {README}
+    new = [README]
+    while new:
+        linked = {path for _, path, _ in linked_from(new.pop()) if path in PAGES}
+        new += linked - reached
+        reached |= linked
+    assert reached == set(PAGES)
+    assert {path for _, path, _ in linked_from(CONTENTS)} >= set(PAGES) - {README, CONTENTS}
+
+
+def test_the_readme_has_two_commands_the_demo_and_the_checks_after_the_first_code() -> None:
+    blocks = blocks_of(README)
+    assert [block.code.strip() for block in blocks if block.language == "sh"] == [DEMO, CHECKS]
+    assert blocks[0].language == "python"
+
+
+@every_page
+def test_a_name_of_the_package_exists(page: Path) -> None:
+    for name in NAME.findall(text_of(page)):
+        _resolve(name)
+
+
+def _resolve(name: str) -> Any:
+    """Import the modules of a dotted name, and look up the rest of it."""
+    module, _, attributes = name, "", ""
+    while True:
+        with suppress(ModuleNotFoundError):
+            found = importlib.import_module(module)
+            break
+        if _source_of(module).exists():  # what it imports is not installed
+            assert not attributes or attributes in text_of(_source_of(module)), name
+            return None
+        module, _, last = module.rpartition(".")
+        attributes = f"{last}.{attributes}".strip(".")
+    for attribute in filter(None, attributes.split(".")):
+        assert hasattr(found, attribute), name
+        found = getattr(found, attribute)
+    return found
+
+
+def _source_of(module: str) -> Path:
+    return ROOT.joinpath(*module.split(".")).with_suffix(".py")
+
+
+@every_block
+def test_code_compiles_and_what_it_imports_of_the_package_exists(block: Block) -> None:
+    tree = ast.parse(block.code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("threadloader"):
+            for alias in node.names:
+                _resolve(f"{node.module}.{alias.name}")
+
+
+def test_code_that_is_not_run_is_on_pages_that_have_some() -> None:
+    assert set(NOT_RUN) <= {block.page for block in python_blocks()}
+
+
+@every_block
+def test_code_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if block.page in NOT_RUN:
+        pytest.skip(NOT_RUN[block.page])
+    for module in _imported(block.code):
+        try:
+            importlib.import_module(module)
+        except (ImportError, RuntimeError) as error:  # torchvision beside another build of torch
+            pytest.skip(f"{module}: {error}")
+    monkeypatch.chdir(tmp_path)
+    given = _given() | GIVEN.get(block.page, dict)()
+    code = "\n" * (block.line - 1) + block.code
+    try:
+        exec(compile(code, f"docs/{block.page}", "exec"), given)  # noqa: S102  # our own pages
+    finally:
+        for value in list(given.values()):
+            if isinstance(value, ThreadLoader):
+                value.close()
+
+
+def _imported(code: str) -> set[str]:
+    """Return the packages that a block needs, torch included where it is only named."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Import(names=aliases):
+                names.update(alias.name for alias in aliases)
+            case ast.ImportFrom(module=str(module)):
+                names.add(module)
+            case ast.Name(id="torch"):
+                names.add("torch")
+    return {name.partition(".")[0] for name in names}
+
+
+def _given() -> dict[str, Any]:
+    """Return what a reader has before the first line: data, and a training loop's functions."""
+    dataset = [(np.full(3, i, dtype=np.float32), i % 10) for i in range(130)]
+    return {
+        "__name__": "docs",
+        "ThreadLoader": ThreadLoader,
+        "dataset": dataset,
+        "loader": ThreadLoader(dataset, batch_size=64, shuffle=True, seed=17),
+        "train_step": lambda *_: None,
+    }
+
+
+def _texts() -> Mapping[str, Any]:
+    return {"read_lines": lambda path: iter([path] * 70), "tokenize": len, **_photos()}
+
+
+def _photos() -> Mapping[str, Any]:
+    image = pytest.importorskip("PIL.Image")
+    for label in "ab":
+        Path("photos", label).mkdir(parents=True)
+        for number in range(2):
+            image.new("RGB", (250, 300)).save(Path("photos", label, f"{number}.jpg"))
+    return {}
+
+
+def _arrays() -> Mapping[str, Any]:
+    return {"images": np.zeros((300, 3, 8, 8), np.uint8), "labels": np.arange(300)}
+
+
+def _shards() -> Mapping[str, Any]:
+    zstd = pytest.importorskip(
+        "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    )
+    for number in range(147):
+        made = BytesIO()
+        with tarfile.open(fileobj=made, mode="w") as archive:
+            for name in ("a.jpg", "a.cls"):
+                archive.addfile(tarfile.TarInfo(name))
+        Path(f"train-{number:03}.tar").write_bytes(made.getvalue())
+        Path(f"train-{number:03}.tar.zst").write_bytes(zstd.compress(made.getvalue()))
+    return {"augment": lambda sample: sample}
+
+
+def _checkpoint() -> Mapping[str, Any]:
+    torch = pytest.importorskip("torch")
+    return {"torch": torch, "model": torch.nn.Linear(3, 1)}
+
+
+def _parquet() -> Mapping[str, Any]:
+    pyarrow, parquet = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet"))
+    table = pyarrow.table({"x": np.arange(1000), "y": np.arange(1000.0)})
+    parquet.write_table(table, "rows.parquet", row_group_size=256)
+    return {"paths": ["rows.parquet"]}
+
+
+GIVEN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
+    "arrays.md": _arrays,
+    "functions.md": lambda: {"next_jobs": lambda _: []},
+    "images.md": _photos,
+    "parquet.md": _parquet,
+    "quickstart.md": _texts,
+    "resuming.md": _checkpoint,  # its other code needs torch, too
+    "shards.md": _shards,
+}
+
+
+def test_every_argument_is_documented() -> None:
+    text = text_of(DOCS / "arguments.md")
+    arguments = list(inspect.signature(ThreadLoader.__init__).parameters)[1:]
+    assert [name for name in arguments if not re.search(rf"`{name}[`=]", text)] == []
+
+
+def test_every_public_name_is_documented() -> None:
+    text = "".join(map(text_of, PAGES))
+    names = [*threadloader.__all__, *threadloader.datasets.__all__]
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
+
+
+def test_every_statistic_is_documented() -> None:
+    text = text_of(DOCS / "workers.md")
+    fields = [field.name for field in dataclasses.fields(Statistics)]
+    assert [name for name in fields if f"`{name}`" not in text] == []
+
+
+def test_every_error_is_listed_with_the_builtin_that_it_is() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", text_of(DOCS / "errors.md"), re.MULTILINE)
+    ours = [errors.ThreadLoaderError, *errors.ThreadLoaderError.__subclasses__()]
+    assert dict(rows) == {error.__name__: error.__bases__[1].__name__ for error in ours[1:]}
+
+
+def test_the_folders_are_those_of_the_layers_contract_in_its_order() -> None:
+    settings = tomllib.loads(text_of(ROOT / "pyproject.toml"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (layers,) = (c["layers"] for c in contracts if c.get("containers") == ["threadloader"])
+    section = text_of(DOCS / "design.md").partition("\n## The folders\n")[2]
+    listed = FENCE.search(section)[3].splitlines()  # type: ignore[index]
+    assert [re.split(r" {2,}", line)[0] for line in listed] == layers
+
+
+@every_page
+def test_commands_name_modules_and_sessions_that_exist(page: Path) -> None:
+    sessions = set(re.findall(r"^def (\w+)\(session", text_of(ROOT / "noxfile.py"), re.MULTILINE))
+    for module in re.findall(r"python -m ([\w.]+)", text_of(page)):
+        path = ROOT.joinpath(*module.split("."))
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
+    for session in re.findall(r"nox -s (\w+)", text_of(page)):
+        assert session in sessions
