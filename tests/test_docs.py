@@ -152,7 +152,7 @@ def test_a_name_of_the_package_exists(page: Path) -> None:
         _resolve(name)
 
 
-def _resolve(name: str) -> Any:
+def _resolve(name: str) -> None:
     """Import the modules of a dotted name, and look up the rest of it."""
     module, _, attributes = name, "", ""
     while True:
@@ -160,14 +160,14 @@ def _resolve(name: str) -> Any:
             found = importlib.import_module(module)
             break
         if _source_of(module).exists():  # what it imports is not installed
-            assert not attributes or attributes in text_of(_source_of(module)), name
-            return None
+            defined = rf"^(?:class|def) {attributes}\b"
+            assert re.search(defined, text_of(_source_of(module)), re.MULTILINE), name
+            return
         module, _, last = module.rpartition(".")
         attributes = f"{last}.{attributes}".strip(".")
     for attribute in filter(None, attributes.split(".")):
         assert hasattr(found, attribute), name
         found = getattr(found, attribute)
-    return found
 
 
 def _source_of(module: str) -> Path:
