@@ -57,9 +57,10 @@ def tests(session: nox.Session) -> None:
 def quick(session: nox.Session) -> None:
     """Run the tests of the package's own modules, without torch, on the Python that runs nox."""
     install(session, ".[demo,zstd]", "test")
-    # Those right in tests/.  Its folders hold what takes long: comparisons with torch, all formats
-    # and ways in which data comes, and other packages.
-    run_pytest(session, *map(str, sorted(Path("tests").glob("test_*.py"))))
+    # What takes long: comparisons with torch, all formats and ways in which data comes, other
+    # packages, and a GPU.
+    long = ("clients", "conformance", "data_in", "gpu")
+    run_pytest(session, *(f"--ignore=tests/{name}" for name in long))
 
 
 @nox.session(python=list(TORCH))
@@ -71,7 +72,8 @@ def tests_torch(session: nox.Session) -> None:
     session.install("--only-binary=:all:", "--no-deps", "torchdata==0.11.0")
     # These know nothing of torch, or have a twin in tests/conformance, and `tests` has run them on
     # this Python.
-    apart = ("data_in", "test_from_source.py", "test_gather.py", "test_on_error.py")
+    fetch = ("array_rows", "on_error", "source_function")
+    apart = ("data_in", *(f"fetch/test_{name}.py" for name in fetch))
     done = [f"--ignore=tests/{name}" for name in apart] if session.python == "3.13t" else []
     run_pytest(session, *done)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from patience import PATIENCE, PAUSE
+from support.patience import PATIENCE, PAUSE
 
 __all__ = ["PATIENCE", "PAUSE", "TEST_LIMIT"]
 

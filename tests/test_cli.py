@@ -15,8 +15,8 @@ import pytest
 pytest.importorskip("PIL", reason="the demo decodes images with Pillow")
 pytest.importorskip("rich", reason="the demo draws with rich")
 
-from conftest import PATIENCE
 from PIL import Image
+from support.patience import PATIENCE
 
 from threadloader import _torch
 from threadloader.cli import machine, main, photos

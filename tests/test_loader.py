@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
+from support.patience import PATIENCE
 
 from threadloader import ClosedError, ThreadLoader
 

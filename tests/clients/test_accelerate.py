@@ -18,7 +18,7 @@ pytest.importorskip("accelerate")
 import accelerate
 import torch
 from accelerate import Accelerator
-from conftest import PATIENCE
+from support.patience import PATIENCE
 from torch.utils.data import DataLoader
 
 from clients.points import Points, Stream, lists, model

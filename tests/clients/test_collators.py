@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-from conftest import PATIENCE
+from support.patience import PATIENCE
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch.utils.data import DataLoader
 from transformers import (

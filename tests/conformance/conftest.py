@@ -7,7 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import PATIENCE
+from support.patience import PATIENCE
 
 pytest.register_assert_rewrite("conformance.loading")
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from conftest import PATIENCE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.patience import PATIENCE
 from torch.utils.data import DataLoader, IterableDataset
 
 from conformance.loading import outcomes

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from resuming import after, state_after
+from support.patience import PATIENCE
+from support.resuming import after, state_after
 from torch.utils.data import (
     BatchSampler,
     ConcatDataset,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.patience import PATIENCE
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 

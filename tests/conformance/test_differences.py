@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE
+from support.patience import PATIENCE
 from torch.utils.data import DataLoader
 
 from conformance.datasets import Raises, Samples

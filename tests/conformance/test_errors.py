@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from conftest import PATIENCE
+from support.patience import PATIENCE
 
 from conformance.datasets import Raises, Samples, WholeBatches
 from conformance.loading import THREADS, batches, errors, outcomes

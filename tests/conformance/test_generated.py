@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from conftest import PATIENCE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.patience import PATIENCE
 
 from conformance.datasets import Samples, WholeBatches
 from conformance.loading import THREADS, ours, story, torchs

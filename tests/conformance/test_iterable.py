@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from conftest import PATIENCE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from streams import patiently
+from support.patience import PATIENCE
+from support.streams import patiently
 from torch.utils.data import IterableDataset, get_worker_info
 
 from conformance.loading import batches, ours, processes, story

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import PATIENCE
+from support.patience import PATIENCE
 from torch.utils.data import IterableDataset, get_worker_info
 
 from conformance.loading import batches, errors, kinds, ours, processes, story

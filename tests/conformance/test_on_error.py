@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from streams import Hiccups
+from support.patience import PATIENCE
+from support.streams import Hiccups
 from torch.utils.data import (
     DataLoader,
     Dataset,

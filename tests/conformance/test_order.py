@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.patience import PATIENCE
 from torch.utils.data import (
     BatchSampler,
     RandomSampler,

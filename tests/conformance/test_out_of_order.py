@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import PATIENCE
+from support.patience import PATIENCE
 from torch.utils.data import IterableDataset, get_worker_info
 
 from conformance.loading import ours, processes

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from conftest import PATIENCE
+from support.patience import PATIENCE
 
 from conformance.loading import batches, kinds, ours, processes, story
 from threadloader import ThreadLoader

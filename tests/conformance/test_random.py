@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.patience import PATIENCE
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 

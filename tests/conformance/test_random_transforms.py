@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE
+from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader._rng.streams import sample_rng, sample_seed

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from conftest import PATIENCE
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from support.patience import PATIENCE
 
 from conformance.datasets import Samples
 from conformance.loading import MakeLoader, ours, torchs

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from conftest import PATIENCE
+from support.patience import PATIENCE
 from torch.utils.data import IterableDataset, get_worker_info
 
 from threadloader import ThreadLoader

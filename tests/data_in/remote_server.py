@@ -16,7 +16,7 @@ from enum import Enum
 from threading import Condition, Thread
 from typing import TYPE_CHECKING, TypeAlias
 
-from patience import PATIENCE
+from support.patience import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
+from support.patience import PATIENCE
 
 pytest.importorskip("PIL")
 

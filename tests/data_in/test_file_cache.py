@@ -13,7 +13,7 @@ from threading import Barrier, Semaphore
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-from conftest import PATIENCE
+from support.patience import PATIENCE
 
 from threadloader._threads.stopping import Stop, stopped_by
 from threadloader.datasets.file_cache import FileCache

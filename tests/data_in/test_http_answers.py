@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import PATIENCE
 from remote_server import RemoteServer, serving
+from support.patience import PATIENCE
 
 from threadloader.datasets.remote import RemoteFile
 from threadloader.datasets.retries import Retries

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
 from remote_server import Fault, RemoteServer, Request, Status, serving
+from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader.datasets.files import open_file, open_files

@@ -7,8 +7,8 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import PATIENCE
 from remote_server import RemoteServer, Status, serving
+from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader.datasets.remote import RemoteFile

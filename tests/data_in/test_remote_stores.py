@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from conftest import PATIENCE
 from remote_server import Fault, RemoteServer, Request, Status, serving
+from support.patience import PATIENCE
 
 from threadloader.datasets.remote import RemoteFile, list_remote
 from threadloader.datasets.retries import Retries

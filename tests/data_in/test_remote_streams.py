@@ -11,8 +11,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import PATIENCE
 from remote_server import Fault, RemoteServer, Status, serving
+from support.patience import PATIENCE
 
 from threadloader.datasets.remote import RemoteFile
 from threadloader.datasets.retries import Retries

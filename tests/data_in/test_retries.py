@@ -10,7 +10,7 @@ from http.client import IncompleteRead, RemoteDisconnected
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import PATIENCE
+from support.patience import PATIENCE
 
 from threadloader._threads.stopping import Stop, stopped_by, stops_here, wait
 from threadloader.datasets.parts import TransferError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
 from made_shards import COPIES, ENDINGS, numbered, tar_bytes, write_numbered, write_shard
+from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader.datasets.files import LocalFile, Shelf

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
 from made_shards import COPIES, ENDINGS, compressed, members_of, numbered, tar_bytes, write_shard
 from remote_server import Fault, RemoteServer, Request, Status, serving
+from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader.datasets.files import LocalFile, open_file

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
 from made_shards import ENDINGS, compressed, numbered, tar_bytes, write_numbered, write_shard
+from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader.datasets.tar_stream import TarStream

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
 from hypothesis import given
 from hypothesis import strategies as st
 from made_shards import ENDINGS, write_numbered, write_shard
-from resuming import as_json
+from support.patience import PATIENCE
+from support.resuming import as_json
 
 from threadloader import StateError, ThreadLoader
 from threadloader.datasets.shuffle_buffer import ShuffleBuffer, replayed

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from patience import PATIENCE
+from support.patience import PATIENCE
 
 import threadloader
 from threadloader import ThreadLoader

@@ -1,0 +1,332 @@
+"""The memory of batches: what a kept leaf keeps, and what a loader takes and gives back."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections import UserDict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.fake_device import FakeDevice
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader
+from threadloader._batch import ring as ring_module
+from threadloader._order import window as window_module
+from threadloader._order.window import PrefetchDepth, Window
+from threadloader.datasets import ArrayDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+MIB = 1 << 20
+
+each_crew = pytest.mark.parametrize("threads", [0, 2])
+
+
+class Images:
+    """Images of 1 MiB and their labels; in batches of four rows."""
+
+    def __init__(self, size: int = 40) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
+        return np.full(MIB, index % 250, np.uint8), index
+
+
+def slots_of(loader: ThreadLoader[Any]) -> Any:
+    gc.collect()  # what dies in a cycle is not what is asked
+    return loader.statistics().slots
+
+
+# What a kept part of a batch keeps
+
+
+@each_crew
+def test_kept_labels_keep_no_image(threads: int, spawn: Spawn) -> None:
+    def run() -> list[Any]:
+        return [labels for _, labels in loader]
+
+    with ThreadLoader(Images(), 4, threads=threads, output="numpy") as loader:
+        kept = spawn(run).result(PATIENCE)
+        assert slots_of(loader).leased == 0
+    assert np.concatenate(kept).tolist() == list(range(40))
+
+
+def test_each_large_leaf_is_kept_by_itself(spawn: Spawn) -> None:
+    def sample(index: int) -> dict[str, Any]:
+        return {"image": np.full(MIB, index, np.uint8), "mask": np.full(MIB // 4, index, np.uint8)}
+
+    def run() -> list[Any]:
+        return [batch["mask"] for batch in loader]
+
+    made = [sample(index) for index in range(8)]
+    with ThreadLoader(made, 2, threads=2, output="numpy") as loader:
+        kept = spawn(run).result(PATIENCE)
+        slots = slots_of(loader)
+        assert (slots.leased, slots.leased_bytes) == (4, 4 * 2 * MIB // 4)
+    assert [mask[:, 0].tolist() for mask in kept] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_a_kept_batch_of_a_group_keeps_no_other(spawn: Spawn) -> None:
+    rows = np.arange(8000).reshape(4000, 2)
+    with ThreadLoader(ArrayDataset(rows, rows[:, 0]), 8, threads=2, output="numpy") as loader:
+        batches = spawn(list, loader).result(PATIENCE)
+    assert loader.statistics().totals.tickets < 100  # they were made in groups
+    owners = {id(owner(leaf)): owner(leaf).nbytes for batch in batches for leaf in batch}
+    assert len(owners) == 2 * 500
+    assert sum(owners.values()) == rows.nbytes + rows[:, 0].nbytes
+
+
+def owner(array: Any) -> Any:
+    """Return the array that owns the memory of another."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def test_a_kept_leaf_on_a_device_keeps_no_other(spawn: Spawn) -> None:
+    device = FakeDevice()
+    with ThreadLoader(Images(8), 4, threads=2, output="numpy", device=device) as loader:
+        batches = spawn(list, loader).result(PATIENCE)
+    assert [leaf.base.nbytes for leaf in itertools.chain(*batches)] == [4 * MIB, 32] * 2
+    assert not device.broken
+
+
+# Batches of different sizes
+
+
+class Buckets:
+    """Small images up to 10,000, large ones from there on."""
+
+    def __len__(self) -> int:
+        return 20_000
+
+    def __getitem__(self, index: int) -> Any:
+        side = 8 if index < 10_000 else 512
+        return np.full((3, side, side), index % 250, np.uint8)
+
+
+@each_crew
+def test_buckets_of_different_shapes_take_slots_of_their_own_size(
+    threads: int, spawn: Spawn
+) -> None:
+    small, large = list(range(2048)), list(range(10_000, 10_004))
+
+    def run() -> None:
+        iterator = iter(loader)
+        for wanted in order:
+            batch = next(iterator)
+            assert (batch[:, 0, 0, 0] == np.array(wanted) % 250).all()
+            slots = slots_of(loader)
+            assert slots.leased == 1, "it was written into a slot, not collated from a list"
+            assert slots.leased_bytes <= 2 * batch.nbytes
+
+    order = [small, large] * 6
+    with ThreadLoader(Buckets(), batch_sampler=order, threads=threads, output="numpy") as loader:
+        spawn(run).result(PATIENCE)
+
+
+# Bytes on their way
+
+
+def depths(sizes: list[int], window: Window) -> list[int]:
+    """Return how many batches are planned after batches of such sizes were delivered."""
+    depth, found = PrefetchDepth(), []
+    for nbytes in sizes:
+        depth.delivered(nbytes)
+        found.append(depth.room(window, 1))
+    return found
+
+
+WINDOW = Window.chosen(2, rows=64, whole=False, prefetch=None, factor=None)
+
+
+def test_the_window_shrinks_where_batches_grow() -> None:
+    assert depths([MIB, 256 * MIB, 256 * MIB, 600 * MIB], WINDOW)[1:] == [4, 4, 2]
+
+
+def test_the_window_grows_by_one_batch_at_a_time() -> None:
+    found = depths([MIB] * 20, WINDOW)
+    assert all(after - before in (0, 1) for before, after in itertools.pairwise(found))
+    assert found[-1] == 16
+
+
+def test_large_batches_between_small_ones_keep_the_window_small() -> None:
+    assert set(depths([300 * MIB, *[MIB] * 3] * 10, WINDOW)) == {3}
+
+
+def test_the_window_grows_again_after_large_batches() -> None:
+    found = depths([600 * MIB] * 3 + [MIB] * 40, WINDOW)
+    assert (found[2], found[-1]) == (2, 16)
+
+
+def test_a_window_that_the_user_chose_stays_as_it_is() -> None:
+    window = Window.chosen(2, rows=64, whole=False, prefetch=7, factor=None)
+    assert set(depths([MIB, 600 * MIB, 0, MIB], window)) == {7}
+
+
+def ahead_of(loader_of: Callable[[Any], ThreadLoader[Any]], sizes: list[int]) -> list[int]:
+    """Return how many batches are drawn, and not returned, after each one."""
+    drawn = itertools.count()
+    last = [0]
+
+    def sampler() -> Any:
+        for size in sizes:
+            last[0] = next(drawn)
+            yield [0] * size
+
+    with loader_of(sampler()) as loader:
+        return [last[0] - number for number, _ in enumerate(loader)]
+
+
+def test_a_window_that_is_chosen_later_counts_at_once() -> None:
+    depth = PrefetchDepth()
+    rooms = []
+    for prefetch in (4, 64, 2):
+        window = Window.chosen(2, rows=64, whole=False, prefetch=prefetch, factor=None)
+        depth.delivered(MIB)
+        rooms.append(depth.room(window, 1))
+    assert rooms == [4, 64, 2]
+
+
+def test_the_largest_of_the_last_batches_counts() -> None:
+    sizes = [MIB] * 20 + [300 * MIB, *[200 * MIB] * 10, *[MIB] * 6]
+    assert depths(sizes, WINDOW)[20:31] == [3] * 11
+    assert depths([*sizes, *[MIB] * 9], WINDOW)[-1] > 3
+
+
+def test_large_batches_are_made_one_by_one() -> None:
+    depth = PrefetchDepth()
+    depth.delivered(64 << 10)
+    assert depth.pack(WINDOW) == 16
+    depth.delivered(200 << 10)
+    assert depth.pack(WINDOW) == 1
+
+
+def test_few_batches_are_drawn_when_they_become_large(
+    spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window_module, "LARGE_NBYTES", 1 << 20)
+    samples = [np.zeros(1 << 10, np.uint8)]
+
+    def loader(sampler: Any) -> ThreadLoader[Any]:
+        return ThreadLoader(samples, batch_sampler=sampler, threads=2, output="numpy")
+
+    ahead = spawn(ahead_of, loader, [1] + [300] * 20).result(PATIENCE)
+    assert max(ahead) <= 5
+    assert ahead[6] == 3
+
+
+CONTAINERS: dict[str, Callable[[Any], Any]] = {
+    "list": lambda array: [[array], "text"],
+    "dict": lambda array: {"images": array},
+    "user dict": lambda array: UserDict(images=array),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_batches_of_a_collate_function_count_with_their_bytes(name: str, spawn: Spawn) -> None:
+    def loader(sampler: Any) -> ThreadLoader[Any]:
+        return ThreadLoader(
+            [np.zeros(4)],
+            batch_sampler=sampler,
+            threads=2,
+            output="numpy",
+            collate_fn=lambda samples: CONTAINERS[name](np.stack(samples)),
+        )
+
+    assert max(spawn(ahead_of, loader, [2] * 40).result(PATIENCE)) == 16
+
+
+def test_batches_whose_bytes_nobody_knows_are_planned_as_at_first(spawn: Spawn) -> None:
+    def loader(sampler: Any) -> ThreadLoader[Any]:
+        return ThreadLoader(["text"], batch_sampler=sampler, threads=2, output="numpy")
+
+    assert max(spawn(ahead_of, loader, [2] * 40).result(PATIENCE)) == 4
+
+
+# What a loader keeps
+
+
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_module, "IDLE_NBYTES", 40 * MIB)
+
+
+@pytest.mark.usefixtures("little")
+@each_crew
+def test_little_is_kept_between_epochs(threads: int, spawn: Spawn) -> None:
+    with ThreadLoader(Images(160), 16, threads=threads, output="numpy") as loader:
+        for _ in range(2):
+            spawn(drain, loader).result(PATIENCE)
+            assert slots_of(loader).free_bytes <= 40 * MIB
+            assert slots_of(loader).leased == 0
+
+
+@pytest.mark.usefixtures("little")
+@each_crew
+def test_little_is_kept_after_a_break(threads: int, spawn: Spawn) -> None:
+    def run() -> None:
+        for number, _ in enumerate(loader):
+            if number == 2:
+                break
+
+    loader = ThreadLoader(Images(160), 16, threads=threads, output="numpy")
+    spawn(run).result(PATIENCE)
+    loader._session.kept_workers.close()  # noqa: SLF001  # wait for running samples, without clearing
+    assert slots_of(loader).free_bytes <= 40 * MIB
+    loader.close()
+
+
+@each_crew
+def test_nothing_is_kept_after_close(threads: int, spawn: Spawn) -> None:
+    loader = ThreadLoader(Images(), 4, threads=threads, output="numpy")
+    iterator = iter(loader)
+    kept = [spawn(next, iterator).result(PATIENCE)]
+    loader.close()
+    del iterator
+    kept.clear()
+    slots = slots_of(loader)
+    assert (slots.free, slots.leased, slots.filling) == (0, 0, 0)
+    assert len(spawn(list, loader).result(PATIENCE)) == 10  # it begins afresh
+    loader.close()
+
+
+def test_two_loaders_in_turn_take_the_memory_of_one(spawn: Spawn) -> None:
+    with (
+        ThreadLoader(Images(), 4, threads=2, output="numpy") as training,
+        ThreadLoader(Images(), 4, threads=2, output="numpy") as validation,
+    ):
+        for loader, other in [(training, validation), (validation, training)] * 3:
+            spawn(drain, loader).result(PATIENCE)
+            assert slots_of(other).free == 0
+            assert 0 < slots_of(loader).free <= 18
+        # Between them they have made about what one needs.
+        assert slots_of(validation).made <= slots_of(training).made
+
+
+def drain(loader: ThreadLoader[Any]) -> None:
+    for _ in loader:
+        pass
+
+
+def test_epochs_that_deliver_at_once_may_share_a_depth(spawn: Spawn) -> None:
+    depth = PrefetchDepth()
+
+    def deliver() -> None:
+        for _ in range(5000):
+            depth.delivered(MIB)
+            depth.room(WINDOW, 1)
+
+    for delivering in [spawn(deliver) for _ in range(4)]:
+        delivering.result(PATIENCE)
+    assert depth.room(WINDOW, 1) == 16

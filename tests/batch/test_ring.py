@@ -1,0 +1,574 @@
+"""The slot ring: what keeps a slot from being reused, and which slot serves what."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+from threadloader._batch import ring as ring_module
+from threadloader._batch.ring import Ring, RingStatistics, Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+
+class Holder:
+    """Stands for a batch that is being filled."""
+
+
+def take(ring: Ring, nbytes: int, holder: object) -> Slot:
+    """Take one slot."""
+    (slot,) = ring.take([nbytes], holder)
+    return slot
+
+
+def _deliver(ring: Ring, nbytes: int = 1024) -> np.ndarray[Any, Any]:
+    """Return the root array of a batch that was filled."""
+    holder = Holder()  # it has to live until the batch is delivered
+    root = ring.lease(take(ring, nbytes, holder))
+    del holder
+    return root
+
+
+def _kept(ring: Ring, count: int, nbytes: int = 1024) -> list[Slot]:
+    """Return the slots of ``count`` batches that are being filled, and let all of them go."""
+    holders = [Holder() for _ in range(count)]
+    return [take(ring, nbytes, holder) for holder in holders]
+
+
+def test_a_slot_being_filled_is_not_handed_out_again() -> None:
+    ring = Ring(keep=4)
+    first, second = Holder(), Holder()
+    assert take(ring, 1024, first) is not take(ring, 1024, second)
+
+
+def test_a_batch_that_is_abandoned_gives_its_slot_back() -> None:
+    ring = Ring(keep=4)
+    [slot] = _kept(ring, 1)
+    assert take(ring, 1024, Holder()) is slot
+
+
+def test_an_abandoned_batch_keeps_its_slot_until_its_last_writer_is_done() -> None:
+    ring = Ring(keep=4)
+    batch = Holder()
+    slot = take(ring, 1024, batch)
+    writers = [batch, batch]
+    del batch
+    writers.pop()
+    assert take(ring, 1024, Holder()) is not slot
+    writers.pop()
+    assert slot in [take(ring, 1024, holder) for holder in (Holder(), Holder())]
+
+
+def test_a_delivered_batch_outlives_its_holder() -> None:
+    ring = Ring(keep=4)
+    holder = Holder()
+    root = ring.lease(take(ring, 1024, holder))
+    del holder
+    assert ring.statistics() == RingStatistics(
+        made=1, free=0, free_bytes=0, filling=0, leased=1, leased_bytes=root.nbytes
+    )
+
+
+def test_a_delivered_batch_gives_its_slot_back_when_it_dies() -> None:
+    ring = Ring(keep=4)
+    root = _deliver(ring)
+    address = root.ctypes.data
+    del root
+    assert ring.statistics() == RingStatistics(
+        made=1, free=1, free_bytes=1024, filling=0, leased=0, leased_bytes=0
+    )
+    assert _deliver(ring).ctypes.data == address
+
+
+VIEWS: dict[str, Callable[[np.ndarray[Any, Any]], object]] = {
+    "slice": lambda root: root[8:16],
+    "row of rows": lambda root: root.reshape(8, 128)[3][5:],
+    "other dtype": lambda root: root[:800].view(np.float64),
+    "transposed": lambda root: root.reshape(8, 128).T,
+    "read-only": lambda root: np.broadcast_to(root, (3, 1024)),
+    "iterated": lambda root: next(iter(root.reshape(8, 128))),
+    "memoryview": memoryview,
+    "of its memoryview": lambda root: np.asarray(memoryview(root)[4:]),
+    "buffer of a view": lambda root: np.frombuffer(root[10:], np.uint8),
+    "as_strided": lambda root: np.lib.stride_tricks.as_strided(root, (2,), (1,)),
+    "sliding": lambda root: np.lib.stride_tricks.sliding_window_view(root, 4),
+    "structured field": lambda root: root[:900].view([("a", "u1", 8), ("b", "u1")])["b"],
+    "dlpack": lambda root: np.from_dlpack(root[3:]),
+    "empty": lambda root: root[:0],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_any_view_keeps_the_slot(view: Callable[[Any], object]) -> None:
+    ring = Ring(keep=4)
+    kept = view(_deliver(ring))
+    assert ring.statistics().leased == 1
+    del kept
+    assert ring.statistics().leased == 0
+
+
+TENSORS: dict[str, Callable[[Any, Any], object]] = {
+    "from_numpy": lambda torch, root: torch.from_numpy(root),
+    "view of a tensor": lambda torch, root: torch.from_numpy(root)[4:].view(-1, 2)[1],
+    "from a view": lambda torch, root: torch.from_numpy(root[8:].view(np.float32)[2:]),
+    "detached": lambda torch, root: torch.from_numpy(root).detach(),
+    "storage": lambda torch, root: torch.from_numpy(root).untyped_storage(),
+    "array of a tensor": lambda torch, root: torch.from_numpy(root)[2:].numpy(),
+    "as_tensor": lambda torch, root: torch.as_tensor(root),
+    "unbound": lambda torch, root: torch.from_numpy(root.reshape(8, 128)).unbind()[7],
+    "frombuffer": lambda torch, root: torch.frombuffer(root, dtype=torch.uint8),
+    "dlpack": lambda torch, root: torch.from_dlpack(root[5:]),
+}
+
+
+@pytest.mark.parametrize("view", TENSORS.values(), ids=TENSORS)
+def test_any_tensor_keeps_the_slot(view: Callable[[Any, Any], object]) -> None:
+    torch = pytest.importorskip("torch")
+    ring = Ring(keep=4)
+    kept = view(torch, _deliver(ring))
+    assert ring.statistics().leased == 1
+    del kept
+    assert ring.statistics().leased == 0
+
+
+def test_autograd_keeps_the_slot_that_it_saved() -> None:
+    torch = pytest.importorskip("torch")
+    ring = Ring(keep=4)
+    weight = torch.ones(100, requires_grad=True)
+    loss = (torch.from_numpy(_deliver(ring)[:400].view(np.float32)) * weight).sum()
+    assert ring.statistics().leased == 1
+    loss.backward()
+    assert ring.statistics().leased == 0
+
+
+@pytest.mark.parametrize(
+    "copied", [np.copy, copy.deepcopy, lambda root: pickle.loads(pickle.dumps(root)), bytes]
+)
+def test_a_copy_keeps_no_slot(copied: Callable[[Any], object]) -> None:
+    ring = Ring(keep=4)
+    kept = copied(_deliver(ring))
+    assert kept is not None
+    assert ring.statistics().leased == 0
+
+
+def test_a_batch_is_never_overwritten() -> None:
+    ring = Ring(keep=1)
+    batches = []
+    for stamp in range(10):
+        root = _deliver(ring)
+        root[:] = stamp
+        batches.append(root[stamp:])
+    assert [set(batch.tolist()) for batch in batches] == [{stamp} for stamp in range(10)]
+
+
+def test_a_plain_loop_needs_two_slots() -> None:
+    ring = Ring(keep=4)
+    for _ in range(10):
+        batch = _deliver(ring)
+    del batch
+    assert ring.statistics().made == 2
+
+
+def test_each_delivery_has_a_root_of_its_own() -> None:
+    ring = Ring(keep=4)
+    holder = Holder()
+    slot = take(ring, 1024, holder)
+    assert ring.lease(slot) is not ring.lease(slot)
+
+
+def test_an_array_over_a_slot_writes_what_the_delivered_batch_shows() -> None:
+    ring = Ring(keep=4)
+    holder = Holder()
+    slot = take(ring, 4, holder)
+    np.frombuffer(slot.memory, np.uint8)[:4] = [1, 2, 3, 4]
+    assert ring.lease(slot)[:4].tolist() == [1, 2, 3, 4]
+
+
+def test_a_freed_slot_serves_the_next_batch() -> None:
+    ring = Ring(keep=4)
+    holder = Holder()
+    slot = take(ring, 1024, holder)
+    ring.free([slot])
+    assert take(ring, 1024, Holder()) is slot
+
+
+def test_the_late_death_of_a_freed_batch_does_not_free_its_successor() -> None:
+    ring = Ring(keep=4)
+    late, successor = Holder(), Holder()
+    slot = take(ring, 1024, late)
+    ring.free([slot])
+    assert take(ring, 1024, successor) is slot
+    del late
+    assert take(ring, 1024, Holder()) is not slot
+    del successor
+
+
+def test_freeing_twice_frees_once() -> None:
+    ring = Ring(keep=4)
+    holder = Holder()
+    slot = take(ring, 1024, holder)
+    ring.free([slot])
+    ring.free([slot])
+    del holder
+    assert ring.statistics().free == 1
+
+
+def test_no_more_free_slots_are_kept_than_asked_for() -> None:
+    ring = Ring(keep=2)
+    _kept(ring, 5)
+    assert ring.statistics() == RingStatistics(
+        made=5, free=2, free_bytes=2048, filling=0, leased=0, leased_bytes=0
+    )
+
+
+def test_the_slot_longest_unused_is_dropped_first() -> None:
+    ring = Ring(keep=2)
+    holders = [Holder() for _ in range(3)]
+    slots = [take(ring, 1024, holder) for holder in holders]
+    for slot in slots:
+        ring.free([slot])
+    now = [Holder() for _ in range(3)]
+    taken = [take(ring, 1024, holder) for holder in now]
+    assert [slot in taken for slot in slots] == [False, True, True]
+
+
+def test_a_ring_that_keeps_nothing_makes_a_slot_a_batch() -> None:
+    ring = Ring(keep=0)
+    for _ in range(3):
+        _deliver(ring)
+    assert ring.statistics().made == 3
+    assert ring.statistics().free == 0
+
+
+@pytest.mark.parametrize(
+    ("free", "wanted", "reused"),
+    [
+        (1024, 1024, True),
+        (1024, 1023, True),
+        (1024, 1025, False),
+        (100_000, 60_000, True),
+        (100_000, 40_000, False),
+        (4096, 1, False),
+    ],
+)
+def test_a_free_slot_serves_what_fits_and_is_not_far_smaller(
+    free: int, wanted: int, reused: bool
+) -> None:
+    ring = Ring(keep=4)
+    [slot] = _kept(ring, 1, free)
+    assert (take(ring, wanted, Holder()) is slot) == reused
+
+
+def test_the_smallest_slot_that_fits_is_taken() -> None:
+    ring = Ring(keep=4)
+    holders = [Holder() for _ in range(3)]
+    large, small, medium = (
+        take(ring, nbytes, holder)
+        for nbytes, holder in zip([30_000, 20_000, 25_000], holders, strict=True)
+    )
+    del holders
+    now = [Holder() for _ in range(3)]
+    assert [take(ring, 15_500, holder) for holder in now] == [small, medium, large]
+
+
+@pytest.mark.parametrize("nbytes", [1, 63, 64, 65, 4097])
+def test_memory_is_large_enough_and_aligned(nbytes: int) -> None:
+    ring = Ring(keep=4)
+    root = _deliver(ring, nbytes)
+    assert root.nbytes >= nbytes
+    assert root.ctypes.data % 64 == 0
+    assert root.flags.writeable
+
+
+def test_statistics_tell_what_the_consumer_holds() -> None:
+    ring = Ring(keep=4)
+    holder = Holder()
+    filling = take(ring, 10, holder)
+    roots = [_deliver(ring, 1000), _deliver(ring, 2000)]
+    assert ring.statistics() == RingStatistics(
+        made=3, free=0, free_bytes=0, filling=1, leased=2, leased_bytes=3072
+    )
+    assert filling.nbytes == 10
+    del roots
+
+
+class Interrupted:
+    """A lock in which, each time that it is taken, something else is done first, once."""
+
+    first: Callable[[], object] | None = None
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+
+    def acquire(self, blocking: bool = True) -> bool:  # as a lock's
+        return self._lock.acquire(blocking)
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        first, Interrupted.first = Interrupted.first, None
+        if first is not None:
+            first()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Ring:
+    """A ring in whose lock `Interrupted.first` is done, as the collector may do it."""
+    monkeypatch.setattr(ring_module, "RLock", Interrupted)
+    monkeypatch.setattr(Interrupted, "first", None)
+    return Ring(keep=4)
+
+
+def test_a_view_may_die_while_the_ring_is_locked(
+    interrupted: Ring, spawn: Callable[..., Future[Any]]
+) -> None:
+    def die_inside() -> RingStatistics:
+        # By the thread that made it: another's death of it would wait for that thread.
+        doomed = [_deliver(interrupted)]
+        Interrupted.first = doomed.clear
+        return interrupted.statistics()
+
+    assert spawn(die_inside).result(PATIENCE).free == 1
+
+
+USES: dict[str, Callable[[Ring], object]] = {
+    "counts": Ring.statistics,
+    "begins an epoch": lambda ring: ring.enter("another"),
+    "ends an epoch": lambda ring: ring.leave("epoch"),
+    "closes": Ring.clear,
+    "takes a slot": lambda ring: _kept(ring, 1),
+    "takes all slots": lambda ring: _kept(ring, 9),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_finalizer_may_use_the_ring_while_it_is_locked(
+    use: Callable[[Ring], object], interrupted: Ring, spawn: Callable[..., Future[Any]]
+) -> None:
+    ring = interrupted
+    ring.enter("epoch")
+    _kept(ring, 3)
+
+    def use_inside() -> list[Slot]:
+        Interrupted.first = partial(use, ring)
+        return _kept(ring, 3)
+
+    slots = spawn(use_inside).result(PATIENCE)
+    assert Interrupted.first is None
+    assert len(set(slots)) == 3
+    assert ring.statistics().filling == 0
+
+
+def test_a_batch_that_dies_in_another_thread_gives_its_slot_back(
+    spawn: Callable[..., Future[Any]],
+) -> None:
+    ring = Ring(keep=4)
+    mailbox = [_deliver(ring)[10:]]
+    spawn(mailbox.clear).result(PATIENCE)
+    assert ring.statistics().free == 1
+
+
+def test_a_view_outlives_its_ring() -> None:
+    root = _deliver(Ring(keep=4))
+    root[:] = 7
+    assert set(root.tolist()) == {7}
+    del root  # its callback has no ring to tell
+
+
+@pytest.mark.parallel
+def test_threads_that_take_and_drop_never_share_a_slot(
+    spawn: Callable[..., Future[Any]],
+) -> None:
+    ring = Ring(keep=2)
+
+    def stamp_and_check(stamp: int) -> bool:
+        for _ in range(200):
+            root = _deliver(ring, 256)
+            root[:] = stamp
+            if set(root.tolist()) != {stamp}:
+                return False
+            del root
+        return True
+
+    stamping = [spawn(stamp_and_check, stamp) for stamp in range(4)]
+    assert all(future.result(PATIENCE) for future in stamping)
+    assert ring.statistics().free <= 2
+
+
+def test_a_consumer_that_keeps_many_large_batches_is_told_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ring_module, "HELD_NBYTES", 20_000)
+    ring = Ring(keep=2)
+    kept = [_deliver(ring) for _ in range(19)]
+    ring.warn_if_hoarded()  # warnings are errors here
+    kept += [_deliver(ring)]
+    with pytest.warns(UserWarning, match="20 large tensors"):
+        ring.warn_if_hoarded()
+    ring.warn_if_hoarded()
+
+
+def test_several_slots_go_back_together_where_their_holder_dies() -> None:
+    ring = Ring(keep=4)
+    holder = Holder()
+    first = ring.take([1024, 2048], holder)
+    del holder
+    assert ring.statistics().free == 2
+    assert set(ring.take([2048, 1024], Holder())) == set(first)
+
+
+def test_each_slot_of_a_batch_is_leased_by_itself() -> None:
+    ring = Ring(keep=4)
+    holder = Holder()
+    large, small = (ring.lease(slot) for slot in ring.take([4096, 1024], holder))
+    del holder, large
+    stats = ring.statistics()
+    assert (stats.leased, stats.leased_bytes, stats.free_bytes) == (1, 1024, 4096)
+    assert small.nbytes == 1024
+
+
+def test_slots_of_one_size_are_used_in_turn_and_stay() -> None:
+    ring = Ring(keep=4)
+    slots = _kept(ring, 3)
+    taken = [_kept(ring, 1)[0] for _ in range(90)]
+    assert set(taken[:3]) == set(slots)
+    assert taken == taken[:3] * 30
+    assert ring.statistics().made == 3
+
+
+def test_a_slot_that_no_batch_needs_any_more_is_dropped() -> None:
+    ring = Ring(keep=4)
+    ring.enter("epoch")
+    _kept(ring, 3, 1024)
+    for _ in range(40):
+        _deliver(ring, 1 << 20)
+    assert ring.statistics().free_bytes < 3 << 20
+    assert ring.statistics().free <= 2
+
+
+@pytest.fixture
+def three_slots(monkeypatch: pytest.MonkeyPatch) -> Ring:
+    """A ring with three free slots of 3 KiB, of which it keeps two between epochs; and an epoch."""
+    monkeypatch.setattr(ring_module, "IDLE_NBYTES", 7 << 10)
+    ring = Ring(keep=4)
+    ring.enter("epoch")
+    _kept(ring, 3, 3 << 10)
+    assert ring.statistics().free == 3
+    return ring
+
+
+def test_few_bytes_are_kept_between_epochs(three_slots: Ring) -> None:
+    three_slots.leave("epoch")
+    assert three_slots.statistics().free_bytes == 6 << 10
+
+
+def test_what_another_epoch_needs_is_kept(three_slots: Ring) -> None:
+    three_slots.enter("another")
+    three_slots.leave("epoch")
+    three_slots.leave("epoch")
+    assert three_slots.statistics().free == 3
+    three_slots.leave("another")
+    assert three_slots.statistics().free == 2
+
+
+def test_what_comes_back_after_the_epoch_is_not_kept_either(three_slots: Ring) -> None:
+    ring, roots = three_slots, [_deliver(three_slots, 3 << 10) for _ in range(4)]
+    ring.leave("epoch")
+    memories = [weakref.ref(_memory(root)) for root in roots]
+    roots.clear()
+    # Without a further call of the ring's:
+    assert [memory() is None for memory in memories].count(True) == 2
+    assert ring.statistics().free == 2
+
+
+def test_nothing_is_kept_once_it_was_cleared(three_slots: Ring) -> None:
+    ring, root = three_slots, _deliver(three_slots, 1024)
+    ring.clear()
+    assert ring.statistics().free == 0
+    kept = weakref.ref(_memory(root))
+    del root
+    assert kept() is None
+    ring.enter("next")
+    _kept(ring, 1)
+    assert ring.statistics().free == 1
+
+
+def test_rings_that_work_in_turn_have_one_memory(three_slots: Ring) -> None:
+    training, validation = three_slots, Ring(keep=4)
+    training.leave("epoch")
+    for ring, other in [(validation, training), (training, validation)] * 2:
+        ring.enter("epoch")
+        _kept(ring, 2, 3 << 10)
+        assert other.statistics().free == 0
+        ring.leave("epoch")
+    assert validation.statistics().made == 0
+
+
+def test_the_ring_whose_epoch_ends_last_alone_keeps_free_slots(three_slots: Ring) -> None:
+    another = Ring(keep=4)
+    another.enter("epoch")
+    _kept(another, 1)
+    three_slots.leave("epoch")
+    assert (three_slots.statistics().free, another.statistics().free) == (2, 1)
+    another.leave("epoch")
+    assert (three_slots.statistics().free, another.statistics().free) == (0, 1)
+
+
+def test_an_epoch_that_goes_on_gives_nothing_away(three_slots: Ring) -> None:
+    three_slots.leave("epoch")
+    three_slots.enter("next")
+    Ring(keep=4).enter("epoch")
+    assert three_slots.statistics().free == 2
+
+
+def test_page_locked_memory_serves_no_other_ring(three_slots: Ring) -> None:
+    three_slots.leave("epoch")
+    locked = Ring(4, lambda nbytes: (memoryview(bytearray(nbytes)), "locked"))
+    locked.enter("epoch")
+    assert (three_slots.statistics().free, locked.statistics().free) == (2, 0)
+    _kept(locked, 1)
+    locked.leave("epoch")
+    assert (three_slots.statistics().free, locked.statistics().free) == (2, 1)
+
+
+def test_what_comes_back_to_a_ring_whose_slots_another_has_is_not_kept(three_slots: Ring) -> None:
+    kept = _deliver(three_slots, 3 << 10)
+    three_slots.leave("epoch")
+    another = Ring(keep=4)
+    another.enter("epoch")
+    assert (three_slots.statistics().free, another.statistics().free) == (0, 2)
+    del kept
+    assert three_slots.statistics().free == 0
+
+
+def _memory(root: Any) -> Any:
+    """Return the array whose memory a root shows."""
+    return root.base.obj if isinstance(root.base, memoryview) else root.base
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_what_outlives_its_epoch_is_counted_as_long_as_it_lives(
+    in_order: bool, three_slots: Ring
+) -> None:
+    kept = [_deliver(three_slots, 3 << 10) for _ in range(6)]
+    three_slots.leave("epoch")
+    assert three_slots.statistics().leased == 6
+    while kept:
+        del kept[0 if in_order else -1]
+        assert three_slots.statistics().leased == len(kept)
+    three_slots.warn_if_hoarded()

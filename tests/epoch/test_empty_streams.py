@@ -1,0 +1,223 @@
+"""Streams that give nothing where they should give something: there is a warning, and just one."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader, _torch, get_worker_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    Spawn = Callable[..., Future[Any]]
+
+pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no IterableDataset")
+each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
+
+
+class Shards(_torch.IterableDataset):  # type: ignore[misc]  # Any without torch
+    """Rows of some shards; a replica reads each as many shards as there are replicas."""
+
+    def __init__(self, *shards: Any) -> None:
+        self.shards = shards
+
+    def __iter__(self) -> Iterator[Any]:
+        worker: Any = get_worker_info()
+        step, first = (1, 0) if worker is None else (worker.num_workers, worker.id)
+        for shard in self.shards[first::step]:
+            yield from shard
+
+
+def told(loader: ThreadLoader[Any], epochs: int = 1) -> tuple[list[int], list[Any]]:
+    """Return how many samples each epoch gave, and the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        counts = [sum(len(batch) for batch in loader) for _ in range(epochs)]
+    return counts, caught
+
+
+def make(dataset: Any, **arguments: Any) -> ThreadLoader[Any]:
+    return ThreadLoader(dataset, **{"batch_size": 2, "collate_fn": list, "prefetch": 2} | arguments)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_replicas_that_give_nothing_are_named_once_an_epoch(
+    persistent: bool, in_order: bool, spawn: Spawn
+) -> None:
+    loader = make(
+        Shards([], range(9), []),
+        num_workers=4,
+        persistent_workers=persistent,
+        in_order=in_order,
+    )
+    with loader:
+        counts, caught = spawn(told, loader, 2).result(PATIENCE)
+    assert counts == [9, 9]
+    assert [each.category for each in caught] == [UserWarning] * 2
+    assert {each.filename for each in caught} == {__file__}
+    text = str(caught[0].message)
+    assert "3 of 4 (workers 0, 2, 3)" in text
+    assert "get_worker_info" in text
+    assert "fewer workers" in text
+    assert "transform=f" in text
+
+
+def test_of_many_replicas_that_give_nothing_some_are_named(spawn: Spawn) -> None:
+    _, caught = spawn(told, make(Shards(range(9)), num_workers=16)).result(PATIENCE)
+    (warning,) = caught
+    assert "15 of 16 (workers 1, 2, 3, 4, 5, 6, 7, 8, ...)" in str(warning.message)
+
+
+def test_one_replica_that_gives_nothing_is_named(spawn: Spawn) -> None:
+    _, caught = spawn(told, make(Shards(range(9)), num_workers=2)).result(PATIENCE)
+    (warning,) = caught
+    assert "1 of 2 (worker 1)" in str(warning.message)
+
+
+def test_the_warning_comes_early_in_an_epoch_that_never_ends(spawn: Spawn) -> None:
+    def first(loader: ThreadLoader[Any]) -> list[Any]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert len(list(islice(loader, 3))) == 3
+        return caught
+
+    assert len(spawn(first, make(Shards(range(10**9)), num_workers=2)).result(PATIENCE)) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"dataset": Shards([1], [2], [3]), "num_workers": 4},  # fewer rows than workers
+        {"dataset": Shards(range(2)), "num_workers": 4},  # one batch
+        {"dataset": Shards(), "num_workers": 4},
+        {"dataset": Shards(range(9)), "num_workers": 1},
+        {"dataset": Shards(range(9)), "num_workers": 0},
+        {"dataset": Shards(range(9)), "num_workers": 4, "transform": int},  # one reads
+        {"dataset": Shards(range(9), range(1)), "num_workers": 2},
+    ],
+    ids=["tiny", "one batch", "empty", "one", "inline", "transform", "short"],
+)
+def test_what_is_as_it_should_be_warns_of_nothing(arguments: Any, spawn: Spawn) -> None:
+    counts, caught = spawn(told, make(**arguments), 2).result(PATIENCE)
+    assert counts[0] == counts[1]
+    assert not caught
+
+
+def test_a_resumed_epoch_warns_of_no_replicas(spawn: Spawn) -> None:
+    stopped = make(Shards(range(20)), num_workers=2)
+    spawn(lambda: list(islice(stopped, 1))).result(PATIENCE)
+    resumed = make(Shards(range(20)), num_workers=2)
+    resumed.load_state_dict(stopped.state_dict())
+    stopped.close()
+    _, caught = spawn(told, resumed).result(PATIENCE)
+    assert not any("gave nothing" in str(each.message) for each in caught)
+
+
+def generator() -> Iterator[int]:
+    yield from range(5)
+
+
+class Held(_torch.IterableDataset):  # type: ignore[misc]  # Any without torch
+    """Returns the same generator in each epoch."""
+
+    def __init__(self) -> None:
+        self.rows = generator()
+
+    def __iter__(self) -> Iterator[int]:
+        return self.rows
+
+
+@each_number_of_threads
+@pytest.mark.parametrize(
+    "iterator",
+    [generator, Held, lambda: iter([0, 1, 2, 3, 4]), lambda: map(int, "01234")],
+    ids=["generator", "held generator", "list iterator", "map"],
+)
+def test_an_iterator_that_was_read_to_its_end_is_warned_of_once(
+    iterator: Callable[[], Any], threads: int, spawn: Spawn
+) -> None:
+    threads = min(threads, 1) if iterator is Held else threads
+    loader = make(iterator(), threads=threads)
+    counts, caught = spawn(told, loader, 4).result(PATIENCE)
+    assert counts == [5, 0, 0, 0]
+    (warning,) = caught
+    assert warning.category is UserWarning
+    assert warning.filename == __file__
+    assert "can be read once" in str(warning.message)
+
+
+@each_number_of_threads
+def test_a_file_is_warned_of_after_a_break(threads: int, tmp_path: Path, spawn: Spawn) -> None:
+    path = tmp_path / "lines"
+    path.write_text("a\nb\nc\nd\n", encoding="utf-8")
+    with path.open(encoding="utf-8") as file:
+        loader = make(file, threads=threads)
+        spawn(lambda: list(islice(loader, 1))).result(PATIENCE)
+        counts, caught = spawn(told, loader, 2).result(PATIENCE)
+        assert counts[-1] == 0
+        assert ["TextIOWrapper" in str(each.message) for each in caught] == [True]
+
+
+def test_a_generator_that_had_ended_before_the_first_epoch_is_warned_of(spawn: Spawn) -> None:
+    rows = generator()
+    list(rows)
+    counts, caught = spawn(told, make(rows, threads=1)).result(PATIENCE)
+    assert counts == [0]
+    assert len(caught) == 1
+
+
+class Queued:
+    """Gives what came since it was read last."""
+
+    def __init__(self) -> None:
+        self.rows = [[1, 2], []]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rows.pop(0))
+
+
+EMPTY: dict[str, Callable[[], Any]] = {
+    "iterator": lambda: iter(()),
+    "generator": lambda: (row for row in ()),
+    "dataset": Shards,
+    "queue": Queued,
+}
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("kind", EMPTY)
+def test_what_may_be_empty_is_not_warned_of(kind: str, threads: int, spawn: Spawn) -> None:
+    _, caught = spawn(told, make(EMPTY[kind](), threads=threads), 2).result(PATIENCE)
+    assert not caught
+
+
+@each_number_of_threads
+def test_an_iterator_that_goes_on_from_a_state_is_not_warned_of(threads: int, spawn: Spawn) -> None:
+    stopped = make(generator(), threads=threads)
+    assert spawn(told, stopped).result(PATIENCE)[0] == [5]
+    state = stopped.state_dict()
+    resumed = make(stopped.dataset, threads=threads)
+    resumed.load_state_dict(state)
+    assert spawn(told, resumed).result(PATIENCE) == ([0], [])
+
+
+@each_number_of_threads
+def test_as_an_error_the_warning_ends_the_epoch(threads: int, spawn: Spawn) -> None:
+    def raised(loader: ThreadLoader[Any]) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            list(loader)
+            iterator = iter(loader)
+            with pytest.raises(UserWarning, match="read once"):
+                next(iterator)
+            return next(iterator, "the end")
+
+    assert spawn(raised, make(generator(), threads=threads)).result(PATIENCE) == "the end"

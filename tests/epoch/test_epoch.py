@@ -1,0 +1,268 @@
+"""One epoch: in order, all threads behind the oldest batch, no further ahead than the window."""
+
+from __future__ import annotations
+
+import threading
+from threading import Barrier, Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ClosedError, ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+
+class Gated:
+    """Sample ``i`` is ``i``; it tells when it is entered and waits until its gate is open."""
+
+    def __init__(self, size: int) -> None:
+        self.entered = [Event() for _ in range(size)]
+        self.gates = [Event() for _ in range(size)]
+
+    def __len__(self) -> int:
+        return len(self.gates)
+
+    def __getitem__(self, index: int) -> int:
+        self.entered[index].set()
+        assert self.gates[index].wait(PATIENCE)
+        return index
+
+    def open(self, *indices: int) -> None:
+        for index in indices or range(len(self.gates)):
+            self.gates[index].set()
+
+    def await_entry(self, index: int) -> None:
+        assert self.entered[index].wait(PATIENCE), f"sample {index} was never asked for"
+
+    def have_entered(self) -> list[int]:
+        return [index for index, entered in enumerate(self.entered) if entered.is_set()]
+
+
+class Meeting:
+    """Samples that are done only once as many of them are in the making as the barrier wants."""
+
+    def __init__(self, size: int, parties: int) -> None:
+        self.size = size
+        self.barrier = Barrier(parties)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        self.barrier.wait(PATIENCE)
+        return index
+
+
+class WholeBatches:
+    """Sample ``i`` is ``i``, and only ``__getitems__`` may be called."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.calls: list[list[int]] = []
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        raise AssertionError(index)
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        self.calls.append(indices)
+        return list(indices)
+
+
+def lists(batches: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in batches]
+
+
+def test_batches_come_in_order_when_later_ones_are_done_first(spawn: Spawn) -> None:
+    dataset = Gated(4)
+    consumer = spawn(lists, iter(ThreadLoader(dataset, threads=2, prefetch=4)))
+    dataset.open(1, 2, 3)
+    dataset.await_entry(3)  # by the thread that has been through 1 and 2; the other is in 0
+    dataset.open(0)
+    assert consumer.result(PATIENCE) == [[0], [1], [2], [3]]
+
+
+def test_a_batch_is_returned_while_the_next_one_is_still_loading(spawn: Spawn) -> None:
+    dataset = Gated(2)
+    iterator = iter(ThreadLoader(dataset, threads=2))
+    dataset.open(0)
+    assert spawn(next, iterator).result(PATIENCE).tolist() == [0]
+    dataset.open(1)
+    assert spawn(lists, iterator).result(PATIENCE) == [[1]]
+
+
+def test_a_batch_waits_for_its_last_row(spawn: Spawn) -> None:
+    dataset = Gated(3)
+    consumer = spawn(lists, ThreadLoader(dataset, batch_size=3, threads=2))
+    dataset.open(0, 2)
+    dataset.await_entry(2)  # all that can be done without row 1 is under way
+    assert not consumer.done()
+    dataset.open(1)
+    assert consumer.result(PATIENCE) == [[0, 1, 2]]
+
+
+def test_rows_keep_their_places_when_samples_end_in_reverse(spawn: Spawn) -> None:
+    dataset = Gated(4)
+    consumer = spawn(lists, ThreadLoader(dataset, batch_size=4, threads=4))
+    for index in (3, 2, 1, 0):
+        dataset.await_entry(index)
+        dataset.open(index)
+    assert consumer.result(PATIENCE) == [[0, 1, 2, 3]]
+
+
+def test_all_threads_work_on_the_first_batch_at_once(spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(Meeting(4, parties=4), batch_size=4, threads=4)
+    assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2, 3]]
+
+
+def test_threads_that_the_first_batch_cannot_use_start_the_next(spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(Meeting(4, parties=4), batch_size=1, threads=4)
+    assert spawn(lists, loader).result(PATIENCE) == [[0], [1], [2], [3]]
+
+
+def test_the_oldest_batch_is_finished_before_the_next_is_begun(spawn: Spawn) -> None:
+    dataset = Gated(8)
+    consumer = spawn(lists, ThreadLoader(dataset, batch_size=4, threads=2))
+    for index in (0, 1):
+        dataset.await_entry(index + 1)  # each thread is in a sample: of 0, 1 and then of 1, 2
+        dataset.open(index)
+        dataset.await_entry(index + 2)
+        assert dataset.have_entered() == list(range(index + 3))
+    dataset.open()
+    assert consumer.result(PATIENCE) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_one_thread_loads_in_the_order_of_the_sampler(spawn: Spawn) -> None:
+    dataset = WholeBatches(7)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=2, threads=1)
+    assert spawn(lists, loader).result(PATIENCE) == dataset.calls == [[0, 1], [2, 3], [4, 5], [6]]
+
+
+def test_nothing_beyond_the_window_is_fetched(spawn: Spawn) -> None:
+    dataset = Gated(8)
+    dataset.open()
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, threads=2, prefetch=3)
+    iterator = iter(loader)
+    spawn(next, iterator).result(PATIENCE)
+    dataset.await_entry(3)  # one was returned, so one more was drawn
+    spawn(loader.close).result(PATIENCE)
+    assert dataset.have_entered() == [0, 1, 2, 3]
+
+
+def test_a_window_of_one_batch_is_enough_to_go_on(spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(7), batch_size=2, threads=3, prefetch=1)
+    assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3], [4, 5], [6]]
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_getitems_is_called_once_a_batch(threads: int, spawn: Spawn) -> None:
+    dataset = WholeBatches(5)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=2, threads=threads)
+    assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3], [4]]
+    assert sorted(dataset.calls) == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_exhausted_iterator_stays_exhausted(threads: int, spawn: Spawn) -> None:
+    iterator = iter(ThreadLoader(range(3), threads=threads))
+    assert spawn(lists, iterator).result(PATIENCE) == [[0], [1], [2]]
+    assert spawn(next, iterator, "the end").result(PATIENCE) == "the end"
+    assert spawn(next, iterator, "the end").result(PATIENCE) == "the end"
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_iterator_exhausted_stays_so_when_its_loader_is_closed(
+    threads: int, spawn: Spawn
+) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(3), threads=threads)
+    iterator = iter(loader)
+    spawn(list, iterator).result(PATIENCE)
+    spawn(loader.close).result(PATIENCE)
+    assert spawn(next, iterator, "the end").result(PATIENCE) == "the end"
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_iterator_is_its_own_iterator_and_has_a_length(threads: int) -> None:
+    with ThreadLoader(range(5), batch_size=2, threads=threads) as loader:
+        iterator = iter(loader)
+        assert iter(iterator) is iterator
+        assert len(iterator) == 3
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_empty_dataset_gives_no_batch(threads: int, spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader([], batch_size=2, threads=threads)
+    assert spawn(list, loader).result(PATIENCE) == []
+
+
+def test_each_batch_may_be_taken_by_another_thread(spawn: Spawn) -> None:
+    iterator = iter(ThreadLoader(range(6), batch_size=2, threads=2))
+    batches = [spawn(next, iterator).result(PATIENCE) for _ in range(3)]
+    assert lists(batches) == [[0, 1], [2, 3], [4, 5]]
+    assert spawn(list, iterator).result(PATIENCE) == []
+
+
+def test_threads_end_with_the_last_batch_though_the_iterator_is_kept(spawn: Spawn) -> None:
+    before = set(threading.enumerate())
+    iterator = iter(ThreadLoader(range(4), threads=2))
+    workers = set(threading.enumerate()) - before
+    assert len(workers) == 2
+    spawn(list, iterator).result(PATIENCE)
+    for worker in workers:
+        worker.join(PATIENCE)
+    assert not any(worker.is_alive() for worker in workers)
+
+
+@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
+def test_close_wakes_a_consumer_before_the_running_samples_end(
+    persistent: bool, spawn: Spawn
+) -> None:
+    dataset = Gated(2)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, threads=2, persistent_workers=persistent)
+    consumer = spawn(next, iter(loader))
+    dataset.await_entry(1)
+    closing = spawn(loader.close)
+    with pytest.raises(ClosedError, match="closed"):
+        consumer.result(PATIENCE)
+    dataset.open()
+    closing.result(PATIENCE)
+
+
+def test_closing_while_the_calling_thread_is_in_a_sample_is_told_to_it(spawn: Spawn) -> None:
+    dataset = Gated(4)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=2, threads=0)
+    consumer = spawn(next, iter(loader))
+    dataset.await_entry(0)
+    spawn(loader.close).result(PATIENCE)
+    dataset.open()
+    assert isinstance(consumer.exception(PATIENCE), ClosedError)
+
+
+def test_close_waits_for_the_running_samples(spawn: Spawn) -> None:
+    dataset = Gated(2)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, threads=2)
+    consumer = spawn(next, iter(loader))
+    dataset.await_entry(1)
+    closing = spawn(loader.close)
+    assert isinstance(consumer.exception(PATIENCE), ClosedError)  # so it is closing
+    assert not closing.done()
+    dataset.open()
+    closing.result(PATIENCE)
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_statistics_count_batches_and_samples_of_all_epochs(threads: int, spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(10), batch_size=4, threads=threads)
+    for _ in range(2):
+        spawn(list, loader).result(PATIENCE)
+    spawn(loader.close).result(PATIENCE)
+    totals = loader.statistics().totals
+    assert (totals.batches, totals.samples) == (6, 20)

@@ -1,0 +1,273 @@
+"""A whole epoch under a controlled scheduler: every batch arrives, in order, and nobody hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import queue
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ClosedError, ThreadLoader
+from threadloader._batch import collate, ring
+from threadloader._epoch import epoch
+from threadloader._session import kept_workers, session
+from threadloader._threads import pool
+from threadloader._threads.starting import start_each
+from threadloader._work import counters, open_batch, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+it = pytest.importorskip("interleave_test", reason="needs Python 3.12")
+
+pytestmark = pytest.mark.interleaving
+
+
+class Thread(it.Thread):
+    """Forgets its arguments when it ends, as `threading.Thread` does."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            del self._target, self._args, self._kwargs
+
+
+@pytest.fixture(autouse=True)
+def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(progress, "Lock", it.Lock)
+    monkeypatch.setattr(progress, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
+    monkeypatch.setattr(ring, "RLock", it.RLock)
+    monkeypatch.setattr(session, "RLock", it.RLock)
+    monkeypatch.setattr(collate, "Lock", it.Lock)
+    monkeypatch.setattr(counters, "Lock", it.Lock)
+    monkeypatch.setattr(pool, "Lock", it.Lock)
+    monkeypatch.setattr(pool, "Joinable", Thread)
+    monkeypatch.setattr(pool, "start_all", start_each)
+    # Looked up within the run, where it is the one written in Python.
+    monkeypatch.setattr(pool, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
+    # A second a look, so that tickets have one row and every schedule can be repeated.
+    for module in (epoch, open_batch):
+        monkeypatch.setattr(module, "perf_counter", itertools.count(1.0).__next__)
+    # The collector would finalise an iterator in the midst of the scheduler.
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Numbers:
+    """The numbers from 0; those in ``failing`` raise."""
+
+    def __init__(self, size: int, *failing: int) -> None:
+        self.size = size
+        self.failing = failing
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.failing:
+            raise KeyError(index)
+        return index
+
+
+def _loader(dataset: Any, batch_size: int = 2, **options: Any) -> ThreadLoader[Any]:
+    return ThreadLoader(dataset, batch_size, threads=2, prefetch=2, output="numpy", **options)
+
+
+def _error_of(batches: Iterator[Any]) -> tuple[type[Exception], object]:
+    """Return what ``next`` raises, and keep neither it nor its frames."""
+    try:
+        next(batches)
+    except Exception as error:  # noqa: BLE001  # the test tells which
+        return type(error), error.args
+    pytest.fail("no error")
+
+
+SWITCHED = [
+    module.__file__
+    for module in (
+        collate,
+        epoch,
+        pool,
+        progress,
+        ring,
+        kept_workers,
+        session,
+        counters,
+        open_batch,
+    )
+]
+
+
+def _explore(scenario: Callable[[], None], iterations: int = 25) -> None:
+    for strategy in ("random", "pct"):
+        it.explore(
+            scenario,
+            timeout=PATIENCE,
+            iterations=iterations,
+            strategy=strategy,
+            seed=0,
+            include=SWITCHED,
+        )
+
+
+def test_every_batch_is_delivered_in_order() -> None:
+    def scenario() -> None:
+        loader = _loader(Numbers(5))
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
+        assert loader.statistics().totals.samples == 5
+
+    _explore(scenario)
+
+
+def test_batches_that_are_kept_do_not_change() -> None:
+    def scenario() -> None:
+        batches = list(_loader(Numbers(6)))
+        assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
+
+    _explore(scenario, iterations=15)
+
+
+def test_the_lowest_rows_error_takes_the_place_of_its_batch() -> None:
+    def scenario() -> None:
+        batches = iter(_loader(Numbers(6, 2, 3)))
+        assert next(batches).tolist() == [0, 1]
+        assert _error_of(batches) == (KeyError, (2,))
+        assert next(batches).tolist() == [4, 5]
+        assert _error_of(batches) == (StopIteration, ())
+
+    _explore(scenario)
+
+
+def test_samples_that_do_not_fit_each_other_arrive_in_order() -> None:
+    """Rows that were written are read back while others still put theirs aside."""
+
+    class Mixed(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            return float(index) if index in self.failing else index
+
+    def scenario() -> None:
+        loader = _loader(Mixed(4, 1, 2))
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+    _explore(scenario, iterations=15)
+
+
+def test_closing_half_way_ends_all_threads() -> None:
+    def scenario() -> None:
+        with _loader(Numbers(6)) as loader:
+            batches = iter(loader)
+            assert next(batches).tolist() == [0, 1]
+            batches.close()
+            assert _error_of(batches)[0] is ClosedError
+
+    _explore(scenario)
+
+
+def test_closing_from_another_thread_wakes_the_consumer() -> None:
+    def scenario() -> None:
+        batches = iter(_loader(Numbers(6)))
+        closing = it.spawn(batches.close)
+        delivered = []
+        with contextlib.suppress(ClosedError):
+            delivered.extend(batch.tolist() for batch in batches)
+        closing.join()
+        assert delivered == [[0, 1], [2, 3], [4, 5]][: len(delivered)]
+
+    _explore(scenario)
+
+
+def test_dropping_the_iterator_half_way_ends_all_threads() -> None:
+    def scenario() -> None:
+        for batch in _loader(Numbers(6)):
+            assert batch.tolist() == [0, 1]
+            break
+
+    _explore(scenario)
+
+
+def test_two_iterators_of_one_loader_are_independent() -> None:
+    def scenario() -> None:
+        loader = _loader(Numbers(4))
+        first, second = iter(loader), iter(loader)
+        pairs = [(one.tolist(), two.tolist()) for one, two in zip(first, second, strict=True)]
+        assert pairs == [([0, 1], [0, 1]), ([2, 3], [2, 3])]
+
+    _explore(scenario, iterations=15)
+
+
+def test_persistent_workers_go_on_after_an_epoch_that_was_dropped() -> None:
+    def scenario() -> None:
+        loader = _loader(Numbers(4), persistent_workers=True)
+        next(iter(loader))
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+        loader.close()
+
+    _explore(scenario)
+
+
+def test_persistent_workers_go_on_after_an_epoch_that_was_closed() -> None:
+    def scenario() -> None:
+        loader = _loader(Numbers(4), persistent_workers=True)
+        batches = iter(loader)
+        next(batches)
+        batches.close()
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+        loader.close()
+
+    _explore(scenario)
+
+
+def test_single_samples_arrive_in_order() -> None:
+    def scenario() -> None:
+        loader = ThreadLoader(Numbers(4), batch_size=None, threads=2, prefetch=3, output="numpy")
+        assert list(loader) == [0, 1, 2, 3]
+
+    _explore(scenario, iterations=15)
+
+
+def test_batches_without_samples_take_their_turn() -> None:
+    def scenario() -> None:
+        loader = ThreadLoader(
+            Numbers(2), batch_sampler=[[], [0], [], [1]], collate_fn=list, threads=2, prefetch=2
+        )
+        assert list(loader) == [[], [0], [], [1]]
+
+    _explore(scenario, iterations=15)
+
+
+def test_two_threads_may_begin_the_first_epochs_of_persistent_workers() -> None:
+    def scenario() -> None:
+        loader = _loader(Numbers(4), persistent_workers=True)
+        got: list[Any] = []
+        consumers = [
+            it.Thread(target=lambda: got.append([batch.tolist() for batch in loader]))
+            for _ in range(2)
+        ]
+        for consumer in consumers:
+            consumer.start()
+        for consumer in consumers:
+            consumer.join()
+        loader.close()
+        assert got == [[[0, 1], [2, 3]]] * 2
+
+    _explore(scenario, iterations=15)
+
+
+def test_close_waits_for_the_threads_of_a_dropped_iterator() -> None:
+    def scenario() -> None:
+        loader = _loader(Numbers(6))
+        batches = iter(loader)
+        next(batches)
+        del batches
+        loader.close()
+        totals = loader.statistics().totals
+        loader.close()
+        assert loader.statistics().totals == totals
+
+    _explore(scenario)

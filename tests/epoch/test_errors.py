@@ -1,0 +1,521 @@
+"""Errors of the user's code: as they were raised, where they belong, and nothing else is lost."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import pickle
+import re
+import traceback
+from threading import Event
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ClosedError, SampleError, ThreadLoader, ThreadLoaderError
+from threadloader.errors import DataError, RemoteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+with_and_without_threads = pytest.mark.parametrize("threads", [0, 1, 3])
+OUTPUTS = ["numpy", *(["torch"] if importlib.util.find_spec("torch") else [])]
+
+
+class Failing:
+    """Sample ``i`` is ``i``, but for those that raise."""
+
+    def __init__(self, size: int, errors: Mapping[int, BaseException]) -> None:
+        self.size = size
+        self.errors = errors
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        return self.decode(index)
+
+    def decode(self, index: int) -> int:
+        if index in self.errors:
+            raise self.errors[index]
+        return index
+
+
+class FailingBatches(Failing):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self.decode(index) for index in indices]
+
+
+class HighestRowFirst:
+    """Sample 1 fails only after sample 3 has failed and its thread is in sample 4."""
+
+    def __init__(self) -> None:
+        self.errors = {index: KeyError(index) for index in (1, 3)}
+        self.went_on = Event()
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        if index == 1:
+            assert self.went_on.wait(PATIENCE)
+        if index == 4:
+            self.went_on.set()
+        if index in self.errors:
+            raise self.errors[index]
+        return index
+
+
+class Samples:
+    """The given samples."""
+
+    def __init__(self, samples: list[Any]) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+def fail_on(row: int, error: BaseException) -> Callable[[list[int]], list[int]]:
+    def collate(samples: list[int]) -> list[int]:
+        if row in samples:
+            raise error
+        return samples
+
+    return collate
+
+
+def indices_then(error: BaseException, *indices: Any) -> Iterator[Any]:
+    yield from indices
+    raise error
+
+
+class Sampler:
+    """Yields some indices and then raises, in each epoch."""
+
+    def __init__(self, error: BaseException, *indices: Any) -> None:
+        self.error = error
+        self.indices = indices
+
+    def __iter__(self) -> Iterator[Any]:
+        return indices_then(self.error, *self.indices)
+
+
+def outcomes(loader: ThreadLoader[Any]) -> list[Any]:
+    """Iterate to the end, going on after each error: batches as lists, and the errors."""
+    seen: list[Any] = []
+    iterator = iter(loader)
+    while True:
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return seen
+        except Exception as error:  # noqa: BLE001  # what this is about
+            seen.append(error)
+        else:
+            seen.append(batch if isinstance(batch, list) else batch.tolist())
+
+
+def only_error(seen: list[Any]) -> Exception:
+    (error,) = (each for each in seen if isinstance(each, Exception))
+    return error
+
+
+def functions(error: BaseException) -> list[str]:
+    """Name the functions in the traceback from `next` on, outermost first; ours with a ``*``."""
+    names = [
+        ("*" if "threadloader" in frame.f_globals["__name__"] else "") + frame.f_code.co_name
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    return names[names.index("*__next__") :]
+
+
+@with_and_without_threads
+def test_the_same_object_arrives_with_the_users_frames_alone(threads: int, spawn: Spawn) -> None:
+    raised = LookupError("no such file")
+    loader: ThreadLoader[Any] = ThreadLoader(Failing(4, {2: raised}), 2, threads=threads)
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    assert error is raised
+    assert functions(error) == ["*__next__", "__getitem__", "decode"]
+
+
+def _of_a_sample(threads: int) -> None:
+    list(ThreadLoader(Failing(3, {1: KeyError()}), threads=threads))
+
+
+def _of_a_closed_iterator(threads: int) -> None:
+    iterator = iter(ThreadLoader(range(3), threads=threads))
+    iterator.close()
+    next(iterator)
+
+
+def _of_a_stream(threads: int) -> None:
+    list(ThreadLoader(indices_then(KeyError(), 1, 2), transform=str, threads=threads))
+
+
+def _of_worker_init_fn(threads: int) -> None:
+    def fail(_: int) -> None:
+        raise KeyError
+
+    list(ThreadLoader(range(3), worker_init_fn=fail, threads=max(1, threads)))
+
+
+def _of_ours_in_a_worker(threads: int) -> None:
+    ragged = Samples([np.zeros(1), np.zeros(2)])
+    list(ThreadLoader(ragged, 2, threads=threads, output="numpy"))
+
+
+@with_and_without_threads
+@pytest.mark.parametrize(
+    "fail",
+    [
+        _of_a_sample,
+        _of_a_closed_iterator,
+        _of_a_stream,
+        _of_worker_init_fn,
+        _of_ours_in_a_worker,
+    ],
+)
+def test_each_frame_of_an_error_can_show_its_arguments(
+    fail: Callable[[int], None], threads: int, spawn: Spawn
+) -> None:
+    # As IPython does for each, and shows none of them if one is missing.
+    error = spawn(fail, threads).exception(PATIENCE)
+    assert isinstance(error, Exception)
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        assert inspect.formatargvalues(*inspect.getargvalues(frame))
+
+
+@with_and_without_threads
+def test_an_error_of_getitems_has_the_users_frames_alone(threads: int, spawn: Spawn) -> None:
+    raised = LookupError("no such row")
+    loader: ThreadLoader[Any] = ThreadLoader(FailingBatches(4, {2: raised}), 2, threads=threads)
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    assert error is raised
+    assert [name for name in functions(error) if name != "<listcomp>"] == [
+        "*__next__",
+        "__getitems__",
+        "decode",
+    ]
+
+
+@with_and_without_threads
+def test_an_error_of_collate_fn_has_the_users_frames_alone(threads: int, spawn: Spawn) -> None:
+    raised = ArithmeticError("does not add up")
+    loader: ThreadLoader[Any] = ThreadLoader(
+        range(6), 2, collate_fn=fail_on(2, raised), threads=threads
+    )
+    seen = spawn(outcomes, loader).result(PATIENCE)
+    assert seen == [[0, 1], raised, [4, 5]]
+    assert functions(raised) == ["*__next__", "collate"]
+
+
+@with_and_without_threads
+def test_an_error_gains_neither_cause_nor_context(threads: int, spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(Failing(1, {0: KeyError()}), threads=threads)
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    assert (error.__cause__, error.__context__) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("threads", "place"),
+    [(0, "in the calling thread"), (1, "in worker 0"), (3, "in worker [012]")],
+)
+def test_a_note_names_worker_batch_and_index(threads: int, place: str, spawn: Spawn) -> None:
+    raised = ValueError("bad sample")
+    raised.add_note("the user's own")
+    order = [[6, 4], [1, 5], [0, 2]]
+    loader: ThreadLoader[Any] = ThreadLoader(
+        Failing(7, {5: raised}), batch_sampler=order, threads=threads
+    )
+    spawn(outcomes, loader).result(PATIENCE)
+    users, ours = raised.__notes__
+    assert users == "the user's own"
+    assert re.fullmatch(f"{place}, batch 1, index 5", ours)
+
+
+def test_a_note_shows_an_index_of_any_type(spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader({"a": 1}, sampler=["b"], threads=1)
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    assert error.__notes__ == ["in worker 0, batch 0, index 'b'"]
+
+
+def test_a_note_names_the_index_of_a_single_sample(spawn: Spawn) -> None:
+    dataset = Failing(3, {1: ValueError("bad sample")})
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=None, threads=1, output="numpy")
+    (error,) = (spawn(drain_singles, loader).result(PATIENCE))[1:2]
+    assert error.__notes__ == ["in worker 0, batch 1, index 1"]
+
+
+def drain_singles(loader: ThreadLoader[Any]) -> list[Any]:
+    seen: list[Any] = []
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        try:
+            seen.append(next(iterator))
+        except ValueError as error:
+            seen.append(error)
+    assert next(iterator, None) is None
+    return seen
+
+
+@pytest.mark.parametrize("dataset", [FailingBatches(2, {1: ValueError()}), range(2)])
+def test_a_note_on_an_error_of_a_whole_batch_names_no_index(dataset: Any, spawn: Spawn) -> None:
+    """What ``__getitems__`` or ``collate_fn`` raises is the fault of no sample that we know."""
+    loader: ThreadLoader[Any] = ThreadLoader(
+        dataset, 2, collate_fn=fail_on(0, ValueError()), threads=1
+    )
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    assert error.__notes__ == ["in worker 0, batch 0"]
+
+
+@with_and_without_threads
+def test_every_other_batch_is_delivered_in_order(threads: int, spawn: Spawn) -> None:
+    errors = {index: LookupError(index) for index in (0, 5, 6, 7)}
+    loader: ThreadLoader[Any] = ThreadLoader(Failing(11, errors), 2, threads=threads)
+    expected = [errors[0], [2, 3], errors[5], errors[6], [8, 9], [10]]
+    assert spawn(outcomes, loader).result(PATIENCE) == expected
+
+
+@with_and_without_threads
+def test_a_loader_goes_on_after_an_epoch_of_nothing_but_errors(threads: int, spawn: Spawn) -> None:
+    errors = {index: LookupError(index) for index in range(5)}
+    dataset = Failing(5, errors)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, threads=threads)
+    assert spawn(outcomes, loader).result(PATIENCE) == list(errors.values())
+    dataset.errors = {}
+    assert spawn(outcomes, loader).result(PATIENCE) == [[0], [1], [2], [3], [4]]
+
+
+def test_the_lowest_row_is_blamed_though_a_higher_one_failed_first(spawn: Spawn) -> None:
+    dataset = HighestRowFirst()
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=4, threads=2)
+    assert spawn(outcomes, loader).result(PATIENCE) == [dataset.errors[1], [4, 5]]
+
+
+@with_and_without_threads
+def test_the_lowest_row_is_blamed_whatever_the_number_of_threads(
+    threads: int, spawn: Spawn
+) -> None:
+    errors = {index: LookupError(index) for index in (3, 4, 9, 11)}
+    loader: ThreadLoader[Any] = ThreadLoader(Failing(12, errors), 6, threads=threads)
+    assert spawn(outcomes, loader).result(PATIENCE) == [errors[3], errors[9]]
+
+
+@with_and_without_threads
+def test_a_sample_that_raises_stop_iteration_does_not_end_the_epoch(
+    threads: int, spawn: Spawn
+) -> None:
+    raised = StopIteration("of the user's own iterator")
+    loader: ThreadLoader[Any] = ThreadLoader(Failing(6, {2: raised}), 2, threads=threads)
+    first, error, last = spawn(outcomes, loader).result(PATIENCE)
+    assert (first, last) == ([0, 1], [4, 5])
+    assert type(error) is SampleError
+    assert error.__cause__ is raised
+    assert isinstance(error, RuntimeError)
+    assert isinstance(error, ThreadLoaderError)
+    assert error.__notes__[0].endswith("batch 1, index 2")
+
+
+@with_and_without_threads
+def test_a_collate_fn_that_raises_stop_iteration_does_not_end_the_epoch(
+    threads: int, spawn: Spawn
+) -> None:
+    raised = StopIteration()
+    loader: ThreadLoader[Any] = ThreadLoader(
+        range(4), 2, collate_fn=fail_on(0, raised), threads=threads
+    )
+    error, last = spawn(outcomes, loader).result(PATIENCE)
+    assert error.__cause__ is raised
+    assert last == [2, 3]
+
+
+@with_and_without_threads
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_ends_a_program_ends_the_iterator_and_leaves_the_loader(
+    kind: type[BaseException], threads: int, spawn: Spawn
+) -> None:
+    raised = kind()
+    dataset = Failing(4, {1: raised})
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, threads=threads)
+    iterator = iter(loader)
+    spawn(next, iterator).result(PATIENCE)
+    assert spawn(next, iterator).exception(PATIENCE) is raised
+    assert isinstance(spawn(next, iterator).exception(PATIENCE), ClosedError)
+    dataset.errors = {}
+    assert spawn(outcomes, loader).result(PATIENCE) == [[0], [1], [2], [3]]
+
+
+@with_and_without_threads
+def test_an_error_of_the_sampler_comes_after_all_batches_before_it(
+    threads: int, spawn: Spawn
+) -> None:
+    raised = LookupError("no more indices")
+    loader: ThreadLoader[Any] = ThreadLoader(
+        range(9), 2, sampler=Sampler(raised, 3, 1, 4, 1, 5), threads=threads
+    )
+    assert spawn(outcomes, loader).result(PATIENCE) == [[3, 1], [4, 1], raised]
+    assert not hasattr(raised, "__notes__")  # no worker, batch or index is to blame
+
+
+@with_and_without_threads
+def test_an_error_of_the_batch_sampler_comes_after_all_batches_before_it(
+    threads: int, spawn: Spawn
+) -> None:
+    raised = LookupError("no more batches")
+    loader: ThreadLoader[Any] = ThreadLoader(
+        range(9), batch_sampler=Sampler(raised, [8], [7, 6]), threads=threads
+    )
+    assert spawn(outcomes, loader).result(PATIENCE) == [[8], [7, 6], raised]
+
+
+@with_and_without_threads
+def test_an_error_on_starting_the_sampler_is_raised_by_iter(threads: int, spawn: Spawn) -> None:
+    class Refusing:
+        def __iter__(self) -> NoReturn:
+            raise LookupError
+
+    loader: ThreadLoader[Any] = ThreadLoader(range(3), batch_sampler=Refusing(), threads=threads)
+    assert isinstance(spawn(iter, loader).exception(PATIENCE), LookupError)
+
+
+@with_and_without_threads
+def test_an_index_that_the_dataset_lacks_raises_what_the_dataset_raises(
+    threads: int, spawn: Spawn
+) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader([10, 11], sampler=[1, 7, 0], threads=threads)
+    first, error, last = spawn(outcomes, loader).result(PATIENCE)
+    assert (first, last) == ([11], [10])
+    assert type(error) is IndexError
+    assert error.__notes__[0].endswith("batch 1, index 7")
+
+
+ARRAYS = [np.zeros(3) for _ in range(6)]
+MISFITS = {
+    "shape": (ARRAYS, np.zeros(4)),
+    "type": (ARRAYS, None),
+    "length": ([[1, 2] for _ in range(6)], [1, 2, 3]),
+    "keys": ([{"a": 1} for _ in range(6)], {"b": 1}),
+}
+
+
+@with_and_without_threads
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_a_sample_that_does_not_fit_costs_no_other_batch(
+    misfit: str, output: Any, threads: int, spawn: Spawn
+) -> None:
+    usual, odd = MISFITS[misfit]
+    dataset = Samples([*usual, usual[0], odd, usual[0], *usual[:3]])
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, 3, threads=threads, output=output)
+    iterator = iter(loader)
+    for _ in range(2):
+        spawn(next, iterator).result(PATIENCE)
+    assert isinstance(spawn(next, iterator).exception(PATIENCE), Exception)
+    spawn(next, iterator).result(PATIENCE)
+    assert spawn(next, iterator, "the end").result(PATIENCE) == "the end"
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("misfit", MISFITS)
+@pytest.mark.parametrize("row", [1, 4])
+def test_the_index_of_the_odd_sample_is_in_a_note(
+    row: int, misfit: str, output: Any, spawn: Spawn
+) -> None:
+    usual, odd = MISFITS[misfit]
+    order = [5, 3, 1, 0, 2]
+    order.insert(row, 6)  # the odd one
+    loader: ThreadLoader[Any] = ThreadLoader(
+        Samples([*usual, odd]), batch_sampler=[order], threads=1, output=output
+    )
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    assert error.__notes__[-1] == "in worker 0, batch 0, index 6"
+
+
+SHORT, LONG = np.zeros(3), np.zeros(4)
+ODD: dict[str, tuple[list[Any], int]] = {  # samples, and which of them the message is about
+    "another dtype makes a batch": ([np.float32(SHORT), SHORT, LONG], 2),
+    "the first part decides": ([(SHORT, [1]), (SHORT, [1, 2]), (LONG, [1])], 2),
+    "the first is odd": ([LONG, SHORT, SHORT], 0),
+    "all are odd": ([np.zeros(size) for size in (3, 4, 5)], 1),
+    "numbers of two kinds make a batch": ([1, 2.5, 1, None], 3),
+    "more keys make a batch": ([{"a": 1}, {"a": 1, "b": 2}, {"c": 1}], 2),
+    "one alone": ([None], 0),
+}
+
+
+@with_and_without_threads
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("case", ODD)
+def test_the_note_names_a_sample_that_the_message_is_about(
+    case: str, output: Any, threads: int, spawn: Spawn
+) -> None:
+    samples, odd = ODD[case]
+    loader: ThreadLoader[Any] = ThreadLoader(
+        Samples(samples), len(samples), threads=threads, output=output
+    )
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    assert error.__notes__[-1].endswith(f"batch 0, index {odd}")
+    entries = re.findall(r"entry (\d+)", str(error))
+    assert not entries or str(odd) in entries
+
+
+ADVICE: dict[str, tuple[list[Any], str]] = {
+    "images": ([np.zeros((4, 4, 3)), np.zeros((5, 4, 3))], r"ImageFolder does with size="),
+    "shape": ([SHORT, LONG], "make them alike in the dataset, or give a collate_fn that pads"),
+    "length": ([[1], [1, 2]], "make them alike in the dataset, or give a collate_fn that pads"),
+    "keys": ([{"a": 1}, {"b": 1}], "the same keys"),
+    "a set": ([{1}, {2}], "need a collate_fn"),
+    "strings": ([np.array(["a"]), np.array(["b"])], "need a collate_fn"),
+    "None": ([None, None], "__getitem__ return in all cases"),
+    "None after an array": ([SHORT, None], "__getitem__ return in all cases"),
+    "None after a number": ([1, None], "__getitem__ return in all cases"),
+}
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("case", ADVICE)
+def test_an_error_of_collating_says_what_to_do(case: str, output: Any, spawn: Spawn) -> None:
+    samples, advice = ADVICE[case]
+    loader: ThreadLoader[Any] = ThreadLoader(Samples(samples), 2, threads=1, output=output)
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    assert advice in error.__notes__[0]
+    assert "batch 0" in error.__notes__[-1]
+
+
+@with_and_without_threads
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_a_misfit_raises_what_default_collate_raises(
+    misfit: str, threads: int, spawn: Spawn
+) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    usual, odd = MISFITS[misfit]
+    samples = [*usual[:2], odd]
+    with pytest.raises(Exception) as expected:  # noqa: PT011  # whatever torch raises
+        data.default_collate(samples)
+    loader: ThreadLoader[Any] = ThreadLoader(Samples(samples), 3, threads=threads)
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    assert type(error) is expected.type
+    assert str(error) == str(expected.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DataError("cut off", "a.tar", member="b.jpg", offset=512),
+        RemoteError("gone", "http://host/a.tar", offset=512),
+    ],
+    ids=repr,
+)
+def test_an_error_with_a_place_survives_pickling_with_it(error: DataError | RemoteError) -> None:
+    error.add_note("in worker 3")
+    twin = pickle.loads(pickle.dumps(error))
+    assert (type(twin), str(twin), vars(twin)) == (type(error), str(error), vars(error))

@@ -1,0 +1,402 @@
+"""Sources that are functions: ready samples or what makes them, until there are no more."""
+
+from __future__ import annotations
+
+import threading
+from itertools import chain, count
+from threading import Barrier, Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+from support.resuming import after, state_after
+from support.streams import join_workers, lists, outcomes
+
+from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+each_crew = pytest.mark.parametrize(
+    "crew",
+    [{"threads": 0}, {"threads": 1}, {"threads": 4}, {"threads": 2, "persistent_workers": True}],
+    ids=["inline", "1", "4", "persistent"],
+)
+
+
+class Counting:
+    """Gives numbers in parts of given sizes, then nothing; each pass begins anew.
+
+    Args:
+        parts: How many items each call returns; the request is not obeyed.
+        item: Makes an item of a number.
+    """
+
+    def __init__(self, *parts: int, item: Callable[[int], Any] = int) -> None:
+        self.parts = parts
+        self.item = item
+        self.asked: list[int] = []
+        self.callers: set[str] = set()
+
+    def __call__(self, number: int) -> list[Any]:
+        self.asked.append(number)
+        self.callers.add(threading.current_thread().name)
+        turn = (len(self.asked) - 1) % (len(self.parts) + 1)
+        if turn == len(self.parts):
+            return []
+        start = sum(self.parts[:turn])
+        return [self.item(start + offset) for offset in range(self.parts[turn])]
+
+
+def later(number: int) -> Callable[[], int]:
+    """Return a function that makes a sample."""
+    return lambda: number
+
+
+def mixed(number: int) -> Any:
+    return later(number) if number % 2 else number
+
+
+def make(source: Any, batch_size: int = 3, **arguments: Any) -> ThreadLoader[Any]:
+    return ThreadLoader.from_source(source, batch_size, **({"output": "numpy"} | arguments))
+
+
+def batches(size: int, rows: int = 3) -> list[list[int]]:
+    return [list(range(size))[start : start + rows] for start in range(0, size, rows)]
+
+
+@each_crew
+@pytest.mark.parametrize("item", [int, later, mixed])
+@pytest.mark.parametrize(
+    "parts",
+    [(3, 3, 3), (1, 1, 1, 1), (2, 2, 2), (9,), (1, 7, 2), (100,), (3, 3, 2), ()],
+    ids=str,
+)
+def test_items_come_in_the_order_in_which_the_source_gives_them(
+    parts: tuple[int, ...], item: Any, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    """A source may return fewer or more than it was asked for."""
+    source = Counting(*parts, item=item)
+    with make(source, **crew) as loader:
+        for _ in range(2):
+            assert spawn(lists, loader).result(PATIENCE) == batches(sum(parts))
+    assert set(source.asked) == {3}
+    assert len(source.asked) == 2 * (len(parts) + 1)
+
+
+@each_crew
+def test_only_one_worker_asks_the_source(crew: dict[str, Any], spawn: Spawn) -> None:
+    source = Counting(*[3] * 20, item=later)
+    with make(source, **crew) as loader:
+        spawn(lists, loader).result(PATIENCE)
+    assert len(source.callers) == 1
+
+
+def test_the_source_is_never_called_by_two_threads_at_once(spawn: Spawn) -> None:
+    """Not by two passes of one loader, either; the first of which is dropped."""
+    inside, clashes = Lock(), []
+
+    def source(number: int) -> list[int]:
+        if not inside.acquire(blocking=False):
+            clashes.append(threading.current_thread().name)
+            return [0] * number
+        try:
+            return [len(str(2**4000))] * number
+        finally:
+            inside.release()
+
+    def passes(loader: ThreadLoader[Any]) -> None:
+        for _ in range(20):
+            for number, _ in enumerate(loader):
+                if number == 5:
+                    break
+
+    with make(source, threads=3) as loader:
+        spawn(passes, loader).result(PATIENCE)
+    assert clashes == []
+
+
+def test_the_functions_are_called_by_several_threads_at_once(spawn: Spawn) -> None:
+    barrier = Barrier(2)
+
+    def source(number: int) -> list[Any]:
+        return [lambda: barrier.wait(PATIENCE)] * number
+
+    # One of three reads: two are left for the functions, which wait for each other.
+    with make(source, 2, threads=3, chunk_size=1) as loader:
+        first = spawn(lambda: next(iter(loader)).tolist()).result(PATIENCE)
+        barrier.abort()
+    assert sorted(first) == [0, 1]
+
+
+@pytest.mark.parametrize("threads", [0, 2, 4])
+@pytest.mark.parametrize("chunk_size", [1, 2, 3, 5, 100, None, np.int64(2)])
+def test_a_chunk_of_any_size_gives_the_same(chunk_size: Any, threads: int, spawn: Spawn) -> None:
+    source = Counting(7, 7, 7, item=later)
+    with make(source, 7, chunk_size=chunk_size, threads=threads) as loader:
+        assert spawn(lists, loader).result(PATIENCE) == batches(21, 7)
+
+
+def test_a_chunk_is_called_by_one_thread_in_its_order(spawn: Spawn) -> None:
+    calls: list[tuple[str, int]] = []
+
+    def called(number: int) -> Callable[[], int]:
+        def sample() -> int:
+            calls.append((threading.current_thread().name, number))
+            return number
+
+        return sample
+
+    with make(Counting(*[12] * 5, item=called), 12, chunk_size=4, threads=3) as loader:
+        assert spawn(lists, loader).result(PATIENCE) == batches(60, 12)
+    for start in range(0, 60, 4):
+        chunk = [call for call in calls if start <= call[1] < start + 4]
+        assert [number for _, number in chunk] == list(range(start, start + 4))
+        assert len({name for name, _ in chunk}) == 1
+
+
+def test_items_may_be_any_sequence_or_iterable(spawn: Spawn) -> None:
+    made: list[Any] = [(0, 1), np.arange(2, 4), range(4, 6), (n for n in (6, 7, later(8))), {9: 0}]
+    parts = iter([*made, []])
+    with make(lambda _: next(parts), 2, threads=1) as loader:
+        assert spawn(lists, loader).result(PATIENCE) == batches(10, 2)
+
+
+@each_crew
+def test_samples_are_collated_as_any_others(crew: dict[str, Any], spawn: Spawn) -> None:
+    def sample(number: int) -> Any:
+        return lambda: {"array": np.full((2, 2), number, np.float32), "name": str(number)}
+
+    with make(Counting(2, 2, item=sample), 2, **crew) as loader:
+        first, second = spawn(list, loader).result(PATIENCE)
+    assert first["array"].dtype == np.float32
+    assert first["array"].shape == (2, 2, 2)
+    assert second["array"][:, 0, 0].tolist() == [2.0, 3.0]
+    assert second["name"] == ["2", "3"]
+
+
+def test_options_are_those_of_a_loader(spawn: Spawn) -> None:
+    with make(Counting(7), drop_last=True, collate_fn=tuple, prefetch=1, threads=2) as loader:
+        assert spawn(list, loader).result(PATIENCE) == [(0, 1, 2), (3, 4, 5)]
+        assert loader.statistics().window == 1
+    with make(Counting(40, item=later), in_order=False, threads=3) as loader:
+        assert sorted(chain(*spawn(lists, loader).result(PATIENCE))) == list(range(40))
+
+
+# Errors ------------------------------------------------------------------------------------------
+
+
+class Failing(Counting):
+    """Raises instead of its second answer, once a pass."""
+
+    def __init__(self, error: Callable[[], BaseException]) -> None:
+        super().__init__(3, 3, 3)
+        self.error = error
+        self.failed = False
+
+    def __call__(self, number: int) -> list[Any]:
+        if len(self.asked) == 1 and not self.failed:
+            self.failed = True
+            raise self.error()
+        return super().__call__(number)
+
+
+@each_crew
+def test_an_error_of_the_source_comes_in_its_place_and_it_is_asked_again(
+    crew: dict[str, Any], spawn: Spawn
+) -> None:
+    error = OSError("gone")
+    with make(Failing(lambda: error), **crew) as loader:
+        first, failed, *rest = spawn(outcomes, loader).result(PATIENCE)
+    assert failed is error
+    assert [first, *rest] == batches(9)
+
+
+@each_crew
+@pytest.mark.filterwarnings("ignore:a sample was left out")
+def test_an_error_of_the_source_is_left_out_if_that_is_asked_for(
+    crew: dict[str, Any], spawn: Spawn
+) -> None:
+    with make(Failing(OSError), on_error="skip", **crew) as loader:
+        assert spawn(outcomes, loader).result(PATIENCE) == batches(9)
+    (skipped,) = loader.statistics().skipped
+    assert skipped.error.startswith("OSError")
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_a_source_that_always_raises_hangs_nobody(threads: int, spawn: Spawn) -> None:
+    def source(number: int) -> list[Any]:
+        raise OSError(number)
+
+    for on_error in ("raise", "skip"):
+        with make(source, on_error=on_error, max_skipped=None, threads=threads) as loader:
+            future = spawn(lambda loader: next(iter(loader)), loader)
+            assert isinstance(future.exception(PATIENCE), OSError)
+
+
+@each_crew
+def test_a_source_that_raises_stop_iteration_has_ended(crew: dict[str, Any], spawn: Spawn) -> None:
+    parts = [[0, 1, 2], [3]]
+
+    def source(_: int) -> list[int]:
+        if not parts:
+            raise StopIteration
+        return parts.pop(0)
+
+    with make(source, **crew) as loader:
+        assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3]]
+
+
+def broken(number: int) -> Any:
+    def sample() -> int:
+        if number in {0, 4, 6, 7, 8}:
+            raise LookupError(number)
+        return number
+
+    return sample
+
+
+@each_crew
+def test_a_function_that_raises_fails_its_batch_alone(crew: dict[str, Any], spawn: Spawn) -> None:
+    with make(Counting(3, 3, 3, 3, item=broken), **crew) as loader:
+        told = spawn(outcomes, loader).result(PATIENCE)
+    assert [repr(each) for each in told[:3]] == [f"LookupError({n})" for n in (0, 4, 6)]
+    assert told[3] == [9, 10, 11]
+
+
+@each_crew
+@pytest.mark.filterwarnings("ignore:a sample was left out")
+def test_a_function_that_raises_is_left_out_if_that_is_asked_for(
+    crew: dict[str, Any], spawn: Spawn
+) -> None:
+    with make(Counting(12, item=broken), on_error="skip", **crew) as loader:
+        assert spawn(outcomes, loader).result(PATIENCE) == [[1, 2], [3, 5], [9, 10, 11]]
+    assert [each.index for each in loader.statistics().skipped] == [0, 4, 6, 7, 8]
+
+
+@each_crew
+def test_a_function_that_raises_stop_iteration_does_not_end_the_epoch(
+    crew: dict[str, Any], spawn: Spawn
+) -> None:
+    def sample(number: int) -> Any:
+        return lambda: next(iter(())) if number == 4 else number
+
+    with make(Counting(9, item=sample), **crew) as loader:
+        told = spawn(outcomes, loader).result(PATIENCE)
+    assert type(told[1]).__name__ == "SampleError"
+    assert [told[0], told[2]] == [[0, 1, 2], [6, 7, 8]]
+
+
+def test_a_source_that_returns_nothing_iterable_is_an_error(spawn: Spawn) -> None:
+    answers = iter([None, [0, 1, 2], []])
+    with make(lambda _: next(answers), threads=1) as loader:
+        failed, first = spawn(outcomes, loader).result(PATIENCE)
+    assert isinstance(failed, TypeError)
+    assert first == [0, 1, 2]
+
+
+# Without an end ----------------------------------------------------------------------------------
+
+
+def endless() -> Callable[[int], list[Any]]:
+    numbers = count()
+    return lambda number: [later(next(numbers)) for _ in range(number)]
+
+
+@each_crew
+def test_an_endless_source_ends_with_a_break(crew: dict[str, Any], spawn: Spawn) -> None:
+    def first(loader: ThreadLoader[Any]) -> list[Any]:
+        told = []
+        for batch in loader:
+            told.append(batch.tolist())
+            if len(told) == 50:
+                break
+        return told
+
+    with make(endless(), **crew) as loader:
+        assert spawn(first, loader).result(PATIENCE) == batches(150)
+        # The next pass goes on with what the source gives then; nothing of the first is left.
+        later_on = spawn(first, loader).result(PATIENCE)
+    assert list(chain(*later_on)) == list(range(later_on[0][0], later_on[0][0] + 150))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_an_endless_source_ends_with_close(threads: int, spawn: Spawn) -> None:
+    loader = make(endless(), threads=threads)
+    iterator = iter(loader)
+    for _ in range(20):
+        spawn(next, iterator).result(PATIENCE)
+    spawn(loader.close).result(PATIENCE)
+    join_workers()
+    with pytest.raises(RuntimeError, match="closed"):
+        next(iterator)
+
+
+def test_a_source_is_not_read_further_ahead_than_the_window(spawn: Spawn) -> None:
+    source = Counting(*[3] * 1000)
+    with make(source, threads=2, prefetch=2) as loader:
+        spawn(lambda: next(iter(loader))).result(PATIENCE)
+    assert len(source.asked) <= 6
+
+
+def test_it_has_no_length() -> None:
+    with make(Counting(3)) as loader, pytest.raises(TypeError):
+        len(loader)
+
+
+# States ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:the state holds none of the iterable")
+@pytest.mark.parametrize("threads", [0, 1, 4])
+@pytest.mark.parametrize("done", [0, 1, 3])
+def test_it_goes_on_from_a_state_with_any_threads(done: int, threads: int, spawn: Spawn) -> None:
+    def build(threads: int) -> ThreadLoader[Any]:
+        return make(Counting(5, 1, 7, item=later), threads=threads)
+
+    state = spawn(state_after, build(2), done).result(PATIENCE)
+    (rest,) = spawn(after, build(threads), state).result(PATIENCE)
+    assert [batch.tolist() for batch in rest] == batches(13)[done:]
+
+
+# Arguments ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [0, -1, 1.5, None, "3", True])
+def test_a_wrong_batch_size_is_refused(batch_size: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="batch_size"):
+        make(Counting(3), batch_size)
+
+
+@pytest.mark.parametrize("chunk_size", [0, -1, 1.5, "3", True, False])
+def test_a_wrong_chunk_size_is_refused(chunk_size: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="chunk_size"):
+        make(Counting(3), chunk_size=chunk_size)
+
+
+@pytest.mark.parametrize("source", [None, 3, "abc", [1, 2, 3]])
+def test_what_can_not_be_called_is_refused_at_once(source: Any) -> None:
+    with pytest.raises(TypeError, match="source"):
+        make(source)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"shuffle": True}, {"sampler": [0]}, {"batch_sampler": [[0]]}], ids=str
+)
+def test_an_order_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="unspecified"):
+        make(Counting(3), **arguments)
+
+
+def test_a_transform_is_refused() -> None:
+    with pytest.raises(TypeError, match="transform"):
+        make(Counting(3), transform=int)
+
+
+def test_a_source_that_returns_none_is_told_how_to_end(spawn: Spawn) -> None:
+    with make(lambda _: None) as loader, pytest.raises(TypeError, match="ends by an empty list"):
+        spawn(list, loader).result(PATIENCE)

@@ -1,0 +1,142 @@
+"""What is called once an object is gone: once, or by hand, and never at the interpreter's exit."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+from threading import Barrier, Thread
+
+from support.patience import PATIENCE
+
+from threadloader._lifetime.dropping import Living, _watched, when_dropped
+
+
+class Thing:
+    pass
+
+
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def test_it_is_called_with_its_arguments_when_the_object_is_gone() -> None:
+    for kind in (Thing, Unhashable):
+        calls: list[int] = []
+        things = [kind(), kind()]
+        for number, thing in enumerate(things):
+            when_dropped(thing, calls.append, number)
+        assert calls == []
+        del thing
+        del things[0]
+        assert calls == [0]
+        del things[0]
+        assert calls == [0, 1]
+
+
+def test_it_is_called_for_an_object_in_a_cycle() -> None:
+    calls: list[int] = []
+    thing = Thing()
+    thing.own = thing  # type: ignore[attr-defined]
+    when_dropped(thing, calls.append, 1)
+    del thing
+    gc.collect()
+    assert calls == [1]
+
+
+def test_it_is_called_once_when_it_is_called_by_hand() -> None:
+    calls: list[int] = []
+    thing = Thing()
+    call = when_dropped(thing, calls.append, 1)
+    call()
+    call()
+    del thing
+    assert calls == [1]
+
+
+def test_nothing_is_kept_of_what_is_gone() -> None:
+    before = len(_watched)
+    things = [Thing() for _ in range(10)]
+    calls = [when_dropped(thing, int) for thing in things]
+    calls[0]()
+    assert len(_watched) == before + 9
+    things.clear()
+    assert len(_watched) == before
+
+
+def test_of_threads_that_call_at_once_one_does() -> None:
+    calls: list[int] = []
+    for _ in range(50):
+        thing = Thing()
+        call = when_dropped(thing, calls.append, 1)
+        start = Barrier(4)
+
+        def at_once(start: Barrier = start, call: object = call) -> None:
+            start.wait(PATIENCE)
+            call()  # type: ignore[operator]
+
+        threads = [Thread(target=at_once, name="test-at-once") for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        del thing
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert len(calls) == 50
+
+
+def test_it_is_not_called_at_the_interpreters_exit() -> None:
+    script = (
+        "from threadloader._lifetime.dropping import when_dropped\n"
+        "class Thing: pass\n"
+        "thing = Thing()\n"
+        "call = when_dropped(thing, print, 'called')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+
+
+def test_it_is_called_once_at_exit_where_that_is_asked_for() -> None:
+    script = (
+        "from threadloader._lifetime.dropping import when_dropped\n"
+        "class Thing: pass\n"
+        "gone, called, kept = Thing(), Thing(), Thing()\n"
+        "when_dropped(gone, print, 'gone', at_exit=True)\n"
+        "call = when_dropped(called, print, 'called', at_exit=True)\n"
+        "when_dropped(kept, print, 'kept', at_exit=True)\n"
+        "del gone\n"
+        "call()\n"
+        "print('exit')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert (done.stdout.split(), done.stderr) == ([b"gone", b"called", b"exit", b"kept"], b"")
+
+
+def test_the_living_are_those_that_somebody_keeps() -> None:
+    living: Living[Thing] = Living()
+    kept, dropped = Thing(), [Thing()]
+    living.add(kept)
+    living.add(dropped[0])
+    assert set(living.all()) == {kept, *dropped}
+    dropped.clear()
+    assert living.all() == [kept]
+
+
+def test_the_living_may_be_asked_for_while_others_come_and_go() -> None:
+    living: Living[Thing] = Living()
+    kept = Thing()
+    living.add(kept)
+
+    def come_and_go() -> None:
+        for _ in range(2000):
+            living.add(Thing())
+            assert kept in living.all()
+
+    threads = [Thread(target=come_and_go) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert living.all() == [kept]

@@ -1,0 +1,98 @@
+"""A forked child is not held up by locks that threads of the parent held at the fork."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support.patience import PATIENCE
+
+import threadloader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[str]]
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+
+# The child is ended by an alarm if it hangs; the parent tells how it ended.
+SCRIPT = """
+import os, signal, sys, threading
+sys.modules["torch"] = None
+from threadloader import ThreadLoader
+from threadloader._threads import pool
+from threadloader._work import progress
+
+loader = ThreadLoader(range(100), 4, threads=2, prefetch=2, persistent_workers={persistent})
+iterator = iter(loader)
+next(iterator)
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with {lock}:
+        held.set()
+        done.wait()
+
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm({seconds})
+    {does}
+_, status = os.waitpid(child, 0)
+done.set()
+holder.join()
+print(os.waitstatus_to_exitcode(status))
+"""
+LOCKS = [
+    "loader._session.planning",
+    "loader._session.ring._lock",
+    "iterator._progress._lock",
+    "next(iter(loader._session.kept_workers._groups))._lock",
+]
+DOES = {
+    "ends": "sys.exit(7)",
+    "loads": "sys.exit(7 if sum(len(batch) for batch in loader) == 100 else 1)",
+    "closes and loads": "loader.close(); sys.exit(len(list(loader)) - 18)",
+    "counts": "sys.exit(7 + loader.statistics().slots.leased)",
+    "drops and ends": "del iterator; sys.exit(7)",
+    "goes on and ends": """
+    from threadloader import ClosedError
+    try:
+        next(iterator)
+    except ClosedError:
+        iterator.close()
+        sys.exit(7)
+""",
+}
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("does", DOES)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_forked_child_does_not_wait_for_a_lock_that_was_held(
+    lock: str, does: str, persistent: bool, spawn: Spawn
+) -> None:
+    code = SCRIPT.format(lock=lock, does=DOES[does], persistent=persistent, seconds=int(PATIENCE))
+    environment = os.environ | {"PYTHONPATH": str(Path(threadloader.__file__).parents[1])}
+    ran = spawn(
+        lambda: (
+            subprocess.run(
+                [sys.executable, "-c", code],
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=2 * PATIENCE,
+                env=environment,
+            ).stdout
+        )
+    )
+    assert ran.result(3 * PATIENCE).strip() == "7", f"{-signal.SIGALRM} is a hang"

@@ -1,0 +1,82 @@
+"""What is kept is never freed; page-locked memory is, where nothing is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+from threadloader._lifetime.keeping import PageLocked
+
+# Whoever frees the memory ends the process, as in C++.
+HEAD = """
+import ctypes, os
+from threadloader._lifetime.keeping import PageLocked, keep
+
+new = ctypes.pythonapi.PyCapsule_New
+new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+def memory():
+    return new(1, None, ctypes.cast(ctypes.CDLL(None).abort, ctypes.c_void_p).value)
+"""
+
+with_abort = pytest.mark.skipif(os.name != "posix", reason="abort is found as POSIX has it")
+
+
+def exit_code(script: str) -> int:
+    """Return that of a child."""
+    command = [sys.executable, "-c", HEAD + script]
+    return subprocess.run(command, check=False, timeout=PATIENCE).returncode
+
+
+def test_memory_is_freed_where_that_is_safe() -> None:
+    array = np.zeros(3)
+    gone = weakref.ref(array)
+    locked = PageLocked(array, lambda: None)
+    del array
+    assert gone() is not None
+    del locked
+    assert gone() is None
+
+
+@pytest.mark.parametrize("error", [RuntimeError("lost"), KeyboardInterrupt()], ids=repr)
+def test_memory_is_kept_where_it_is_not(error: BaseException) -> None:
+    def check() -> None:
+        raise error
+
+    array = np.zeros(3)
+    alive = weakref.ref(array)
+    locked = PageLocked(array, check)
+    del array, locked
+    assert alive() is not None
+
+
+@with_abort
+def test_what_is_kept_outlives_the_interpreter() -> None:
+    assert exit_code("held = [memory()]") != 0
+    assert exit_code("held = [memory()]; keep(held)") == 0
+
+
+@with_abort
+def test_page_locked_memory_is_left_to_the_system_when_the_interpreter_ends() -> None:
+    assert exit_code("held = PageLocked(memory(), lambda: None)") == 0
+    assert exit_code("held = PageLocked(memory(), lambda: None); del held") != 0
+
+
+@with_abort
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_page_locked_memory_of_the_parents_is_not_freed_in_a_forked_child() -> None:
+    script = """
+held = PageLocked(memory(), lambda: None)
+child = os.fork()
+if child == 0:
+    del held
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
+"""
+    assert exit_code(script) == 0

@@ -1,0 +1,462 @@
+"""Functions of `random` and `numpy.random` are redirected while there are workers, no longer."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from contextlib import contextmanager
+from itertools import islice
+from random import choice, expovariate, randrange
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE, PAUSE
+from support.streams import join_workers
+
+from threadloader import ThreadLoader, get_worker_info
+from threadloader._rng.streams import sample_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+legacy = np.random  # its old functions are what is tested
+each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
+RANDOM = ("random", "getrandbits", "seed", "getstate", "setstate", "randint", "gauss")
+NUMPY = ("rand", "randn", "randint", "seed", "sample", "ranf", "random_sample", "shuffle")
+
+
+def functions() -> list[Any]:
+    """Return all that is replaced while there are workers, and the class of what is not."""
+    names = [getattr(random, name) for name in RANDOM] + [getattr(legacy, name) for name in NUMPY]
+    return [*names, legacy.mtrand._rand, type(random._inst)]  # noqa: SLF001
+
+
+PLAIN = functions()
+
+
+def plain() -> bool:
+    """Whether the functions are those of the import, the very same objects or equal methods."""
+    return functions() == PLAIN and legacy.rand is PLAIN[len(RANDOM)]
+
+
+class Rows:
+    """Sample ``i`` is ``what(i)``."""
+
+    def __init__(self, what: Callable[[int], Any], size: int = 12) -> None:
+        self.what = what
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.what(index)
+
+
+def make(what: Callable[[int], Any], threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
+    defaults = {"batch_size": 2, "seed": 1, "output": "numpy", "collate_fn": list}
+    return ThreadLoader(Rows(what), threads=threads, **(defaults | arguments))
+
+
+def epoch(loader: Any) -> list[Any]:
+    return [row for batch in loader for row in batch]
+
+
+@contextmanager
+def redirected(spawn: Spawn) -> Iterator[None]:
+    """Have workers in the middle of an epoch."""
+    with make(sample) as loader:
+        iterator = iter(loader)
+        spawn(next, iterator).result(PATIENCE)
+        assert not plain()
+        yield
+
+
+@pytest.fixture(autouse=True)
+def functions_are_plain_again() -> Iterator[None]:
+    assert plain()
+    yield
+    join_workers()
+    assert plain()
+
+
+@each_number_of_threads
+def test_functions_are_redirected_in_samples_and_plain_after_the_epoch(
+    threads: int, spawn: Spawn
+) -> None:
+    assert spawn(epoch, make(lambda _: plain(), threads)).result(PATIENCE) == [False] * 12
+    join_workers()
+    assert plain()
+
+
+def test_functions_are_redirected_as_long_as_one_of_two_loaders_has_workers(spawn: Spawn) -> None:
+    first, second = make(sample), make(sample)
+    one, two = iter(first), iter(second)
+    spawn(next, one).result(PATIENCE)
+    spawn(next, two).result(PATIENCE)
+    spawn(first.close).result(PATIENCE)
+    assert not plain()
+    spawn(second.close).result(PATIENCE)
+    assert plain()
+
+
+def test_functions_are_plain_after_a_break(spawn: Spawn) -> None:
+    loader = make(sample)
+
+    def leave() -> None:
+        for _ in loader:
+            break
+
+    spawn(leave).result(PATIENCE)
+    join_workers()
+    assert plain()
+
+
+@each_number_of_threads
+def test_functions_are_plain_after_an_error(threads: int, spawn: Spawn) -> None:
+    def fail(index: int) -> Any:
+        raise LookupError(index)
+
+    loader = make(fail, threads)
+    iterator = iter(loader)
+    with pytest.raises(LookupError):
+        spawn(next, iterator).result(PATIENCE)
+    loader.close()
+    assert plain()
+
+
+def test_persistent_workers_keep_functions_redirected_until_they_are_closed(spawn: Spawn) -> None:
+    loader = make(sample, persistent_workers=True)
+    for _ in range(3):
+        spawn(epoch, loader).result(PATIENCE)
+        assert not plain()
+    spawn(loader.close).result(PATIENCE)
+    assert plain()
+
+
+def sample(_: int) -> list[float]:
+    return [random.random(), float(legacy.rand()), randrange(1 << 30)]
+
+
+@each_number_of_threads
+def test_the_consumer_draws_as_if_there_were_no_loader(threads: int, spawn: Spawn) -> None:
+    def draws() -> list[float]:
+        return [random.random(), random.gauss(0, 1), legacy.rand(), legacy.normal(), choice([1, 2])]
+
+    def consume() -> tuple[Any, ...]:
+        random.seed(4)
+        legacy.seed(4)
+        drawn = [draws() for _ in make(sample, threads)]
+        state = legacy.get_state()
+        return drawn, random.getstate(), state[1].tolist(), state[2:]
+
+    def alone() -> tuple[Any, ...]:
+        random.seed(4)
+        legacy.seed(4)
+        drawn = [draws() for _ in range(6)]
+        state = legacy.get_state()
+        return drawn, random.getstate(), state[1].tolist(), state[2:]
+
+    assert spawn(consume).result(PATIENCE) == spawn(alone).result(PATIENCE)
+
+
+def test_the_consumer_seeds_and_restores_while_workers_run(spawn: Spawn) -> None:
+    def consume() -> list[Any]:
+        told: list[Any] = []
+        for _ in make(sample):
+            random.seed(5)
+            legacy.seed(5)
+            states = random.getstate(), legacy.get_state()
+            first = random.gauss(0, 1), legacy.normal()
+            random.setstate(states[0])
+            legacy.set_state(states[1])
+            told.append(first == (random.gauss(0, 1), legacy.normal()))
+        return told
+
+    assert spawn(consume).result(PATIENCE) == [True] * 6
+
+
+def test_functions_imported_while_redirected_go_on_to_work(spawn: Spawn) -> None:
+    with redirected(spawn):
+        from random import getrandbits, getstate, random, seed, setstate  # noqa: PLC0415
+
+        rand, seed_numpy = legacy.rand, legacy.seed
+        kept = legacy.mtrand._rand  # noqa: SLF001
+    assert plain()
+    seed(3)
+    state = getstate()
+    got = [random(), getrandbits(30), expovariate(1)]
+    setstate(state)
+    module = sys.modules["random"]
+    assert got == [module.random(), module.getrandbits(30), module.expovariate(1)]
+    module.seed(3)
+    assert got[0] == module.random()
+    seed_numpy(3)
+    got = [rand(), kept.rand(), kept.normal()]
+    legacy.seed(3)
+    assert got == [legacy.rand(), legacy.rand(), legacy.normal()]
+    # In a later epoch they follow the sample's stream again.
+    draws = spawn(epoch, make(lambda _: [random(), rand(), kept.rand()])).result(PATIENCE)
+    assert draws == epoch(make(lambda _: [random(), rand(), kept.rand()], 0))
+
+
+def test_functions_of_numpy_that_are_no_methods_follow_though_imported_before(
+    spawn: Spawn,
+) -> None:
+    seed, ranf, sample_ = (PLAIN[len(RANDOM) + NUMPY.index(n)] for n in ("seed", "ranf", "sample"))
+
+    def draw(index: int) -> list[Any]:
+        first = [ranf(), sample_()]
+        seed(index)
+        return [*first, ranf() == legacy.RandomState(index).random_sample()]
+
+    legacy.seed(3)
+    state = legacy.get_state()[1].tolist()
+    draws = spawn(epoch, make(draw)).result(PATIENCE)
+    assert draws == epoch(make(draw, 0))
+    assert all(good for *_, good in draws)
+    assert legacy.get_state()[1].tolist() == state
+
+
+def test_what_somebody_else_replaces_during_an_epoch_stays_replaced(spawn: Spawn) -> None:
+    def half() -> float:
+        return 0.5
+
+    try:
+        with redirected(spawn):
+            before = random.random, legacy.rand
+            random.random = legacy.rand = half
+        assert random.random is legacy.rand is half
+        random.random, legacy.rand = before  # as whoever replaced them would, in the end
+        assert random.random() != 0.5 != legacy.rand()
+    finally:
+        random.random, legacy.rand = PLAIN[0], PLAIN[len(RANDOM)]
+
+
+def test_numpy_functions_keep_names_and_docstrings(spawn: Spawn) -> None:
+    def told() -> list[Any]:
+        found = [getattr(legacy, name) for name in NUMPY]
+        return [(function.__name__, function.__doc__) for function in found]
+
+    before = told()
+    with redirected(spawn):
+        assert told() == before
+        assert repr(legacy.rand)
+
+
+# A process that does not have the package draws two numbers from each object that it is given.
+WITHOUT_US = """
+import pickle, sys
+sys.modules["threadloader"] = None
+for name, dumped, arguments in pickle.load(sys.stdin.buffer):
+    found = pickle.loads(dumped)
+    if callable(found):
+        found(*arguments)
+    else:
+        found.seed(3)
+print("good")
+"""
+
+
+def picklable() -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Return what users pickle, and what each is called with."""
+    functions = {
+        "random.random": (random.random, ()),
+        "random.randint": (random.randint, (1, 6)),
+        "random.choice": (random.choice, ("abc",)),
+        "random.getstate": (random.getstate, ()),
+        "random.seed": (random.seed, (3,)),
+        "numpy.random.rand": (legacy.rand, ()),
+        "numpy.random.seed": (legacy.seed, (3,)),
+        "numpy.random.ranf": (legacy.ranf, ()),
+        "numpy.random.get_state": (legacy.get_state, ()),
+    }
+    kept = {"choice, taken before": (choice, ("abc",))} | {
+        f"PLAIN[{number}]": (function, (3,) if "seed" in function.__name__ else ())
+        for number, function in enumerate(PLAIN)
+        if getattr(function, "__name__", "") in {"random", "seed", "rand", "ranf", "sample"}
+    }
+    objects = {"_rand": (legacy.mtrand._rand, ()), "_inst": (random._inst, ())}  # noqa: SLF001
+    return functions | kept | objects
+
+
+def pickles(_: int = 0) -> list[Any]:
+    return [(name, pickle.dumps(what), args) for name, (what, args) in picklable().items()]
+
+
+def test_what_is_pickled_while_redirected_needs_nothing_of_ours(spawn: Spawn) -> None:
+    with redirected(spawn):
+        dumped = pickles()
+        dumped += [entry for row in spawn(epoch, make(pickles)).result(PATIENCE) for entry in row]
+    assert not any(b"threadloader" in entry[1] for entry in dumped)
+    child = subprocess.run(
+        [sys.executable, "-c", WITHOUT_US],
+        input=pickle.dumps(dumped),
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert child.stdout.split() == [b"good"], child.stderr.decode()
+
+
+def test_what_is_pickled_or_copied_while_redirected_has_the_state_of_the_original(
+    spawn: Spawn,
+) -> None:
+    random.seed(3)
+    legacy.seed(3)
+    with redirected(spawn):
+        draw, rand = (pickle.loads(pickle.dumps(each)) for each in (random.random, legacy.rand))
+        inst, legacy_inst = map(copy.deepcopy, (random._inst, legacy.mtrand._rand))  # noqa: SLF001
+        assert type(inst) is random.Random
+        assert type(legacy_inst) is legacy.RandomState
+        assert random.random() == draw() == inst.random()
+        assert legacy.rand() == rand() == legacy_inst.rand()
+
+
+def test_what_was_taken_while_redirected_can_be_pickled_afterwards(spawn: Spawn) -> None:
+    with redirected(spawn):
+        taken = {name: what for name, (what, _) in picklable().items()}
+    join_workers()
+    assert plain()
+    for name, what in taken.items():
+        assert b"threadloader" not in pickle.dumps(what), name
+
+
+def in_child(check: Callable[[], bool]) -> int:
+    """Return the exit status of a forked process: 0 if ``check`` holds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            status = 0 if check() else 2
+        except BaseException:  # noqa: BLE001  # no test may go on in two processes
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def draws_plainly() -> bool:
+    random.seed(1)
+    legacy.seed(1)
+    good = plain()
+    good &= random.random() == random.Random(1).random()
+    good &= legacy.rand() == legacy.RandomState(1).rand()
+    with make(sample, 2) as loader:
+        iterator = iter(loader)
+        good &= epoch(make(sample, 0)) == epoch(iterator)
+    return good and plain()
+
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system can't fork")
+
+
+@needs_fork
+def test_a_forked_child_of_the_consumer_has_plain_functions(spawn: Spawn) -> None:
+    with redirected(spawn):
+        assert spawn(in_child, draws_plainly).result(PATIENCE) == 0
+        assert not plain()
+
+
+@needs_fork
+@each_number_of_threads
+def test_a_forked_child_of_a_worker_has_plain_functions(threads: int, spawn: Spawn) -> None:
+    def fork(index: int) -> int:
+        return in_child(draws_plainly) if index == 3 else 0
+
+    assert spawn(epoch, make(fork, threads)).result(PATIENCE) == [0] * 12
+
+
+@each_number_of_threads
+def test_without_isolation_nothing_is_replaced_and_draws_come_from_the_global_state(
+    threads: int, spawn: Spawn
+) -> None:
+    def sample(_: int) -> Any:
+        return plain(), random.random(), legacy.rand()
+
+    random.seed(6)
+    legacy.seed(6)
+    got = spawn(epoch, make(sample, threads, isolate_rng=False)).result(PATIENCE)
+    random.seed(6)
+    legacy.seed(6)
+    expected = [(True, random.random(), legacy.rand()) for _ in range(12)]
+    assert sorted(draw for _, draw, _ in got) == sorted(draw for _, draw, _ in expected)
+    assert sorted(draw for *_, draw in got) == sorted(draw for *_, draw in expected)
+    assert all(was_plain for was_plain, *_ in got)
+
+
+@each_number_of_threads
+def test_worker_init_fn_does_not_touch_the_global_state(threads: int, spawn: Spawn) -> None:
+    def seed(number: int) -> None:
+        random.seed(number)
+        legacy.seed(number)
+
+    before = random.getstate(), legacy.get_state()[1].tolist()
+    got = spawn(epoch, make(sample, threads, worker_init_fn=seed)).result(PATIENCE)
+    assert (random.getstate(), legacy.get_state()[1].tolist()) == before
+    assert got == epoch(make(sample, 0))
+
+
+def test_generators_of_ones_own_are_left_alone(spawn: Spawn) -> None:
+    def own(index: int) -> Any:
+        state = legacy.RandomState(index)
+        generator = random.Random(index)
+        return state.rand(), generator.random(), generator.gauss(0, 1), state.normal()
+
+    assert spawn(epoch, make(own)).result(PATIENCE) == [own(index) for index in range(12)]
+
+
+def test_a_worker_info_has_the_generators_of_the_sample(spawn: Spawn) -> None:
+    def drawn(_: int) -> Any:
+        info = get_worker_info()
+        assert info is not None
+        return (
+            info.rng.random_generator.random(),
+            random.random(),
+            info.rng.numpy_generator.random(),
+        )
+
+    got = spawn(epoch, make(drawn, 1)).result(PATIENCE)
+    assert got == spawn(epoch, make(drawn, 3)).result(PATIENCE)
+    assert len({value for row in got for value in row}) == 36
+
+
+def test_threads_outside_of_loading_draw_valid_numbers_while_epochs_come_and_go(
+    spawn: Spawn,
+) -> None:
+    ended = threading.Event()
+
+    def draw() -> bool:
+        good = True
+        while not ended.wait(PAUSE):
+            numbers = [random.random(), legacy.rand(), legacy.random_sample()]
+            good &= all(0 <= number < 1 for number in numbers)
+            good &= -30 < random.gauss(0, 1) + legacy.normal() < 30
+            good &= 0 <= randrange(10) < 10 and random.getrandbits(8) < 256
+            good &= sample_seed() >= 0
+        return good
+
+    drawing = [spawn(draw) for _ in range(4)]
+    try:
+        expected = epoch(make(sample, 0))
+        for n in range(24):
+            assert spawn(epoch, make(sample, n % 4)).result(PATIENCE) == expected
+            assert len(list(islice(make(sample, 2), n % 3))) == n % 3
+    finally:
+        ended.set()
+    assert all(future.result(PATIENCE) for future in drawing)

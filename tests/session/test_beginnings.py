@@ -1,0 +1,404 @@
+"""What can't begin is told and keeps nobody waiting; what begins at once begins right."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import Future, InvalidStateError, wait
+from threading import Barrier, Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.copies import Numbers
+from support.copies import make as make_copying
+from support.fake_device import FakeDevice
+from support.patience import PATIENCE
+from support.streams import Rows, make
+
+from threadloader import ClosedError, _torch, get_worker_info
+from threadloader._lifetime import process
+from threadloader._threads import pool as pool_module
+from threadloader._work import copier as copier_module
+from threadloader._work import workers as staff_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Spawn = Callable[..., Future[Any]]
+
+
+class Replicas(_torch.IterableDataset):  # type: ignore[misc,name-defined]
+    """Shards itself."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        return iter(range(info.id, 12, info.num_workers))
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "map": lambda **more: make(list(range(12)), 2, **more),
+    "persistent": lambda **more: make(list(range(12)), 2, persistent_workers=True, **more),
+    "replicas": lambda **more: make(Replicas(), 2, **more),
+    "kept replicas": lambda **more: make(Replicas(), 2, persistent_workers=True, **more),
+    "plain": lambda **more: make(Rows(12), 2, threads=1, **more),
+    "transform": lambda **more: make(Rows(12), 2, transform=int, **more),
+    "device": lambda **more: make_copying(Numbers(12), FakeDevice(), **more),
+}
+TOTALS = dict.fromkeys(KINDS, 66) | {"device": 3 * 66}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def nothing(_worker: int) -> None:
+    """Set up nothing."""
+
+
+def total(loader: Any) -> int:
+    return sum(int(row) for batch in loader for row in np.asarray(batch).ravel())
+
+
+def end_of(loader: Any) -> BaseException:
+    """Return what an epoch ends by."""
+    try:
+        for _ in loader:
+            pass
+    except BaseException as error:  # noqa: BLE001  # what is told
+        return error.with_traceback(None)
+    raise AssertionError("no error")
+
+
+# Workers that can't begin
+
+
+@each_kind
+@pytest.mark.parametrize("failing", [[0], [1], [0, 1]], ids=str)
+@pytest.mark.parametrize("sets_up", [False, True])
+def test_the_error_of_a_worker_that_cannot_begin_is_raised_and_the_loader_goes_on(
+    kind: str, failing: list[int], sets_up: bool, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    if kind == "plain" and 0 not in failing:
+        pytest.skip("there is one worker")
+    whole = staff_module.WorkerStream
+    dying: Future[threading.Thread] = Future()
+
+    def stream(base_seed: int, number: int) -> Any:
+        if number in failing:
+            with contextlib.suppress(InvalidStateError):
+                dying.set_result(threading.current_thread())
+            raise MemoryError("no memory for its streams")
+        if kind != "transform":  # whose reader is what starts the others
+            dying.result(PATIENCE).join(PATIENCE)  # or it could load all before that one fails
+        return whole(base_seed, number)
+
+    monkeypatch.setattr(staff_module, "WorkerStream", stream)
+    loader = KINDS[kind](worker_init_fn=nothing if sets_up else None)
+    error = spawn(end_of, loader).result(PATIENCE)
+    assert isinstance(error, MemoryError)
+    assert error.__notes__[0] in {f"worker {number} could not run" for number in failing}
+    monkeypatch.setattr(staff_module, "WorkerStream", whole)
+    assert spawn(total, loader).result(PATIENCE) == TOTALS[kind]
+    spawn(loader.close).result(PATIENCE)
+
+
+def test_after_that_error_an_iterator_is_at_its_end(
+    monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    def stream(*_: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(staff_module, "WorkerStream", stream)
+    iterator = iter(KINDS["map"]())
+    assert isinstance(spawn(next, iterator).exception(PATIENCE), MemoryError)
+    assert spawn(next, iterator, "end").result(PATIENCE) == "end"
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_the_error_of_a_copier_that_cannot_begin_is_raised_and_the_loader_goes_on(
+    threads: int, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    def no_deque(*_: Any) -> Any:
+        raise MemoryError("no memory for what it does")
+
+    loader = KINDS["device"](threads=threads)
+    with monkeypatch.context() as patch:
+        patch.setattr(copier_module, "deque", no_deque)
+        error = spawn(end_of, loader).result(PATIENCE)
+    assert isinstance(error, MemoryError)
+    assert error.__notes__ == ["the copier could not run"]
+    assert spawn(total, loader).result(PATIENCE) == TOTALS["device"]
+    spawn(loader.close).result(PATIENCE)
+
+
+class Failing(threading.Thread):
+    """As if the system gave so many threads and no more."""
+
+    left = 0
+
+    def start(self) -> None:
+        if not Failing.left:
+            raise RuntimeError("can't start new thread")
+        Failing.left -= 1
+        super().start()
+
+
+@each_kind
+@pytest.mark.parametrize("started", [0, 1])
+@pytest.mark.parametrize("sets_up", [False, True])
+def test_a_thread_that_cannot_be_started_is_told_and_the_loader_goes_on(
+    kind: str, started: int, sets_up: bool, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    if kind == "plain" and started:
+        pytest.skip("there is one worker")
+    loader = KINDS[kind](worker_init_fn=nothing if sets_up else None, seed=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(pool_module, "Joinable", Failing)
+        patch.setattr(Failing, "left", started)
+        error = spawn(end_of, loader).result(PATIENCE)
+    assert isinstance(error, RuntimeError)
+    assert "can't start new thread" in str(error)
+    assert spawn(total, loader).result(PATIENCE) == TOTALS[kind]
+    spawn(loader.close).result(PATIENCE)
+
+
+def test_an_epoch_that_iter_could_not_begin_does_not_count(
+    monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    def orders(loader: Any) -> list[Any]:
+        return [[int(row) for batch in loader for row in batch] for _ in range(2)]
+
+    def loader() -> Any:
+        shuffled = {"shuffle": True, "seed": 5, "persistent_workers": True}
+        return make(list(range(12)), 2, worker_init_fn=nothing, **shuffled)
+
+    failed = loader()
+    with monkeypatch.context() as patch:
+        patch.setattr(pool_module, "Joinable", Failing)
+        assert isinstance(spawn(iter, failed).exception(PATIENCE), RuntimeError)
+    with failed, loader() as other:
+        assert spawn(orders, failed).result(PATIENCE) == spawn(orders, other).result(PATIENCE)
+
+
+def test_who_waits_for_threads_that_another_thread_starts_is_told_if_that_fails(
+    monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    starting, gate = Event(), Event()
+
+    class Late(threading.Thread):
+        def start(self) -> None:
+            starting.set()
+            assert gate.wait(PATIENCE)
+            raise RuntimeError("can't start new thread")
+
+    loader = KINDS["persistent"]()
+    with monkeypatch.context() as patch:
+        patch.setattr(pool_module, "Joinable", Late)
+        first = spawn(end_of, loader)
+        assert starting.wait(PATIENCE)
+        second = spawn(next, spawn(iter, loader).result(PATIENCE))
+        gate.set()
+        told = {type(first.result(PATIENCE)), type(second.exception(PATIENCE))}
+    assert told <= {RuntimeError, ClosedError}
+    assert RuntimeError in told
+    assert spawn(total, loader).result(PATIENCE) == TOTALS["persistent"]
+    spawn(loader.close).result(PATIENCE)
+
+
+# Threads that call iter() at once
+
+
+def at_once(spawn: Spawn, function: Callable[[], Any], threads: int = 4) -> list[Any]:
+    """Return what several threads get, which begin together."""
+    together = Barrier(threads)
+
+    def call() -> Any:
+        together.wait(PATIENCE)
+        return function()
+
+    return [future.result(PATIENCE) for future in [spawn(call) for _ in range(threads)]]
+
+
+@pytest.mark.parametrize("kind", ["map", "persistent", "replicas", "transform", "device"])
+@pytest.mark.parametrize("first", [True, False])
+def test_threads_that_begin_epochs_at_once_each_get_all_samples(
+    kind: str, first: bool, spawn: Spawn
+) -> None:
+    if kind == "transform":  # of one iterable, which is read once at a time
+        loaders = [make(Rows(12), 2, transform=int, dataset_copy="deep") for _ in range(10)]
+    else:
+        loaders = [KINDS[kind]() for _ in range(10)]
+    for loader in loaders:
+        if not first:
+            spawn(total, loader).result(PATIENCE)
+        assert at_once(spawn, lambda loader=loader: total(loader)) == [TOTALS[kind]] * 4
+        spawn(loader.close).result(PATIENCE)
+
+
+@pytest.mark.parametrize("kind", ["kept replicas", "plain"])
+def test_of_threads_that_begin_to_read_one_thing_at_once_the_last_reads_it_all(
+    kind: str, spawn: Spawn
+) -> None:
+    def outcome() -> Any:
+        try:
+            return total(loader)
+        except ClosedError:
+            return "closed"
+
+    for _ in range(10):
+        loader = KINDS[kind]()
+        told = at_once(spawn, outcome)
+        assert TOTALS[kind] in told
+        assert set(told) <= {TOTALS[kind], "closed"}
+        spawn(loader.close).result(PATIENCE)
+
+
+def test_no_two_threads_read_a_plain_iterable_at_once(spawn: Spawn) -> None:
+    reading: list[int] = []
+    most = [0]
+
+    class Watched:
+        def __iter__(self) -> Iterator[int]:
+            for row in range(12):
+                reading.append(row)
+                most[0] = max(most[0], len(reading))
+                wait([spawn(Event().wait, 0.001)])  # a moment for another thread, if there is one
+                reading.pop()
+                yield row
+
+    def read_some() -> None:
+        with contextlib.suppress(ClosedError):
+            total(loader)
+
+    for _ in range(10):
+        loader = make(Watched(), 2, threads=1)
+        at_once(spawn, read_some)
+        spawn(loader.close).result(PATIENCE)
+    assert most[0] == 1
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_with_a_seed_epochs_that_begin_at_once_are_those_of_a_row(
+    persistent: bool, spawn: Spawn
+) -> None:
+    def order(loader: Any) -> tuple[int, ...]:
+        return tuple(int(row) for batch in loader for row in batch)
+
+    def shuffled() -> Any:
+        return make(list(range(12)), 2, shuffle=True, seed=7, persistent_workers=persistent)
+
+    with shuffled() as loader:
+        expected = {order(loader) for _ in range(4)}
+    for _ in range(10):
+        with shuffled() as loader:
+            assert set(at_once(spawn, lambda loader=loader: order(loader))) == expected
+
+
+def test_what_an_epoch_draws_lies_between_what_others_draw(spawn: Spawn) -> None:
+    events: list[str] = []
+
+    class Sampler:
+        def __iter__(self) -> Iterator[int]:
+            # Each of these lines is a moment for another thread, if there may be one.
+            events.append("begin")
+            wait([spawn(Event().wait, 0.02)])
+            events.append("drawn")
+            return iter(range(12))
+
+    loader = make(list(range(12)), 2, sampler=Sampler(), persistent_workers=True)
+    assert at_once(spawn, lambda: total(loader)) == [66] * 4
+    assert events == ["begin", "drawn"] * 4
+    spawn(loader.close).result(PATIENCE)
+
+
+def test_the_state_of_an_epoch_that_began_beside_others_tells_its_order(spawn: Spawn) -> None:
+    def begin() -> Any:
+        iterator = iter(loader)
+        return iterator, next(iterator)
+
+    def rest(iterator: Any) -> list[Any]:
+        return [batch.tolist() for batch in iterator]
+
+    def shuffled() -> Any:
+        generator = np.random.default_rng(3)
+        return make(list(range(12)), 2, shuffle=True, generator=generator)
+
+    for _ in range(10):
+        loader = shuffled()
+        begun = at_once(spawn, begin)
+        state = loader.state_dict()
+        rests = [spawn(rest, iterator).result(PATIENCE) for iterator, _ in begun]
+        other = shuffled()
+        other.load_state_dict(state)
+        assert spawn(rest, other).result(PATIENCE) in rests
+
+
+def test_a_dataset_whose_code_begins_an_epoch_of_its_own_loader_may(spawn: Spawn) -> None:
+    class Nested:
+        inner: Any = None
+
+        def __iter__(self) -> Iterator[int]:
+            if not Nested.inner:
+                Nested.inner = True
+                Nested.inner = total(loader)
+            return iter(range(12))
+
+    loader = make(list(range(12)), 2, sampler=Nested(), persistent_workers=True, seed=1)
+    assert spawn(total, loader).result(PATIENCE) == 66
+    assert Nested.inner == 66
+    assert spawn(total, loader).result(PATIENCE) == 66
+    spawn(loader.close).result(PATIENCE)
+
+
+# A thread that is being started
+
+
+@pytest.mark.parametrize("whose", ["another", "its own"])
+@each_kind
+def test_an_epoch_may_begin_while_a_thread_of_another_one_is_started(
+    kind: str, whose: str, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    """As where a new thread runs a finalizer of the user's before `Thread.start` returns."""
+    loader = KINDS[kind]()
+    inner = loader if whose == "its own" else KINDS["map"]()
+    begun = [False]
+
+    class Slow(threading.Thread):
+        def start(self) -> None:
+            if not begun[0]:
+                begun[0] = True
+                iterator = spawn(iter, inner).result(PATIENCE)
+                if whose == "another":
+                    assert spawn(next, iterator).result(PATIENCE) is not None
+            super().start()
+
+    monkeypatch.setattr(pool_module, "Joinable", Slow)
+    try:
+        assert spawn(total, loader).result(3 * PATIENCE) == TOTALS[kind]
+    except ClosedError:
+        assert whose == "its own"
+        assert kind in ("kept replicas", "plain", "transform"), "there is one reader at a time"
+    assert begun[0]
+    spawn(loader.close).result(PATIENCE)
+
+
+def test_a_thread_that_starts_as_the_interpreter_exits_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    entered: list[int] = []
+    monkeypatch.setattr(process, "_exiting", False)
+
+    class Last(threading.Thread):
+        def start(self) -> None:
+            monkeypatch.setattr(process, "_exiting", True)
+            super().start()
+
+    @contextlib.contextmanager
+    def enter(number: int) -> Iterator[int]:
+        entered.append(number)
+        yield number
+
+    monkeypatch.setattr(pool_module, "Joinable", Last)
+    pool: Any = pool_module.Pool(2, "tl9", enter)
+    with pytest.raises(ClosedError, match="exits"):
+        pool.start()
+    spawn(pool.join).result(PATIENCE)
+    assert entered == []

@@ -1,0 +1,217 @@
+"""``close()`` waits for all that the loader has running, dropped iterators included."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from concurrent.futures import wait
+from threading import Barrier, Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.copies import Numbers
+from support.copies import make as make_copying
+from support.fake_device import FakeDevice
+from support.patience import PATIENCE
+from support.streams import Rows, make
+
+from threadloader._threads.pool import ThreadGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+MOMENT = 0.2  # seconds for who does not wait to come back; who does may take any time
+CREWS = [{"threads": 1}, {"threads": 3}, {"threads": 2, "persistent_workers": True}]
+
+each_crew = pytest.mark.parametrize("crew", CREWS, ids=["1", "3", "persistent"])
+
+
+class Gated:
+    """Its sample of index 5 waits until the test lets it end."""
+
+    def __init__(self) -> None:
+        self.entered, self.gate, self.ended = Event(), Event(), Event()
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            self.entered.set()
+            assert self.gate.wait(PATIENCE)
+            self.ended.set()
+        return index
+
+
+def of_map(gated: Gated, crew: dict[str, Any]) -> Any:
+    return make(gated, 2, dataset_copy="shared", **crew)
+
+
+def of_iterable(gated: Gated, crew: dict[str, Any]) -> Any:
+    return make(map(gated.__getitem__, range(12)), 2, **(crew | {"threads": 1}))
+
+
+def of_transform(gated: Gated, crew: dict[str, Any]) -> Any:
+    return make(Rows(12), 2, transform=gated.__getitem__, dataset_copy="shared", **crew)
+
+
+each_kind = pytest.mark.parametrize("kind", [of_map, of_iterable, of_transform])
+
+
+def is_waiting(future: Future[Any]) -> bool:
+    return not wait([future], MOMENT).done
+
+
+def drop_half_way(loader: Any, gated: Gated) -> None:
+    """Begin an epoch, and drop its iterator while a sample runs."""
+    iterators = [iter(loader)]
+    assert gated.entered.wait(PATIENCE)
+    iterators.clear()
+
+
+@each_kind
+@each_crew
+def test_close_waits_for_the_samples_of_a_dropped_iterator(
+    kind: Any, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    gated = Gated()
+    loader = kind(gated, crew)
+    spawn(drop_half_way, loader, gated).result(PATIENCE)
+    closing = spawn(loader.close)
+    waits = is_waiting(closing)
+    gated.gate.set()
+    closing.result(PATIENCE)
+    assert waits
+    assert gated.ended.is_set()
+    assert not [thread for thread in threading.enumerate() if "-worker-" in thread.name]
+
+
+@each_kind
+@each_crew
+def test_a_with_block_that_is_left_by_a_break_waits_for_samples(
+    kind: Any, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    gated = Gated()
+
+    def leave() -> bool:
+        with kind(gated, crew) as loader:
+            for _ in loader:
+                assert gated.entered.wait(PATIENCE)
+                break
+        return gated.ended.is_set()
+
+    leaving = spawn(leave)
+    assert gated.entered.wait(PATIENCE)
+    waits = is_waiting(leaving)
+    gated.gate.set()
+    assert leaving.result(PATIENCE)
+    assert waits
+
+
+@each_kind
+@each_crew
+def test_dropping_an_iterator_alone_waits_for_nothing(
+    kind: Any, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    gated = Gated()
+    loader = kind(gated, crew)
+    spawn(drop_half_way, loader, gated).result(PATIENCE)
+    assert not gated.ended.is_set()
+    gated.gate.set()
+    spawn(loader.close).result(PATIENCE)
+
+
+@each_crew
+def test_close_waits_for_the_copier_of_a_dropped_iterator(
+    crew: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice()
+    loader = make_copying(Numbers(), device, **crew)
+
+    def drop() -> None:
+        device.hold()
+        iterator = iter(loader)
+        next(iterator)
+        device.await_waiter()
+
+    spawn(drop).result(PATIENCE)
+    closing = spawn(loader.close)
+    waits = is_waiting(closing)
+    device.release()
+    closing.result(PATIENCE)
+    assert waits
+    assert not [thread for thread in threading.enumerate() if "-copier-" in thread.name]
+
+
+def test_two_threads_may_close_at_once(spawn: Spawn) -> None:
+    gated = Gated()
+    loader = of_map(gated, {"threads": 3})
+    spawn(drop_half_way, loader, gated).result(PATIENCE)
+    closing = [spawn(loader.close), spawn(loader.close)]
+    waits = [is_waiting(future) for future in closing]
+    gated.gate.set()
+    for future in closing:
+        future.result(PATIENCE)
+    assert all(waits)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("closes", ["loader", "iterator"])
+def test_samples_that_close_what_they_belong_to_do_not_wait_for_each_other(
+    closes: str, persistent: bool, spawn: Spawn
+) -> None:
+    begun, together = Event(), Barrier(2)
+    closed: list[int] = []
+
+    class Closing(Gated):
+        def __getitem__(self, index: int) -> int:
+            if index < 2:
+                assert begun.wait(PATIENCE)
+                together.wait(PATIENCE)
+                (loader if closes == "loader" else iterator).close()
+                closed.append(index)
+            return index
+
+    loader = make(Closing(), 1, dataset_copy="shared", persistent_workers=persistent)
+    iterator = spawn(iter, loader).result(PATIENCE)
+    workers = [thread for thread in threading.enumerate() if "-worker-" in thread.name]
+    begun.set()
+    if closes == "loader":
+        for worker in workers:
+            worker.join(PATIENCE)
+    assert spawn(next, iterator, None).exception(PATIENCE)
+    spawn(loader.close).result(PATIENCE)
+    assert sorted(closed) == [0, 1]
+
+
+def test_a_loader_goes_on_after_a_close_that_waited(spawn: Spawn) -> None:
+    gated = Gated()
+    loader = of_map(gated, {"threads": 2})
+    spawn(drop_half_way, loader, gated).result(PATIENCE)
+    gated.gate.set()
+    spawn(loader.close).result(PATIENCE)
+    assert sum(int(batch.sum()) for batch in spawn(list, loader).result(PATIENCE)) == 66
+
+
+def test_threads_that_have_ended_are_not_noted_for_ever(spawn: Spawn) -> None:
+    def crews() -> int:
+        gc.collect()
+        return sum(type(each) is ThreadGroup for each in gc.get_objects())
+
+    def some_epochs() -> None:
+        for _ in range(20):
+            for _batch in loader:
+                break
+            for thread in threading.enumerate():
+                if "-worker-" in thread.name:
+                    thread.join(PATIENCE)
+
+    loader = make(list(range(12)), 2)
+    before = crews()
+    spawn(some_epochs).result(PATIENCE)
+    assert crews() <= before + 2
+    spawn(loader.close).result(PATIENCE)
+    assert crews() == before

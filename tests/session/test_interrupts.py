@@ -1,0 +1,211 @@
+"""Ctrl-C at any instruction leaves a loader that is usable, and prints nothing.
+
+Each form of a loader is interrupted in a process of its own, see support/interrupts.py: at one instruction
+after the other, as many apart as `STRIDE` says (1 for all of them: minutes), and by real signals.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+
+import threadloader
+from threadloader._lifetime.dropping import Living, when_dropped
+from threadloader._resume.position import Lane
+from threadloader._threads.starting import Joinable, start_all
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SCRIPT = Path(__file__).parents[1] / "support" / "interrupts.py"
+STRIDE = int(os.environ.get("INTERRUPTS_STRIDE", "101"))
+SIGNALS = int(os.environ.get("INTERRUPTS_SIGNALS", "300"))
+FORMS = ("map", "inline", "stream", "inline stream", "persistent", "transform")
+MORE_FORMS = ("initialized", "timeout", "unordered")
+
+each_form = pytest.mark.parametrize("form", FORMS)
+
+
+def interrupt(how: str, form: str, number: int, *, torch: bool = False) -> int:
+    """Return how many interrupts there were; fail if anything is wrong afterwards."""
+    environment = os.environ | {"INTERRUPTS_WITH_TORCH": str(int(torch))}
+    command = [sys.executable, SCRIPT, how, form, str(number)]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    *wrong, count = ran.stdout.splitlines() or [""]
+    assert (wrong, ran.stderr, ran.returncode) == ([], "", 0)
+    return int(count.removeprefix("interrupts: "))
+
+
+@pytest.mark.parametrize("form", FORMS + MORE_FORMS)
+def test_an_interrupt_at_any_instruction_leaves_a_usable_loader(form: str) -> None:
+    assert interrupt("instructions", form, STRIDE) > 2000 / STRIDE
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
+@pytest.mark.parametrize("form", ["inline", "map"])
+def test_an_interrupt_at_any_instruction_leaves_a_usable_loader_with_torch(form: str) -> None:
+    assert interrupt("instructions", form, 2 * STRIDE, torch=True) > 1000 / STRIDE
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no such timer")
+@each_form
+def test_signals_at_random_moments_leave_a_usable_loader(form: str) -> None:
+    assert interrupt("signals", form, SIGNALS) > SIGNALS / 50  # a busy machine misses most
+
+
+def code_in(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from code_in(constant)
+
+
+def loops_that_leave_a_with_block(code: CodeType) -> Iterator[int]:
+    """Yield the lines of loops in a ``with`` block that an interrupt leaves without its exit.
+
+    CPython 3.12 and later lose the handler of some jumps: those that go on with a loop or
+    comprehension after a condition was false.  Source: python/cpython issue 108214.
+    """
+    instructions = {each.offset: each for each in dis.get_instructions(code)}
+    blocks: dict[int, list[Any]] = {}
+    entries: Any = dis.Bytecode(code).exception_entries
+    for entry in entries:
+        blocks.setdefault(entry.target, []).append(entry)
+    for target, ranges in blocks.items():
+        names = [each.opname for offset, each in instructions.items() if offset >= target]
+        if names[1] != "WITH_EXCEPT_START":
+            continue
+        first, last = min(each.start for each in ranges), max(each.end for each in ranges)
+        for offset, instruction in instructions.items():
+            if not (first < offset < last and instruction.opname == "JUMP_BACKWARD"):
+                continue
+            covered = any(entry.start <= offset < entry.end for entry in entries)
+            if not covered and first <= instruction.argval < last:
+                yield code.co_firstlineno
+
+
+def test_no_interrupt_leaves_a_lock_held_at_the_jump_of_a_loop() -> None:
+    in_workers = {("pool.py", "_run")}  # which are not interrupted
+    folder = Path(threadloader.__file__).parent
+    found = {
+        (path.name, code.co_name)
+        for path in folder.glob("*.py")
+        for code in code_in(compile(path.read_text(), path.name, "exec"))
+        if list(loops_that_leave_a_with_block(code))
+    }
+    assert found <= in_workers
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no such timer")
+def test_a_thread_whose_join_was_interrupted_is_joined_again() -> None:
+    go_on = Event()
+    ended: list[bool] = []
+
+    def run() -> None:
+        ended.append(go_on.wait(PATIENCE))
+
+    thread = Joinable(target=run, name="tl-joined", daemon=True)
+    start_all([thread])
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    with pytest.raises(KeyboardInterrupt):
+        thread.join()
+    signal.signal(signal.SIGALRM, before)
+    assert thread.is_alive()
+    go_on.set()
+    thread.join()
+    assert ended == [True]
+
+
+class Dropped:
+    """What a test drops."""
+
+
+def interrupts_once() -> Callable[[], None]:
+    """Return a function that Ctrl-C comes up in when it is called first."""
+    calls: list[int] = []
+
+    def function() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    function.calls = calls  # type: ignore[attr-defined]
+    return function
+
+
+def test_an_interrupt_in_a_finalizer_comes_up_behind_it_and_the_finalizer_is_done() -> None:
+    function: Any = interrupts_once()
+    held = [Dropped()]
+    when_dropped(held[0], function)
+
+    def drop() -> None:
+        held.clear()
+        for _ in range(12_000):  # not once: a signal may come just before it waits
+            time.sleep(0.01)
+
+    with pytest.raises(KeyboardInterrupt):
+        drop()
+    assert len(function.calls) == 2
+
+
+def test_what_is_called_now_is_not_called_when_the_object_is_dropped() -> None:
+    calls: list[int] = []
+    dropped = Dropped()
+    call = when_dropped(dropped, calls.append, 1)
+    call()
+    call()
+    del dropped
+    assert calls == [1]
+
+
+def test_what_was_interrupted_when_it_was_called_is_called_again() -> None:
+    function: Any = interrupts_once()
+    dropped = Dropped()
+    call = when_dropped(dropped, function)
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    del dropped
+    assert len(function.calls) == 2
+
+
+def test_objects_are_told_as_long_as_they_live() -> None:
+    living: Living[Dropped] = Living()
+    one, two = Dropped(), Dropped()
+    living.add(one)
+    living.add(two)
+    assert set(living.all()) == {one, two}
+    del one
+    assert living.all() == [two]
+
+
+@pytest.mark.parametrize("before", [(), (0,), (0, 1), (1,), (2, 1)])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_a_delivery_that_is_taken_back_never_was(before: tuple[int, ...], number: int) -> None:
+    lane, same = Lane(), Lane()
+    for earlier in before:
+        lane.delivered(earlier, 7)
+        same.delivered(earlier, 7)
+    lane.delivered(number, 8)
+    lane.take_back(number)
+    lane.take_back(number)
+    assert lane.state() == same.state()
+
+
+def test_only_the_last_delivery_is_taken_back() -> None:
+    lane = Lane()
+    lane.delivered(0, 7)
+    lane.take_back(1)
+    assert lane.state() == {"batches": 1, "check": [1, 7]}

@@ -1,0 +1,147 @@
+"""What can be read once is read on by the next epoch, and by one thread at a time."""
+
+from __future__ import annotations
+
+import gc
+from concurrent.futures import wait
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+from support.streams import Rows, join_workers, lists, make, square
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
+
+MOMENT = 0.2  # seconds in which a thread that is not held back would have come in
+
+each_crew = pytest.mark.parametrize(
+    ("threads", "transform"), [(1, None), (1, int), (3, int)], ids=str
+)
+
+
+class Once:
+    """An iterator; at ``stop`` it waits for the gate, and it counts who is in ``next()``."""
+
+    def __init__(self, size: int, stop: int) -> None:
+        self.rows = iter(range(size))
+        self.stop = stop
+        self.waits = Event()
+        self.gate = Event()
+        self.counting = Lock()
+        self.inside = self.most = 0
+
+    def __iter__(self) -> Once:
+        return self
+
+    def __next__(self) -> int:
+        with self.counting:
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        try:
+            row = next(self.rows)
+            if row == self.stop:
+                self.waits.set()
+                assert self.gate.wait(PATIENCE)
+            return row
+        finally:
+            with self.counting:
+                self.inside -= 1
+
+
+@pytest.fixture
+def without_gc() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def read_on_after_a_break(rows: Any, once: Once, spawn: Spawn, **arguments: Any) -> list[int]:
+    """Return the second epoch, which starts while the reader of the first is in ``next()``."""
+    loader = make(rows, 1, **arguments)
+
+    def first() -> Any:
+        for batch in loader:
+            assert once.waits.wait(PATIENCE)
+            return batch
+        return None
+
+    try:
+        assert spawn(first).result(2 * PATIENCE) == [0]
+        second = spawn(lists, loader)
+        wait([second], MOMENT)
+    finally:
+        once.gate.set()
+    return [row for batch in second.result(PATIENCE) for row in batch]
+
+
+@each_crew
+def test_a_generator_is_read_on_when_the_reader_before_has_left(
+    threads: int, transform: Any, spawn: Spawn
+) -> None:
+    once = Once(40, 2)
+    rows = (row for row in once)
+    got = read_on_after_a_break(rows, once, spawn, threads=threads, transform=transform)
+    assert got == list(range(40 - len(got), 40))  # what was on its way at the break is lost
+    assert once.most == 1
+
+
+@each_crew
+def test_an_iterator_never_has_two_threads_in_next(
+    threads: int, transform: Any, spawn: Spawn
+) -> None:
+    once = Once(40, 2)
+    got = read_on_after_a_break(once, once, spawn, threads=threads, transform=transform)
+    assert got == list(range(40 - len(got), 40))
+    assert once.most == 1
+
+
+def test_an_iterable_of_its_own_each_time_is_whole_after_a_break(spawn: Spawn) -> None:
+    loader = make(Rows(20), 1, threads=3, transform=square)
+    for batch in loader:
+        assert batch == [0]
+        break
+    expected = [[row * row] for row in range(20)]
+    assert spawn(lists, loader).result(PATIENCE) == expected
+
+
+@pytest.mark.parametrize("dataset", [Rows(12), list(range(12))], ids=["plain", "map-style"])
+def test_two_iterators_over_persistent_workers_are_independent(dataset: Any, spawn: Spawn) -> None:
+    with make(dataset, 1, threads=1, persistent_workers=True, prefetch=1) as loader:
+        first = iter(loader)
+        assert spawn(next, first).result(PATIENCE) == [0]
+        second = iter(loader)
+        assert spawn(lists, second).result(PATIENCE) == [[row] for row in range(12)]
+        assert spawn(lists, first).result(PATIENCE) == [[row] for row in range(1, 12)]
+
+
+def test_several_threads_for_a_plain_iterable_are_warned_of_where_they_are_asked_for() -> None:
+    with pytest.warns(UserWarning, match="the others have nothing to do") as caught:
+        make(Rows(3), threads=2)
+    assert [warning.filename for warning in caught] == [make.__code__.co_filename]
+
+
+def test_one_thread_or_a_transform_is_not_warned_of() -> None:
+    make(Rows(3), threads=1)
+    make(Rows(3), threads=2, transform=square)
+
+
+@pytest.mark.usefixtures("without_gc")
+def test_a_slot_of_a_dropped_iterator_is_given_back_without_a_gc(spawn: Spawn) -> None:
+    once = Once(100, 2)
+    loader = make(once, 2, threads=2, transform=abs)
+    iterators = [iter(loader)]  # a list: the test's other threads must not keep the iterator
+    try:
+        spawn(lambda: next(iterators[0])).result(PATIENCE)
+        assert once.waits.wait(PATIENCE)
+        iterators.clear()
+    finally:
+        once.gate.set()
+    join_workers()
+    assert loader.statistics().slots.filling == 0

@@ -1,0 +1,373 @@
+"""A fresh loader that loads a state delivers the rest of the epoch bit for bit: map-style data."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+from support.resuming import after, as_json
+
+from threadloader import ThreadLoader, sample_rng
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+legacy = np.random  # its old functions are what is tested
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 2, 7])
+each_source = pytest.mark.parametrize("source", ["seed", "generator", "process"])
+
+
+class Augmented:
+    """Sample ``i`` is ``i`` and what it draws; keeps the indices that it was asked for."""
+
+    def __init__(self, size: int = 10) -> None:
+        self.size = size
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked.append(index)
+        drawn = [random.random(), float(legacy.rand()), float(sample_rng().random())]
+        return [int(index), *drawn]
+
+
+class Counted:
+    """A sampler of a given order that counts what is drawn from it."""
+
+    def __init__(self, order: Iterable[int]) -> None:
+        self.order = list(order)
+        self.drawn = 0
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[int]:
+        for index in self.order:
+            self.drawn += 1
+            yield index
+
+
+class Held:
+    """Sample ``i`` is ``i``; some of them wait for the gate."""
+
+    def __init__(self, size: int, held: set[int]) -> None:
+        self.size = size
+        self.held = held
+        self.gate = Event()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        assert index not in self.held or self.gate.wait(PATIENCE)
+        return index
+
+
+class Failing:
+    """Sample ``i`` is ``i``, but one is an error."""
+
+    def __init__(self, error: type[BaseException] | None = LookupError) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        if index == 4 and self.error is not None:
+            raise self.error(index)
+        return index
+
+
+def as_given(samples: Any) -> Any:
+    return samples
+
+
+def collated_at_random(samples: Any) -> Any:
+    return [*samples, random.random()]
+
+
+def make(source: str = "seed", threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
+    sources: dict[str, dict[str, Any]] = {
+        "seed": {"seed": 7},
+        "generator": {"generator": np.random.default_rng(7)},
+        "process": {},
+    }
+    defaults: dict[str, Any] = {
+        "batch_size": 3,
+        "output": "numpy",
+        "collate_fn": as_given,
+        "shuffle": True,
+    }
+    if "dataset" not in arguments:
+        arguments["dataset"] = Augmented()
+    if threads == 0:
+        arguments.pop("persistent_workers", None)
+    return ThreadLoader(threads=threads, **{**defaults, **sources[source], **arguments})
+
+
+def seeded_globally(seed: int) -> None:
+    """Seed what decides order and streams where there is nothing else."""
+    random.seed(seed)
+    legacy.seed(seed)
+    if HAS_TORCH:
+        import torch  # noqa: PLC0415  # optional
+
+        torch.manual_seed(seed)
+
+
+def random_states() -> list[Any]:
+    """Return the process's random state, all of it."""
+    kind, words, *rest = legacy.get_state()
+    told = [random.getstate(), kind, np.asarray(words).tolist(), rest]
+    if HAS_TORCH:
+        import torch  # noqa: PLC0415  # optional
+
+        told.append(torch.get_rng_state().tolist())
+    return told
+
+
+def told(loader: ThreadLoader[Any], epochs: int = 3) -> tuple[list[Any], list[Any]]:
+    """Return the batches of each epoch, and ``(epoch, batches delivered, state)`` all along."""
+    batches: list[Any] = []
+    states: list[Any] = []
+    with loader:
+        states.append((0, 0, as_json(loader.state_dict())))
+        for epoch in range(epochs):
+            batches.append([])
+            iterator = iter(loader)
+            states.append((epoch, 0, as_json(loader.state_dict())))
+            for batch in iterator:
+                batches[-1].append(batch)
+                states.append((epoch, len(batches[-1]), as_json(loader.state_dict())))
+            states.append((epoch + 1, 0, as_json(loader.state_dict())))
+    return batches, states
+
+
+def check_each_state(source: str, saving: int, resuming: int, arguments: dict[str, Any]) -> None:
+    """Resume from each state of two epochs, and compare that with what followed it."""
+    seeded_globally(1)
+    batches, states = told(make(source, saving, **arguments))
+    for epoch, delivered, state in states:
+        rest = [batches[epoch][delivered:], *batches[epoch + 1 :]] if epoch < 3 else []
+        if source == "process":  # which decides a whole epoch only while it is going on
+            rest = rest[: int(state["begun"])]
+        seeded_globally(2)
+        got = after(make(source, resuming, **arguments), state, len(rest))
+        assert got == rest, (epoch, delivered)
+
+
+@each_source
+@pytest.mark.parametrize("shuffle", [False, True, "keyed"])
+@pytest.mark.parametrize(("saving", "resuming"), [(0, 7), (1, 0), (2, 1), (7, 2)])
+def test_from_every_state_the_rest_and_all_later_epochs_are_the_same(
+    source: str, shuffle: Any, saving: int, resuming: int, spawn: Spawn
+) -> None:
+    arguments = {"shuffle": shuffle}
+    spawn(check_each_state, source, saving, resuming, arguments).result(PATIENCE)
+
+
+@each_source
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"batch_size": None},
+        {"drop_last": True},
+        {"drop_last": True, "shuffle": "keyed"},
+        {"batch_size": 10},
+        {"dataset": range(0), "shuffle": False},
+        {"prefetch": 1},
+        {"prefetch": 16},
+        {"prefetch": 16, "collate_fn": collated_at_random},
+        {"in_order": False, "dataset": range(3)},
+    ],
+)
+def test_whatever_the_arguments_the_rest_is_the_same(
+    source: str, arguments: dict[str, Any], spawn: Spawn
+) -> None:
+    spawn(check_each_state, source, 2, 3, arguments).result(PATIENCE)
+
+
+@each_source
+@pytest.mark.parametrize(("saving", "resuming"), [(1, 3), (3, 1)])
+def test_persistent_workers_go_on_as_they_would_have(
+    source: str, saving: int, resuming: int, spawn: Spawn
+) -> None:
+    arguments = {"persistent_workers": True}
+    spawn(check_each_state, source, saving, resuming, arguments).result(PATIENCE)
+
+
+def states_along(loader: ThreadLoader[Any], delivered: int) -> Any:
+    """Return a state after some batches, of a loader that is closed then."""
+    with loader:
+        iterator = iter(loader)
+        for _ in range(delivered):
+            next(iterator)
+        return as_json(loader.state_dict())
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("shuffle", [False, True, "keyed"])
+def test_a_resumed_epoch_draws_nothing_from_the_process(
+    shuffle: Any, threads: int, spawn: Spawn
+) -> None:
+    state = spawn(states_along, make("process", threads, shuffle=shuffle), 2).result(PATIENCE)
+    before = random_states()
+    spawn(after, make("process", threads, shuffle=shuffle), state, 1).result(PATIENCE)
+    assert random_states() == before
+
+
+@each_source
+@each_number_of_threads
+def test_asking_for_the_state_changes_nothing(source: str, threads: int, spawn: Spawn) -> None:
+    def epoch(*, asking: bool) -> list[Any]:
+        seeded_globally(3)
+        batches = []
+        with make(source, threads) as loader:
+            for batch in loader:
+                batches.append(batch)
+                assert not asking or loader.state_dict() == loader.state_dict()
+        return [batches, random_states()]
+
+    plain = spawn(lambda: epoch(asking=False)).result(PATIENCE)
+    assert spawn(lambda: epoch(asking=True)).result(PATIENCE) == plain
+
+
+@each_source
+@pytest.mark.parametrize("delivered", [0, 2, 4])
+@each_number_of_threads
+def test_what_is_loaded_is_what_is_saved_next(
+    source: str, delivered: int, threads: int, spawn: Spawn
+) -> None:
+    state = spawn(states_along, make(source, threads), delivered).result(PATIENCE)
+    with make(source, threads) as loader:
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        iterator = iter(loader)
+        assert loader.state_dict() == state
+        assert len(spawn(list, iterator).result(PATIENCE)) == 4 - delivered
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("shuffle", [False, True, "keyed"])
+def test_no_sample_is_read_again(shuffle: Any, threads: int, spawn: Spawn) -> None:
+    def make_with(data: Augmented) -> ThreadLoader[Any]:
+        return make(threads=threads, shuffle=shuffle, dataset=data, dataset_copy="shared")
+
+    delivered = [row[0] for batch in make(threads=0, shuffle=shuffle) for row in batch][:6]
+    state = spawn(states_along, make_with(Augmented()), 2).result(PATIENCE)
+    data = Augmented()
+    spawn(after, make_with(data), state, 1).result(PATIENCE)
+    assert sorted(delivered + data.asked) == list(range(10))
+
+
+@pytest.mark.parametrize("shuffle", [False, "keyed"])
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_far_into_a_long_epoch_nothing_is_counted_off(
+    shuffle: Any, batch_size: int | None, spawn: Spawn
+) -> None:
+    def first_two(state: Any) -> list[Any]:
+        with make(dataset=range(10**12), batch_size=batch_size, shuffle=shuffle) as loader:
+            loader.load_state_dict(state)
+            iterator = iter(loader)
+            return [next(iterator), next(iterator), loader.state_dict()["lanes"]]
+
+    loader = make(dataset=range(10**12), batch_size=batch_size, shuffle=shuffle)
+    state = spawn(states_along, loader, 1).result(PATIENCE)
+    state["lanes"] = [{"batches": 10**8}]
+    one, two, lanes = spawn(first_two, state).result(PATIENCE)
+    assert lanes == [{"batches": 10**8 + 2}]
+    state["lanes"] = [{"batches": 10**8 + 1}]
+    assert spawn(first_two, state).result(PATIENCE)[0] == two
+    if not shuffle:
+        assert np.min(one) == 10**8 * (batch_size or 1)
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_a_sampler_of_the_user_s_is_drawn_once_for_each_index(
+    batch_size: int | None, threads: int, spawn: Spawn
+) -> None:
+    def make_with(sampler: Counted) -> ThreadLoader[Any]:
+        return make(threads=threads, shuffle=None, sampler=sampler, batch_size=batch_size)
+
+    order = [3, 1, 4, 1, 5, 9, 2, 6]
+    expected = list(make_with(Counted(order)))
+    state = spawn(states_along, make_with(Counted(order)), 2).result(PATIENCE)
+    sampler = Counted(order)
+    assert spawn(after, make_with(sampler), state, 1).result(PATIENCE) == [expected[2:]]
+    assert sampler.drawn == len(order)
+
+
+def test_out_of_order_every_sample_comes_once_over_many_states(spawn: Spawn) -> None:
+    got: list[int] = []
+    state: Any = {}
+    arguments: dict[str, Any] = {"threads": 4, "in_order": False, "prefetch": 4, "batch_size": 1}
+    for held in ({0}, {0, 5}, {0, 7}, set()):  # what is late, and not delivered before
+        data = Held(12, held)
+        with make(dataset=data, dataset_copy="shared", shuffle=False, **arguments) as loader:
+            loader.load_state_dict(state)
+            iterator = iter(loader)
+            for _ in range(2 if held else 12 - len(got)):
+                got += spawn(next, iterator).result(PATIENCE)
+            state = as_json(loader.state_dict())
+            assert ("ahead" in state["lanes"][0]) is bool(held)
+            data.gate.set()
+    assert sorted(got) == list(range(12))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_batch_that_timed_out_is_not_delivered(threads: int, spawn: Spawn) -> None:
+    arguments: dict[str, Any] = {"threads": threads, "shuffle": False, "dataset_copy": "shared"}
+    data = Held(9, {4})
+    with make(dataset=data, timeout=0.05, **arguments) as loader:
+        iterator = iter(loader)
+        with pytest.raises(RuntimeError, match="timed out"):
+            spawn(list, iterator).result(PATIENCE)
+        state = as_json(loader.state_dict())
+        data.gate.set()
+    rest = spawn(after, make(dataset=Held(9, set()), **arguments), state, 1).result(PATIENCE)
+    # On a busy machine the first batch may have been late, too.
+    assert rest[0] in ([[3, 4, 5], [6, 7, 8]], [[0, 1, 2], [3, 4, 5], [6, 7, 8]])
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_batch_that_failed_counts_once_the_consumer_goes_on(
+    goes_on: bool, threads: int, spawn: Spawn
+) -> None:
+    def fail_and_save() -> Any:
+        with make(threads=threads, dataset=Failing(), shuffle=False) as loader:
+            iterator = iter(loader)
+            assert next(iterator) == [0, 1, 2]
+            with pytest.raises(LookupError):
+                next(iterator)
+            if goes_on:
+                assert next(iterator) == [6, 7, 8]
+            return as_json(loader.state_dict())
+
+    state = spawn(fail_and_save).result(PATIENCE)
+    whole = make(threads=threads, dataset=Failing(None), shuffle=False)
+    rest = [[9]] if goes_on else [[3, 4, 5], [6, 7, 8], [9]]
+    assert spawn(after, whole, state, 1).result(PATIENCE) == [rest]
+
+
+def test_ctrl_c_in_a_sample_loses_no_batch() -> None:
+    loader = make(threads=0, dataset=Failing(KeyboardInterrupt), shuffle=False)
+    iterator = iter(loader)
+    assert next(iterator) == [0, 1, 2]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    state = as_json(loader.state_dict())
+    whole = make(threads=0, dataset=Failing(None), shuffle=False)
+    assert after(whole, state, 1) == [[[3, 4, 5], [6, 7, 8], [9]]]

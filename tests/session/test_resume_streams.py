@@ -1,0 +1,561 @@
+"""A fresh loader that loads a state delivers the rest of the epoch: iterable datasets."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import warnings
+from itertools import islice
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+from support.resuming import as_json, state_after
+from support.streams import Hiccups, Rows, lists, make, outcomes
+
+from threadloader import StateError, get_worker_info, sample_rng
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from threadloader import ThreadLoader
+
+    Spawn = Callable[..., Future[Any]]
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+each_number_of_threads = pytest.mark.parametrize("threads", [0, 1])
+each_number_of_steps = pytest.mark.parametrize("steps", [1, 3, 0])
+
+
+class Counter:
+    """Rows from 0, and the number of the pass; its state is one dict, which goes on changing."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.read: list[int] = []
+        self.state: dict[str, Any] = {"at": 0, "passes": [0]}
+
+    def state_dict(self) -> Any:
+        return self.state
+
+    def load_state_dict(self, state: Any) -> None:
+        assert self.state is not state
+        self.state = state
+
+    def step(self) -> int:
+        row: int = self.state["at"]
+        if row == self.size:
+            raise StopIteration
+        self.state["at"] += 1
+        self.read.append(row)
+        return row + 100 * int(self.state["passes"][0])
+
+    def rewind(self) -> None:
+        self.state["at"] = 0
+        self.state["passes"][0] += 1
+
+
+class OnDataset(Counter):
+    """An iterable whose own state tells where it is; at its end it goes back to its beginning."""
+
+    def __iter__(self) -> Iterator[int]:
+        while self.state["at"] < self.size:
+            yield self.step()
+        self.rewind()
+
+
+class Itself(Counter):
+    """An iterable that is its own iterator; to iterate over it goes back to its beginning."""
+
+    def __iter__(self) -> Itself:
+        self.rewind()
+        return self
+
+    def __next__(self) -> int:
+        return self.step()
+
+
+class OnIterator:
+    """An iterable whose iterators have a state; they stay at their end."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.read: list[int] = []
+
+    def __iter__(self) -> Itself:
+        iterator = iter(Itself(self.size))
+        iterator.read = self.read
+        return iterator
+
+
+class Remade(Counter):
+    """Its own iterator, which has no place and no state before ``__iter__`` makes one."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        del self.state
+
+    def __iter__(self) -> Remade:
+        self.state = {"at": 0, "passes": [0]}
+        return self
+
+    def __next__(self) -> int:
+        return self.step()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state.update(state)
+
+
+class Wraps:
+    """Its own iterator, which gives the items of an iterator that ``__iter__`` makes."""
+
+    def __init__(self, size: int) -> None:
+        self.inner = OnIterator(size)
+
+    def __iter__(self) -> Wraps:
+        self.iterator = iter(self.inner)
+        return self
+
+    def __next__(self) -> int:
+        return 2 * next(self.iterator)
+
+    def state_dict(self) -> Any:
+        return {"inner": self.iterator.state_dict()}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.iterator.load_state_dict(state["inner"])
+
+
+class Waits(Remade):
+    """Its own iterator, whose ``__iter__`` goes to the place that was loaded, like litdata's."""
+
+    waiting: Any = None
+
+    def __iter__(self) -> Waits:
+        self.state = self.waiting or {"at": 0, "passes": [0]}
+        self.waiting = None
+        return self
+
+    def load_state_dict(self, state: Any) -> None:
+        self.waiting = state
+
+
+class GoesBoth(Remade):
+    """Its own iterator, which goes to a place that is loaded at once, and in ``__iter__``, too."""
+
+    waiting: Any = None
+
+    def __iter__(self) -> GoesBoth:
+        self.state = self.waiting or {"at": 0, "passes": [0]}
+        self.waiting = None
+        return self
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state, self.waiting = state, dict(state)
+
+
+class Stays(Itself):
+    """Its own iterator, which has one pass: it stays at its end."""
+
+    def __iter__(self) -> Stays:
+        return self
+
+
+class CountsPasses:
+    """Its state is the pass, which ``__iter__`` counts; the place is its iterator's."""
+
+    passes = 0
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Itself:
+        iterator = Itself(self.size)
+        iterator.state["passes"][0] = self.passes
+        self.passes += 1
+        return iter(iterator)
+
+    def state_dict(self) -> Any:
+        return {"passes": self.passes - 1}  # of the pass that was begun
+
+    def load_state_dict(self, state: Any) -> None:
+        self.passes = state["passes"]
+
+
+class Prepares:
+    """Begins a pass to tell its state, and has the next ``__iter__`` return it.
+
+    So does torchdata's ``nodes.Loader``.
+    """
+
+    prepared = False
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.counter: Any = None
+        self.waiting: Any = None
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.prepared:
+            self.counter = Itself(self.size)
+            iter(self.counter)
+            if self.waiting is not None:
+                self.counter.load_state_dict(self.waiting)
+            if self.counter.state["at"] == self.size:
+                self.counter.state["at"] = 0
+            self.waiting = None
+        self.prepared = False
+        return (row for row in _steps(self.counter))
+
+    def state_dict(self) -> Any:
+        if self.counter is None:
+            iter(self)
+            self.prepared = True
+        return self.counter.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.waiting = state
+
+
+def _steps(counter: Counter) -> Iterator[int]:
+    while counter.state["at"] < counter.size:
+        yield counter.step()
+
+
+class NeedsArguments(Rows):
+    """Its methods are for a loader of its own, like those of litdata's ``StreamingDataset``."""
+
+    def state_dict(self, yielded: int) -> Any:
+        return {"yielded": yielded}
+
+    def load_state_dict(self, state: Any) -> None:
+        raise AssertionError(state)
+
+
+each_other_kind = pytest.mark.parametrize(
+    "kind",
+    [Remade, Wraps, Waits, GoesBoth, Stays, CountsPasses, Prepares, NeedsArguments],
+)
+each_kind = pytest.mark.parametrize("kind", [OnDataset, OnIterator, Itself])
+
+
+def states_of(loader: ThreadLoader[Any], epochs: int = 2) -> tuple[list[Any], list[Any]]:
+    """Return the batches of each epoch, and ``(epoch, batches delivered, state)`` all along."""
+    batches: list[Any] = []
+    states: list[Any] = []
+    with loader:
+        for epoch in range(epochs):
+            batches.append([])
+            iterator = iter(loader)
+            states.append((epoch, 0, as_json(loader.state_dict())))
+            for batch in iterator:
+                batches[-1].append(np.asarray(batch).tolist())
+                states.append((epoch, len(batches[-1]), as_json(loader.state_dict())))
+            states.append((epoch + 1, 0, as_json(loader.state_dict())))
+    return batches, states
+
+
+def after(loader: ThreadLoader[Any], state: Any, epochs: int = 1) -> list[Any]:
+    """Return the batches of each epoch that follows a state."""
+    with loader:
+        loader.load_state_dict(state)
+        return [lists(loader) for _ in range(epochs)]
+
+
+def check_each_state(made: Callable[[], ThreadLoader[Any]]) -> None:
+    """Resume from each state of three epochs, and compare that with what followed it."""
+    batches, states = states_of(made(), 3)
+    wrong = []
+    for epoch, delivered, state in states[:-1]:
+        rest = [batches[epoch][delivered:], *batches[epoch + 1 :]]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*is read again")
+            if after(made(), state, len(rest)) != rest:
+                wrong.append((epoch, delivered))
+    assert not wrong
+
+
+@each_kind
+@each_number_of_steps
+@each_number_of_threads
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"batch_size": None}, {"batch_size": 4}, {"drop_last": True}, {"prefetch": 1}],
+    ids=str,
+)
+def test_from_every_state_the_rest_and_all_later_epochs_are_the_same(
+    kind: Any, steps: int | None, threads: int, arguments: dict[str, Any], spawn: Spawn
+) -> None:
+    arguments = {"prefetch": 16, "threads": threads, "snapshot_every_n_steps": steps} | arguments
+
+    def made() -> ThreadLoader[Any]:
+        return make(kind(8), **arguments)
+
+    spawn(check_each_state, made).result(PATIENCE)
+
+
+@pytest.mark.filterwarnings("ignore:nothing was left to load")  # of one that stays at its end
+@each_other_kind
+@each_number_of_steps
+@each_number_of_threads
+@pytest.mark.parametrize("arguments", [{}, {"persistent_workers": True}, {"transform": int}])
+def test_whenever_its_state_is_there_and_is_taken_over_it_goes_on(
+    kind: Any, steps: int, threads: int, arguments: dict[str, Any], spawn: Spawn
+) -> None:
+    arguments = {"prefetch": 16, "threads": threads, "snapshot_every_n_steps": steps} | arguments
+    if not threads:
+        arguments.pop("persistent_workers", None)
+
+    def made() -> ThreadLoader[Any]:
+        return make(kind(8), **arguments)
+
+    spawn(check_each_state, made).result(PATIENCE)
+
+
+@each_number_of_threads
+def test_a_state_that_can_t_be_told_raises_after_the_first_batch(
+    threads: int, spawn: Spawn
+) -> None:
+    class Fails(Remade):
+        def state_dict(self) -> Any:
+            raise LookupError("no state")
+
+    with make(Fails(8), threads=threads) as loader:
+        iterator = iter(loader)
+        with pytest.raises(LookupError, match="no state"):
+            spawn(next, iterator).result(PATIENCE)
+
+
+@each_number_of_threads
+def test_an_iterable_without_a_state_is_read_again_up_to_there(threads: int, spawn: Spawn) -> None:
+    def made() -> ThreadLoader[Any]:
+        return make(Rows(11), threads=threads, seed=3)
+
+    spawn(check_each_state, made).result(PATIENCE)
+    state = spawn(state_after, made(), 2).result(PATIENCE)
+    with made() as loader:
+        loader.load_state_dict(state)
+        with pytest.warns(UserWarning, match=r"is read again, to be left out \(batches: 2\)"):
+            iterator = iter(loader)
+        assert spawn(lists, iterator).result(PATIENCE) == [[6, 7, 8], [9, 10]]
+
+
+@each_kind
+@pytest.mark.parametrize("delivered", [0, 1, 2])
+@each_number_of_threads
+def test_with_a_state_no_row_is_read_again(
+    kind: Any, delivered: int, threads: int, spawn: Spawn
+) -> None:
+    state = spawn(state_after, make(kind(11), threads=threads), delivered).result(PATIENCE)
+    data = kind(11)
+    spawn(after, make(data, threads=threads), state).result(PATIENCE)
+    rest = list(range(11))[3 * delivered :]
+    # One row more may tell whether the next pass is going to be whole.
+    assert data.read in (rest, [*rest, 0])
+
+
+@each_kind
+def test_a_state_is_that_of_the_batch_delivered_not_of_those_read_ahead(
+    kind: Any, spawn: Spawn
+) -> None:
+    data = kind(11)
+    with make(data, threads=1, prefetch=16) as loader:
+        iterator = iter(loader)
+        spawn(next, iterator).result(PATIENCE)
+        told = loader.state_dict()
+        mark = told["lanes"][0]["mark"]
+        assert (mark["batches"], mark["samples"]) == (1, 3)
+        (own,) = mark["states"].values()
+        before = as_json(own)
+        assert before["at"] == 3
+        assert len(spawn(list, iterator).result(PATIENCE)) == 3
+    assert own == before
+    assert len(data.read) == 11
+
+
+@pytest.mark.parametrize(("steps", "marks"), [(1, [1, 2, 3, 4]), (3, [1, 1, 3, 4]), (0, [0] * 3)])
+@each_number_of_threads
+def test_a_state_of_the_dataset_is_asked_for_every_so_many_batches(
+    steps: int, marks: list[int], threads: int, spawn: Spawn
+) -> None:
+    loader = make(OnDataset(11), threads=threads, snapshot_every_n_steps=steps)
+    _, states = spawn(states_of, loader, 1).result(PATIENCE)
+    lanes = [state["lanes"][0] for _, delivered, state in states if delivered]
+    told = [lane.get("mark", {"batches": 0})["batches"] for lane in lanes]
+    assert told[: len(marks)] == marks
+
+
+def transformed(row: int) -> list[float]:
+    return [row, random.random(), float(sample_rng().random())]
+
+
+@pytest.mark.parametrize("kind", [OnDataset, OnIterator, Rows, Remade])
+@pytest.mark.parametrize(("saving", "resuming"), [(0, 7), (2, 0), (7, 1), (3, 2)])
+def test_a_transform_draws_what_it_would_have(
+    kind: Any, saving: int, resuming: int, spawn: Spawn
+) -> None:
+    def made(threads: int) -> ThreadLoader[Any]:
+        arguments: dict[str, Any] = {"seed": 5, "prefetch": 16, "collate_fn": list}
+        return make(kind(11), threads=threads, transform=transformed, **arguments)
+
+    batches, states = spawn(states_of, made(saving)).result(PATIENCE)
+    for epoch, delivered, state in states[:-1]:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*is read again")
+            got = spawn(after, made(resuming), state).result(PATIENCE)
+        assert got == [batches[epoch][delivered:]]
+
+
+@each_number_of_threads
+def test_what_is_read_again_draws_what_it_drew(threads: int, spawn: Spawn) -> None:
+    class Drawing:
+        def __iter__(self) -> Iterator[float]:
+            return (random.random() for _ in range(11))
+
+    def made() -> ThreadLoader[Any]:
+        return make(Drawing(), threads=threads, seed=5)
+
+    spawn(check_each_state, made).result(PATIENCE)
+
+
+def test_out_of_order_every_row_comes_once_over_many_states(spawn: Spawn) -> None:
+    got: list[int] = []
+    state: Any = {}
+    for late in ({0}, {0, 5}, {0, 7}, set()):  # and not delivered before
+        gate = Event()
+
+        def wait(row: int, late: set[int] = late, gate: Event = gate) -> int:
+            assert row not in late or gate.wait(PATIENCE)
+            return row
+
+        arguments: dict[str, Any] = {"threads": 5, "in_order": False, "prefetch": 4}
+        with make(OnDataset(12), 1, transform=wait, dataset_copy="shared", **arguments) as loader:
+            loader.load_state_dict(state)
+            iterator = iter(loader)
+            for _ in range(2 if late else 12 - len(got)):
+                got += spawn(next, iterator).result(PATIENCE).tolist()
+            state = as_json(loader.state_dict())
+            assert ("ahead" in state["lanes"][0]) is bool(late)
+            gate.set()
+    assert sorted(got) == list(range(12))
+
+
+@each_number_of_threads
+def test_an_iterable_that_became_shorter_is_refused(threads: int, spawn: Spawn) -> None:
+    state = spawn(state_after, make(Rows(11), threads=threads), 3).result(PATIENCE)
+    with make(Rows(4), threads=threads) as loader:
+        loader.load_state_dict(state)
+        with pytest.warns(UserWarning, match=r"batches: 3\)"):
+            iterator = iter(loader)
+        with pytest.raises(StateError, match="ended after 2 batches, but 3 were delivered"):
+            spawn(next, iterator).result(PATIENCE)
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("delivered", [1, 2, 3])
+def test_a_batch_that_could_not_be_read_counts_once_the_consumer_goes_on(
+    delivered: int, threads: int, spawn: Spawn
+) -> None:
+    def made() -> ThreadLoader[Any]:
+        return make(Hiccups(10, {4}), threads=threads, dataset_copy="shared")
+
+    def save() -> Any:
+        with made() as loader:
+            iterator = iter(loader)
+            for _ in range(delivered):
+                try:
+                    next(iterator)
+                except LookupError:
+                    continue
+            return as_json(loader.state_dict())
+
+    expected = [str(told) for told in spawn(outcomes, made()).result(PATIENCE)]
+    state = spawn(save).result(PATIENCE)
+    loader = made()
+    loader.load_state_dict(state)
+    counted = 1 if delivered == 2 else delivered
+    with pytest.warns(UserWarning, match=rf"batches: {counted}\)"):
+        rest = outcomes(loader)
+    assert [str(told) for told in rest] == expected[counted:]
+
+
+@pytest.mark.parametrize("role", ["dataset", "iterator"])
+def test_a_state_of_what_has_none_any_more_is_refused(role: str, spawn: Spawn) -> None:
+    kind, other = {"dataset": (OnDataset, OnIterator), "iterator": (OnIterator, OnDataset)}[role]
+    state = spawn(state_after, make(kind(11), threads=1), 1).result(PATIENCE)
+    state["loader"]["dataset"] = other.__name__
+    with make(other(11), threads=1) as loader, pytest.raises(StateError, match="no state_dict"):
+        spawn(after, loader, state).result(PATIENCE)
+
+
+if HAS_TORCH:
+    from torch.utils.data import IterableDataset
+
+    class Shard(IterableDataset[int]):
+        """Every so many-th row is a worker's, from a state of its own; else without one."""
+
+        def __init__(self, size: int = 22) -> None:
+            self.size = size
+
+        def __iter__(self) -> Iterator[int]:
+            info = get_worker_info()
+            number, workers = (0, 1) if info is None else (info.id, info.num_workers)
+            return islice(self.rows(), number, None, workers)
+
+        def rows(self) -> Iterator[int]:
+            return iter(range(self.size))
+
+    class StatefulShard(Shard):
+        """Each replica counts what it gave."""
+
+        at = 0
+
+        def __iter__(self) -> Iterator[int]:
+            for row in islice(super().__iter__(), self.at, None):
+                self.at += 1
+                yield row
+            self.at = 0
+
+        def state_dict(self) -> dict[str, int]:
+            return {"at": self.at}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.at = state["at"]
+
+    @pytest.mark.parametrize("kind", [Shard, StatefulShard])
+    @each_number_of_steps
+    @pytest.mark.parametrize("threads", [0, 2, 3])
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_replicas_go_on_in_their_turns(
+        kind: Any, steps: int | None, threads: int, persistent: bool, spawn: Spawn
+    ) -> None:
+        arguments = {"prefetch": 16, "persistent_workers": persistent and threads > 0}
+
+        def made() -> ThreadLoader[Any]:
+            return make(kind(), threads=threads, snapshot_every_n_steps=steps, **arguments)
+
+        spawn(check_each_state, made).result(PATIENCE)
+
+    def test_another_number_of_replicas_is_refused(spawn: Spawn) -> None:
+        state = spawn(state_after, make(Shard(), threads=2), 3).result(PATIENCE)
+        with make(Shard(), threads=3) as loader:
+            loader.load_state_dict(state)
+            with pytest.raises(StateError, match=r"2 replicas .*there are 3 now"):
+                iter(loader)
+
+    @pytest.mark.parametrize("delivered", range(9))
+    def test_replicas_out_of_order_give_each_row_once(delivered: int, spawn: Spawn) -> None:
+        def made() -> ThreadLoader[Any]:
+            return make(StatefulShard(), threads=3, in_order=False)
+
+        def first() -> Any:
+            with made() as loader:
+                rows = [row for batch in islice(loader, delivered) for row in batch.tolist()]
+                return rows, as_json(loader.state_dict())
+
+        rows, state = spawn(first).result(PATIENCE)
+        (rest,) = spawn(after, made(), state).result(PATIENCE)
+        assert sorted(rows + [row for batch in rest for row in batch]) == list(range(22))

@@ -1,0 +1,159 @@
+"""What is set between two epochs is checked there and then, and counts from the next one."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+from support.streams import lists, make
+
+from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+WRONG = {
+    "prefetch": [0, -1, 1.5, "2", True, [2]],
+    "device_prefetch": [0, -3, None, 2.0, False],
+    "max_skipped": [-1, 0.5, "3", True],
+    "snapshot_every_n_steps": [-1, 1.5, "1", True],
+    "output": ["jax", 3, b"numpy", ["numpy"]],
+    "dataset_copy": ["copy", None, 1, ("auto",)],
+    "on_error": ["ignore", None, True, ("skip",)],
+    "seed": [-1, 1.5, "7", 1 << 64],
+    "transform": [3, "f"],
+}
+RIGHT = {
+    "prefetch": [1, 20, None],
+    "device_prefetch": [1, 9],
+    "max_skipped": [0, 5, None],
+    "snapshot_every_n_steps": [0, 3, None],
+    "output": ["numpy"],
+    "dataset_copy": ["auto", "shared", "deep", list],
+    "on_error": ["raise", "skip", lambda *_: "skip"],
+    "seed": [0, 7, (1 << 64) - 1, None],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
+)
+def test_a_wrong_value_is_refused_where_it_is_assigned(name: str, value: Any) -> None:
+    loader = make([1, 2, 3])
+    before = getattr(loader, name)
+    with pytest.raises((TypeError, ValueError), match=name):
+        setattr(loader, name, value)
+    assert getattr(loader, name) is before
+    assert lists(loader) == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
+)
+def test_the_constructor_refuses_the_same(name: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=name):
+        make(iter([1]) if name == "transform" else [1, 2, 3], **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in RIGHT.items() for value in values]
+)
+def test_a_right_value_is_kept(name: str, value: Any) -> None:
+    loader = make([1, 2, 3])
+    setattr(loader, name, value)
+    assert getattr(loader, name) == value
+    assert lists(loader) == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("name", ["prefetch", "device_prefetch", "max_skipped"])
+def test_numbers_of_numpys_become_plain_ones(name: str) -> None:
+    loader = make([1, 2, 3])
+    setattr(loader, name, np.int64(3))
+    assert type(getattr(loader, name)) is int
+
+
+def test_an_attribute_of_the_users_own_is_left_alone() -> None:
+    loader = make([1, 2, 3])
+    loader.purpose = "training"
+    assert loader.purpose == "training"
+
+
+def test_no_output_is_the_default_one() -> None:
+    loader = make([1, 2, 3])
+    default = ThreadLoader([1], threads=0).output
+    loader.output = None  # type: ignore[assignment]
+    assert loader.output == default
+
+
+class Noting:
+    """Notes what it was copied for, and how often."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        if index == 4:
+            raise LookupError(index)
+        return index
+
+
+def test_a_setting_counts_from_the_next_epoch_and_not_before(spawn: Spawn) -> None:
+    def run(loader: ThreadLoader[Any]) -> None:
+        iterator = iter(loader)
+        assert next(iterator).tolist() == [0, 1, 2]
+        loader.on_error, loader.max_skipped = "skip", 1
+        with pytest.raises(LookupError):
+            next(iterator)
+        iterator = iter(loader)
+        loader.max_skipped, loader.on_error = 0, "raise"
+        assert next(iterator).tolist() == [0, 1, 2]
+        assert next(iterator).tolist() == [3, 5]
+        with pytest.warns(UserWarning, match="left out"):
+            list(iterator)
+
+    with make(Noting(), threads=0) as loader:
+        spawn(run, loader).result(PATIENCE)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_window_follows_prefetch(persistent: bool, spawn: Spawn) -> None:
+    with make(range(30), threads=2, persistent_workers=persistent) as loader:
+        for prefetch in (1, 7, 2):
+            loader.prefetch = prefetch
+            assert len(spawn(lists, loader).result(PATIENCE)) == 10
+            assert loader.statistics().window == prefetch
+
+
+def test_dataset_copy_counts_from_the_next_epoch(spawn: Spawn) -> None:
+    with make(range(3), threads=1) as loader:
+        assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2]]
+        loader.dataset_copy = lambda dataset: [10 * row for row in dataset]
+        assert spawn(lists, loader).result(PATIENCE) == [[0, 10, 20]]
+        loader.dataset_copy = "auto"
+        assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2]]
+
+
+def test_a_seed_counts_from_the_next_epoch(spawn: Spawn) -> None:
+    def first(seed: int) -> Any:
+        with make(range(30), shuffle=True, seed=seed) as loader:
+            return spawn(lists, loader).result(PATIENCE)
+
+    with make(range(30), shuffle=True, seed=1) as loader:
+        assert spawn(lists, loader).result(PATIENCE) == first(1)
+        loader.seed = 2
+        assert spawn(lists, loader).result(PATIENCE) != first(1)
+
+
+def test_copies_of_a_loader_keep_its_settings_and_check_theirs() -> None:
+    loader = make([1, 2, 3])
+    loader.max_skipped = 7
+    twin = copy.copy(loader)
+    assert twin.max_skipped == 7
+    with pytest.raises(ValueError, match="max_skipped"):
+        twin.max_skipped = -1

@@ -1,0 +1,318 @@
+"""A state is small, JSON-able and independent; that of another loader is refused."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+from support.resuming import state_after
+
+from threadloader import ClosedError, StateError, ThreadLoader, ThreadLoaderError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 2, 7])
+
+
+class NormalizedAugmentedImageFolderDataset(list[int]):
+    """A class with a name of normal length."""
+
+
+class DistributedLengthBalancedSampler:
+    """Yields indices; so does a sampler of torch's."""
+
+    def __init__(self, order: list[int]) -> None:
+        self.order = order
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+class Lengthless(DistributedLengthBalancedSampler):
+    """Has no length, so that only drawing tells."""
+
+    __len__ = None  # type: ignore[assignment]
+
+
+def make(dataset: Any = None, threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
+    defaults: dict[str, Any] = {"batch_size": 3, "output": "numpy", "collate_fn": list, "seed": 7}
+    dataset = range(10) if dataset is None else dataset
+    return ThreadLoader(dataset, threads=threads, **(defaults | arguments))
+
+
+def shuffled(threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
+    return make(threads=threads, shuffle=True, **arguments)
+
+
+def after(loader: ThreadLoader[Any], state: Any, epochs: int = 1) -> Any:
+    with loader:
+        loader.load_state_dict(state)
+        told = [list(loader) for _ in range(epochs)]
+        return told[0] if epochs == 1 else told
+
+
+def epochs(loader: ThreadLoader[Any], number: int) -> list[Any]:
+    with loader:
+        return [list(loader) for _ in range(number)]
+
+
+def far(loader: ThreadLoader[Any]) -> Any:
+    """Return a state after very many batches of a late epoch."""
+    state = state_after(loader, 1)
+    state["epoch"], state["lanes"][0]["batches"] = 10**6, 10**8
+    return state
+
+
+@pytest.mark.parametrize("seed", [None, (1 << 64) - 1])
+@pytest.mark.parametrize("shuffle", [False, True, "keyed"])
+def test_a_state_is_small_far_into_a_long_training(shuffle: Any, seed: int | None) -> None:
+    # A length that torch makes no permutation of before it is far.
+    data: Any = range(10**9)
+    if shuffle is True:
+        data = NormalizedAugmentedImageFolderDataset(range(10))
+    state = far(make(data, 0, shuffle=shuffle, seed=seed))
+    state["loader"]["dataset"] = NormalizedAugmentedImageFolderDataset.__name__
+    state["loader"]["samples"] = 10**9
+    assert len(json.dumps(state)) < 500
+
+
+def test_a_state_with_a_sampler_of_the_user_s_is_small() -> None:
+    data = NormalizedAugmentedImageFolderDataset(range(10))
+    sampler = DistributedLengthBalancedSampler(list(range(9)))
+    state = far(make(data, 0, sampler=sampler, seed=None))
+    state["loader"] |= {"samples": 10**9}
+    state["lanes"][0] |= {"batches": 10**8, "of": 333333334, "check": [10**8, (1 << 32) - 1]}
+    assert len(json.dumps(state)) < 500
+
+
+@pytest.mark.parametrize("bits", [np.random.PCG64, np.random.MT19937, np.random.SFC64])
+def test_a_numpy_generator_of_any_kind_goes_through_json(bits: Any, spawn: Spawn) -> None:
+    def made() -> ThreadLoader[Any]:
+        return shuffled(seed=None, generator=np.random.Generator(bits(3)))
+
+    expected = spawn(epochs, made(), 2).result(PATIENCE)
+    state = spawn(state_after, made(), 2).result(PATIENCE)
+    got = spawn(after, made(), state, 2).result(PATIENCE)
+    assert got == [expected[0][2:], expected[1]]
+
+
+def test_a_numpy_generator_of_another_kind_is_refused() -> None:
+    state = state_after(shuffled(seed=None, generator=np.random.default_rng(3)), 1)
+    other = shuffled(seed=None, generator=np.random.Generator(np.random.MT19937(3)))
+    with pytest.raises(StateError, match=r"another kind of generator.*MT19937"), other:
+        after(other, state)
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="no torch")
+def test_a_generator_of_torch_s_goes_on_and_numpy_s_does_not_for_it(spawn: Spawn) -> None:
+    import torch  # noqa: PLC0415  # optional
+
+    def made() -> ThreadLoader[Any]:
+        return shuffled(seed=None, generator=torch.Generator().manual_seed(3))
+
+    expected = spawn(epochs, made(), 2).result(PATIENCE)
+    state = spawn(state_after, made(), 2).result(PATIENCE)
+    assert len(json.dumps(state)) < 5000
+    got = spawn(after, made(), state, 2).result(PATIENCE)
+    assert got == [expected[0][2:], expected[1]]
+    with pytest.raises(StateError, match=r"generator was 'torch\.Generator'"):
+        shuffled(seed=None, generator=np.random.default_rng(3)).load_state_dict(state)
+
+
+@each_number_of_threads
+def test_two_states_are_equal_and_independent(threads: int, spawn: Spawn) -> None:
+    with shuffled(threads) as loader:
+        iterator = iter(loader)
+        spawn(next, iterator).result(PATIENCE)
+        one, two = loader.state_dict(), loader.state_dict()
+        assert one == two
+        one["lanes"].clear()
+        one["loader"]["samples"] = one["epoch"] = one["draws"] = None
+        assert loader.state_dict() == two
+        loader.load_state_dict(two)
+        two["lanes"][0]["batches"] = 3  # of no effect any more
+        loader.state_dict()["lanes"].clear()
+        assert len(spawn(list, loader).result(PATIENCE)) == 3
+
+
+OTHERS: list[tuple[str, Any]] = [
+    ("dataset was 'range' and is 'list'", lambda: make(list(range(10)))),
+    ("samples was 10 and is 11", lambda: make(range(11))),
+    ("batch_size was 3 and is 2", lambda: make(batch_size=2)),
+    ("batch_size was 3 and is None", lambda: make(batch_size=None)),
+    ("drop_last was False and is True", lambda: make(drop_last=True)),
+    ("seed was 7 and is 8", lambda: make(seed=8)),
+    ("seed was 7 and is None", lambda: make(seed=None)),
+    ("sampler was '.*SequentialSampler' and is '.*RandomSampler'", lambda: make(shuffle=True)),
+    ("is 'threadloader.KeyedSampler'", lambda: make(shuffle="keyed")),
+    ("sampler was .* and is 'list'", lambda: make(sampler=[1, 2])),
+    ("batches was 4 and is 3", lambda: make(drop_last=True)),
+    ("batch_sampler was '.*BatchSampler'", lambda: make(batch_size=1, batch_sampler=[[0]])),
+    ("dataset was 'range' and is 'generator'", lambda: make((i for i in range(10)), 1)),
+    (
+        "generator was None and is 'numpy.Generator'",
+        lambda: make(seed=None, generator=np.random.default_rng(0)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("named", "other"), OTHERS, ids=[named for named, _ in OTHERS])
+def test_the_state_of_another_loader_is_refused_and_the_difference_named(
+    named: str, other: Callable[[], ThreadLoader[Any]]
+) -> None:
+    state = state_after(make(), 1)
+    with pytest.raises(StateError, match=named) as caught:
+        other().load_state_dict(state)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, ThreadLoaderError)
+
+
+def without(state: Any, *names: str) -> Any:
+    return {name: value for name, value in state.items() if name not in names}
+
+
+FOREIGN: list[tuple[str, Any]] = [
+    ("no state of a ThreadLoader", lambda _: {"_num_yielded": 3, "_snapshot": {}}),
+    ("no state of a ThreadLoader", lambda state: [state]),
+    ("no state of a ThreadLoader", json.dumps),
+    ("no state of a ThreadLoader", lambda _: 5),
+    ("no state of a ThreadLoader", lambda state: state | {"threadloader": "1"}),
+    ("no state of a ThreadLoader", lambda state: state | {"threadloader": True}),
+    ("no state of a ThreadLoader", lambda state: without(state, "threadloader")),
+    ("version 3, saved by a newer threadloader", lambda state: state | {"threadloader": 3}),
+    ("incomplete or changed: see its epoch", lambda state: without(state, "epoch")),
+    (
+        "incomplete or changed: see its loader, lanes",
+        lambda state: without(state, "lanes", "loader"),
+    ),
+    ("incomplete or changed: see its begun, draws", lambda state: without(state, "draws", "begun")),
+    (".", lambda state: state | {"loader": None}),
+    (".", lambda state: state | {"lanes": None}),
+    (".", lambda state: state | {"lanes": [{}]}),
+]
+
+
+@pytest.mark.parametrize("number", range(len(FOREIGN)))
+def test_what_is_no_state_is_refused_and_the_loader_goes_on(number: int, spawn: Spawn) -> None:
+    named, spoil = FOREIGN[number]
+    expected = list(make(threads=0))
+    state = state_after(make(), 1)
+    with make() as loader:
+        iterator = iter(loader)
+        got = [spawn(next, iterator).result(PATIENCE)]
+        before = loader.state_dict()
+        with pytest.raises(StateError, match=named) as caught:
+            loader.load_state_dict(spoil(state))
+        assert str(caught.value)
+        assert loader.state_dict() == before
+        assert got + spawn(list, iterator).result(PATIENCE) == expected
+
+
+@pytest.mark.parametrize("nothing", [None, 0, [], ""])
+def test_nothing_but_an_empty_mapping_is_no_state(nothing: Any) -> None:
+    with pytest.raises(StateError, match="no state of a ThreadLoader"):
+        make().load_state_dict(nothing)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_after_a_refusal_by_iter_another_state_can_be_loaded(
+    persistent: bool, spawn: Spawn
+) -> None:
+    arguments = {"persistent_workers": persistent}
+    good = spawn(state_after, make(sampler=Lengthless(list(range(9))), **arguments), 1)
+    bad = good.result(PATIENCE) | {"lanes": [{"batches": 7}]}
+    with make(sampler=Lengthless(list(range(9))), **arguments) as loader:
+        loader.load_state_dict(bad)
+        iterator = iter(loader)
+        for _ in range(2):
+            with pytest.raises(StateError):
+                next(iterator)
+        loader.load_state_dict(good.result())
+        assert spawn(list, loader).result(PATIENCE) == [[3, 4, 5], [6, 7, 8]]
+        loader.load_state_dict({})
+        assert len(spawn(list, loader).result(PATIENCE)) == 3
+
+
+@pytest.mark.parametrize("steps", [-1, 1.0, "2", True, [1]])
+def test_a_wrong_number_of_steps_is_named(steps: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="snapshot_every_n_steps"):
+        make(snapshot_every_n_steps=steps)
+
+
+def pickled(loader: Any) -> Any:
+    return pickle.loads(pickle.dumps(loader))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_a_copy_goes_on_from_the_state_that_was_loaded(
+    copied: Callable[[Any], Any], spawn: Spawn
+) -> None:
+    batches = spawn(epochs, shuffled(), 2).result(PATIENCE)
+    loader = shuffled()
+    loader.load_state_dict(spawn(state_after, shuffled(), 2).result(PATIENCE))
+    for one in (copied(loader), loader):
+        assert spawn(epochs, one, 2).result(PATIENCE) == [batches[0][2:], batches[1]]
+
+
+@each_number_of_threads
+def test_after_close_the_state_is_that_of_the_last_iterator(threads: int, spawn: Spawn) -> None:
+    with shuffled(threads) as loader:
+        iterator = iter(loader)
+        spawn(next, iterator).result(PATIENCE)
+        before = loader.state_dict()
+    loader.close()
+    assert loader.state_dict() == before
+    assert len(spawn(after, shuffled(threads), before).result(PATIENCE)) == 3
+
+
+@each_number_of_threads
+def test_breaking_off_and_beginning_again_is_the_next_epoch(threads: int, spawn: Spawn) -> None:
+    def leave() -> Any:
+        with shuffled(threads) as loader:
+            for _ in loader:
+                break
+            iter(loader)
+            return loader.state_dict()
+
+    state = spawn(leave).result(PATIENCE)
+    assert (state["epoch"], state["lanes"]) == (1, [{"batches": 0}])
+    expected = spawn(epochs, shuffled(threads), 3).result(PATIENCE)
+    assert spawn(after, shuffled(threads), state, 2).result(PATIENCE) == expected[1:]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_an_iterator_that_is_alive_ends_when_a_state_is_loaded(
+    threads: int, persistent: bool, spawn: Spawn
+) -> None:
+    arguments = {"persistent_workers": persistent and threads > 0, "prefetch": 1}
+    expected = list(shuffled(0))
+    state = spawn(state_after, shuffled(threads, **arguments), 3).result(PATIENCE)
+    with shuffled(threads, **arguments) as loader:
+        old = iter(loader)
+        assert spawn(next, old).result(PATIENCE) == expected[0]
+        loader.load_state_dict(state)
+        with pytest.raises(ClosedError):
+            spawn(next, old).result(PATIENCE)
+        assert loader.state_dict() == state
+        assert spawn(list, loader).result(PATIENCE) == expected[3:]
+
+
+def test_an_empty_state_is_no_state(spawn: Spawn) -> None:
+    loader = shuffled()
+    loader.load_state_dict({})
+    assert spawn(list, loader).result(PATIENCE) == list(shuffled(0))

@@ -1,0 +1,1 @@
+"""What several tests need: datasets, a fake device, patience."""

@@ -1,0 +1,479 @@
+"""One instance a thread: made on first use, closed once, by the thread that made it."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from threading import Barrier, Event, Thread, get_ident
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader
+from threadloader._threads import per_thread
+from threadloader._threads.per_thread import PerThread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
+
+THREADS = 4
+
+
+class Handle:
+    """Something open that knows its thread."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.made_by = get_ident()
+        self.closed_by: list[int] = []
+
+    def close(self) -> None:
+        self.closed_by.append(get_ident())
+
+    @property
+    def closed_once_at_home(self) -> bool:
+        return self.closed_by == [self.made_by]
+
+
+class Factory:
+    """Makes handles and keeps them."""
+
+    def __init__(self) -> None:
+        self.made: list[Handle] = []
+
+    def __call__(self) -> Handle:
+        self.made.append(Handle())
+        return self.made[-1]
+
+
+class Meeting:
+    """Where as many threads are at once, the first time; one for all copies of a dataset."""
+
+    def __init__(self, threads: int) -> None:
+        self.visitors: set[Thread] = set()
+        self._barrier = Barrier(threads, timeout=PATIENCE)
+        self._over = Event()
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Meeting:
+        return self
+
+    def attend(self) -> None:
+        self.visitors.add(threading.current_thread())
+        if not self._over.is_set():
+            self._barrier.wait()
+            self._over.set()
+
+
+class Numbers:
+    """A dataset that reads each sample by a handle, the first ones in all threads at once."""
+
+    def __init__(
+        self, handle: PerThread[Handle], size: int = THREADS, threads: int = THREADS
+    ) -> None:
+        self.handle = handle
+        self.size = size
+        self.meeting = Meeting(threads)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        handle = self.handle()
+        assert handle is self.handle()
+        assert handle.made_by == get_ident()
+        assert not handle.closed_by
+        self.meeting.attend()
+        return index
+
+
+def run(function: Callable[[], Any]) -> None:
+    thread = Thread(target=function)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def join(threads: Iterable[Thread]) -> None:
+    """Wait for workers: those of an epoch that is over end by themselves, soon after it."""
+    for thread in threads:
+        thread.join(PATIENCE)
+
+
+def closed_names(log: list[str]) -> Callable[[Handle], None]:
+    return lambda handle: log.append(handle.name)
+
+
+def python(code: str) -> str:
+    """Return what a new interpreter prints, which must not complain."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_an_instance_is_made_on_first_use_and_only_then() -> None:
+    factory = Factory()
+    handle = PerThread(factory)
+    assert not factory.made
+    assert handle() is handle()
+    assert len(factory.made) == 1
+
+
+def test_each_thread_has_an_instance_that_it_closes_when_it_ends() -> None:
+    factory = Factory()
+    handle = PerThread(factory)
+    mine = handle()
+    run(handle)
+    _, other = factory.made
+    assert other.made_by != mine.made_by
+    assert other.closed_once_at_home
+    assert not mine.closed_by
+
+
+def test_threads_of_an_executor_close_theirs_too() -> None:
+    factory = Factory()
+    handle = PerThread(factory)
+    together = Barrier(THREADS, timeout=PATIENCE)
+    with ThreadPoolExecutor(THREADS) as executor:
+        for _ in range(THREADS):
+            executor.submit(lambda: (handle(), together.wait()))
+    assert len(factory.made) == THREADS
+    assert all(made.closed_once_at_home for made in factory.made)
+
+
+def test_the_instance_of_who_drops_the_object_is_closed_at_once() -> None:
+    factory = Factory()
+    handle = PerThread(factory)
+    handle()
+    del handle
+    assert factory.made[0].closed_once_at_home
+
+
+def test_an_object_in_a_reference_cycle_closes_when_the_collector_drops_it() -> None:
+    class Dataset:
+        def __init__(self) -> None:
+            self.handle = PerThread(self.open)
+
+        def open(self) -> Handle:
+            return made.setdefault("handle", Handle())
+
+    made: dict[str, Handle] = {}
+    Dataset().handle()
+    gc.collect()
+    assert made["handle"].closed_once_at_home
+
+
+@pytest.mark.parametrize("opens_another", [False, True])
+def test_what_another_thread_drops_is_closed_at_home_as_soon_as_it_can(opens_another: bool) -> None:
+    factory = Factory()
+    kept = [PerThread(factory)]
+    opened, dropped = Event(), Event()
+    closed_by: list[int] = []
+
+    def use() -> None:
+        kept[0]()
+        opened.set()
+        assert dropped.wait(PATIENCE)
+        if opens_another:
+            PerThread(Handle)()
+        closed_by.extend(factory.made[0].closed_by)
+
+    thread = Thread(target=use)
+    thread.start()
+    assert opened.wait(PATIENCE)
+    kept.clear()
+    assert not factory.made[0].closed_by  # its thread may be reading
+    dropped.set()
+    thread.join(PATIENCE)
+    assert closed_by == ([factory.made[0].made_by] if opens_another else [])
+    assert factory.made[0].closed_once_at_home
+
+
+def test_close_closes_the_callers_instance_and_the_next_call_makes_another() -> None:
+    factory = Factory()
+    handle = PerThread(factory)
+    handle.close()  # nothing is open yet
+    first = handle()
+    run(handle.close)  # of a thread that has none
+    assert not first.closed_by
+    handle.close()
+    handle.close()
+    assert first.closed_once_at_home
+    assert handle() is not first
+    assert first.closed_once_at_home
+
+
+def test_what_close_raises_is_raised_and_counts_as_closed() -> None:
+    calls: list[Handle] = []
+
+    def fail(handle: Handle) -> None:
+        calls.append(handle)
+        raise OSError("disk full")
+
+    handle = PerThread(Handle, fail)
+    first = handle()
+    with pytest.raises(OSError, match="disk full"):
+        handle.close()
+    handle.close()
+    assert calls == [first]
+    assert handle() is not first
+    with pytest.raises(OSError, match="disk full"):
+        handle.close()
+
+
+def test_an_error_at_a_threads_end_is_told_and_the_others_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log: list[str] = []
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: told.append(repr(args.exc_value)))
+
+    def close(handle: Handle) -> None:
+        log.append(handle.name)
+        if handle.name in "bc":
+            raise OSError(handle.name)
+
+    handles = [PerThread(partial(Handle, name), close) for name in "abcd"]
+    run(lambda: [handle() for handle in handles])
+    assert log == ["d", "c", "b", "a"]
+    assert told == ["OSError('c')", "OSError('b')"]
+
+
+def test_what_a_factory_uses_is_closed_after_what_it_makes() -> None:
+    log: list[str] = []
+    environment = PerThread(partial(Handle, "environment"), closed_names(log))
+
+    def begin() -> Handle:
+        return Handle(f"transaction in {environment().name}")
+
+    transaction = PerThread(begin, closed_names(log))
+    run(transaction)
+    assert log == ["transaction in environment", "environment"]
+
+
+def test_what_a_factory_raises_is_raised_alone_and_it_is_tried_again() -> None:
+    attempts = iter([OSError("busy"), OSError("busy"), None])
+
+    def open_it() -> Handle:
+        error = next(attempts)
+        if error is not None:
+            raise error
+        return Handle()
+
+    handle = PerThread(open_it)
+    for _ in range(2):
+        with pytest.raises(OSError, match="busy") as caught:
+            handle()
+        assert caught.value.__context__ is None
+    assert handle() is handle()
+
+
+class Entered:
+    """Has no ``close()``."""
+
+    def __init__(self) -> None:
+        self.left: list[Any] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.left.append(error)
+
+
+def test_what_has_no_close_is_left_as_a_context_manager_is() -> None:
+    entered = PerThread(Entered)
+    instance = entered()
+    entered.close()
+    assert instance.left == [(None, None, None)]
+
+
+def test_what_cannot_be_closed_is_only_dropped() -> None:
+    numbers = PerThread(lambda: [1, 2, 3])
+    assert numbers() == [1, 2, 3]
+    numbers.close()
+
+
+def test_an_instance_in_the_place_of_the_factory_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Handle object.* can't be called: use a lambda"):
+        PerThread(Handle())  # type: ignore[arg-type]
+
+
+def test_copies_are_the_object_itself() -> None:
+    handle = PerThread(Handle)
+    assert copy.copy(handle) is handle
+    assert copy.deepcopy({"handle": handle})["handle"] is handle
+
+
+def test_pickling_takes_the_functions_and_no_instance() -> None:
+    handle = PerThread(partial(Handle, "x"), Handle.close)
+    mine = handle()
+    other = pickle.loads(pickle.dumps(handle))
+    assert other() is not mine
+    assert other().name == "x"
+    other.close()
+    assert not mine.closed_by
+
+
+@pytest.mark.parametrize("how", ["auto", "shared", "deep"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_each_worker_has_one_handle_whatever_it_has_of_the_dataset(
+    how: Any, persistent: bool
+) -> None:
+    factory = Factory()
+    dataset = Numbers(PerThread(factory))
+    options: dict[str, Any] = {"dataset_copy": how, "persistent_workers": persistent}
+    with ThreadLoader(dataset, batch_size=THREADS, threads=THREADS, **options) as loader:
+        for _ in range(2):
+            assert [list(map(int, batch)) for batch in loader] == [[0, 1, 2, 3]]
+    join(dataset.meeting.visitors)
+    threads = len(dataset.meeting.visitors)
+    assert len(factory.made) == threads
+    assert threads == THREADS if persistent else threads > THREADS
+    assert all(made.closed_once_at_home for made in factory.made)
+
+
+def test_no_threads_means_one_handle_that_the_caller_closes_with_the_dataset() -> None:
+    factory = Factory()
+    dataset = Numbers(PerThread(factory), threads=1)
+    for _ in range(2):
+        assert len(list(ThreadLoader(dataset, batch_size=2, num_workers=0))) == 2
+    (made,) = factory.made
+    assert not made.closed_by
+    del dataset
+    gc.collect()
+    assert made.closed_once_at_home
+
+
+def test_the_handles_of_an_iterator_that_is_dropped_are_closed() -> None:
+    factory = Factory()
+    dataset = Numbers(PerThread(factory), size=100 * THREADS)
+    loader = ThreadLoader(dataset, batch_size=THREADS, threads=THREADS)
+    for _ in loader:
+        break
+    join(dataset.meeting.visitors)
+    assert len(factory.made) >= THREADS
+    assert all(made.closed_once_at_home for made in factory.made)
+
+
+def test_an_error_of_the_factory_arrives_as_an_error_of_the_sample() -> None:
+    def refuse() -> Handle:
+        raise PermissionError("not yours")
+
+    class Dataset(Numbers):
+        def __getitem__(self, index: int) -> int:
+            return index or len(self.handle().name)
+
+    loader = ThreadLoader(Dataset(PerThread(refuse)), batch_size=2, threads=2)
+    iterator = iter(loader)
+    with pytest.raises(PermissionError, match="not yours") as caught:
+        next(iterator)
+    assert any("index 0" in note for note in caught.value.__notes__)
+    assert [int(index) for index in next(iterator)] == [2, 3]
+
+
+EXITING = """
+import sys, threading
+from threadloader import ThreadLoader
+from threadloader._threads import per_thread
+from threadloader._threads.per_thread import PerThread
+
+class Handle:
+    def close(self):
+        sys.stdout.write("closed\\n")
+
+class Dataset(list):
+    def __getitem__(self, index):
+        handle()
+        together.wait()
+        return index
+
+together = threading.Barrier(2)
+handle = PerThread(Handle)
+handle()
+batches = iter(ThreadLoader(Dataset(range(2)), batch_size=2, threads=2, persistent_workers=True))
+print(len(next(batches)))
+"""
+
+
+def test_the_interpreters_exit_closes_what_main_and_workers_have() -> None:
+    assert python(EXITING).split() == ["2", "closed", "closed", "closed"]
+
+
+FORKING = """
+import os, threading, warnings
+from threadloader._threads import per_thread
+from threadloader._threads.per_thread import PerThread
+
+warnings.simplefilter("ignore")  # a fork with threads
+parent = os.getpid()
+
+class Handle:
+    def __init__(self):
+        self.process = os.getpid()
+    def close(self):
+        who = "child" if os.getpid() != parent else "parent"
+        whose = "its own" if self.process == os.getpid() else "ANOTHER'S"
+        os.write(1, f"{who} closes {whose}\\n".encode())
+    def __del__(self, getpid=os.getpid, write=os.write):
+        if self.process != getpid():
+            write(1, b"finalized in the child\\n")
+
+handle = PerThread(Handle)
+mine = handle()
+opened, ended = threading.Event(), threading.Event()
+def use():
+    handle()
+    opened.set()
+    ended.wait()
+thread = threading.Thread(target=use)
+thread.start()
+opened.wait()
+child = os.fork()
+if not child:
+    assert handle() is handle() is not mine
+    del mine
+    # A new thread may have the identifier of one that the parent has.
+    threads = [threading.Thread(target=handle) for _ in range(8)]
+    for started in threads:
+        started.start()
+    for started in threads:
+        started.join()
+    handle.close()
+    handle = None
+    os._exit(0)
+os.waitpid(child, 0)
+assert handle() is mine
+ended.set()
+thread.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_a_forked_child_makes_and_closes_its_own_and_leaves_its_parents_alone() -> None:
+    lines = python(FORKING).splitlines()
+    assert lines == ["child closes its own"] * 9 + ["parent closes its own"] * 2
+
+
+def test_one_that_is_dropped_as_a_thread_begins_to_have_any_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, spawn: Callable[..., Future[Any]]
+) -> None:
+    doomed = [PerThread(list)]
+    made: Any = per_thread._OpenedHere  # noqa: SLF001  # the allocation at which it comes
+
+    def collecting() -> Any:
+        doomed.clear()  # as the collector may do at any allocation
+        return made()
+
+    monkeypatch.setattr(per_thread, "_OpenedHere", collecting)
+    kept = PerThread(list)
+    assert spawn(kept).result(PATIENCE) == []  # what a finalizer raises fails the test

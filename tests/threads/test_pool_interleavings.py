@@ -1,0 +1,243 @@
+"""The pool under a controlled scheduler: no order of switches loses a wake-up.
+
+A lost wake-up shows as a deadlock: every thread waits, and the scheduler says for what.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ClosedError
+from threadloader._threads import pool as pool_module
+from threadloader._threads.pool import Pool
+from threadloader._threads.starting import start_each
+
+if TYPE_CHECKING:
+    from threadloader._threads.pool import Job
+
+it = pytest.importorskip("interleave_test", reason="needs Python 3.12")
+
+pytestmark = pytest.mark.interleaving
+
+
+class Jobs:
+    """A work that is a list of jobs."""
+
+    def __init__(self, *jobs: Job[int]) -> None:
+        self._left = deque(jobs)
+
+    def claim(self) -> Job[int] | None:
+        return self._left.popleft() if self._left else None
+
+    def jobs(self) -> int:
+        return max(1, len(self._left))
+
+
+def ignore(_worker: int) -> None:
+    """Do nothing, as a job."""
+
+
+class Thread(it.Thread):
+    """Forgets its arguments when it ends, as `threading.Thread` does."""
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            del self._target, self._args, self._kwargs
+
+
+@pytest.fixture(autouse=True)
+def controlled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "Lock", it.Lock)
+    monkeypatch.setattr(pool_module, "Joinable", Thread)
+    monkeypatch.setattr(pool_module, "start_all", start_each)
+    # Looked up within the run, where it is the one written in Python.
+    monkeypatch.setattr(pool_module, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
+
+
+def _pool(size: int) -> Pool[int]:
+    return Pool(size, "tl", nullcontext)
+
+
+def _end(pool: Pool[int]) -> None:
+    pool.stop()
+    pool.join()
+
+
+@pytest.mark.parametrize("strategy", ["random", "pct"])
+def test_work_that_meets_a_thread_going_idle_is_run(strategy: str) -> None:
+    def scenario() -> None:
+        pool = _pool(1)
+        for _ in range(2):
+            ran = it.Event()
+            pool.put(Jobs(lambda _worker, ran=ran: ran.set()))
+            ran.wait()
+        _end(pool)
+
+    it.explore(scenario, timeout=PATIENCE, iterations=100, strategy=strategy, seed=0)
+
+
+@pytest.mark.parametrize("strategy", ["random", "pct"])
+def test_two_threads_are_woken_for_two_jobs(strategy: str) -> None:
+    """The jobs wait for each other, so one thread alone would wait for ever."""
+
+    def scenario() -> None:
+        pool = _pool(2)
+        for _ in range(2):
+            here, there = it.Event(), it.Event()
+            pool.put(
+                Jobs(
+                    lambda _worker, here=here, there=there: (here.set(), there.wait()),
+                    lambda _worker, here=here, there=there: (there.set(), here.wait()),
+                )
+            )
+            here.wait()
+            there.wait()
+        _end(pool)
+
+    it.explore(scenario, timeout=PATIENCE, iterations=60, strategy=strategy, seed=0)
+
+
+@pytest.mark.parametrize("strategy", ["random", "pct"])
+def test_a_wake_takes_no_thread_from_a_put(strategy: str) -> None:
+    def scenario() -> None:
+        pool = _pool(2)
+        pool.put(Jobs(ignore))
+        waker = it.spawn(lambda: [pool.wake() for _ in range(3)])
+        here, there = it.Event(), it.Event()
+        pool.put(Jobs(lambda _worker: (here.set(), there.wait())))
+        pool.put(Jobs(lambda _worker: (there.set(), here.wait())))
+        here.wait()
+        there.wait()
+        waker.join()
+        _end(pool)
+
+    it.explore(scenario, timeout=PATIENCE, iterations=60, strategy=strategy, seed=0)
+
+
+def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> None:
+    def scenario() -> None:
+        pool = _pool(2)
+        pool.put(Jobs(ignore))
+        pool.wake()
+        it.spawn(ignore, 0).join()  # time to go idle
+        here, there = it.Event(), it.Event()
+        pool.put(
+            Jobs(
+                lambda _worker: (here.set(), there.wait()),
+                lambda _worker: (there.set(), here.wait()),
+            )
+        )
+        here.wait()
+        there.wait()
+        _end(pool)
+
+    for strategy in ("random", "pct"):
+        it.explore(
+            scenario,
+            timeout=PATIENCE,
+            iterations=300,
+            strategy=strategy,
+            seed=0,
+            include=[pool_module.__file__],
+        )
+
+
+@pytest.mark.parametrize("strategy", ["random", "pct"])
+def test_stop_ends_threads_that_are_going_idle(strategy: str) -> None:
+    def scenario() -> None:
+        pool = _pool(2)
+        pool.put(Jobs(ignore, ignore))
+        _end(pool)
+
+    it.explore(scenario, timeout=PATIENCE, iterations=100, strategy=strategy, seed=0)
+
+
+def test_stop_ends_threads_whatever_is_put_and_woken_meanwhile() -> None:
+    def scenario() -> None:
+        pool = _pool(2)
+        pool.put(Jobs(ignore))
+        threads = [it.spawn(pool.stop), it.spawn(pool.wake)]
+        with suppress(ClosedError):  # the stop was first
+            pool.put(Jobs(ignore, ignore))
+        for thread in threads:
+            thread.join()
+        pool.join()
+
+    it.explore(scenario, timeout=PATIENCE, iterations=100, seed=0)
+
+
+def test_stop_against_stop_ends_the_threads() -> None:
+    def scenario() -> None:
+        pool = _pool(2)
+        pool.put(Jobs(ignore))
+        other = it.spawn(pool.stop)
+        _end(pool)
+        other.join()
+
+    it.explore(scenario, timeout=PATIENCE, iterations=100, seed=0)
+
+
+def test_dropping_the_pool_ends_threads_that_are_going_idle() -> None:
+    def scenario() -> None:
+        pool = _pool(2)
+        pool.put(Jobs(ignore, ignore))
+        del pool
+
+    it.explore(scenario, timeout=PATIENCE, iterations=100, seed=0)
+
+
+def test_jobs_start_in_the_order_of_their_works() -> None:
+    def scenario() -> None:
+        pool = _pool(2)
+        claimed: list[str] = []
+        done = it.Event()
+
+        class Named(Jobs):
+            def __init__(self, name: str, *jobs: Job[int]) -> None:
+                super().__init__(*jobs)
+                self._name = name
+
+            def claim(self) -> Job[int] | None:
+                job = super().claim()
+                if job is not None:
+                    claimed.append(self._name)
+                return job
+
+        for name in "abc":
+            pool.put(Named(name, ignore, ignore))
+        pool.put(Jobs(lambda _worker: done.set()))
+        done.wait()
+        _end(pool)
+        assert claimed == list("aabbcc")
+
+    it.explore(scenario, timeout=PATIENCE, iterations=60, seed=0)
+
+
+def test_one_thread_going_idle_against_a_put_under_every_schedule() -> None:
+    """Exhaustive: all schedules with at most two preemptions, between any two lines."""
+
+    def scenario() -> None:
+        pool = _pool(1)
+        ran = it.Event()
+        pool.put(Jobs(ignore))
+        pool.put(Jobs(lambda _worker: ran.set()))
+        ran.wait()
+        _end(pool)
+
+    result = it.explore(
+        scenario,
+        timeout=PATIENCE,
+        iterations=20_000,
+        strategy="dfs",
+        granularity="line",
+        include=[pool_module.__file__],
+    )
+    assert result.exhausted

@@ -1,0 +1,425 @@
+"""Threads that a worker starts, and tasks that it submits, are told who the worker is."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import queue
+import subprocess
+import sys
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
+from threading import Thread, Timer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader, get_worker_info
+from threadloader._threads.worker_info import pass_seed_here
+from threadloader._torch import IterableDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+WORKERS = 3
+
+
+def me() -> tuple[int, int] | None:
+    """Return number and workers of the calling thread's worker."""
+    info = get_worker_info()
+    return None if info is None else (info.id, info.num_workers)
+
+
+def in_a_thread(ask: Callable[[], Any]) -> Any:
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    thread = Thread(target=lambda: told.put(ask()), name="test-started")
+    thread.start()
+    thread.join(PATIENCE)
+    return told.get(timeout=PATIENCE)
+
+
+class Subclass(Thread):
+    """A thread that overrides run() and start()."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        super().__init__(name="test-subclass")
+        self.ask = ask
+        self.told: Any = None
+
+    def start(self) -> None:
+        super().start()
+
+    def run(self) -> None:
+        self.told = self.ask()
+
+
+def in_a_subclass(ask: Callable[[], Any]) -> Any:
+    thread = Subclass(ask)
+    thread.start()
+    thread.join(PATIENCE)
+    return thread.told
+
+
+def with_a_run_of_the_instance(ask: Callable[[], Any]) -> Any:
+    told: list[Any] = []
+    thread = Thread(name="test-instance")
+    run = thread.run = lambda: told.append(ask())  # type: ignore[method-assign]
+    thread.start()
+    thread.join(PATIENCE)
+    assert thread.run is run
+    return told[0]
+
+
+def in_a_timer(ask: Callable[[], Any]) -> Any:
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    timer = Timer(0.0, lambda: told.put(ask()))
+    timer.start()
+    timer.join(PATIENCE)
+    return told.get(timeout=PATIENCE)
+
+
+def in_an_executor(ask: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(2) as pool:
+        return pool.submit(ask).result(PATIENCE)
+
+
+def mapped_by_an_executor(ask: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(2) as pool:
+        [told] = set(pool.map(lambda _: ask(), range(4)))
+    return told
+
+
+def in_an_initializer(ask: Callable[[], Any]) -> Any:
+    told: list[Any] = []
+    with ThreadPoolExecutor(1, initializer=lambda: told.append(ask())) as pool:
+        pool.submit(abs, 1).result(PATIENCE)
+    return told[0]
+
+
+def in_a_thread_pool(ask: Callable[[], Any]) -> Any:
+    with ThreadPool(2) as pool:
+        told = pool.apply(ask)
+        pool.close()
+        pool.join()
+    return told
+
+
+def in_a_nested_thread(ask: Callable[[], Any]) -> Any:
+    return in_a_thread(lambda: in_an_executor(lambda: in_a_subclass(ask)))
+
+
+WAYS = [
+    in_a_thread,
+    in_a_subclass,
+    with_a_run_of_the_instance,
+    in_a_timer,
+    in_an_executor,
+    mapped_by_an_executor,
+    in_an_initializer,
+    in_a_thread_pool,
+    in_a_nested_thread,
+]
+each_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+
+
+class Asks(IterableDataset):  # type: ignore[type-arg]
+    """One sample a replica: what it is told in its own thread, and elsewhere."""
+
+    def __init__(self, way: Callable[[Callable[[], Any]], Any], ask: Callable[[], Any]) -> None:
+        self.way = way
+        self.ask = ask
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self.ask(), self.way(self.ask)
+
+
+def told(dataset: Any, spawn: Spawn, **options: Any) -> list[Any]:
+    with ThreadLoader(dataset, batch_size=None, collate_fn=tuple, **options) as loader:
+        return spawn(list, loader).result(PATIENCE)
+
+
+@each_way
+def test_a_thread_of_a_replica_is_told_the_same_as_the_replica(
+    way: Callable[..., Any], spawn: Spawn
+) -> None:
+    pairs = told(Asks(way, me), spawn, num_workers=WORKERS)
+    assert pairs == [((number, WORKERS), (number, WORKERS)) for number in range(WORKERS)]
+
+
+@each_way
+def test_a_thread_of_a_sample_is_told_the_same_as_the_sample(
+    way: Callable[..., Any], spawn: Spawn
+) -> None:
+    class Samples:
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> Any:
+            return me(), way(me)
+
+    for here, there in told(Samples(), spawn, num_workers=WORKERS):
+        assert here == there
+        assert here is not None
+
+
+@each_way
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_thread_of_a_replica_is_told_the_seed_of_its_pass(
+    threads: int, way: Callable[..., Any], spawn: Spawn
+) -> None:
+    for here, there in told(Asks(way, pass_seed_here), spawn, num_workers=threads):
+        assert here == there
+        assert here is not None
+
+
+@each_way
+def test_a_thread_of_the_consumer_s_is_told_nothing(way: Callable[..., Any]) -> None:
+    for _ in ThreadLoader(range(6), num_workers=2):
+        assert way(me) is None
+    assert way(me) is None
+
+
+class Background(IterableDataset):  # type: ignore[type-arg]
+    """Reads in a thread of its own, and shards itself there."""
+
+    def __iter__(self) -> Iterator[int]:
+        rows: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+
+        def read() -> None:
+            info = get_worker_info()
+            number, workers = (0, 1) if info is None else (info.id, info.num_workers)
+            for row in range(number, 12, workers):
+                rows.put(row)
+            rows.put(None)
+
+        Thread(target=read, name="test-read").start()
+        while (row := rows.get()) is not None:
+            yield row
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_replicas_that_read_in_threads_of_their_own_deliver_each_sample_once(
+    threads: int, spawn: Spawn
+) -> None:
+    loader = ThreadLoader(Background(), batch_size=None, num_workers=threads)
+    assert sorted(map(int, spawn(list, loader).result(PATIENCE))) == list(range(12))
+
+
+def test_an_executor_that_all_share_tells_each_task_of_its_submitter(spawn: Spawn) -> None:
+    with ThreadPoolExecutor(2) as pool:  # its threads are started by whoever comes first
+
+        class Samples:
+            def __len__(self) -> int:
+                return 30
+
+            def __getitem__(self, index: int) -> Any:
+                return me(), pool.submit(me).result(PATIENCE)
+
+        loader = ThreadLoader(Samples(), batch_size=None, collate_fn=tuple, num_workers=WORKERS)
+        batches = iter(loader)
+        for here, there in [spawn(next, batches).result(PATIENCE) for _ in range(30)]:
+            assert here == there
+            assert here is not None
+            assert pool.submit(me).result(PATIENCE) is None
+        loader.close()
+
+
+def test_a_pool_that_was_made_and_used_before_tells_nothing_to_tasks_of_the_consumer_s(
+    spawn: Spawn,
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(me).result(PATIENCE) is None
+
+        class Samples:
+            def __len__(self) -> int:
+                return 4
+
+            def __getitem__(self, index: int) -> Any:
+                return pool.submit(me).result(PATIENCE)
+
+        got = told(Samples(), spawn, num_workers=1)
+        assert got == [(0, 1)] * 4
+        assert pool.submit(me).result(PATIENCE) is None
+
+
+def test_the_worker_of_a_nested_loader_is_told_of_itself(spawn: Spawn) -> None:
+    class Nested:
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> Any:
+            inner = told(Asks(in_a_thread, me), spawn, num_workers=2)
+            return me(), inner, in_a_thread(me)
+
+    for here, inner, there in told(Nested(), spawn, num_workers=1):
+        assert here == there == (0, 1)
+        assert inner == [((0, 2), (0, 2)), ((1, 2), (1, 2))]
+
+
+def test_a_thread_that_outlives_its_worker_keeps_what_it_was_told(spawn: Spawn) -> None:
+    ended = threading.Event()
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def ask_late() -> None:
+        assert ended.wait(PATIENCE)
+        answers.put(me())
+
+    class Samples:
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> int:
+            Thread(target=ask_late, name="test-late").start()
+            return index
+
+    with ThreadLoader(Samples(), num_workers=1) as loader:
+        spawn(list, loader).result(PATIENCE)
+    ended.set()
+    assert answers.get(timeout=PATIENCE) == (0, 1)
+
+
+def test_a_thread_is_told_of_its_dataset_and_keeps_none_alive(spawn: Spawn) -> None:
+    gone, dropped = threading.Event(), threading.Event()
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    def ask(dataset: weakref.ref[Any]) -> None:
+        info = get_worker_info()
+        answers.put(info.dataset is dataset() is not None)
+        assert dropped.wait(PATIENCE)
+        answers.put((info.dataset, info.id))
+
+    class Samples:
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, index: int) -> int:
+            weakref.finalize(self, gone.set).atexit = False
+            thread = Thread(target=ask, args=(weakref.ref(self),), name="test-asks")
+            thread.start()
+            answers.put(thread)
+            return index
+
+    def load() -> None:
+        with ThreadLoader(Samples(), num_workers=1) as loader:
+            spawn(list, loader).result(PATIENCE)
+
+    load()
+    first = [answers.get(timeout=PATIENCE) for _ in range(2)]
+    assert True in first
+    gc.collect()
+    assert gone.wait(PATIENCE)
+    dropped.set()
+    assert answers.get(timeout=PATIENCE) == (None, 0)
+
+
+def test_a_thread_is_told_of_a_dataset_that_nothing_can_refer_to_weakly(spawn: Spawn) -> None:
+    loader = ThreadLoader(
+        [1, 2],
+        batch_size=None,
+        num_workers=1,
+        collate_fn=lambda _: in_a_thread(lambda: get_worker_info().dataset),
+    )
+    assert spawn(list, loader).result(PATIENCE) == [[1, 2]] * 2
+
+
+def test_what_a_thread_is_told_looks_like_what_its_worker_is_told(spawn: Spawn) -> None:
+    loader = ThreadLoader(
+        range(1),
+        batch_size=None,
+        num_workers=1,
+        collate_fn=lambda _: (get_worker_info(), in_a_thread(get_worker_info)),
+    )
+    [(here, there)] = spawn(list, loader).result(PATIENCE)
+    assert isinstance(there, type(here))
+    for name in ("id", "num_workers", "seed", "dataset", "worker_method", "rng"):
+        assert getattr(there, name) == getattr(here, name)
+    assert f"seed={here.seed}" in repr(there)
+    with pytest.raises((AttributeError, RuntimeError)):
+        there.id = 5
+
+
+def test_a_thread_that_cannot_start_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attempt(_: Any) -> Any:
+        thread = Thread(target=abs, args=(1,), name="test-fails")
+        before = dict(vars(thread))
+        with monkeypatch.context() as patch:
+            name = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
+
+            def refuse(*_: Any, **__: Any) -> None:
+                msg = "can't start new thread"
+                raise RuntimeError(msg)
+
+            patch.setattr(threading, name, refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                thread.start()
+        return "run" in before, "run" in vars(thread)
+
+    [got] = list(ThreadLoader(range(1), batch_size=None, num_workers=1, collate_fn=attempt))
+    assert got == (False, False)
+
+
+def test_an_error_of_a_task_reaches_its_submitter(spawn: Spawn) -> None:
+    def fail(_: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(divmod, 1, 0)
+            return type(future.exception(PATIENCE))
+
+    loader = ThreadLoader(range(1), batch_size=None, num_workers=1, collate_fn=fail)
+    assert spawn(list, loader).result(PATIENCE) == [ZeroDivisionError]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_that_such_a_thread_forks_is_no_worker(spawn: Spawn) -> None:
+    fork = multiprocessing.get_context("fork")
+
+    def ask_forked() -> Any:
+        ours, theirs = fork.Pipe(duplex=False)
+        child = fork.Process(target=lambda: theirs.send((me(), in_a_thread(me))))
+        child.start()
+        assert ours.poll(PATIENCE)
+        answer = ours.recv()
+        child.join(PATIENCE)
+        return answer
+
+    [(_, there)] = told(Asks(in_a_thread, ask_forked), spawn, num_workers=1)
+    assert there == (None, None)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="there are none before")
+def test_an_executor_of_interpreters_works_in_a_worker(spawn: Spawn) -> None:
+    from concurrent.futures import InterpreterPoolExecutor  # noqa: PLC0415
+
+    def ask(_: Any) -> Any:
+        with InterpreterPoolExecutor(1) as pool:
+            return pool.submit(abs, -1).result(PATIENCE)
+
+    loader = ThreadLoader(range(1), batch_size=None, num_workers=1, collate_fn=ask)
+    assert spawn(list, loader).result(PATIENCE) == [1]
+
+
+def test_nothing_is_replaced_before_there_are_workers() -> None:
+    script = """
+import sys, threading
+sys.modules["torch"] = None  # what takes long to import, and is not needed
+from concurrent.futures import ThreadPoolExecutor
+before = threading.Thread.start, ThreadPoolExecutor.submit, ThreadPoolExecutor.__init__
+from threadloader import ThreadLoader
+loader = ThreadLoader(range(4), num_workers=2)
+assert before == (threading.Thread.start, ThreadPoolExecutor.submit, ThreadPoolExecutor.__init__)
+for _ in range(3):
+    list(loader)
+    once = threading.Thread.start
+assert once is threading.Thread.start is not before[0] is once.__wrapped__
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,331 @@
+"""What user code in a worker is told: `get_worker_info()`, its seed, and torch's own settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+
+import threadloader
+from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+torch = pytest.importorskip("torch")
+data = torch.utils.data
+get_worker_info = data.get_worker_info
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+
+SIZE = 8  # samples
+
+each_number_of_workers = pytest.mark.parametrize("workers", [1, 2])
+
+
+class Infos:
+    """Each sample is what the worker is told of itself, and its seed by torch."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        return get_worker_info(), torch.initial_seed(), self
+
+
+def infos(loader: Any, spawn: Spawn) -> list[Any]:
+    return [sample for batch in spawn(list, loader).result(PATIENCE) for sample in batch]
+
+
+def run(script: str) -> str:
+    """Run a script in an interpreter of its own; return what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        check=False,
+        cwd=Path(threadloader.__file__).parents[1],
+        text=True,
+        timeout=2 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@each_number_of_workers
+def test_a_dataset_is_told_all_of_its_worker(workers: int, spawn: Spawn) -> None:
+    loader = ThreadLoader(Infos(), 2, num_workers=workers, collate_fn=list)
+    told = infos(loader, spawn)
+    assert len(told) == SIZE
+    assert len({info.seed - info.id for info, _, _ in told}) == 1
+    for info, seed, dataset in told:
+        assert info.id in range(workers)
+        assert info.num_workers == workers
+        assert info.worker_method == "thread"
+        assert info.seed != seed  # that is the sample's
+        assert info.dataset is dataset
+        assert info.dataset is not loader.dataset
+        assert isinstance(info.rng.torch_generator, torch.Generator)
+        assert 0 <= info.rng.random_generator.random() < 1
+        assert 0 <= info.rng.numpy_generator.random() < 1
+
+
+def test_collate_fn_and_worker_init_fn_are_told_the_same(spawn: Spawn) -> None:
+    begun: list[Any] = []
+    loader = ThreadLoader(
+        range(SIZE),
+        num_workers=2,
+        collate_fn=lambda _: get_worker_info(),
+        worker_init_fn=lambda number: begun.append((number, get_worker_info())),
+    )
+    collating = spawn(list, loader).result(PATIENCE)
+    assert {number: info.id for number, info in begun} == {0: 0, 1: 1}
+    known = {info.id: info for _, info in begun}
+    assert len(collating) == SIZE
+    for info in collating:
+        assert info is known[info.id]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_consumer_is_no_worker(workers: int) -> None:
+    outside = torch.initial_seed()
+    for _ in ThreadLoader(range(SIZE), num_workers=workers):
+        assert get_worker_info() is None
+        assert torch.initial_seed() == outside
+    assert get_worker_info() is None
+    assert torch.initial_seed() == outside
+
+
+def test_without_workers_a_dataset_is_told_nothing(spawn: Spawn) -> None:
+    told = infos(ThreadLoader(Infos(), num_workers=0, collate_fn=list), spawn)
+    assert {info for info, _, _ in told} == {None}
+
+
+def test_a_function_imported_before_threadloader_knows_its_worker() -> None:
+    script = """
+from torch.utils.data import get_worker_info as ask
+from torch.utils.data._utils.worker import get_worker_info as ask_too
+from torch import initial_seed
+from threadloader import ClosedError, ThreadLoader
+asked = []
+def tell(_):
+    asked.append((ask().id, ask_too().id, initial_seed() == ask().seed))
+list(ThreadLoader(range(1), num_workers=1, worker_init_fn=tell, collate_fn=tell))
+print(asked, ask(), ask_too())
+"""
+    assert run(script) == "[(0, 0, True), (0, 0, False)] None None"
+
+
+def test_all_user_code_that_imported_it_before_threadloader_knows_its_worker() -> None:
+    script = """
+from torch.utils.data import get_worker_info as ask
+from threadloader import ThreadLoader
+seen = set()
+def note(place, given=None):
+    info = ask()
+    seen.add((place, info and (info.num_workers, info.id in range(info.num_workers))))
+    return given
+class Rows:
+    def __iter__(self):
+        return (note("dataset", row) for row in range(6))
+for _ in ThreadLoader(
+    Rows(),
+    2,
+    num_workers=3,
+    transform=lambda row: note("transform", row),
+    collate_fn=lambda rows: note("collate_fn", rows),
+    worker_init_fn=lambda _: note("worker_init_fn"),
+):
+    note("consumer")
+note("consumer")
+print(*sorted(seen), sep="\\n")
+"""
+    assert run(script).splitlines() == [
+        "('collate_fn', (3, True))",
+        "('consumer', None)",
+        "('dataset', (1, True))",
+        "('transform', (3, True))",
+        "('worker_init_fn', (1, True))",
+        "('worker_init_fn', (3, True))",
+    ]
+
+
+def _numbers(samples: list[Any]) -> Any:
+    info, seed, _ = samples[0]
+    return info.id, info.num_workers, info.seed, seed, info.worker_method
+
+
+def _processes(workers: int) -> Any:
+    return data.DataLoader(
+        Infos(), num_workers=workers, collate_fn=_numbers, multiprocessing_context="fork"
+    )
+
+
+@each_number_of_workers
+def test_a_worker_has_the_seed_of_torch_s_with_the_same_number(workers: int, spawn: Spawn) -> None:
+    torch.manual_seed(0)
+    expected = {(number, seed) for number, _, seed, _, _ in _processes(workers)}
+    torch.manual_seed(0)
+    began: set[Any] = set()
+    loader = ThreadLoader(
+        range(SIZE),
+        num_workers=workers,
+        worker_init_fn=lambda number: began.add((number, get_worker_info().seed)),
+    )
+    spawn(list, loader).result(PATIENCE)
+    assert began == expected
+    assert len(began) == workers
+
+
+def test_a_process_worker_beside_threads_is_told_of_itself() -> None:
+    threads = iter(ThreadLoader(Infos(), num_workers=1, collate_fn=_numbers))
+    told = [next(threads)]
+    for number, workers, seed, initial, method in _processes(1):
+        assert (number, workers) == (0, 1)
+        assert seed == initial
+        assert method != "thread"
+    told += threads
+    assert [method for *_, method in told] == ["thread"] * SIZE
+
+
+class Nested:
+    """A sample is what processes that its worker starts are told."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> Any:
+        before = get_worker_info()
+        told = list(_processes(1))
+        return before, told, get_worker_info()
+
+
+def test_a_process_worker_inside_a_thread_is_told_of_itself(spawn: Spawn) -> None:
+    loader = ThreadLoader(Nested(), num_workers=2, collate_fn=list)
+    (before, told, after) = infos(loader, spawn)[0]
+    assert before is after
+    for number, workers, seed, initial, method in told:
+        assert (number, workers) == (0, 1)
+        assert seed == initial != before.seed
+        assert method != "thread"
+
+
+def test_default_collate_in_a_worker_takes_no_shared_memory(spawn: Spawn) -> None:
+    loader = ThreadLoader(
+        range(SIZE),
+        2,
+        num_workers=2,
+        collate_fn=lambda samples: data.default_collate([torch.tensor(n) for n in samples]),
+    )
+    batches = spawn(list, loader).result(PATIENCE)
+    assert torch.cat(batches).tolist() == list(range(SIZE))
+    assert not any(batch.is_shared() for batch in batches)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limit of file handles")
+def test_batches_that_are_kept_keep_no_file_open() -> None:
+    script = """
+import resource, torch
+from torch.utils.data import default_collate
+from threadloader import ClosedError, ThreadLoader
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+for collate_fn in (None, lambda samples: default_collate(samples)):
+    dataset = list(torch.arange(200).reshape(200, 1))
+    kept = list(ThreadLoader(dataset, 2, num_workers=2, collate_fn=collate_fn))
+    assert torch.cat(kept).flatten().tolist() == list(range(200))
+print(len(kept))
+"""
+    assert run(script) == "100"
+
+
+def test_torch_s_operators_use_one_thread_in_workers_and_as_many_as_before_elsewhere() -> None:
+    script = """
+import threading, torch
+from threadloader import ClosedError, ThreadLoader
+torch.set_num_threads(3)
+seen = {}
+class Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value * 2
+    @staticmethod
+    def backward(ctx, grad):
+        seen["backward"] = torch.get_num_threads()
+        return grad
+def note(name):
+    seen[name] = torch.get_num_threads()
+tell = lambda _: torch.get_num_threads()
+workers = set(ThreadLoader(range(9), num_workers=2, collate_fn=tell))
+note("consumer")
+thread = threading.Thread(target=note, args=("later",))
+thread.start()
+thread.join()
+Backward.apply(torch.ones(1, requires_grad=True)).sum().backward()
+print(workers, sorted(seen.items()))
+"""
+    assert run(script) == "{1} [('backward', 3), ('consumer', 3), ('later', 3)]"
+
+
+@pytest.mark.parametrize(
+    "arguments", ["Rows(), num_workers=2", "iter(range(3)), num_workers=3, transform=row"]
+)
+def test_a_backward_pass_beside_busy_workers_uses_as_many_threads_as_before(
+    arguments: str,
+) -> None:
+    script = f"""
+import threading, torch
+from threadloader import ThreadLoader
+torch.set_num_threads(3)
+busy, gate = threading.Event(), threading.Event()
+seen = {{}}
+def note(name):
+    seen[name] = torch.get_num_threads()
+def row(index):
+    if index == 1:
+        busy.set()
+        assert gate.wait({PATIENCE})
+    return torch.tensor(float(torch.get_num_threads()))
+class Rows:
+    __len__ = lambda _: 3
+    __getitem__ = lambda _, index: row(index)
+batches = iter(ThreadLoader({arguments}))
+told = [next(batches)]
+assert busy.wait({PATIENCE})
+weight = torch.ones(1, requires_grad=True)
+weight.register_hook(lambda _: note("backward"))
+(weight * told[0]).sum().backward()
+note("consumer")
+later = threading.Thread(target=note, args=("later",))
+later.start()
+later.join()
+gate.set()
+told += batches
+print(torch.cat(told).tolist(), sorted(seen.items()))
+"""
+    told = "[1.0, 1.0, 1.0] [('backward', 3), ('consumer', 3), ('later', 3)]"
+    assert run(script) == told
+
+
+def test_an_error_of_worker_init_fn_ends_the_threads_and_the_epoch() -> None:
+    def fail(number: int) -> None:
+        raise LookupError(number)
+
+    def first() -> None:
+        iterator = iter(ThreadLoader(range(7), num_workers=2, worker_init_fn=fail))
+        with pytest.raises(LookupError) as caught:
+            next(iterator)
+        assert caught.value.args == (0,)
+        assert next(iterator, "ended") == "ended"
+
+    before = set(threading.enumerate())
+    first()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()

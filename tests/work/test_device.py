@@ -1,0 +1,356 @@
+"""``device=``: what a loader delivers arrives there whole, in order, and however the copies end."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from support.copies import SIZE, Numbers, batches_of, each_crew, make, numbers, outcomes
+from support.fake_device import FakeDevice
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+
+class Made:
+    """Samples that a function makes of their index."""
+
+    def __init__(self, make: Callable[[int], Any], size: int = SIZE) -> None:
+        self.make = make
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+class Gated(Numbers):
+    """One sample waits until it may go on."""
+
+    def __init__(self, waits: int) -> None:
+        super().__init__()
+        self.waits = waits
+        self.gate = Event()
+
+    def __getitem__(self, index: int) -> Any:
+        if index == self.waits:
+            assert self.gate.wait(PATIENCE)
+        return super().__getitem__(index)
+
+
+@settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])  # a hang takes long to shrink
+@given(
+    seed=st.integers(0, 1 << 16),
+    threads=st.sampled_from([0, 1, 3]),
+    persistent=st.booleans(),
+    rows=st.integers(1, 5),
+    prefetch=st.none() | st.integers(1, 4),
+    ahead=st.integers(1, 3),
+    drop_last=st.booleans(),
+    in_order=st.booleans(),
+    bad=st.frozensets(st.integers(0, SIZE - 1), max_size=2),
+    stop=st.none() | st.integers(0, 4),
+)
+def test_copies_that_end_late_and_in_any_order_deliver_what_there_is(
+    seed: int,
+    threads: int,
+    persistent: bool,
+    rows: int,
+    prefetch: int | None,
+    ahead: int,
+    drop_last: bool,
+    in_order: bool,
+    bad: frozenset[int],
+    stop: int | None,
+) -> None:
+    def build(**arguments: Any) -> ThreadLoader[Any]:
+        return ThreadLoader(
+            Numbers(bad=bad),
+            rows,
+            shuffle=True,
+            seed=seed,
+            output="numpy",
+            threads=threads,
+            drop_last=drop_last,
+            prefetch=prefetch,
+            persistent_workers=persistent and threads > 0,
+            in_order=in_order,
+            **arguments,
+        )
+
+    device = FakeDevice(seed)
+    with build() as plain, build(device=device, device_prefetch=ahead) as loader:
+        for number in range(3):
+            expected = list(map(str, outcomes(iter(plain))))
+            iterator = iter(loader)
+            if number == 1 and stop is not None:
+                for _ in range(min(stop, len(loader))):
+                    next(iterator, None) if not bad else outcomes(iterator)
+                continue
+            got = list(map(str, outcomes(iterator)))
+            assert got == expected if in_order else sorted(got) == sorted(expected)
+    assert not device.broken
+    assert device.most_ahead <= 1 + ahead
+
+
+@each_crew
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_no_more_is_on_the_device_than_asked_for(
+    ahead: int, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice()
+    loader = make(Numbers(), device, device_prefetch=ahead, prefetch=8, **crew)
+    assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
+    assert device.most_ahead <= 1 + ahead
+    spawn(loader.close).result(PATIENCE)
+
+
+@each_crew
+def test_batches_that_are_kept_stay_as_they_are(crew: dict[str, Any], spawn: Spawn) -> None:
+    device = FakeDevice()
+    with make(Numbers(), device, **crew) as loader:
+        kept = [batch for _ in range(3) for batch in spawn(list, loader).result(PATIENCE)]
+    assert list(map(numbers, kept)) == 3 * batches_of(3)
+    assert not device.broken
+
+
+@each_crew
+def test_slots_are_reused_and_none_is_left_over(crew: dict[str, Any], spawn: Spawn) -> None:
+    device = FakeDevice()
+    with make(Numbers(), device, prefetch=2, device_prefetch=1, **crew) as loader:
+        epochs = []  # alive, so that closing waits for their threads
+        for _ in range(8):
+            epochs.append(iter(loader))
+            assert spawn(outcomes, epochs[-1]).result(PATIENCE) == batches_of(3)
+        spawn(loader.close).result(PATIENCE)
+        slots = loader.statistics().slots
+    assert slots.filling == slots.leased == slots.leased_bytes == 0
+    assert device.slots == slots.made <= 12
+    assert device.copies == 8 * 8
+    assert loader.statistics().totals.batches == 8 * 8
+
+
+@each_crew
+def test_memory_is_received_in_the_thread_that_asks_for_the_batch(
+    crew: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice()
+    with make(Numbers(9), device, **crew) as loader:
+        iterator = iter(loader)
+        threads = [
+            spawn(lambda: (next(iterator), threading.current_thread())).result(PATIENCE)[1]
+            for _ in range(3)
+        ]
+    assert device.receivers == threads
+    assert len(device.received) == 3
+
+
+def test_two_iterators_and_two_loaders_at_once_are_independent(spawn: Spawn) -> None:
+    device = FakeDevice()
+    with make(Numbers(), device) as one, make(Numbers(), device, threads=0) as other:
+        iterators = [iter(one), iter(one), iter(other), iter(other)]
+        got = [spawn(lambda them=iterators: [numbers(next(it)) for it in them]) for _ in range(1)]
+        assert got[0].result(PATIENCE) == [[0, 1, 2]] * 4
+        rest = [spawn(outcomes, iterator) for iterator in iterators]  # in four threads
+        assert [one.result(PATIENCE) for one in rest] == [batches_of(3)[1:]] * 4
+    assert not device.broken
+
+
+def test_threads_that_share_an_iterator_get_each_batch_once(spawn: Spawn) -> None:
+    device = FakeDevice()
+    with make(Numbers(300), device, device_prefetch=1) as loader:
+        iterator = iter(loader)
+        parts = [spawn(outcomes, iterator) for _ in range(3)]
+        got = [batch for part in parts for batch in part.result(PATIENCE)]
+    assert sorted(got) == batches_of(3, 300)
+    assert not device.broken
+
+
+STRUCTURES: dict[str, Callable[[int], Any]] = {
+    "strings": lambda n: {"text": str(n), "data": np.full(2, n)},
+    "strings alone": str,
+    "nested": lambda n: (n, [np.full((2, 2), n, np.int16), {"a": n / 2, "b": b"x"}]),
+    "every dtype": lambda n: [np.full(3, n, code) for code in "?bBhHiIlLefdFD"],
+}
+
+
+LEAVES = {"strings": 1, "strings alone": 0, "nested": 3, "every dtype": 14}  # that are copied
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+@each_crew
+def test_batches_of_any_structure_are_those_without_a_device(
+    name: str, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    dataset = Made(STRUCTURES[name])
+    device = FakeDevice()
+    with make(dataset, device, **crew) as loader:
+        got = spawn(list, loader).result(PATIENCE)
+    expected = list(ThreadLoader(dataset, 3, threads=0, output="numpy"))
+    assert repr(got) == repr(expected)
+    assert device.copies == 8 * LEAVES[name]
+    assert (device.moves, len(device.receivers)) == (0, 8)
+
+
+@pytest.mark.parametrize("row", [1, 1 << 20])
+def test_each_leaf_on_the_device_has_memory_of_its_own(row: int, spawn: Spawn) -> None:
+    dataset = Made(lambda n: (n, np.full(row, n, np.uint8), n / 2, np.full(row, 9, np.uint8)), 3)
+    device = FakeDevice()
+    with make(dataset, device) as loader:
+        (batch,) = spawn(list, loader).result(PATIENCE)
+    assert device.copies == 4
+    assert len({id(leaf.base) for leaf in batch}) == 4
+    assert [leaf.base.nbytes for leaf in batch] == [leaf.nbytes for leaf in batch]
+    assert [len({*batch[leaf].ravel()}) for leaf in range(4)] == [3, 3, 3, 1]
+    assert not device.broken
+
+
+FALLING_BACK: dict[str, dict[str, Any]] = {
+    "a collate function": {"dataset": Numbers(), "collate_fn": np.stack},
+    "ragged samples": {"dataset": Made(lambda n: [n, float(n)][n % 2])},
+    "single samples": {"dataset": Numbers(8), "batch_size": None},
+}
+
+
+@pytest.mark.parametrize("name", FALLING_BACK)
+@each_crew
+def test_what_lies_in_no_slot_is_moved_by_the_copier(
+    name: str, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice()
+    arguments = FALLING_BACK[name] | {"device": device} | crew
+    with make(**arguments) as loader:
+        got = spawn(list, loader).result(PATIENCE)
+    assert [word for word, _ in got] == ["moved"] * 8
+    assert np.concatenate([np.ravel(batch) for _, batch in got]).size in (8 * 9, 8 * 3)
+    assert (device.moves, device.copies, device.broken) == (8, 0, [])
+
+
+@pytest.mark.parametrize(("threads", "transform"), [(0, None), (1, None), (1, int), (3, int)])
+def test_iterables_are_copied_too(threads: int, transform: Any, spawn: Spawn) -> None:
+    device = FakeDevice()
+    with make(iter(range(20)), device, threads=threads, transform=transform) as loader:
+        got = spawn(list, loader).result(PATIENCE)
+    assert [batch.tolist() for batch in got] == batches_of(3, 20)
+    assert not device.broken
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_replicas_are_copied_in_turn(in_order: bool, spawn: Spawn) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Replica(torch.utils.data.IterableDataset):  # type: ignore[misc,name-defined]
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(7))
+
+    device = FakeDevice()
+    arguments = {"batch_size": 2, "threads": 3, "in_order": in_order, "output": "numpy"}
+    with make(Replica(), device, **arguments) as loader:
+        got = [batch.tolist() for batch in spawn(list, loader).result(PATIENCE)]
+    each = [[0, 1], [2, 3], [4, 5], [6]]
+    expected = [batch for batch in each for _ in range(3)]
+    assert (got if in_order else sorted(got)) == expected
+    assert device.most_ahead <= 3
+
+
+@each_crew
+@pytest.mark.parametrize("collate_fn", [tuple, None])
+def test_a_batch_in_no_slot_is_page_locked_by_the_worker_that_made_it(
+    collate_fn: Any, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice()
+    dataset = Made(lambda index: index if index % 2 else float(index))  # of no one layout
+    with make(dataset, device, collate_fn=collate_fn, **crew) as loader:
+        assert len(spawn(list, loader).result(PATIENCE)) == 8
+    assert not device.broken
+    assert len(device.pinners) == 8
+    assert {"-worker-" in thread.name for thread in device.pinners} == {bool(crew["threads"])}
+
+
+@each_crew
+def test_an_error_of_page_locking_is_the_batchs_and_no_rows(
+    crew: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice(errors={"pin": MemoryError("page-locked")})
+    samples = ["a", *[b"b"] * (SIZE - 1)]  # one is unlike the others
+    with make(samples, device, collate_fn=list, **crew) as loader:
+        told = spawn(outcomes, iter(loader)).result(PATIENCE)
+    assert [str(error) for error in told] == ["page-locked"] * 8
+    assert not any("index" in note for error in told for note in error.__notes__)
+
+
+def test_a_batch_that_takes_too_long_is_an_error_and_comes_later(spawn: Spawn) -> None:
+    dataset = Gated(waits=4)
+    with make(dataset, timeout=0.01, dataset_copy="shared") as loader:
+        iterator = iter(loader)
+        told = [spawn(_next_or_error, iterator).result(PATIENCE) for _ in range(2)]
+        while told[-1] == told[0]:  # the machine is busy
+            told.append(spawn(_next_or_error, iterator).result(PATIENCE))
+        assert "timed out" in str([one for one in told if isinstance(one, str)])
+        dataset.gate.set()
+        while len(got := [one for one in told if isinstance(one, list)]) < 8:
+            told.append(spawn(_next_or_error, iterator).result(PATIENCE))
+    assert got == batches_of(3)
+
+
+def _next_or_error(iterator: Iterator[Any]) -> Any:
+    try:
+        return numbers(next(iterator))
+    except RuntimeError as error:
+        return str(error)
+
+
+@each_crew
+@pytest.mark.parametrize("taken", [0, 1, 3, 7])
+def test_a_state_counts_what_was_delivered_not_what_was_copied_ahead(
+    taken: int, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    def build() -> ThreadLoader[Any]:
+        return make(Numbers(), shuffle=True, seed=5, device_prefetch=3, **crew)
+
+    with build() as loader, build() as resumed:
+        whole = spawn(outcomes, iter(loader)).result(PATIENCE)
+        resumed.load_state_dict(loader.state_dict())  # of the second epoch
+        iterator = iter(loader)
+        first = [numbers(spawn(next, iterator).result(PATIENCE)) for _ in range(taken)]
+        resumed.load_state_dict(loader.state_dict())
+        rest = spawn(outcomes, iter(resumed)).result(PATIENCE)
+        assert first + rest == first + spawn(outcomes, iterator).result(PATIENCE)
+        assert sorted(itertools.chain(*first, *rest)) == sorted(itertools.chain(*whole))
+
+
+@each_crew
+def test_the_device_may_change_between_epochs(crew: dict[str, Any], spawn: Spawn) -> None:
+    first, second = FakeDevice(1), FakeDevice(2)
+    with make(Numbers(), first, **crew) as loader:
+        old = iter(loader)
+        got = [numbers(spawn(next, old).result(PATIENCE))]
+        for device in (second, None, first):
+            loader.device = device
+            assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
+            if "persistent_workers" not in crew:
+                got.append(numbers(spawn(next, old).result(PATIENCE)))
+        assert got == batches_of(3)[: len(got)]
+    assert len(second.received) == 8
+    assert len(first.received) == 8 + len(got)
+    assert not first.broken + second.broken
+
+
+@pytest.mark.parametrize("ahead", [0, -1, 1.5, None, "2"])
+def test_a_wrong_number_of_batches_ahead_is_refused(ahead: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="device_prefetch"):
+        make(Numbers(), device_prefetch=ahead)

@@ -1,0 +1,333 @@
+"""``device=``: errors in their place, and ends with copies in flight that leave nothing behind."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.copies import Numbers, batches_of, each_crew, make, numbers, outcomes
+from support.fake_device import FakeDevice, OutOfMemoryError
+from support.patience import PATIENCE
+
+import threadloader
+from threadloader import DeviceError, ThreadLoader
+from threadloader._epoch import epoch
+from threadloader._lifetime import process
+from threadloader._work.copier import Copier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+
+class Long:
+    """An iterable that says it has two samples, and has more."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(24))
+
+
+@each_crew
+@pytest.mark.parametrize("in_order", [True, False])
+def test_errors_of_samples_come_in_their_place_as_they_were_raised(
+    in_order: bool, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    with make(Numbers(bad=frozenset(range(3, 18, 3))), in_order=in_order, **crew) as loader:
+        told = spawn(outcomes, iter(loader)).result(PATIENCE)
+    errors = [one for one in told if isinstance(one, LookupError)]
+    assert sorted(error.args[0] for error in errors) == list(range(3, 18, 3))
+    assert sorted(one for one in told if type(one) is list) == [
+        [0, 1, 2],
+        [18, 19, 20],
+        [21, 22, 23],
+    ]
+    if in_order:
+        assert list(map(type, told)) == [list, *5 * [LookupError], list, list]
+
+
+@each_crew
+def test_an_error_of_the_sampler_comes_in_its_place(crew: dict[str, Any], spawn: Spawn) -> None:
+    class Sampler:
+        def __init__(self) -> None:
+            self.drawn = iter([[0, 1], [2, 3], None, [4, 5]])
+
+        def __iter__(self) -> Sampler:
+            return self
+
+        def __next__(self) -> list[int]:
+            indices = next(self.drawn)
+            if indices is None:
+                raise LookupError("sampler")
+            return indices
+
+    device = FakeDevice()
+    loader: ThreadLoader[Any] = ThreadLoader(
+        Numbers(), batch_sampler=Sampler(), device=device, output="numpy", **crew
+    )
+    with loader:
+        told = spawn(outcomes, iter(loader)).result(PATIENCE)
+    assert list(map(str, told)) == ["[0, 1]", "[2, 3]", "sampler", "[4, 5]"]
+
+
+@each_crew
+@pytest.mark.parametrize("full", [[3], [0, 1, 2, 3, 4], [7]], ids=str)
+def test_without_memory_on_the_device_a_batch_is_an_error_and_the_next_ones_come(
+    full: list[int], crew: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice(fails=full.__contains__)
+    with make(Numbers(), device, **crew) as loader:
+        first = iter(loader)
+        told = spawn(outcomes, first).result(PATIENCE)
+        for number, (got, expected) in enumerate(zip(told, batches_of(3), strict=True)):
+            if number in full:
+                assert isinstance(got, OutOfMemoryError)
+                assert got.__notes__ == [f"copying batch {number} to fake:0"]
+            else:
+                assert got == expected
+        second = iter(loader)
+        assert spawn(outcomes, second).result(PATIENCE) == batches_of(3)
+    # All threads have ended: the loader was closed, and its iterators are alive.
+    assert not device.broken
+    assert loader.statistics().slots.filling == 0
+
+
+def test_without_memory_for_a_slot_there_is_an_error_and_the_loader_goes_on(spawn: Spawn) -> None:
+    device = FakeDevice(errors={"allocate": MemoryError("page-locked")})
+    with make(Numbers(), device) as loader:
+        told = spawn(outcomes, iter(loader)).result(PATIENCE)
+        assert [str(error) for error in told] == ["page-locked"] * 8
+        device.errors.clear()
+        assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
+
+
+@pytest.mark.parametrize("call", ["adopt", "record", "synchronize", "receive"])
+@each_crew
+def test_a_device_that_is_lost_is_told_and_keeps_nobody_waiting(
+    call: str, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice(errors={call: RuntimeError("lost")})
+    with make(Numbers(), device, **crew) as loader:
+        told = spawn(outcomes, iter(loader)).result(PATIENCE)
+        assert len(told) == 8
+        errors = [error for error in told if isinstance(error, Exception)]
+        assert len(set(map(id, errors))) == len(errors) or call in ("record", "receive")
+        for error in errors:
+            assert str(error.__cause__ if isinstance(error, DeviceError) else error) == "lost"
+        device.errors.clear()
+        assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
+    assert not device.broken
+
+
+def test_a_stream_whose_device_is_lost_ends_after_its_batches(spawn: Spawn) -> None:
+    device = FakeDevice(errors={"adopt": RuntimeError("lost")})
+    with make(iter(range(9)), device, threads=1) as loader:
+        assert len(spawn(outcomes, iter(loader)).result(PATIENCE)) == 3
+
+
+def test_a_warning_that_is_an_error_takes_no_room(spawn: Spawn) -> None:
+    device = FakeDevice()
+    with make(Long(), device, threads=1) as loader:
+        assert len(loader) == 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            told = spawn(outcomes, iter(loader)).result(PATIENCE)
+    assert len(told) == 8
+
+
+def test_a_loader_that_has_used_a_device_can_be_copied(spawn: Spawn) -> None:
+    with make(Numbers(), FakeDevice()) as loader:
+        assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
+        loader.device = None
+        with copy.deepcopy(loader) as twin:
+            assert len(spawn(list, twin).result(PATIENCE)) == 8
+
+
+def test_a_thread_ends_with_its_epoch_though_the_iterator_lives(spawn: Spawn) -> None:
+    with make(Numbers(), FakeDevice()) as loader:
+        iterator = iter(loader)
+        copiers = [thread for thread in threading.enumerate() if "-copier-" in thread.name]
+        assert spawn(outcomes, iterator).result(PATIENCE) == batches_of(3)
+        for copier in copiers:
+            spawn(copier.join).result(PATIENCE)
+
+
+@each_crew
+@pytest.mark.parametrize("ending", ["close", "loader's close", "drop"])
+def test_an_end_with_copies_in_flight_keeps_their_slots_and_leaves_no_thread(
+    ending: str, crew: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice()
+    with make(Numbers(), device, **crew) as loader:
+        iterator: Any = iter(loader)
+        device.hold()
+        batch = spawn(next, iterator).result(PATIENCE)
+        spawn(device.await_waiter).result(PATIENCE)
+        copiers = [thread for thread in threading.enumerate() if "-copier-" in thread.name]
+        done = None
+        if ending == "drop":
+            del iterator
+        else:
+            done = spawn(iterator.close if ending == "close" else loader.close)
+        others = spawn(outcomes, iter(make(Numbers(), device)))  # would write what is not kept
+        device.release()
+        if done is not None:
+            done.result(PATIENCE)
+        others.result(PATIENCE)
+        for copier in copiers:
+            spawn(copier.join).result(PATIENCE)
+        assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
+    assert numbers(batch) == [0, 1, 2]
+    assert not device.broken
+
+
+# The end of the process, and forks
+
+SCRIPT = """
+import atexit, gc, os, signal, sys, threading
+last = []
+atexit.register(lambda: [do() for do in last])  # before the package's: it is called after them
+sys.modules["torch"] = None
+sys.path.insert(0, {tests!r})
+import numpy as np
+from support.fake_device import FakeDevice
+from threadloader import ClosedError, ThreadLoader
+from threadloader._work import copier
+from threadloader._threads import pool
+
+device = FakeDevice()
+loader = ThreadLoader(range(100), 4, threads=2, device=device, prefetch=2, output="numpy")
+iterator = iter(loader)
+next(iterator)
+"""
+
+
+def run(script: str) -> tuple[int, str, str]:
+    """Run a child to its end; return its exit code and its outputs."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(tests=str(Path(__file__).parents[1])) + script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * PATIENCE,
+        env=os.environ | {"PYTHONPATH": str(Path(threadloader.__file__).parents[1])},
+    )
+    return done.returncode, done.stdout.strip(), done.stderr
+
+
+NEVER = (
+    "copier.EXIT_SECONDS = 0.1; iterator = iter(loader); next(iterator);"
+    "device.hold(); next(iterator); device.await_waiter()"
+)
+EXITS = {
+    "an iterator half-way": "",
+    "a copy that never ends": NEVER,
+    "a dropped iterator": f"{NEVER}; del iterator",
+    "a copy that ends later than samples are waited for": """
+device.hold(); next(iterator); device.await_waiter()
+timer = threading.Timer(pool.EXIT_SECONDS + 0.5, device.release)
+timer.daemon = True
+timer.start()
+last.append(lambda: print(*[one for one in threading.enumerate() if "-copier-" in one.name]))
+""",
+    "a consumer in a daemon thread": """
+threading.Thread(target=lambda: [list(loader) for _ in range(10**6)], daemon=True).start()
+""",
+}
+
+
+@pytest.mark.parametrize("script", EXITS.values(), ids=EXITS)
+def test_the_interpreter_exits_cleanly_with(script: str, spawn: Spawn) -> None:
+    assert spawn(run, script).result(3 * PATIENCE) == (0, "", "")
+
+
+@pytest.mark.parametrize("last", ["sampler", "copier"])
+def test_a_thread_that_begins_an_epoch_as_the_exit_begins_ends_without_a_word(
+    last: str, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    # As if the main thread had come to the interpreter's exit between two lines of this thread's.
+    monkeypatch.setattr(process, "_exiting", False)
+
+    class Sampler:
+        def __iter__(self) -> Iterator[int]:
+            if last == "sampler":
+                monkeypatch.setattr(process, "_exiting", True)
+            return iter(range(8))
+
+    def copier(*arguments: Any, **named: Any) -> Copier:
+        if last == "copier":
+            monkeypatch.setattr(process, "_exiting", True)
+        return Copier(*arguments, **named)
+
+    monkeypatch.setattr(epoch, "Copier", copier)
+    loader = make(Numbers(), FakeDevice(), sampler=Sampler(), threads=2)
+    with pytest.raises(SystemExit):
+        spawn(iter, loader).result(PATIENCE)
+
+
+FORKS = {
+    "loads": "sys.exit(7 if sum(len(batch) for batch in loader) == 100 else 1)",
+    "closes and loads": "loader.close(); sys.exit(len(list(loader)) - 18)",
+    "drops and ends": "del iterator; sys.exit(7)",
+    "closes": """
+    try:
+        next(iterator)
+    except ClosedError:
+        iterator.close()
+        sys.exit(7)
+""",
+}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.parametrize("does", FORKS.values(), ids=FORKS)
+@pytest.mark.parametrize("lock", ["iterator._copier._line._lock", "threading.Lock()"])
+def test_a_child_that_is_forked_beside_a_copier(does: str, lock: str, spawn: Spawn) -> None:
+    code, output, _ = spawn(
+        run,
+        f"""
+with {lock}:
+    child = os.fork()
+    if child == 0:
+        signal.alarm({int(PATIENCE)})
+        loader.device = FakeDevice()  # a thread may have held the other's lock
+if child == 0:
+    {does}
+_, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status), sum(map(len, iterator)))
+""",
+    ).result(3 * PATIENCE)
+    assert (code, output) == (0, "7 96")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.parametrize("does", ["iter(loader)", "loader = None", "loader.close()"])
+def test_a_forked_child_frees_no_slot_of_its_parents(does: str, spawn: Spawn) -> None:
+    script = f"""
+assert sum(map(len, iterator)) == 96
+del iterator
+for thread in threading.enumerate():  # the frames of a thread would keep slots
+    thread is threading.main_thread() or thread.join()
+gc.collect()
+child = os.fork()
+if child == 0:
+    loader.device = FakeDevice()
+    {does}
+    gc.collect()
+    print(device.broken, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+assert not device.broken
+"""
+    assert spawn(run, script).result(2 * PATIENCE) == (0, "[]", "")

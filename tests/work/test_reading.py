@@ -1,0 +1,362 @@
+"""Streams: plain iterables are read once, in order, and no further than is needed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import warnings
+import weakref
+from itertools import count, islice
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+from support.streams import (
+    Hiccups,
+    Rows,
+    each_number_of_threads,
+    each_output,
+    join_workers,
+    lists,
+    make,
+    outcomes,
+    patiently,
+    square,
+)
+
+import threadloader
+from threadloader import ThreadLoader
+from threadloader._batch.collate import Collation
+from threadloader._batch.ring import Ring
+from threadloader._order.planner import TicketSize
+from threadloader._order.tickets import PlannedBatch, Ticket
+from threadloader._work.open_batch import Stages
+from threadloader._work.progress import Progress
+from threadloader._work.reading import IterableReader, ReadJob, ReadSamples, StreamBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:an iterable that is no IterableDataset"),
+    pytest.mark.usefixtures("slots_for_all_leaves"),
+]
+
+
+def stages_of(workers: int = 1, rows: int | None = 2) -> Stages:
+    collation = Collation(list, output="numpy", batched=rows is not None, ring=Ring(keep=4))
+    return Stages([ReadSamples(None) for _ in range(workers)], True, TicketSize(), collation)
+
+
+# IterableReader, ReadSamples, ReadJob
+
+
+def test_a_source_gives_batches_and_then_none_for_ever() -> None:
+    source = IterableReader(0, range(5), 2, drop_last=False)
+    assert [source.read(Progress()) for _ in range(5)] == [[0, 1], [2, 3], [4], None, None]
+
+
+def test_a_source_may_leave_the_short_batch_out() -> None:
+    source = IterableReader(0, range(5), 2, drop_last=True)
+    assert [source.read(Progress()) for _ in range(4)] == [[0, 1], [2, 3], None, None]
+
+
+def test_a_source_goes_on_after_an_error() -> None:
+    source = IterableReader(0, Hiccups(6, {1}), 2, drop_last=False)
+    with pytest.raises(LookupError):
+        source.read(Progress())
+    assert [source.read(Progress()) for _ in range(3)] == [[2, 3], [4, 5], None]
+
+
+def test_a_source_that_could_not_start_has_nothing_to_read() -> None:
+    source = IterableReader(0, 7, 2, drop_last=False)
+    with pytest.raises(TypeError):
+        source.read(Progress())
+    assert source.read(Progress()) is None
+
+
+def test_a_cancelled_source_reads_one_sample_more_at_the_most() -> None:
+    rows, progress = iter(range(10)), Progress()
+    progress.cancel()
+    IterableReader(0, rows, 5, drop_last=False).read(progress)
+    assert next(rows) <= 1
+
+
+def test_what_was_read_is_given_once_and_then_let_go() -> None:
+    read = [1, 2]
+    ticket = Ticket(PlannedBatch(0, range(2), read, label="row"), 0, 2)
+    assert ReadSamples(None).fetch(ticket, Progress()) == ([1, 2], None)
+    assert read == []
+
+
+def test_a_transform_is_applied_to_the_rows_of_a_ticket() -> None:
+    ticket = Ticket(PlannedBatch(0, range(4), [1, 2, 3, 4], label="row"), 1, 3)
+    assert ReadSamples(None, square).fetch(ticket, Progress()) == ([4, 9], None)
+
+
+def test_a_transform_that_fails_comes_with_the_samples_before_it() -> None:
+    ticket = Ticket(PlannedBatch(0, range(3), [1, 2, 0], label="row"), 0, 3)
+    done, error = ReadSamples(None, lambda row: 1 // row).fetch(ticket, Progress())
+    assert done == [1, 0]
+    assert isinstance(error, ZeroDivisionError)
+
+
+def test_a_reading_is_one_job() -> None:
+    stages, progress = stages_of(), Progress()
+    batch = StreamBatch(0, IterableReader(0, range(4), 2, drop_last=False), 0, stages, progress)
+    reading = ReadJob(batch, stages, progress, None)
+    assert reading.jobs() == 1
+    assert reading.claim() is not None
+    assert reading.claim() is None
+
+
+# Plain iterables
+
+
+@each_output
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_plain_iterable_is_read_once(workers: int, output: str, spawn: Spawn) -> None:
+    loader = make(Rows(7), threads=None, num_workers=workers, output=output)
+    for _ in range(2):
+        assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_a_generator_is_used_up(workers: int, spawn: Spawn) -> None:
+    loader = make((row for row in range(4)), threads=workers)
+    assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3]]
+    with pytest.warns(UserWarning, match="can be read once"):
+        assert spawn(lists, loader).result(PATIENCE) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_an_iterator_is_used_up(workers: int, spawn: Spawn) -> None:
+    loader = make(iter([0, 1, 2, 3]), threads=workers)
+    assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3]]
+    with pytest.warns(UserWarning, match="can be read once"):
+        assert spawn(lists, loader).result(PATIENCE) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_an_iterator_of_itertools_warns_of_nothing(workers: int, spawn: Spawn) -> None:
+    # Python 3.12 warns when one is copied.
+    loader = make(islice(count(), 4), threads=workers)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3]]
+    assert not caught
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_single_samples_are_not_collated(workers: int, spawn: Spawn) -> None:
+    loader = make(iter("abc"), None, threads=workers)
+    assert spawn(list, loader).result(PATIENCE) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("shuffle", True), ("sampler", [1])])
+def test_a_plain_iterable_has_its_own_order(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"unspecified {name} option"):
+        make(Rows(3), **{name: value})
+
+
+def test_without_a_number_of_threads_there_is_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadloader._session.arguments.default_threads", lambda: 4)
+    with pytest.warns(UserWarning, match="is read by one thread"):
+        loader = make(Rows(3), threads=None)
+    assert loader.num_workers == 1
+
+
+def test_on_one_core_there_is_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadloader._session.arguments.default_threads", lambda: 1)
+    assert make(Rows(3), threads=None).num_workers == 1
+
+
+# What is counted
+
+
+def test_delivered_batches_are_counted(spawn: Spawn) -> None:
+    loader = make(Rows(7))
+    assert len(spawn(lists, loader).result(PATIENCE)) == 3
+    assert loader.statistics().totals.batches == 3
+    assert loader.statistics().totals.samples == 7
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("batch_size", [None, 3])
+def test_a_batch_is_one_ticket_and_epochs_add_up(
+    batch_size: int | None, threads: int, spawn: Spawn
+) -> None:
+    loader = make(Rows(7), batch_size, threads=threads)
+    for epochs in (1, 2, 3):
+        delivered = len(spawn(list, loader).result(PATIENCE))
+        totals = loader.statistics().totals
+        assert totals.batches == totals.tickets == epochs * delivered
+        assert totals.samples == epochs * 7
+
+
+@each_number_of_threads
+def test_an_error_counts_as_a_batch_and_its_samples_do_not(threads: int, spawn: Spawn) -> None:
+    loader = make(Hiccups(9, {4}), threads=threads)
+    told = spawn(outcomes, loader).result(PATIENCE)
+    totals = loader.statistics().totals
+    assert (totals.batches, totals.tickets, totals.samples) == (len(told), 3, 7)
+
+
+# A time limit
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("transform", [None, square])
+def test_a_batch_that_is_read_late_times_out_and_is_the_next_to_come(
+    transform: Any, threads: int, spawn: Spawn
+) -> None:
+    gate = Event()
+
+    def rows() -> Iterator[int]:
+        yield from range(3)
+        assert gate.wait(PATIENCE)
+        yield from range(3, 7)
+
+    expected = lists(make(map(transform or int, range(7)), 3, threads=0))
+    iterator = iter(make(rows(), 3, threads=threads, transform=transform, timeout=0.05))
+    batches = patiently(iterator)
+    assert spawn(next, batches).result(PATIENCE) == expected[0]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 0\.05 seconds$"):
+            spawn(next, iterator).result(PATIENCE)
+    gate.set()
+    assert spawn(list, batches).result(PATIENCE) == expected[1:]
+
+
+# How far it is read, and what is left
+
+
+@pytest.mark.parametrize("transform", [None, square])
+def test_no_more_is_read_than_the_window_and_one_batch(transform: Any, spawn: Spawn) -> None:
+    read: list[int] = []
+
+    def rows() -> Iterator[int]:
+        for row in range(10_000):
+            read.append(row)
+            yield row
+
+    def two(loader: ThreadLoader[Any]) -> int:
+        iterator = iter(loader)
+        next(iterator)
+        next(iterator)
+        del iterator
+        join_workers()
+        return len(read)
+
+    loader = make(rows(), 3, threads=3, prefetch=2, transform=transform)
+    assert spawn(two, loader).result(PATIENCE) <= 3 * (2 + 2)
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("transform", [None, square])
+def test_an_endless_stream_may_be_left(threads: int, transform: Any, spawn: Spawn) -> None:
+    def some() -> tuple[list[Any], int, int]:
+        loader = make((row for row in count()), 2, threads=threads, transform=transform)
+        got = lists(islice(loader, 3))
+        join_workers()
+        gc.collect()
+        slots = loader.statistics().slots
+        return got, slots.leased, slots.filling
+
+    got, *slots = spawn(some).result(PATIENCE)
+    change = transform or int
+    assert got == [[change(2 * row), change(2 * row + 1)] for row in range(3)]
+    assert slots == [0, 0]
+
+
+@each_output
+@each_number_of_threads
+@pytest.mark.parametrize("transform", [None, square])
+def test_kept_batches_never_change(transform: Any, threads: int, output: str, spawn: Spawn) -> None:
+    def rows() -> Iterator[Any]:
+        for row in range(60):
+            yield np.full(4, row)
+
+    loader = make(rows(), 2, threads=threads, prefetch=2, transform=transform, output=output)
+    kept = spawn(list, loader).result(PATIENCE)
+    change = transform or int
+    for number, batch in enumerate(kept):
+        expected = [[change(row)] * 4 for row in (2 * number, 2 * number + 1)]
+        assert np.asarray(batch).tolist() == expected
+    assert len(kept) == 30
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("transform", [None, square])
+def test_a_kept_exception_keeps_no_slot_and_no_iterator(
+    transform: Any, threads: int, spawn: Spawn
+) -> None:
+    def keep(loader: ThreadLoader[Any]) -> tuple[Any, Any, int]:
+        iterator = iter(loader)
+        gone = weakref.ref(iterator)
+        next(iterator)
+        try:
+            next(iterator)
+        except LookupError as error:
+            kept = error
+        del iterator
+        left = gone()
+        join_workers()
+        slots = loader.statistics().slots
+        return kept.__traceback__, left, slots.leased + slots.filling
+
+    loader = make(Hiccups(9, {4}), threads=threads, transform=transform)
+    traceback, left, slots = spawn(keep, loader).result(PATIENCE)
+    assert traceback is not None
+    assert (left, slots) == (None, 0)
+
+
+@pytest.mark.parametrize("transform", [None, square])
+def test_closing_waits_for_a_sample_that_is_being_read(transform: Any, spawn: Spawn) -> None:
+    entered, gate = Event(), Event()
+
+    def rows() -> Iterator[int]:
+        yield 0
+        entered.set()
+        assert gate.wait(PATIENCE)
+        yield 1
+
+    loader = make(rows(), 1, threads=3, transform=transform)
+    iterator = iter(loader)
+    assert spawn(next, iterator).result(PATIENCE) == [0]
+    assert entered.wait(PATIENCE)
+    closed = spawn(loader.close)
+    gate.set()
+    closed.result(PATIENCE)
+    join_workers()
+
+
+def test_the_interpreter_ends_cleanly_half_way() -> None:
+    program = """
+import sys
+sys.modules["torch"] = None
+from itertools import count
+from threadloader import ThreadLoader
+plain = iter(ThreadLoader((n for n in count()), 4, threads=1))
+changed = iter(ThreadLoader((n for n in count()), 4, threads=3, transform=lambda n: n + 1))
+print(next(plain).tolist(), next(changed).tolist())
+"""
+    root = str(Path(threadloader.__file__).parent.parent)
+    child = subprocess.run(  # our own program
+        [sys.executable, "-W", "error", "-c", program],
+        env=os.environ | {"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+    assert child.stdout.split("\n")[0] == "[0, 1, 2, 3] [1, 2, 3, 4]"

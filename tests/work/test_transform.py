@@ -1,0 +1,255 @@
+"""A transform is applied to the samples of an iterable by several threads, in order."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from threading import Barrier, Event, Thread, current_thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+from support.streams import (
+    Hiccups,
+    Rows,
+    each_number_of_threads,
+    each_output,
+    lists,
+    make,
+    outcomes,
+    patiently,
+    square,
+)
+
+from threadloader import get_worker_info
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from threadloader import ThreadLoader
+
+    Spawn = Callable[..., Future[Any]]
+
+
+@each_output
+@each_number_of_threads
+@pytest.mark.parametrize("batch_size", [None, 1, 4])
+def test_a_transform_keeps_the_order(
+    batch_size: int | None, threads: int, output: str, spawn: Spawn
+) -> None:
+    loader = make(Rows(10), batch_size, threads=threads, transform=square, output=output)
+    expected = lists(make(map(square, range(10)), batch_size, threads=0))
+    assert spawn(lists, loader).result(PATIENCE) == expected
+
+
+def test_a_transform_of_a_map_style_dataset_is_refused() -> None:
+    with pytest.raises(TypeError, match="map-style"):
+        make([1, 2], transform=square)
+
+
+def test_a_transform_is_applied_by_several_threads_at_once(spawn: Spawn) -> None:
+    together = Barrier(3)
+
+    def meet(row: int) -> int:
+        together.wait(PATIENCE)
+        return row
+
+    loader = make(Rows(3), 1, threads=4, transform=meet, dataset_copy="shared")
+    assert spawn(lists, loader).result(2 * PATIENCE) == [[0], [1], [2]]
+
+
+def test_the_reader_is_alone_and_the_others_count_themselves_among_all(spawn: Spawn) -> None:
+    def reader() -> Iterator[tuple[int, int]]:
+        for _ in range(4):
+            info = get_worker_info()
+            yield info.id, info.num_workers
+
+    def tell(read: tuple[int, int]) -> tuple[Any, int, bool]:
+        info = get_worker_info()
+        return read, info.num_workers, 1 <= info.id < 3
+
+    loader = make(reader(), None, threads=3, transform=tell)
+    assert spawn(list, loader).result(PATIENCE) == [((0, 1), 3, True)] * 4
+
+
+@each_number_of_threads
+def test_an_error_of_a_transform_names_its_row_and_loses_no_other_batch(
+    threads: int, spawn: Spawn
+) -> None:
+    def fail(row: int) -> int:
+        if row == 4:
+            raise LookupError(row)
+        return row
+
+    loader = make(Rows(9), 3, threads=threads, transform=fail)
+    first, error, last = spawn(outcomes, loader).result(PATIENCE)
+    assert (first, last) == ([0, 1, 2], [6, 7, 8])
+    assert isinstance(error, LookupError)
+    assert error.__notes__[0].endswith("batch 1, row 1")
+
+
+@each_number_of_threads
+def test_an_error_of_the_iterable_is_in_its_place(threads: int, spawn: Spawn) -> None:
+    loader = make(Hiccups(8, {4}), 3, threads=threads, transform=square, dataset_copy="shared")
+    first, error, last = spawn(outcomes, loader).result(PATIENCE)
+    assert (first, last) == ([0, 1, 4], [25, 36, 49])
+    assert isinstance(error, LookupError)
+
+
+@each_number_of_threads
+def test_a_transform_that_raises_stop_iteration_does_not_end_the_epoch(
+    threads: int, spawn: Spawn
+) -> None:
+    def stop(row: int) -> int:
+        if row == 1:
+            raise StopIteration
+        return row
+
+    loader = make(Rows(6), 3, threads=threads, transform=stop)
+    error, last = spawn(outcomes, loader).result(PATIENCE)
+    assert isinstance(error, RuntimeError)
+    assert last == [3, 4, 5]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_a_sample_that_is_transformed_late_times_out_and_is_not_lost(
+    threads: int, spawn: Spawn
+) -> None:
+    gate = Event()
+
+    def wait(row: int) -> int:
+        assert row != 1 or gate.wait(PATIENCE)
+        return row
+
+    loader = make(Rows(5), 2, threads=threads, transform=wait, timeout=0.05)
+    iterator = iter(loader)
+    with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 0\.05 seconds$"):
+        spawn(next, iterator).result(PATIENCE)
+    gate.set()
+    assert spawn(list, patiently(iterator)).result(PATIENCE) == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 5])
+@pytest.mark.parametrize(("size", "batches"), [(0, 0), (2, 0), (3, 1), (8, 2), (9, 3)])
+def test_a_short_last_batch_may_be_left_out(
+    size: int, batches: int, threads: int, spawn: Spawn
+) -> None:
+    loader = make(Rows(size), 3, threads=threads, transform=square, drop_last=True)
+    expected = [[square(3 * batch + row) for row in range(3)] for batch in range(batches)]
+    assert spawn(lists, loader).result(PATIENCE) == expected
+
+
+# What is counted
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("persistent", [False, True])
+def test_each_sample_is_counted_once_in_each_epoch(
+    persistent: bool, threads: int, spawn: Spawn
+) -> None:
+    persistent = persistent and threads > 0
+    with make(Rows(7), threads=threads, transform=square, persistent_workers=persistent) as loader:
+        for epochs in (1, 2, 3):
+            spawn(list, loader).result(PATIENCE)
+            totals = loader.statistics().totals
+            assert (totals.batches, totals.samples) == (3 * epochs, 7 * epochs)
+            assert 3 * epochs <= totals.tickets <= 7 * epochs
+
+
+@each_number_of_threads
+def test_a_batch_that_fails_counts_and_the_sample_that_failed_does_not(
+    threads: int, spawn: Spawn
+) -> None:
+    loader = make(Rows(9), threads=threads, transform=lambda row: 1 // (row - 4))
+    spawn(outcomes, loader).result(PATIENCE)
+    totals = loader.statistics().totals
+    assert totals.batches == 3
+    assert 6 <= totals.samples <= 8
+
+
+# Persistent workers
+
+
+class Sized(Rows):
+    """Iterable as often as wanted, with a length, as a collection that is not a sequence."""
+
+    def __len__(self) -> int:
+        return self.size
+
+
+each_number_of_workers = pytest.mark.parametrize("threads", [1, 2, 5])
+SQUARES = [[0, 1, 4], [9, 16, 25], [36]]
+
+
+def persistent(transform: Any, threads: int, dataset: Any = None) -> ThreadLoader[Any]:
+    rows = Rows(7) if dataset is None else dataset
+    return make(rows, threads=threads, transform=transform, persistent_workers=True)
+
+
+def workers() -> set[Thread]:
+    return {thread for thread in threading.enumerate() if "-worker-" in thread.name}
+
+
+@each_number_of_workers
+@pytest.mark.parametrize("dataset", [Rows(7), Sized(7), dict.fromkeys(range(7)).keys()])
+def test_the_same_threads_apply_the_transform_in_every_epoch(
+    dataset: Any, threads: int, spawn: Spawn
+) -> None:
+    seen: set[Thread] = set()
+
+    def change(row: int) -> int:
+        seen.add(current_thread())
+        return square(row)
+
+    with persistent(change, threads, dataset) as loader:
+        hired = []
+        for _ in range(3):
+            assert spawn(lists, loader).result(PATIENCE) == SQUARES
+            hired.append(workers())
+    assert hired[0] == hired[1] == hired[2] >= seen
+    assert len(hired[0]) == threads
+
+
+@each_number_of_workers
+def test_the_same_threads_go_on_after_an_epoch_that_was_left(threads: int, spawn: Spawn) -> None:
+    def some(loader: Any, batches: int) -> list[Any]:
+        return lists(islice(loader, batches))
+
+    with persistent(square, threads) as loader:
+        spawn(lists, loader).result(PATIENCE)
+        hired = workers()
+        for batches in range(3):
+            assert spawn(some, loader, batches).result(PATIENCE) == SQUARES[:batches]
+            assert spawn(lists, loader).result(PATIENCE) == SQUARES
+        assert workers() == hired
+
+
+@each_number_of_workers
+def test_the_same_threads_go_on_after_an_error_of_the_transform(threads: int, spawn: Spawn) -> None:
+    broken = Event()
+
+    def change(row: int) -> int:
+        if broken.is_set() and row == 4:
+            raise LookupError(row)
+        return square(row)
+
+    with persistent(change, threads) as loader:
+        assert spawn(lists, loader).result(PATIENCE) == SQUARES
+        hired = workers()
+        broken.set()
+        first, error, last = spawn(outcomes, loader).result(PATIENCE)
+        assert (first, type(error), last) == (SQUARES[0], LookupError, SQUARES[2])
+        broken.clear()
+        assert spawn(lists, loader).result(PATIENCE) == SQUARES
+        assert workers() == hired
+
+
+@each_number_of_workers
+def test_the_same_threads_serve_two_epochs_at_once(threads: int, spawn: Spawn) -> None:
+    def pairs(loader: Any) -> list[Any]:
+        return [(one.tolist(), two.tolist()) for one, two in zip(loader, loader, strict=True)]
+
+    with persistent(square, threads) as loader:
+        assert spawn(pairs, loader).result(PATIENCE) == list(zip(SQUARES, SQUARES, strict=True))
+        assert len(workers()) == threads
