@@ -49,8 +49,9 @@ def tests(session: nox.Session) -> None:
     """Run the tests without torch; posargs go to pytest."""
     install(session, ".[demo,zstd]", "test")
     # Damaged files take a minute: they are read once with a GIL, on 3.11, and once without.
-    fuzz = ["test_image_fuzz.py", "test_tar_fuzz.py"] if session.python == "3.13" else []
-    run_pytest(session, *(f"--ignore=tests/data_in/{name}" for name in fuzz))
+    fuzz = ("images/test_image_fuzz.py", "shards/test_tar_fuzz.py")
+    ignored = fuzz if session.python == "3.13" else ()
+    run_pytest(session, *(f"--ignore=tests/datasets/{name}" for name in ignored))
 
 
 @nox.session
@@ -59,7 +60,7 @@ def quick(session: nox.Session) -> None:
     install(session, ".[demo,zstd]", "test")
     # What takes long: comparisons with torch, all formats and ways in which data comes, other
     # packages, and a GPU.
-    long = ("clients", "conformance", "data_in", "gpu")
+    long = ("clients", "conformance", "datasets", "gpu")
     run_pytest(session, *(f"--ignore=tests/{name}" for name in long))
 
 
@@ -73,7 +74,7 @@ def tests_torch(session: nox.Session) -> None:
     # These know nothing of torch, or have a twin in tests/conformance, and `tests` has run them on
     # this Python.
     fetch = ("array_rows", "on_error", "source_function")
-    apart = ("data_in", *(f"fetch/test_{name}.py" for name in fetch))
+    apart = ("datasets", *(f"fetch/test_{name}.py" for name in fetch))
     done = [f"--ignore=tests/{name}" for name in apart] if session.python == "3.13t" else []
     run_pytest(session, *done)
 
@@ -83,7 +84,11 @@ def clients(session: nox.Session) -> None:
     """Run packages that use a DataLoader, or augment samples, with a ThreadLoader; and the docs."""
     add_torch(session)
     install(session, ".[images,zstd]", "clients")
-    beside = ("conformance/test_random_transforms.py", "data_in/test_images.py", "test_docs.py")
+    beside = (
+        "conformance/test_random_transforms.py",
+        "datasets/images/test_images.py",
+        "test_docs.py",
+    )
     run_pytest(session, "tests/clients", *(f"tests/{name}" for name in beside))
 
 
@@ -98,7 +103,7 @@ def pillow_simd(session: nox.Session) -> None:
     build = ("--no-binary=pillow-simd", "--no-deps", "pillow-simd>=12")
     session.install(*build, env={"CC": "cc -mavx2"})
     tests = ("test_decode.py", "test_images.py", "test_image_fuzz.py")
-    run_pytest(session, *(f"tests/data_in/{name}" for name in tests))
+    run_pytest(session, *(f"tests/datasets/images/{name}" for name in tests))
 
 
 @nox.session(python="3.13")

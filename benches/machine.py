@@ -15,37 +15,14 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any
 
+from threadloader._threads.cores import usable_cores
+
 __all__ = ["describe", "gil_enabled", "python_label", "usable_cores"]
 
 PACKAGES = (
     *("numpy", "pillow", "pillow-simd", "simplejpeg", "leanjpeg-simple", "torch"),
     "threadloader",
 )
-
-
-def usable_cores() -> int:
-    """Count the cores this process may use: affinity, then the cgroup's quota."""
-    if hasattr(os, "sched_getaffinity"):
-        cores = len(os.sched_getaffinity(0))
-    else:
-        cores = os.cpu_count() or 1
-    quota = _cgroup_quota()
-    return cores if quota is None else max(1, min(cores, int(quota)))
-
-
-def _cgroup_quota() -> float | None:
-    """Return the CPU quota of this process' cgroup (version 2), in cores."""
-    try:
-        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
-    except OSError:
-        return None
-    for folder in (Path("/sys/fs/cgroup") / group.lstrip("/"), Path("/sys/fs/cgroup")):
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()
-        except (OSError, ValueError):
-            continue
-        return None if quota == "max" else int(quota) / int(period)
-    return None
 
 
 def gil_enabled() -> bool:

@@ -33,7 +33,7 @@ from benches.machine import describe, python_label
 from benches.rounds import Spread
 from benches.tables import align, machine_lines, show_ratio, show_spread
 from threadloader import ThreadLoader
-from threadloader.datasets.remote import RemoteFile
+from threadloader.datasets import RemoteFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

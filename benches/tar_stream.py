@@ -108,8 +108,8 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 def ours(paths: list[str], workers: int, decoder: str) -> Iterable[Any]:
     """Return a loader of ours."""
     from threadloader import ThreadLoader
-    from threadloader.datasets.decode import decode
-    from threadloader.datasets.tar_stream import TarStream
+    from threadloader.datasets import TarStream
+    from threadloader.datasets._images.decode import decode
 
     functions = {"jpg": partial(decode, decoder=decoder)}
     stream = TarStream(paths, fields=("jpg", "cls"), decode=functions)

@@ -10,7 +10,7 @@ from conftest import PATIENCE, TEST_LIMIT
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "threadloader"
-PILLOW = PACKAGE / "datasets" / "decode_pillow.py"
+PILLOW = PACKAGE / "datasets" / "_images" / "pillow.py"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LOCKS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore"}
 WAITS = {"wait", "wait_for", "join", "acquire", "sleep"}

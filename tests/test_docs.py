@@ -44,7 +44,7 @@ NOT_RUN = {
     "frameworks.md": "tests/clients/test_accelerate.py runs the two functions",
     "gpu.md": "needs a GPU; tests/gpu has its tests",
     "hugging-face.md": "needs a network; tests/clients/test_hf_datasets_recipe.py runs the recipe",
-    "remote-files.md": "needs a network; tests/data_in/test_remote.py reads a server of its own",
+    "remote-files.md": "needs a network; tests/datasets/remote/test_remote.py has a server",
 }
 
 

@@ -19,9 +19,8 @@ from torch.utils.data import DataLoader
 from webdataset.tariterators import base_plus_ext
 
 from threadloader import ThreadLoader
-from threadloader.datasets.shards import TarShards
-from threadloader.datasets.tar_samples import split_name
-from threadloader.datasets.tar_stream import TarStream
+from threadloader.datasets import TarShards, TarStream
+from threadloader.datasets._tar.samples import split_name
 
 ENDINGS = [".tar", ".tar.gz", *([".tar.zst"] if shutil.which("zstd") else [])]
 each_ending = pytest.mark.parametrize("ending", ENDINGS)

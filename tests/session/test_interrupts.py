@@ -1,7 +1,8 @@
 """Ctrl-C at any instruction leaves a loader that is usable, and prints nothing.
 
-Each form of a loader is interrupted in a process of its own, see support/interrupts.py: at one instruction
-after the other, as many apart as `STRIDE` says (1 for all of them: minutes), and by real signals.
+Each form of a loader is interrupted in a process of its own, see support/interrupts.py: at one
+instruction after the other, as many apart as `STRIDE` says (1 for all of them: minutes), and by
+real signals.
 """
 
 from __future__ import annotations

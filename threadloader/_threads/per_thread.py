@@ -65,6 +65,7 @@ class PerThread(Generic[T]):
         all: shared.
     """
 
+    __module__ = "threadloader.datasets"  # its public place, which pickles name
     __slots__ = ("__weakref__", "_close", "_factory", "_key")
 
     def __init__(

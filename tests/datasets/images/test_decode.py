@@ -1,0 +1,449 @@
+"""One seam to all image decoders: the same picture from each, what it means, and its errors."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import sysconfig
+import tracemalloc
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+pytest.importorskip("PIL")
+
+from photographs import encoded, every_format, photograph, png16
+from PIL import Image, ImageFile, ImageOps
+
+from threadloader.datasets._images.decode import decode
+from threadloader.datasets._images.jpeg_decoders import find_decoder, installed_decoders
+from threadloader.datasets._images.pillow import NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+# Grey levels of 256.  Wheels of all decoders have libjpeg-turbo, and not one level of difference
+# was seen between its releases (2.1.5 to 3.2); other libraries may round otherwise.
+TOLERANCE = 2
+
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+ODD = (61, 47)  # no multiple of a JPEG's blocks of 8 or 16
+
+every_decoder = pytest.mark.parametrize(
+    "decoder", [decoder.name for decoder in installed_decoders()]
+)
+every_picture = pytest.mark.parametrize("name", list(every_format(*ODD)))
+
+
+def _pillow(data: bytes) -> NDArray[np.uint8]:
+    """What Pillow alone says: turned, in RGB."""
+    return np.array(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
+
+
+def _difference(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:
+    assert one.shape == other.shape
+    return int(np.abs(one.astype(int) - other).max())
+
+
+@every_decoder
+@pytest.mark.parametrize("shape", [(375, 500), ODD, (8, 16), (1, 1), (1, 200)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"subsampling": 0},
+        {"subsampling": 1},
+        {"subsampling": 2},
+        {"subsampling": 2, "progressive": True},
+        {"quality": 100, "optimize": True},
+        {"quality": 20, "restart_marker_rows": 1},
+    ],
+    ids=["444", "422", "420", "progressive", "fine", "restart"],
+)
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_jpeg_has_the_pixels_that_pillow_sees(
+    decoder: str, shape: tuple[int, int], options: dict[str, Any], mode: str
+) -> None:
+    data = encoded(Image.fromarray(photograph(*shape)).convert(mode), **options)
+    assert _difference(decode(data, decoder=decoder), _pillow(data)) <= TOLERANCE
+
+
+@every_decoder
+@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "TIFF"])
+def test_a_turned_picture_is_upright(decoder: str, orientation: int, form: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(photograph(*ODD), form, exif=exif)
+    assert _difference(decode(data, decoder=decoder), _pillow(data)) <= TOLERANCE
+    small = decode(data, decoder=decoder, size=(20, 30))
+    upright = decode(encoded(_pillow(data), "PNG"), decoder=decoder, size=(20, 30))
+    assert _difference(small, upright) <= TOLERANCE
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's own
+def test_damaged_metadata_leaves_the_picture() -> None:
+    data = encoded(photograph(*ODD), exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
+    assert decode(data).shape == (*ODD, 3)
+
+
+@every_decoder
+def test_a_jpeg_that_fast_decoders_refuse_is_pillows_to_judge(decoder: str) -> None:
+    data = encoded(photograph(*ODD))
+    odd = data[:-2] + b"left over" + data[-2:]  # strict decoders refuse it, and it is whole
+    fast = find_decoder(decoder).decode_jpeg
+    if fast is not None:
+        with pytest.raises(ValueError, match="extraneous bytes"):
+            fast(odd, "RGB")
+    assert _difference(decode(odd, decoder=decoder), _pillow(data)) <= TOLERANCE
+
+
+@every_decoder
+def test_a_jpeg_without_its_tables_is_not_decoded_with_those_of_another(decoder: str) -> None:
+    data = encoded(photograph(*ODD))
+    second = data.index(b"\xff\xdb", data.index(b"\xff\xdb") + 2)  # for colour
+    broken = data[:second] + data[second + 2 + int.from_bytes(data[second + 2 : second + 4]) :]
+    for _ in range(3):
+        decode(encoded(photograph(*ODD), quality=30), decoder=decoder)
+        with pytest.raises(ValueError, match="no whole image"):
+            decode(broken, decoder=decoder)
+
+
+GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (encoded(GREY, "PNG"), GREY),
+        (encoded(Image.fromarray(GREY).convert("LA"), "PNG"), GREY),
+        (encoded(Image.fromarray(GREY > 99), "PNG"), (GREY > 99) * 255),
+        (encoded(GREY.astype(np.uint16) * 257, "PNG"), GREY),
+        (encoded(GREY.astype(np.uint16) * 256 + 255, "TIFF"), GREY),
+        (encoded(Image.fromarray(GREY.astype(np.int32) * 257), "TIFF"), GREY),
+        (png16(GREY[..., None].astype(np.uint16) * 256 + 128), GREY),
+        (png16(np.repeat(GREY[..., None].astype(np.uint16), 2, 2) * 257), GREY),
+        (b"P5 16 16 65535\n" + (GREY.astype(">u2") * 257).tobytes(), GREY),
+        (b"P2 2 1 1000\n0 1000\n", np.array([[0, 255]])),
+    ],
+    ids=[
+        "L",
+        "LA",
+        "1",
+        "16",
+        "tiff 16",
+        "tiff 32",
+        "png 16",
+        "png 16 alpha",
+        "pgm 16",
+        "pgm text",
+    ],
+)
+def test_grey_becomes_three_equal_channels_of_its_high_byte(
+    data: bytes, expected: NDArray[Any]
+) -> None:
+    image = decode(data)
+    assert image.shape == (*expected.shape, 3)
+    for channel in range(3):
+        assert np.array_equal(image[..., channel], expected)
+
+
+def test_of_16_bits_a_channel_the_high_byte_is_taken() -> None:
+    pixels = photograph(*ODD)
+    assert np.array_equal(decode(png16(pixels.astype(np.uint16) * 256 + 200)), pixels)
+    four = np.dstack([pixels, pixels[..., 0]]).astype(np.uint16) * 257
+    assert np.array_equal(decode(png16(four)), pixels)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        Image.fromarray(np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)),
+        Image.fromarray(np.full((4, 4), 1 << 20, dtype=np.int32)),
+        Image.fromarray(np.full((4, 4), -1, dtype=np.int32)),
+    ],
+    ids=["float", "large", "negative"],
+)
+def test_samples_without_a_scale_are_an_error(image: Image.Image) -> None:
+    with pytest.raises(ValueError, match="no scale"):
+        decode(encoded(image, "TIFF"))
+
+
+def test_transparency_is_dropped_whatever_its_kind() -> None:
+    pixels = photograph(*ODD)
+    image = Image.fromarray(pixels)
+    clear = image.copy()
+    clear.putalpha(0)
+    assert np.array_equal(decode(encoded(clear, "PNG")), pixels)
+    palette = image.quantize(64)
+    colours = np.array(palette.convert("RGB"))
+    for transparency in (3, bytes(64)):
+        assert np.array_equal(decode(encoded(palette, "PNG", transparency=transparency)), colours)
+    assert np.array_equal(decode(encoded(palette, "GIF", transparency=3)), colours)
+    assert np.array_equal(decode(encoded(image, "PNG", transparency=(1, 2, 3))), pixels)
+
+
+def test_of_an_animation_the_first_picture_is_taken() -> None:
+    first, second = (Image.fromarray(photograph(*ODD, seed)).quantize(64) for seed in (1, 2))
+    data = encoded(first, "GIF", save_all=True, append_images=[second])
+    assert np.array_equal(decode(data), np.array(first.convert("RGB")))
+
+
+@every_decoder
+@pytest.mark.parametrize("size", [(224, 224), (50, 200), (300, 20), (700, 600), (1, 1)])
+def test_a_size_is_covered_and_cropped_at_the_centre(decoder: str, size: tuple[int, int]) -> None:
+    pixels = photograph(375, 500)
+    image = decode(encoded(pixels, "PNG"), size=size, decoder=decoder)
+    fitted = ImageOps.fit(Image.fromarray(pixels), size[::-1], Image.Resampling.BILINEAR)
+    assert _difference(image, np.array(fitted)) <= 1
+    # What torchvision's Resize and CenterCrop do, but that they round the sides in between.
+    ratio = max(size[0] / 375, size[1] / 500)
+    height, width = round(375 * ratio), round(500 * ratio)
+    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
+    top, left = (height - size[0]) // 2, (width - size[1]) // 2
+    cropped = resized.crop((left, top, left + size[1], top + size[0]))
+    assert np.abs(image.astype(int) - np.array(cropped)).mean() < 4
+
+
+@every_decoder
+@pytest.mark.parametrize("scale", [2, 4, 8])
+@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}], ids=str)
+def test_a_large_jpeg_is_made_smaller_while_it_is_decoded(
+    decoder: str, scale: int, options: dict[str, Any]
+) -> None:
+    pixels = photograph(61 * scale, 83 * scale)
+    data = encoded(pixels, quality=95, **options)
+    small = decode(data, size=(30, 30), decoder=decoder)
+    assert _difference(small, decode(data, size=(30, 30), decoder=NAME)) <= TOLERANCE
+    full = decode(encoded(decode(data), "PNG"), size=(30, 30))
+    assert np.abs(small.astype(int) - full).mean() < 1.5
+
+
+@pytest.mark.skipif(installed_decoders()[0].decode_jpeg is None, reason="Pillow's memory is unseen")
+def test_a_large_jpeg_never_takes_the_memory_of_all_its_pixels() -> None:
+    data = encoded(photograph(1200, 1600))
+    decode(data, size=(64, 64))
+    tracemalloc.start()
+    try:
+        decode(data, size=(64, 64))
+        assert tracemalloc.get_traced_memory()[1] < 1200 * 1600 * 3 / 4
+    finally:
+        tracemalloc.stop()
+
+
+@every_decoder
+@every_picture
+@pytest.mark.parametrize("size", [None, (20, 30)])
+def test_both_layouts_are_new_whole_arrays(
+    decoder: str, name: str, size: tuple[int, int] | None
+) -> None:
+    data = every_format(*ODD)[name]
+    rows = decode(data, size=size, decoder=decoder)
+    planes = decode(data, size=size, layout="CHW", decoder=decoder)
+    assert np.array_equal(planes, rows.transpose(2, 0, 1))
+    for array in (rows, planes):
+        assert array.dtype == np.uint8
+        assert array.flags.c_contiguous
+        assert array.flags.writeable
+
+
+@every_decoder
+@every_picture
+@pytest.mark.parametrize("lenient", [False, True], ids=["strict", "lenient"])
+def test_a_truncated_file_is_never_another_picture(
+    monkeypatch: pytest.MonkeyPatch, decoder: str, name: str, lenient: bool
+) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
+    data = every_format(*ODD)[name]
+    whole, pictures = decode(data, decoder=decoder), 0
+    for stop in [*range(0, len(data) - 12, 37), *range(len(data) - 12, len(data))]:
+        try:
+            image = decode(data[:stop], decoder=decoder)
+        except ValueError:
+            continue
+        pictures += 1
+        assert np.array_equal(image, whole), stop
+    # Behind the picture there may be a trailer: a check sum, tags.
+    assert pictures == 0 if name.endswith(".jpg") else pictures <= 12
+    assert bool(ImageFile.LOAD_TRUNCATED_IMAGES) is lenient
+
+
+def test_zeros_in_place_of_a_jpegs_end_are_an_error() -> None:
+    data = encoded(photograph(120, 160))
+    with pytest.raises(ValueError, match="before its end marker"):
+        decode(data[:-1000] + bytes(1000))
+
+
+def test_a_flipped_bit_in_a_png_is_an_error() -> None:
+    data = bytearray(encoded(photograph(*ODD), "PNG"))
+    data[len(data) // 2] ^= 1
+    with pytest.raises(ValueError, match="no whole image"):
+        decode(bytes(data))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff\xd8", b"GIF89a", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"x" * 99]
+)
+def test_what_is_no_image_is_an_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"no image that pillow|no whole image"):
+        decode(data)
+
+
+@every_decoder
+def test_more_pixels_than_allowed_are_an_error_before_they_are_decoded(decoder: str) -> None:
+    data = encoded(photograph(*ODD))
+    assert decode(data, max_pixels=ODD[0] * ODD[1], decoder=decoder).shape == (*ODD, 3)
+    with pytest.raises(ValueError, match="47 x 61 pixels are more than max_pixels=2,866"):
+        decode(data, max_pixels=ODD[0] * ODD[1] - 1, decoder=decoder)
+
+
+@pytest.mark.parametrize("side", [10_000, 1 << 30])
+def test_a_decompression_bomb_is_an_error(side: int) -> None:
+    header = side.to_bytes(4) * 2 + b"\x08\x02\0\0\0"
+    chunk = b"\0\0\0\x0dIHDR" + header + zlib.crc32(b"IHDR" + header).to_bytes(4)
+    idat = zlib.compress(bytes(1 << 20))
+    body = len(idat).to_bytes(4) + b"IDAT" + idat + zlib.crc32(b"IDAT" + idat).to_bytes(4)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=r"max_pixels|exceeds limit"):
+            decode(b"\x89PNG\r\n\x1a\n" + chunk + body)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A decoder whose answer the test sets, under the name of one that exists."""
+    module = SimpleNamespace(answer=None, asked=[])
+
+    def decode_jpeg(data: bytes, colorspace: str, **options: int) -> Any:
+        module.asked.append((data, colorspace, options))
+        if isinstance(module.answer, Exception):
+            raise module.answer
+        return module.answer
+
+    module.decode_jpeg = decode_jpeg
+    monkeypatch.setitem(sys.modules, "leanjpeg_simple", module)
+    find_decoder.cache_clear()
+    yield module
+    find_decoder.cache_clear()
+
+
+def test_a_decoder_is_asked_for_plain_jpegs_only(fake: Any) -> None:
+    fake.answer = np.full((*ODD, 3), 7, dtype=np.uint8)
+    for name, data in every_format(*ODD).items():
+        plain = name.endswith(".jpg") and name not in {"cmyk.jpg", "turned.jpg"}
+        image = decode(data, decoder="leanjpeg-simple")
+        assert np.array_equal(image, fake.answer) is plain, name
+        if plain:
+            assert fake.asked.pop() == (data, "RGB", {})
+
+
+@pytest.mark.parametrize("answer", [ValueError("odd"), np.zeros((47, 61, 3), dtype=np.uint8)])
+def test_pillow_decodes_where_a_decoder_fails(fake: Any, answer: Any) -> None:
+    fake.answer = answer
+    data = encoded(photograph(*ODD))
+    assert np.array_equal(decode(data, decoder="leanjpeg-simple"), _pillow(data))
+    assert len(fake.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("size", "scale"),
+    [((24, 20), 8), ((60, 20), 4), ((70, 50), 2), ((130, 20), 1), ((999, 9), 1)],
+)
+def test_a_jpeg_is_made_smaller_to_no_less_than_twice_the_size(
+    fake: Any, size: tuple[int, int], scale: int
+) -> None:
+    fake.answer = ValueError("only asked")
+    decode(encoded(photograph(490, 380)), size=size, decoder="leanjpeg-simple")
+    height, width = -(-490 // scale), -(-380 // scale)
+    expected = {"min_height": height, "min_width": width} if scale > 1 else {}
+    assert fake.asked[0][2] == expected
+
+
+@every_decoder
+def test_a_jpeg_of_a_thousand_scans_keeps_nobody_busy(decoder: str) -> None:
+    data = encoded(photograph(*ODD), progressive=True)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    assert decode(data[:-2] + 80 * last + data[-2:], decoder=decoder).shape == (*ODD, 3)
+    with pytest.raises(ValueError, match=r"1,0\d\d scans in one JPEG"):
+        decode(data[:-2] + 1000 * last + data[-2:], decoder=decoder)
+
+
+def test_the_fastest_decoder_that_is_installed_is_chosen() -> None:
+    names = [decoder.name for decoder in installed_decoders()]
+    assert names[-1] == NAME
+    assert find_decoder() == find_decoder("auto") == find_decoder(names[0])
+
+
+def test_a_decoder_that_is_not_there_is_an_error_that_says_so() -> None:
+    with pytest.raises(ValueError, match="decoder='opencv' is none of 'auto', 'leanjpeg-simple'"):
+        decode(b"", decoder="opencv")
+    other = "pillow" if NAME == "pillow-simd" else "pillow-simd"
+    with pytest.raises(ModuleNotFoundError, match=f"decoder='{other}' is not installed"):
+        find_decoder(other)
+    code = (
+        "import sys; sys.modules['simplejpeg'] = sys.modules['leanjpeg_simple'] = None\n"
+        "from threadloader.datasets._images.jpeg_decoders import find_decoder\n"
+        "print(find_decoder().name)\n"
+        "find_decoder('leanjpeg-simple')"
+    )
+    told = _run(code)
+    assert told.stdout.strip() == NAME
+    assert "pip install leanjpeg-simple" in told.stderr
+
+
+@pytest.mark.skipif(not FREE_THREADED, reason="on a build without a GIL")
+def test_a_free_threaded_build_never_imports_what_switches_the_gil_on() -> None:
+    with pytest.raises(ValueError, match="would switch the GIL back on: use leanjpeg-simple"):
+        find_decoder("simplejpeg")
+    assert "simplejpeg" not in sys.modules
+    assert not sys._is_gil_enabled()
+
+
+def test_without_pillow_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['PIL'] = None; import threadloader.datasets\n"
+    assert _run(code).returncode == 0
+    told = _run(f"{code}import threadloader.datasets._images.decode")
+    assert "ModuleNotFoundError" in told.stderr
+    assert "pip install 'threadloader[images]'" in told.stderr
+
+
+def _run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+@every_decoder
+@pytest.mark.parametrize("lenient", [False, True], ids=["strict", "lenient"])
+def test_threads_decode_as_one_does(
+    monkeypatch: pytest.MonkeyPatch, decoder: str, lenient: bool
+) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", lenient)
+    files = [*every_format(*ODD).values()] * 8
+    broken = encoded(photograph(*ODD))[:-40]
+
+    def both(data: bytes) -> NDArray[np.uint8]:
+        with pytest.raises(ValueError, match="no whole image"):
+            decode(broken, decoder=decoder)
+        return decode(data, decoder=decoder)
+
+    expected = [decode(data, decoder=decoder) for data in files]
+    with ThreadPoolExecutor(4) as pool:
+        for image, one in zip(pool.map(both, files), expected, strict=True):
+            assert np.array_equal(image, one)

@@ -1,0 +1,294 @@
+"""ImageFolder: torchvision's layout and order, arrays in its place of PIL images."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("PIL")
+
+from photographs import encoded, every_format, photograph
+
+from threadloader import ThreadLoader
+from threadloader.datasets._images.image_folder import ImageFolder
+from threadloader.datasets._images.jpeg_decoders import find_decoder
+from threadloader.errors import DataError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SIZE = (20, 24)
+
+TREE = (
+    "ant/b.PNG",
+    "ant/a.jpg",
+    "ant/a/z.jpeg",
+    "ant/a-b/y.bmp",
+    "ant/a.b/x.ppm",
+    "ant/notes.txt",
+    "ant/.hidden.jpg",
+    "Bee/one.tif",
+    "Bee/two.TIFF",
+    "Bee/deep/deeper/three.webp",
+    "Bee/four.gif",
+    "cat 2/1.pgm",
+    "cat 10/10.jpg",
+    "stray.jpg",
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Files that are never decoded."""
+    root = tmp_path / "tree"
+    for name in TREE:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).touch()
+    return root
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Thirty images in two classes, in all formats."""
+    root = tmp_path / "photos"
+    for name in ("left", "right"):
+        (root / name).mkdir(parents=True)
+    for number, (name, data) in enumerate(every_format(40, 50).items()):
+        (root / ("left", "right")[number % 2] / name).write_bytes(data)
+    return root
+
+
+def test_files_are_found_and_ordered_as_torchvision_does(tree: Path) -> None:
+    folder = ImageFolder(tree)
+    assert folder.classes == ["Bee", "ant", "cat 10", "cat 2"]
+    assert folder.class_to_idx == {"Bee": 0, "ant": 1, "cat 10": 2, "cat 2": 3}
+    names = [
+        *("Bee/one.tif", "Bee/two.TIFF", "Bee/deep/deeper/three.webp"),
+        *("ant/.hidden.jpg", "ant/a.jpg", "ant/b.PNG"),
+        *("ant/a/z.jpeg", "ant/a-b/y.bmp", "ant/a.b/x.ppm"),
+        *("cat 10/10.jpg", "cat 2/1.pgm"),
+    ]
+    assert [Path(path).relative_to(tree).as_posix() for path, _ in folder.samples] == names
+    assert folder.targets == [0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 3]
+    assert folder.targets == [target for _, target in folder.samples]
+    assert len(folder) == 11
+    told = f"ImageFolder({str(tree)!r}): 11 images of 4 classes, decoded by {folder.decoder}"
+    assert repr(folder) == told
+
+
+def test_attributes_are_those_of_torchvision(tree: Path) -> None:
+    torchvision = pytest.importorskip("torchvision.datasets")
+    (tree / "ant" / "link").symlink_to(tree / "Bee", target_is_directory=True)
+    (tree / "dog").symlink_to(tree / "cat 10", target_is_directory=True)
+    for argument in ({}, {"is_valid_file": lambda path: path.endswith("g")}):
+        options: dict[str, Any] = {**argument, "allow_empty": True}
+        ours, theirs = ImageFolder(tree, **options), torchvision.ImageFolder(tree, **options)
+        for name in ("classes", "class_to_idx", "samples", "targets"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        assert os.fspath(ours.root) == os.fspath(theirs.root)
+    (tree / "empty").mkdir()
+    for kind in (ImageFolder, torchvision.ImageFolder):
+        with pytest.raises(FileNotFoundError):
+            kind(tree)
+        with pytest.raises(FileNotFoundError, match="No such file"):
+            kind(tree / "nowhere")
+        with pytest.raises(NotADirectoryError):
+            kind(ours.samples[0][0])
+
+
+@pytest.mark.filterwarnings("ignore:Palette images with Transparency")  # Pillow's, for torchvision
+def test_pictures_are_those_of_torchvision(photos: Path) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    ours, theirs = ImageFolder(photos), torchvision.datasets.ImageFolder(photos)
+    resize = torchvision.transforms.Resize(30)
+    crop = torchvision.transforms.CenterCrop(30)
+    small = ImageFolder(photos, size=30)
+    for index, (path, _) in enumerate(ours.samples):
+        if "16" in path or "turned" in path:
+            continue  # torchvision clips the one, and does not turn the other
+        image, target = theirs[index]
+        assert np.array_equal(ours[index][0], np.array(image)), path
+        assert ours[index][1] == target
+        if "bits" in path:
+            continue  # dots, which half a pixel of another crop changes
+        mean = np.abs(small[index][0].astype(int) - np.array(crop(resize(image)))).mean()
+        assert mean < 6, path  # torchvision rounds the sides in between
+
+
+def test_links_to_folders_are_followed(tree: Path) -> None:
+    try:
+        (tree / "dog").symlink_to(tree / "ant", target_is_directory=True)
+        (tree / "Bee" / "more").symlink_to(tree / "cat 2", target_is_directory=True)
+    except OSError:
+        pytest.skip("this user may not make links")
+    folder = ImageFolder(tree)
+    assert folder.targets.count(folder.class_to_idx["dog"]) == 6
+    assert os.path.join(tree, "Bee", "more", "1.pgm") in dict(folder.samples)  # noqa: PTH118
+
+
+def test_a_class_without_images_is_an_error_unless_it_may_be_empty(tree: Path) -> None:
+    (tree / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no images in '.*empty': allow_empty=True"):
+        ImageFolder(tree)
+    folder = ImageFolder(tree, allow_empty=True)
+    assert folder.classes == ["Bee", "ant", "cat 10", "cat 2", "empty"]
+    assert len(folder) == 11
+
+
+def test_a_root_without_classes_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    with pytest.raises(FileNotFoundError, match="one folder for each class"):
+        ImageFolder(tmp_path)
+
+
+def test_photos_of_different_sizes_in_one_batch_are_an_error_that_names_the_argument(
+    photos: Path,
+) -> None:
+    loader = ThreadLoader(ImageFolder(photos), batch_size=64, threads=1, output="numpy")
+    with pytest.raises(RuntimeError, match="equal size") as caught:
+        list(loader)
+    assert "size=" in caught.value.__notes__[0]
+
+
+def test_a_root_that_is_no_folder_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: '.*nowhere'"):
+        ImageFolder(tmp_path / "nowhere")
+    with pytest.raises(NotADirectoryError, match=r"a\.jpg"):
+        ImageFolder(tmp_path / "a.jpg")
+
+
+def test_a_function_may_say_which_files_are_samples(tree: Path) -> None:
+    folder = ImageFolder(
+        tree, is_valid_file=lambda path: path.endswith((".gif", ".txt")), allow_empty=True
+    )
+    assert [Path(path).name for path, _ in folder.samples] == ["four.gif", "notes.txt"]
+
+
+def test_a_sample_is_an_array_and_the_number_of_its_class(photos: Path) -> None:
+    folder = ImageFolder(photos)
+    for index, (path, target) in enumerate(folder.samples):
+        image, label = folder[index]
+        assert image.dtype == np.uint8
+        assert image.shape == ((50, 40, 3) if "turned" in path else (40, 50, 3))
+        assert type(label) is int
+        assert label == target
+    assert np.array_equal(folder[-1][0], folder[len(folder) - 1][0])
+    with pytest.raises(IndexError):
+        folder[len(folder)]
+
+
+@pytest.mark.parametrize(
+    ("size", "shape"), [(16, (16, 16)), ((20, 24), (20, 24)), ([8, 9], (8, 9))]
+)
+def test_all_samples_have_the_size_that_was_asked_for(
+    photos: Path, size: Any, shape: tuple[int, int]
+) -> None:
+    assert {image.shape for image, _ in ImageFolder(photos, size=size)} == {(*shape, 3)}
+    planes = ImageFolder(photos, size=size, layout="CHW")
+    assert {image.shape for image, _ in planes} == {(3, *shape)}
+
+
+@pytest.mark.parametrize("size", [0, -1, (0, 5), (5,), (1, 2, 3), 2.5, "12"])
+def test_a_size_that_is_none_is_an_error(photos: Path, size: Any) -> None:
+    with pytest.raises(ValueError, match="size="):
+        ImageFolder(photos, size=size)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [{"layout": "WHC"}, {"max_pixels": 0}, {"max_pixels": None}, {"decoder": "opencv"}],
+    ids=str,
+)
+def test_other_wrong_arguments_are_errors(photos: Path, argument: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(argument))}="):
+        ImageFolder(photos, **argument)
+
+
+def test_transforms_get_the_array_and_the_class(photos: Path) -> None:
+    def mean(image: NDArray[np.uint8]) -> float:
+        return float(image.mean())
+
+    folder = ImageFolder(photos, transform=mean, target_transform=lambda target: target * 10 + 1)
+    value, label = folder[len(folder) - 1]
+    assert type(value) is float
+    assert label == 11
+
+
+def test_a_broken_file_is_an_error_with_its_path(photos: Path) -> None:
+    path = photos / "left" / "444.jpg"
+    path.write_bytes(path.read_bytes()[:-20])
+    folder = ImageFolder(photos)
+    index = [name for name, _ in folder.samples].index(str(path))
+    with pytest.raises(DataError, match="no whole image") as caught:
+        folder[index]
+    assert caught.value.path == str(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"444\.jpg"):
+        folder[index]
+
+
+def test_an_image_of_too_many_pixels_is_an_error_with_its_path(photos: Path) -> None:
+    with pytest.raises(DataError, match=r"left.*: no whole image: 50 x 40 pixels are more than"):
+        ImageFolder(photos, max_pixels=100)[0]
+
+
+def test_an_error_of_a_transform_arrives_as_it_was_raised(photos: Path) -> None:
+    def refuse(_: object) -> None:
+        raise ValueError("not today")
+
+    with pytest.raises(ValueError, match="not today") as caught:
+        ImageFolder(photos, transform=refuse)[0]
+    assert type(caught.value) is ValueError
+
+
+def test_it_says_which_decoder_it_uses(photos: Path) -> None:
+    assert ImageFolder(photos).decoder == find_decoder().name
+    assert ImageFolder(photos, decoder=find_decoder().name).decoder == find_decoder().name
+
+
+def test_a_copy_in_another_process_is_the_same(photos: Path) -> None:
+    folder = ImageFolder(photos, size=SIZE, layout="CHW")
+    copy = pickle.loads(pickle.dumps(folder))
+    assert copy.samples == folder.samples
+    assert np.array_equal(copy[3][0], folder[3][0])
+
+
+def test_it_is_a_torch_dataset_where_torch_is(photos: Path) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    folder = ImageFolder(photos, size=SIZE)
+    assert isinstance(folder, data.Dataset)
+    images, labels = next(iter(data.DataLoader(folder, batch_size=len(folder))))
+    assert images.shape == (len(folder), *SIZE, 3)
+    assert labels.tolist() == folder.targets
+
+
+@pytest.mark.parametrize("layout", ["HWC", "CHW"])
+def test_batches_are_the_same_for_any_number_of_threads(photos: Path, layout: Any) -> None:
+    folder = ImageFolder(photos, size=SIZE, layout=layout)
+
+    def batches(threads: int) -> list[Any]:
+        loader = ThreadLoader(
+            folder, batch_size=4, shuffle=True, seed=3, threads=threads, output="numpy"
+        )
+        return [(images.copy(), labels.copy()) for images, labels in loader]
+
+    expected = batches(0)
+    assert sum(len(labels) for _, labels in expected) == len(folder)
+    for threads in (1, 2, 4):
+        for (images, labels), (same, its) in zip(batches(threads), expected, strict=True):
+            assert np.array_equal(images, same)
+            assert np.array_equal(labels, its)
+
+
+def test_an_error_in_a_worker_names_the_file(photos: Path) -> None:
+    (photos / "left" / "0.jpg").write_bytes(encoded(photograph(40, 50))[:500])
+    loader = ThreadLoader(ImageFolder(photos, size=SIZE), batch_size=4, threads=2, output="numpy")
+    with pytest.raises(DataError, match=r"0\.jpg: no"):
+        next(iter(loader))

@@ -1,0 +1,216 @@
+"""What web servers may send, written out: read as it is meant, or refused."""
+
+from __future__ import annotations
+
+import select
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+from support.remote_server import RemoteServer, serving
+
+from threadloader.datasets._remote.remote_file import RemoteFile
+from threadloader.datasets._remote.retries import Retries
+from threadloader.errors import RemoteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+RANGE = b"Content-Range: bytes 10-14/1000\r\n"
+FIVE = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\n" + RANGE
+
+CODED = b"HTTP/1.1 206 x\r\nTransfer-Encoding: %b\r\n" + RANGE
+CHUNKED = CODED % b"chunked"
+CHUNKS = b"\r\n5\r\nhello\r\n0\r\n\r\n"
+
+RIGHT = {
+    "plain": FIVE + b"\r\nhello",
+    "names in other case": FIVE.replace(b"Content", b"cOnTeNt") + b"\r\nhello",
+    "no reason": FIVE.replace(b" Partial Content", b"") + b"\r\nhello",
+    "bare line feeds": FIVE.replace(b"\r\n", b"\n") + b"\nhello",
+    "a word in between": b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + FIVE + b"\r\nhello",
+    "chunks": b"HTTP/1.1 206 x\r\nTransfer-Encoding: chunked\r\n"
+    + RANGE
+    + b"\r\n2\r\nhe\r\n3;key=value\r\nllo\r\n0\r\n\r\n",
+    "until the end": b"HTTP/1.0 206 x\r\n" + RANGE + b"\r\nhello",
+}
+WRONG = {
+    "nothing but a line": b"HTTP/1.1 206 x\r\n",
+    "a head without an end": FIVE + b"X-Y: z\r\n",
+    "a header without a colon": FIVE + b"hello\r\n\r\nhello",
+    "a head too long": FIVE + b"X-Y: z\r\n" * 300 + b"\r\nhello",
+    "a line too long": FIVE + b"X-Y: " + b"z" * 70_000 + b"\r\n\r\nhello",
+    "an early end": FIVE + b"\r\nhell",
+    "another length": FIVE.replace(b": 5", b": 6") + b"\r\nhello!",
+    "another range": FIVE.replace(b"10-14", b"11-15") + b"\r\nhello",
+    "a range that is none": FIVE.replace(b"10-14", b"14-10") + b"\r\nhello",
+    "a range beyond the file": FIVE.replace(b"/1000", b"/12") + b"\r\nhello",
+    "a chunk without a size": b"HTTP/1.1 206 x\r\nTransfer-Encoding: chunked\r\n"
+    + RANGE
+    + b"\r\n-5\r\nhello\r\n0\r\n\r\n",
+    "chunks that break off": b"HTTP/1.1 206 x\r\nTransfer-Encoding: chunked\r\n"
+    + RANGE
+    + b"\r\n2\r\nhe\r\n",
+    "chunks that are longer than they say": CHUNKED + b"\r\n4\r\nhello\r\n1\r\n!\r\n0\r\n\r\n",
+    "two codings": CODED % b"identity, chunked" + CHUNKS,
+    "another coding": CODED % b"gzip" + CHUNKS,
+    "two codings in two headers": CODED % b"gzip\r\nTransfer-Encoding: chunked" + CHUNKS,
+    "a coding with a space": CODED.replace(b":", b" :", 1) % b"chunked" + CHUNKS,
+    "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "a later version": b"HTTP/2 206 x\r\n\r\n",
+}
+
+
+@pytest.fixture
+def server() -> Iterator[RemoteServer]:
+    with serving({"/data.bin": bytes(1000)}) as server:
+        yield server
+
+
+def open_data(server: RemoteServer, **options: Any) -> RemoteFile:
+    limits = {"retries": Retries(attempts=1), "read_timeout": PATIENCE}
+    return RemoteFile(server.url("/data.bin"), **limits | options)
+
+
+@pytest.mark.parametrize("answer", RIGHT.values(), ids=RIGHT)
+def test_a_range_is_read_as_it_is_meant(server: RemoteServer, answer: bytes) -> None:
+    server.plan = lambda request: answer if request.first == 10 else None
+    file = open_data(server)
+    assert file.read_at(10, 5) == b"hello"
+    assert file.read_at(20, 5) == bytes(5)  # nothing of the answer before is left
+
+
+@pytest.mark.parametrize("answer", WRONG.values(), ids=WRONG)
+def test_what_is_no_such_range_is_an_error(server: RemoteServer, answer: bytes) -> None:
+    server.plan = lambda request: answer if request.first == 10 else None
+    file = open_data(server, read_timeout=1.0)  # some answers have no end
+    with pytest.raises(RemoteError) as raised:
+        file.read_at(10, 5)
+    assert (raised.value.path, raised.value.offset) == (server.url("/data.bin"), 10)
+    assert file.read_at(20, 5) == bytes(5)
+
+
+def test_a_weak_etag_counts_less_than_the_time_of_the_last_change(server: RemoteServer) -> None:
+    weak = b'ETag: W/"1"\r\n'
+    changed = b"Last-Modified: Wed, 21 Oct 2015 07:28:00 GMT\r\n"
+    for headers, stamp in [
+        (weak, '1000-W/"1"'),
+        (weak + changed, "1000-Wed, 21 Oct 2015 07:28:00 GMT"),
+        (b'ETag: "1"\r\n' + changed, '1000-"1"'),
+        (b"", "1000-"),
+    ]:
+        head = b"HTTP/1.1 206 x\r\nContent-Length: 1\r\nContent-Range: bytes 0-0/1000\r\n"
+        answer = head + headers + b"\r\n\0"
+        server.plan = lambda _, answer=answer: answer  # type: ignore[misc]
+        assert open_data(server).stamp() == stamp
+
+
+def test_a_path_is_quoted_once(server: RemoteServer) -> None:
+    server.files["/a%20b%C3%BC.tar"] = b"hello"
+    for path in ("/a%20b%C3%BC.tar", "/a bü.tar"):
+        assert RemoteFile(server.url(path)).read_at(0, 5) == b"hello"
+
+
+def test_a_header_of_several_lines_is_refused() -> None:
+    with pytest.raises(ValueError, match="one line"):
+        RemoteFile("http://host/", storage_options={"headers": {"X-Key": "a\r\nHost: b"}})
+
+
+def test_a_file_that_ends_before_the_range_is_not_read_until_the_server_ends(
+    server: RemoteServer,
+) -> None:
+    answer = b"HTTP/1.1 206 x\r\nContent-Range: bytes 10-4/5\r\n\r\n" + bytes(100)
+    server.plan = lambda request: answer if request.first == 10 else None
+    with pytest.raises(RemoteError, match="for 5 bytes from 10"):
+        open_data(server).read_at(10, 5)
+
+
+def drip(listener: socket.socket, at_once: bytes, letters: bytes, pause: float) -> None:
+    """Answer a request with ``letters`` one by one, the last again and again until it is closed."""
+    connection, _ = listener.accept()
+    with connection, suppress(ConnectionError):  # who has read enough may reset it
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.recv(1 << 16)
+        connection.sendall(at_once)
+        sent = 0
+        while not select.select([connection], [], [], pause)[0]:
+            connection.sendall(letters[min(sent, len(letters) - 1) :][:1])
+            sent += 1
+
+
+@pytest.mark.parametrize(
+    "at_once",
+    [b"HTTP/1.1 206", b"HTTP/1.1 206 x\r\nX-Y: ", CHUNKED + b"\r\n1;", CHUNKED + b"\r\n1\r\nh"],
+    ids=["a status", "a header", "the size of a chunk", "the end of a chunk"],
+)
+def test_lines_that_drip_have_to_be_there_in_time(
+    at_once: bytes, spawn: Callable[..., Future[Any]]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dripping = spawn(drip, listener, at_once, b"z", 0.02)
+        file = RemoteFile(
+            f"http://127.0.0.1:{listener.getsockname()[1]}/",
+            retries=Retries(attempts=1),
+            read_timeout=0.2,
+        )
+        reading = spawn(file.read_at, 10, 5)
+        with pytest.raises(RemoteError, match="takes too long") as raised:
+            reading.result(PATIENCE)
+        assert isinstance(raised.value.__cause__, TimeoutError)
+        dripping.result(PATIENCE)
+
+
+@pytest.mark.parametrize("answer", [RIGHT["plain"], RIGHT["chunks"]], ids=["plain", "chunks"])
+def test_an_answer_may_come_byte_by_byte(answer: bytes, spawn: Callable[..., Future[Any]]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dripping = spawn(drip, listener, b"", answer, 0.0)
+        file = RemoteFile(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+        assert spawn(file.read_at, 10, 5).result(PATIENCE) == b"hello"
+        file.close()
+        dripping.result(PATIENCE)
+
+
+LEAVING_CONNECTIONS = """
+import sys
+from threadloader.datasets._remote.remote_file import RemoteFile
+
+file = RemoteFile(sys.argv[1])
+assert len(file.read_at(0, 10)) == 10
+"""
+
+
+def test_connections_are_closed_at_exit(server: RemoteServer) -> None:
+    command = [sys.executable, "-X", "dev", "-c", LEAVING_CONNECTIONS, server.url("/data.bin")]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE)
+    assert done.stderr == b""
+
+
+MAKING_CLIENTS_AT_EXIT = """
+import threading, weakref
+from threadloader.datasets._remote.http_client import HttpClient
+
+class Thing: pass
+
+def make() -> None:
+    begun.wait()
+    while True:
+        HttpClient({}, 1.0, 1.0)
+
+thing, begun = Thing(), threading.Barrier(4)
+weakref.finalize(thing, print, "finalized", flush=True)
+for _ in range(3):
+    threading.Thread(target=make, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_clients_that_come_and_go_at_exit_leave_the_users_finalizers_alone() -> None:
+    command = [sys.executable, "-c", MAKING_CLIENTS_AT_EXIT]
+    for _ in range(5):
+        done = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE)
+        assert (done.stdout.strip(), done.stderr) == (b"finalized", b"")

@@ -1,0 +1,482 @@
+"""Remote files against a real server that misbehaves: the right bytes, or a clear error in time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+import socket
+import sys
+import time
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+from support.remote_server import Fault, RemoteServer, Request, Status, serving
+
+from threadloader import ThreadLoader
+from threadloader.datasets._files import open_file, open_files
+from threadloader.datasets._remote.remote_file import RemoteFile, RemoteStore
+from threadloader.datasets._remote.retries import Retries
+from threadloader.errors import ClosedError, DataError, RemoteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
+
+CONTENT = random.Random(17).randbytes(200_000)
+SAMPLE = 500  # bytes
+QUICK = Retries(attempts=4, first=0.001)
+PATIENT = Retries(attempts=40, first=0.001, longest=0.01)
+PASSING = [
+    *(Fault.DROP, Fault.HANG, Fault.STALL, Fault.TRUNCATE, Fault.DRIP),
+    *(Fault.OTHER_RANGE, Fault.SHORT_RANGE, Fault.GARBAGE),
+    *(Status(408), Status(429), Status(500), Status(502), Status(503), Status(504)),
+]
+STALLS = {Fault.HANG, Fault.STALL, Fault.DRIP}  # only a limit on time notices them
+SOON = 0.15  # seconds, such a limit; a busy machine may be late with a right answer, too
+STAYING = [
+    *(Fault.WHOLE_UNSIZED, Fault.UNTOLD_RANGE, Fault.GZIP),
+    *(Status(400), Status(401), Status(403), Status(404), Status(410)),
+]
+
+
+def name_of(fault: Fault | Status) -> str:
+    return fault.name if isinstance(fault, Fault) else str(fault.code)
+
+
+@pytest.fixture
+def server() -> Iterator[RemoteServer]:
+    with serving({"/data.bin": CONTENT, "/empty.bin": b""}) as server:
+        yield server
+
+
+def open_data(server: RemoteServer, **options: Any) -> RemoteFile:
+    given = {"retries": QUICK, "connect_timeout": PATIENCE, "read_timeout": PATIENCE, **options}
+    return RemoteFile(server.url("/data.bin"), **given)
+
+
+def at_first(fault: Fault | Status) -> Callable[[Request], Fault | Status | None]:
+    return lambda request: fault if request.number == 0 else None
+
+
+class Samples:
+    """A dataset of pieces of one file."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self.file = file
+
+    def __len__(self) -> int:
+        return len(CONTENT) // SAMPLE
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        return np.frombuffer(self.file.read_at(index * SAMPLE, SAMPLE), np.uint8), index
+
+
+def test_many_threads_read_what_is_there(
+    server: RemoteServer, spawn: Callable[..., Future[Any]]
+) -> None:
+    file = open_data(server)
+
+    def read(seed: int) -> None:
+        draw = random.Random(seed)
+        for _ in range(30):
+            offset = draw.randrange(len(CONTENT))
+            count = draw.randrange(len(CONTENT) - offset + 1)
+            assert file.read_at(offset, count) == CONTENT[offset : offset + count]
+
+    for future in [spawn(read, seed) for seed in range(16)]:
+        future.result(PATIENCE)
+    assert file.size() == len(CONTENT)
+    assert server.connections <= 16  # they are used again
+
+
+def test_a_long_read_is_several_ranges(server: RemoteServer) -> None:
+    content = server.files["/data.bin"] = random.Random(3).randbytes(9 << 20)
+    file = open_data(server)
+    assert file.read_at(5, len(content) - 10) == content[5:-5]
+    assert len(server.requests) == 3
+
+
+def test_nothing_is_asked_for_to_read_nothing(server: RemoteServer) -> None:
+    assert open_data(server).read_at(17, 0) == b""
+    assert not server.requests
+
+
+@pytest.mark.parametrize(("offset", "nbytes"), [(-1, 5), (0, -5)])
+def test_a_negative_range_is_refused(server: RemoteServer, offset: int, nbytes: int) -> None:
+    with pytest.raises(ValueError, match="at least 0"):
+        open_data(server).read_at(offset, nbytes)
+
+
+def test_limits_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="read_timeout=0"):
+        RemoteStore(read_timeout=0)
+
+
+@pytest.mark.parametrize(
+    ("offset", "nbytes"), [(len(CONTENT) - 5, 6), (len(CONTENT), 1), (10**9, 1)]
+)
+def test_a_read_beyond_the_end_is_an_error_with_url_and_offset(
+    server: RemoteServer, offset: int, nbytes: int
+) -> None:
+    file = open_data(server)
+    with pytest.raises(DataError, match=f"ends at {len(CONTENT):,}") as raised:
+        file.read_at(offset, nbytes)
+    assert (raised.value.path, raised.value.offset) == (server.url("/data.bin"), offset)
+
+
+def test_an_empty_file_has_no_bytes(server: RemoteServer) -> None:
+    file = RemoteFile(server.url("/empty.bin"))
+    assert file.size() == 0
+    with pytest.raises(DataError):
+        file.read_at(0, 1)
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=name_of)
+def test_a_fault_that_passes_is_not_noticed(server: RemoteServer, fault: Fault | Status) -> None:
+    server.plan = at_first(fault)
+    limits = {"retries": PATIENT, "read_timeout": SOON} if fault in STALLS else {}
+    assert open_data(server, **limits).read_at(1000, SAMPLE) == CONTENT[1000 : 1000 + SAMPLE]
+    assert len(server.requests) == 2 or (fault in STALLS and len(server.requests) > 2)
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=name_of)
+def test_a_fault_that_does_not_pass_is_an_error_with_url_and_offset(
+    server: RemoteServer, fault: Fault | Status, spawn: Callable[..., Future[Any]]
+) -> None:
+    server.plan = lambda _: fault
+    limit = SOON if fault in STALLS else PATIENCE
+    file = open_data(server, retries=Retries(attempts=3, first=0.001), read_timeout=limit)
+    with pytest.raises(RemoteError, match="after 3 tries") as raised:
+        spawn(file.read_at, 1000, SAMPLE).result(PATIENCE)
+    assert (raised.value.path, raised.value.offset) == (server.url("/data.bin"), 1000)
+    assert isinstance(raised.value.__cause__, Exception)
+    server.wait_for(lambda: len(server.requests) == 3)
+
+
+@pytest.mark.parametrize("fault", STAYING, ids=name_of)
+def test_what_another_try_can_not_help_is_an_error_at_once(
+    server: RemoteServer, fault: Fault | Status
+) -> None:
+    server.plan = lambda _: fault
+    with pytest.raises(RemoteError) as raised:
+        open_data(server).read_at(1000, SAMPLE)
+    assert (raised.value.path, raised.value.offset) == (server.url("/data.bin"), 1000)
+    assert len(server.requests) == 1
+
+
+def test_a_server_that_ignores_ranges_gives_the_right_bytes_and_a_warning(
+    server: RemoteServer,
+) -> None:
+    server.plan = lambda _: Fault.WHOLE
+    file = open_data(server)
+    for offset in (0, 70_000, len(CONTENT) - SAMPLE):
+        with pytest.warns(RuntimeWarning, match="ignores ranges"):
+            assert file.read_at(offset, SAMPLE) == CONTENT[offset : offset + SAMPLE]
+    with pytest.warns(RuntimeWarning), pytest.raises(DataError):
+        file.read_at(len(CONTENT), 1)
+
+
+@pytest.mark.parametrize("fault", [Fault.CLOSE, Fault.SILENT_CLOSE], ids=name_of)
+def test_a_connection_that_the_server_closes_is_no_failure(
+    server: RemoteServer, fault: Fault
+) -> None:
+    server.plan = lambda _: fault
+    file = open_data(server, retries=Retries(attempts=1))
+    for number in range(5):
+        assert file.read_at(number, 10) == CONTENT[number : number + 10]
+        server.wait_for(lambda: not server.open)
+    assert server.connections == 5
+
+
+def test_the_server_says_when_to_come_back(
+    server: RemoteServer, spawn: Callable[..., Future[Any]]
+) -> None:
+    server.plan = at_first(Status(429, (("Retry-After", "1000"),)))
+    file = open_data(server, retries=Retries(attempts=2, first=0.0, longest=0.4))
+    started = time.monotonic()
+    spawn(file.read_at, 0, 1).result(PATIENCE)
+    assert time.monotonic() - started >= 0.4  # up to our own limit
+    server.requests.clear()
+    server.plan = at_first(Status(503, (("Retry-After", "Wed, 21 Oct 2015 07:28:00 GMT"),)))
+    open_data(server, retries=Retries(attempts=2, first=0.0)).read_at(0, 1)  # long ago
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="how long a backlog is differs")
+def test_a_connection_that_does_not_come_about_is_given_up_in_time(
+    spawn: Callable[..., Future[Any]],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as deaf:
+        port = deaf.getsockname()[1]
+        full = [socket.socket() for _ in range(4)]
+        for caller in full:
+            caller.setblocking(False)
+            caller.connect_ex(("127.0.0.1", port))
+        once = Retries(attempts=1)
+        file = RemoteFile(f"http://127.0.0.1:{port}/", connect_timeout=0.2, retries=once)
+        with pytest.raises(RemoteError, match="timed out"):
+            spawn(file.read_at, 0, 1).result(PATIENCE)  # the system gives up after 130 seconds
+        for caller in full:
+            caller.close()
+
+
+def test_nobody_there_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    with pytest.raises(RemoteError, match="after 4 tries") as raised:
+        RemoteFile(f"http://127.0.0.1:{port}/a.tar", retries=QUICK).read_at(0, 1)
+    assert isinstance(raised.value.__cause__, ConnectionRefusedError)
+
+
+def test_an_error_leaves_no_cycles_behind(server: RemoteServer) -> None:
+    server.plan = lambda _: Status(404)
+    file = open_data(server)
+    gc.disable()
+    try:
+        file.read_at(0, 1)
+    except RemoteError as error:
+        seen = weakref.ref(error)
+    finally:
+        gc.enable()
+    assert seen() is None
+
+
+def test_a_file_that_changes_is_an_error_and_not_a_mixture(server: RemoteServer) -> None:
+    server.etags["/data.bin"] = '"1"'
+    file = open_data(server)
+    assert file.read_at(0, 10) == CONTENT[:10]
+    before = file.stamp()
+    server.files["/data.bin"], server.etags["/data.bin"] = CONTENT[::-1], '"2"'
+    with pytest.raises(DataError, match="changed") as raised:
+        file.read_at(10, 10)
+    assert raised.value.offset == 10
+    file.close()
+    assert file.read_at(10, 10) == CONTENT[::-1][10:20]
+    assert file.stamp() != before
+
+
+def test_a_file_whose_size_changes_is_an_error_without_an_etag(server: RemoteServer) -> None:
+    file = open_data(server)
+    file.read_at(0, 10)
+    server.files["/data.bin"] = CONTENT[:-1]
+    with pytest.raises(DataError, match="changed"):
+        file.read_at(0, 10)
+
+
+def random_faults(seed: int, *kinds: Fault | Status) -> Callable[[Request], Any]:
+    """Return a plan that lets a third of all requests fail, by their place in the file."""
+    tries: dict[int, int] = {}
+
+    def plan(request: Request) -> Any:
+        tries[request.first] = tries.get(request.first, -1) + 1
+        draw = random.Random(f"{seed} {request.first} {tries[request.first]}")
+        return draw.choice(kinds) if draw.random() < 0.33 else None
+
+    return plan
+
+
+MIXED = [
+    *(Fault.DROP, Fault.STALL, Fault.TRUNCATE, Fault.SHORT_RANGE, Fault.OTHER_RANGE),
+    *(Fault.GARBAGE, Fault.HANG, Fault.CLOSE, Fault.SILENT_CLOSE),
+    *(Status(429, (("Retry-After", "0"),)), Status(500), Status(503)),
+]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_each_sample_arrives_once_whatever_happens(server: RemoteServer, seed: int) -> None:
+    server.plan = random_faults(seed, *MIXED)
+    samples = Samples(open_data(server, retries=PATIENT, read_timeout=SOON))
+    seen = []
+    with ThreadLoader(
+        samples, 16, shuffle=True, seed=seed, threads=16, output="numpy", timeout=PATIENCE
+    ) as loader:
+        for data, indices in loader:
+            for row, index in zip(data, indices.tolist(), strict=True):
+                seen.append(index)
+                assert row.tobytes() == CONTENT[index * SAMPLE : (index + 1) * SAMPLE]
+    assert sorted(seen) == list(range(len(samples)))
+    assert len(server.requests) > len(samples) * 1.2  # there was something to get over
+
+
+def test_a_sample_that_can_not_be_read_is_an_error_and_all_others_arrive(
+    server: RemoteServer,
+) -> None:
+    lost = 123 * SAMPLE
+    server.plan = lambda request: Status(503) if request.first == lost else None
+    samples = Samples(open_data(server))
+    seen, errors = [], []
+    with ThreadLoader(samples, None, threads=16, output="numpy", timeout=PATIENCE) as loader:
+        batches = iter(loader)
+        while True:
+            try:
+                seen.append(next(batches)[1])
+            except StopIteration:
+                break
+            except RemoteError as error:
+                errors.append(error)
+    assert sorted(seen) == [index for index in range(len(samples)) if index != 123]
+    assert [(error.path, error.offset) for error in errors] == [(server.url("/data.bin"), lost)]
+
+
+def test_closing_the_file_ends_waiting_for_the_next_try(
+    server: RemoteServer, spawn: Callable[..., Future[Any]]
+) -> None:
+    server.plan = lambda _: Status(503, (("Retry-After", "1000"),))
+    file = open_data(server, retries=Retries(longest=1000.0))
+    reads = [spawn(file.read_at, number, 1) for number in range(8)]
+    server.wait_for(lambda: len(server.requests) == 8)
+    file.close()
+    for read in reads:
+        with pytest.raises(ClosedError):
+            read.result(PATIENCE)
+    server.plan = lambda _: None
+    assert file.read_at(0, 10) == CONTENT[:10]
+
+
+def test_closing_a_file_closes_its_connections(server: RemoteServer) -> None:
+    file = open_data(server)
+    file.read_at(0, 10)
+    assert len(server.open) == 1
+    file.close()
+    server.wait_for(lambda: not server.open)
+
+
+def test_dropping_a_store_closes_its_connections(server: RemoteServer) -> None:
+    store = RemoteStore()
+    files = [store.file(server.url("/data.bin")) for _ in range(3)]
+    for file in files:
+        file.read_at(0, 10)
+    files[0].close()
+    assert server.connections == len(server.open) == 1  # it is for all of them
+    del store, file, files
+    server.wait_for(lambda: not server.open)
+
+
+def test_a_file_has_the_options_of_its_store(server: RemoteServer) -> None:
+    with pytest.raises(TypeError, match="RemoteStore"):
+        RemoteFile(server.url("/data.bin"), RemoteStore(), read_timeout=1.0)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_copy_reads_on_connections_of_its_own(server: RemoteServer, *, shared: bool) -> None:
+    file = RemoteStore().file(server.url("/data.bin")) if shared else open_data(server)
+    file.read_at(0, 10)
+    copy = pickle.loads(pickle.dumps(file))
+    assert copy.read_at(5, 10) == CONTENT[5:15]
+    assert server.connections == 2
+
+
+def test_open_file_reads_urls(server: RemoteServer) -> None:
+    file = open_file(server.url("/data.bin"), read_timeout=PATIENCE)
+    assert file.read_at(3, 4) == CONTENT[3:7]
+    assert file.path == server.url("/data.bin")
+
+
+def test_files_opened_together_share_connections(server: RemoteServer, tmp_path: Path) -> None:
+    local = tmp_path / "a.tar"
+    local.write_bytes(CONTENT)
+    urls = [server.url("/data.bin")] * 5
+    files = open_files([*urls, local], read_timeout=PATIENCE)
+    assert [file.read_at(3, 4) for file in files] == [CONTENT[3:7]] * 6
+    assert server.connections == 1
+    assert [file.size() for file in open_files([local])] == [len(CONTENT)]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_reads_on_connections_of_its_own(
+    server: RemoteServer, spawn: Callable[..., Future[Any]]
+) -> None:
+    file = open_data(server)
+    file.read_at(0, 10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, 3.12
+        child = os.fork()
+    if not child:
+        status = 1
+        try:
+            status = int(file.read_at(20, 10) != CONTENT[20:30])
+        finally:
+            os._exit(status)
+    assert file.read_at(10, 10) == CONTENT[10:20]
+    assert spawn(os.waitpid, child, 0).result(PATIENCE)[1] == 0
+    assert file.read_at(30, 10) == CONTENT[30:40]
+    by_offset = {request.first: request.connection for request in server.requests}
+    assert by_offset[0] == by_offset[10] == by_offset[30] != by_offset[20]
+
+
+def test_what_was_read_is_read_from_the_cache(server: RemoteServer, tmp_path: Path) -> None:
+    server.etags["/data.bin"] = '"1"'
+    options = {"cache_folder": tmp_path}
+    assert open_data(server, **options).read_at(5, 1000) == CONTENT[5:1005]
+    asked = len(server.requests)
+    again = open_data(server, **options)
+    assert again.read_at(0, len(CONTENT)) == CONTENT
+    assert len(server.requests) == asked + 1  # whether it is still the same file
+    assert again.read_at(9, 5) == CONTENT[9:14]
+    assert len(server.requests) == asked + 1
+    server.files["/data.bin"], server.etags["/data.bin"] = CONTENT[::-1], '"2"'
+    assert open_data(server, **options).read_at(9, 5) == CONTENT[::-1][9:14]
+
+
+def test_many_threads_ask_for_each_block_once(
+    server: RemoteServer, tmp_path: Path, spawn: Callable[..., Future[Any]]
+) -> None:
+    content = server.files["/data.bin"] = random.Random(3).randbytes(9 << 20)
+    server.etags["/data.bin"] = '"1"'
+    file = open_data(server, cache_folder=tmp_path)
+    file.size()
+
+    def read(seed: int) -> None:
+        draw = random.Random(seed)
+        for _ in range(40):
+            offset = draw.randrange(len(content) - SAMPLE)
+            assert file.read_at(offset, SAMPLE) == content[offset : offset + SAMPLE]
+
+    for future in [spawn(read, seed) for seed in range(16)]:
+        future.result(PATIENCE)
+    assert len(server.requests) == 1 + 3
+
+
+def test_a_file_whose_version_the_server_does_not_tell_is_not_kept(
+    server: RemoteServer, tmp_path: Path
+) -> None:
+    for content in (CONTENT, CONTENT[::-1]):
+        server.files["/data.bin"] = content
+        file = open_data(server, cache_folder=tmp_path)
+        with pytest.warns(RuntimeWarning, match=r"data\.bin: .* neither ETag nor date"):
+            assert file.read_at(9, 5) == content[9:14]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("nbytes", [-1, 0, 1 << 20])
+def test_a_cache_without_room_is_refused(nbytes: int, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cache_bytes"):
+        RemoteFile("http://localhost/a", cache_folder=tmp_path, cache_bytes=nbytes)
+
+
+def test_a_cache_folder_that_can_not_be_written_costs_one_warning(
+    server: RemoteServer, tmp_path: Path
+) -> None:
+    place = tmp_path / "file"
+    place.write_text("no folder")
+    server.etags["/data.bin"] = '"1"'
+    file = open_data(server, cache_folder=place)
+    with pytest.warns(RuntimeWarning, match="cache folder"):
+        assert file.read_at(0, SAMPLE) == CONTENT[:SAMPLE]
+    assert file.read_at(70_000, SAMPLE) == CONTENT[70_000:][:SAMPLE]  # without another warning
+
+
+def test_a_number_of_retries_is_that_of_all_tries(server: RemoteServer) -> None:
+    server.plan = lambda _: Fault.DROP
+    file = RemoteFile(server.url("/data.bin"), retries=2)
+    with pytest.raises(RemoteError, match="after 2 tries"):
+        file.read_at(0, 3)
+    assert len(server.requests) == 2
+    with pytest.raises(ValueError, match="attempts"):
+        RemoteFile(server.url("/data.bin"), retries=0)

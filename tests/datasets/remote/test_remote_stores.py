@@ -1,0 +1,353 @@
+"""Which client reads a URL, with which credentials, and what of both may be seen."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import random
+import ssl
+import sys
+import traceback
+from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from support.patience import PATIENCE
+from support.remote_server import Fault, RemoteServer, Request, Status, serving
+
+from threadloader.datasets._remote.remote_file import RemoteFile, list_remote
+from threadloader.datasets._remote.retries import Retries
+from threadloader.errors import DataError, RemoteError
+
+fsspec = pytest.importorskip("fsspec")
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CERTIFICATE = Path(__file__).with_name("loopback.pem")  # of 127.0.0.1, with its key; for 100 years
+CONTENT = random.Random(17).randbytes(50_000)
+QUICK = Retries(attempts=3, first=0.001)
+BY_FSSPEC = {"trust_env": True}  # an option that our own client does not know
+
+with_aiohttp = pytest.mark.skipif(
+    importlib.util.find_spec("aiohttp") is None, reason="aiohttp is not installed"
+)
+
+
+def by_fsspec(server: RemoteServer, *, attempts: int, seconds: float) -> RemoteFile:
+    """Return a file that fsspec reads, with so many seconds to connect, and between two bytes."""
+    return RemoteFile(
+        server.url("/data.bin"),
+        storage_options={"client_kwargs": BY_FSSPEC},
+        retries=Retries(attempts=attempts, first=0.001),
+        connect_timeout=seconds,
+        read_timeout=seconds,
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _threads_of_fsspec() -> None:
+    """Start what fsspec has for all file systems and never ends: its loop, and a thread for it."""
+    from fsspec.asyn import get_loop  # noqa: PLC0415
+
+    loop, one = get_loop(), ThreadPoolExecutor(1)  # which asks for the addresses of hosts
+    one.submit(int).result()
+    loop.call_soon_threadsafe(loop.set_default_executor, one)
+
+
+@pytest.fixture
+def server() -> Iterator[RemoteServer]:
+    with serving({"/data.bin": CONTENT}) as server:
+        yield server
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    system = fsspec.filesystem("memory")
+    yield system
+    system.rm("/", recursive=True)
+
+
+def test_a_file_in_memory_takes_the_same_path(memory: Any) -> None:
+    memory.pipe("/shards/a.tar", CONTENT)
+    file = RemoteFile("memory://shards/a.tar")
+    assert file.size() == len(CONTENT)
+    assert file.read_at(100, 1000) == CONTENT[100:1100]
+    with file.open() as stream:
+        assert stream.read() == CONTENT
+    with pytest.raises(DataError, match="ends at 50,000"):
+        file.read_at(49_999, 2)
+
+
+def test_a_file_of_a_file_system_takes_the_same_path(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(CONTENT)
+    file = RemoteFile(path.as_uri(), cache_folder=tmp_path / "cache")
+    assert file.read_at(100, 1000) == CONTENT[100:1100]
+    before = file.stamp()
+    path.write_bytes(CONTENT[::-1] + b"more")
+    file.close()
+    assert file.stamp() != before
+    assert file.read_at(0, 10) == CONTENT[::-1][:10]
+
+
+def test_a_file_that_becomes_shorter_is_an_error(memory: Any) -> None:
+    memory.pipe("/a.tar", CONTENT)
+    file = RemoteFile("memory://a.tar", retries=QUICK)
+    file.read_at(0, 10)
+    memory.pipe("/a.tar", CONTENT[:5000])
+    with pytest.raises(DataError, match="changed"):
+        file.read_at(4990, 20)
+
+
+class Listed(fsspec.AbstractFileSystem):
+    """A file system that keeps its listings, as those of object stores do."""
+
+    protocol = "listed"
+    files: ClassVar[dict[str, bytes]] = {}
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> Any:
+        found = self._ls_from_cache(path)
+        if found is None:
+            found = self.dircache[path] = [
+                {"name": name, "size": len(data), "type": "file", "ETag": data[:1].hex()}
+                for name, data in self.files.items()
+            ]
+        return found if detail else [entry["name"] for entry in found]
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **_: Any
+    ) -> bytes:
+        return self.files[self._strip_protocol(path)][start:end]
+
+
+def test_a_version_is_not_looked_up_in_an_old_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec.register_implementation("listed", Listed, clobber=True)
+    monkeypatch.setitem(Listed.files, "b/a.bin", b"A" * 100)
+    url = "listed://b/a.bin"
+    assert fsspec.filesystem("listed").ls("b", detail=False) == ["b/a.bin"]
+    file = RemoteFile(url)
+    assert (file.size(), file.read_at(0, 3)) == (100, b"AAA")
+    Listed.files["b/a.bin"] = b"B" * 60
+    file.close()
+    assert (file.size(), file.read_at(0, 60)) == (60, b"B" * 60)
+    Listed.files["b/a.bin"] = b"C" * 60
+    assert RemoteFile(url).stamp() == "60-43"
+
+
+@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
+def test_a_chain_of_file_systems_is_read(memory: Any, cache: str, tmp_path: Path) -> None:
+    memory.pipe("/shards/a.tar", CONTENT)
+    options = {cache: {"cache_storage": str(tmp_path)}}
+    file = RemoteFile(f"{cache}::memory://shards/a.tar", storage_options=options)
+    assert file.read_at(100, 1000) == CONTENT[100:1100]
+    with file.open() as stream:
+        assert stream.read() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("url", "unknown"),
+    [("nowhere::memory://a.tar", "nowhere"), ("simplecache::nowhere://a.tar", "nowhere")],
+)
+def test_each_link_of_a_chain_must_be_known(url: str, unknown: str) -> None:
+    with pytest.raises(ValueError, match=unknown):
+        RemoteFile(url)
+
+
+@pytest.mark.usefixtures("memory")
+def test_what_is_not_there_is_an_error() -> None:
+    with pytest.raises(RemoteError) as raised:
+        RemoteFile("memory://nothing.tar").read_at(7, 1)
+    assert (raised.value.path, raised.value.offset) == ("memory://nothing.tar", 7)
+    assert isinstance(raised.value.__cause__, FileNotFoundError)
+
+
+def test_a_pattern_gives_urls_that_can_be_read(memory: Any) -> None:
+    for number in (2, 0, 1):
+        memory.pipe(f"/shards/{number}.tar", bytes([number]))
+    memory.pipe("/shards/read.me", b"")
+    urls = list_remote("memory://shards/*.tar")
+    assert [RemoteFile(url).read_at(0, 1) for url in urls] == [b"\0", b"\1", b"\2"]
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_pattern_that_matches_nothing_is_an_error() -> None:
+    with pytest.raises(FileNotFoundError, match=r"memory://none/\*\.tar"):
+        list_remote("memory://none/*.tar")
+
+
+def test_a_store_that_fsspec_does_not_know_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nowhere"):
+        RemoteFile("nowhere://a/b.tar")
+
+
+@pytest.mark.parametrize("without", ["fsspec", "s3fs"])
+def test_what_is_missing_is_named(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, without, None)
+    with pytest.raises(ModuleNotFoundError, match=f"s3://bucket/a.tar.*{without}"):
+        RemoteFile("s3://bucket/a.tar?versionId=1")
+    RemoteFile("https://host/a.tar")  # needs neither
+
+
+@with_aiohttp
+@pytest.mark.parametrize(
+    "fault",
+    [None, Fault.DROP, Fault.STALL, Fault.TRUNCATE, Fault.SHORT_RANGE, Status(429), Status(503)],
+    ids=str,
+)
+def test_fsspec_reads_http_where_its_options_ask_for_it(
+    server: RemoteServer, fault: Fault | Status | None
+) -> None:
+    ranges = count()
+
+    def plan(request: Request) -> Fault | Status | None:
+        # One range in two fails, from the first on; before it is tried again the size may be asked.
+        return fault if request.last and not next(ranges) % 2 else None
+
+    server.plan = plan
+    stalls = fault is Fault.STALL  # only a limit on time notices it
+    file = by_fsspec(server, attempts=40, seconds=0.2 if stalls else PATIENCE)
+    for offset in (0, 1000, 49_000):
+        assert file.read_at(offset, 1000) == CONTENT[offset : offset + 1000]
+    assert "aiohttp" in server.requests[-1].headers["user-agent"]
+
+
+@with_aiohttp
+def test_fsspec_gives_up_in_time(server: RemoteServer) -> None:
+    server.plan = lambda _: Fault.HANG
+    file = by_fsspec(server, attempts=2, seconds=0.1)
+    with pytest.raises(RemoteError, match=r"offset 1,000: after 2 tries.*Timeout"):
+        file.read_at(1000, 10)
+
+
+@pytest.fixture
+def secure() -> Iterator[RemoteServer]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    with serving({"/data.bin": CONTENT}, context) as server:
+        yield server
+
+
+def test_https_is_read_from_who_has_the_right_certificate(
+    secure: RemoteServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    secure.plan = lambda request: Fault.SILENT_CLOSE if request.first == 10 else None
+    file = RemoteFile(secure.url("/data.bin"), retries=Retries(attempts=1))
+    for offset in (0, 10, 20, 30):
+        assert file.read_at(offset, 1000) == CONTENT[offset : offset + 1000]
+        if offset == 10:
+            secure.wait_for(lambda: not secure.open)
+    assert secure.connections == 2
+    file.close()
+    secure.wait_for(lambda: not secure.open)
+
+
+def test_who_has_another_certificate_is_not_asked(secure: RemoteServer) -> None:
+    with pytest.raises(RemoteError, match="certificate verify failed") as raised:
+        RemoteFile(secure.url("/data.bin"), retries=QUICK).read_at(0, 1)
+    assert isinstance(raised.value.__cause__, ssl.SSLCertVerificationError)
+    assert not secure.requests
+
+
+def authorization(user: str, password: str) -> str:
+    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
+def test_credentials_are_sent(server: RemoteServer) -> None:
+    url = server.url("/data.bin")
+    given: list[tuple[str, dict[str, Any]]] = [
+        (url, {"headers": {"Authorization": "Bearer t0ken"}}),
+        (url, {"client_kwargs": {"headers": {"Authorization": "Bearer t0ken"}}}),
+        (url, {"client_kwargs": {"auth": ("anna", "s3cret")}}),
+        (url.replace("//", "//anna:s%33cret@"), {}),
+    ]
+    for address, options in given:
+        assert RemoteFile(address, storage_options=options).read_at(0, 5) == CONTENT[:5]
+    sent = [request.headers["authorization"] for request in server.requests]
+    assert sent == ["Bearer t0ken"] * 2 + [authorization("anna", "s3cret")] * 2
+
+
+def test_a_redirect_is_followed_once_and_then_gone_to_directly(server: RemoteServer) -> None:
+    to = (("Location", "/data.bin?signature=1"),)
+    server.plan = lambda request: Status(302, to) if request.path == "/latest" else None
+    file = RemoteFile(server.url("/latest"), storage_options={"headers": {"X-Key": "k"}})
+    for offset in (0, 10, 20):
+        assert file.read_at(offset, 10) == CONTENT[offset : offset + 10]
+    paths = [request.path for request in server.requests]
+    assert paths == ["/latest", "/data.bin", "/data.bin", "/data.bin"]
+    assert server.requests[1].headers["x-key"] == "k"  # the same host
+
+
+def test_where_a_redirect_led_to_may_expire(server: RemoteServer) -> None:
+    signature = "1"
+
+    def plan(request: Any) -> Status | None:
+        if request.path == "/latest":
+            return Status(307, (("Location", f"/data.bin?signature={signature}"),))
+        return None if request.query == f"signature={signature}" else Status(403)
+
+    server.plan = plan
+    file = RemoteFile(server.url("/latest"))
+    assert file.read_at(0, 10) == CONTENT[:10]
+    signature = "2"
+    assert file.read_at(10, 10) == CONTENT[10:20]
+
+
+def test_a_target_that_is_busy_is_waited_for_as_any_other(server: RemoteServer) -> None:
+    busy = iter(range(2))
+
+    def plan(request: Any) -> Status | None:
+        if request.path == "/latest":
+            return Status(302, (("Location", "/data.bin"),))
+        return None if next(busy, None) is None else Status(503)
+
+    server.plan = plan
+    file = RemoteFile(server.url("/latest"), retries=QUICK)
+    assert file.read_at(0, 10) == CONTENT[:10]
+    server.plan = lambda request: plan(request) if request.path == "/latest" else Status(404)
+    with pytest.raises(RemoteError, match="404"):
+        RemoteFile(server.url("/latest"), retries=QUICK).read_at(0, 10)
+
+
+def test_redirects_without_an_end_are_an_error(server: RemoteServer) -> None:
+    server.plan = lambda request: Status(302, (("Location", request.path + "x"),))
+    with pytest.raises(RemoteError, match="redirects"):
+        RemoteFile(server.url("/a"), retries=QUICK).read_at(0, 1)
+    assert len(server.requests) == 10
+
+
+def test_another_host_gets_no_credentials(server: RemoteServer) -> None:
+    with serving({"/data.bin": CONTENT}) as other:
+        to = (("Location", other.url("/data.bin")),)
+        server.plan = lambda _: Status(302, to)
+        url = server.url("/data.bin").replace("//", "//anna:s3cret@")
+        file = RemoteFile(url, storage_options={"headers": {"X-Key": "k"}})
+        assert file.read_at(0, 10) == CONTENT[:10]
+        assert server.requests[0].headers["x-key"] == "k"
+        assert not {"x-key", "authorization"} & other.requests[0].headers.keys()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, pytest.param({"client_kwargs": BY_FSSPEC}, marks=with_aiohttp)],
+    ids=["ours", "fsspec"],
+)
+@pytest.mark.parametrize("fault", [Status(403), Status(503), Fault.DROP], ids=str)
+def test_messages_show_no_secrets(
+    server: RemoteServer,
+    fault: Fault | Status,
+    options: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    server.plan = lambda _: fault
+    url = server.url("/data.bin?X-Sig=c2lnbmF0dXJl%3D").replace("//", "//anna:s3cret@")
+    with pytest.raises(RemoteError) as raised:
+        RemoteFile(url, retries=QUICK, storage_options=options).read_at(9, 1)
+    told = "".join(traceback.format_exception(raised.value)) + caplog.text
+    assert f"{server.url('/data.bin')}?..., offset 9" in told
+    assert not any(secret in told for secret in ("s3cret", "c2lnbmF0dXJl"))

@@ -1,0 +1,114 @@
+"""What is shown of a URL, and what is cut from errors: all that lets its reader in."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+
+from threadloader.datasets._urls import shown_url, without_secrets
+
+URL = "https://anna:p4ssword@host/a.tar?sig=abcdef%2fgh"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://host/a/b.tar", "https://host/a/b.tar"),
+        ("https://u:p@host:81/a.tar?k=v#f", "https://host:81/a.tar?..."),
+        ("https://[::1]:81/a.tar", "https://[::1]:81/a.tar"),
+        ("https://host:81/a@b.tar", "https://host:81/a@b.tar"),
+        ("ftp://anna@host/a@b.tar", "ftp://host/a@b.tar"),
+        ("s3://bucket/a.tar#part", "s3://bucket/a.tar"),
+        ("https://user:pa/SECRET@host/f", "https://..."),
+        ("https://user:pa?SECRET@host/f", "https://..."),
+        ("https://h/f?sig=ab::SECRET", "https://h/f?..."),
+        ("zip://a.csv::https://u:p@host/f?k=v", "zip://a.csv::https://host/f?..."),
+        ("simplecache::filecache::s3://u@b/f", "simplecache::filecache::s3://b/f"),
+    ],
+)
+def test_a_url_is_shown_without_what_is_secret(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["timed out", "https://host/a.tar, offset 9", "see https://host/a?..., or (https://b/c)."],
+)
+def test_an_error_without_a_secret_stays_as_it_is(text: str) -> None:
+    error = TimeoutError(text)
+    error.__cause__ = error  # nobody should, but nothing hangs then
+    assert without_secrets(error, URL) is error
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("403, url='https://other/b?X-Sig=SECRET', x", "403, url='https://other/b?...', x"),
+        ('URL("https://u:it\'sSECRET@other/b")', 'URL("https://other/b")'),
+        ("(https://other/b?X-Sig=SECRET): no", "(https://other/b?...): no"),
+        ("to ftp://anna:SECRET@other/b, it seems", "to ftp://other/b, it seems"),
+        ("https://other/b#SECRET", "https://other/b"),
+        ("exceeded with url: /b?sig=SECRET (no)", "exceeded with url: /b?... (no)"),
+        ("https://host/a.tar?sig=abcdef/gh", "https://host/a.tar?..."),
+        ("signature abcdef%2Fgh, abcdef/gh", "signature ..., ..."),
+        ("Basic YW5uYTpwNHNzd29yZA== of anna:p4ssword", "Basic ... of ..."),
+    ],
+)
+def test_of_urls_in_a_text_only_what_is_no_secret_is_left(text: str, cut: str) -> None:
+    assert str(without_secrets(ValueError(text), URL)) == f"ValueError: {cut}"
+
+
+class AnswerError(Exception):
+    """As a client's: its text is made of what it keeps."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.url = url
+
+    def __repr__(self) -> str:
+        return "AnswerError"
+
+
+def linked(place: str) -> Exception:
+    """Return an error with a redirect's signed target in one place."""
+    target, error = "https://other/b?X-Sig=SECRET", ValueError("clean")
+    if place == "note":
+        error.add_note(target)
+    if place == "arguments":
+        return FileNotFoundError(2, "clean", None, None, target)
+    if place == "attribute":
+        return AnswerError(target)
+    if place == "cause":
+        error.__cause__ = ValueError(target)
+    if place == "context of the cause":
+        error.__cause__ = ValueError("clean")
+        error.__cause__.__context__ = AnswerError(target)
+    if place == "hidden context":
+        error.__cause__, error.__context__ = KeyError(1), ValueError(target)
+    return error
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["note", "arguments", "attribute", "cause", "context of the cause", "hidden context"],
+)
+def test_what_led_to_an_error_is_looked_at(place: str) -> None:
+    clean = without_secrets(linked(place), URL)
+    assert (type(clean), clean.args[1:], clean.__cause__, clean.__context__) == (
+        *(OSError, (), None, None),
+    )
+    assert "SECRET" not in "".join(traceback.format_exception(clean))
+
+
+@pytest.mark.parametrize(
+    "url", ["filecache::http://anna:p4ssword@host/f", "zip://a::http://anna:p4ssword@host/f"]
+)
+def test_the_secrets_of_a_chain_are_those_of_its_parts(url: str) -> None:
+    assert str(without_secrets(OSError("no p4ssword"), url)) == "OSError: no ..."
+
+
+def test_of_a_password_with_a_slash_nothing_is_told() -> None:
+    error = ValueError("Port could not be cast to integer value as 'pa'")
+    clean = without_secrets(error, "https://anna:pa/ss@host/f")
+    assert str(clean) == "ValueError: Port could not be cast to integer value as ..."

@@ -1,0 +1,145 @@
+"""Image decoding: a file's bytes become an array of RGB, upright, of one size.
+
+Pillow reads each header and decides what the picture means.  A faster decoder may give the pixels
+of a plain JPEG, which take most of the time; what it refuses, Pillow decodes or refuses.  So all
+decoders give the same picture, bit for bit if they have the same libjpeg-turbo.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from threadloader.datasets._images.jpeg_decoders import find_decoder
+from threadloader.datasets._images.pillow import (
+    NAME,
+    Picture,
+    UnidentifiedImageError,
+    only_whole_files,
+    resize,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from threadloader.datasets._images.jpeg_decoders import Decoder
+    from threadloader.datasets._images.pillow import Pixels
+
+__all__ = ["MAX_PIXELS", "Layout", "decode"]
+
+Layout = Literal["HWC", "CHW"]
+
+# 256 MiB of RGB.  Source: Pillow warns of larger ones, Image.MAX_IMAGE_PIXELS.
+MAX_PIXELS = 89_478_485
+
+# A JPEG that is made smaller while it is decoded stays at least this many times larger than the
+# target.  The resize filter makes the last reduction, so pictures look alike.
+# Source: `reducing_gap` of Pillow's Image.thumbnail, with its default.
+GAP = 2.0
+
+
+def decode(
+    data: bytes,
+    *,
+    size: tuple[int, int] | None = None,
+    layout: Layout = "HWC",
+    decoder: str = "auto",
+    max_pixels: int = MAX_PIXELS,
+) -> NDArray[np.uint8]:
+    """Decode an image: JPEG, PNG, WebP, GIF, BMP, PPM and PGM, or TIFF.
+
+    - EXIF's orientation is applied.
+    - Grey becomes three equal channels, palettes their colours.  CMYK is converted by Pillow's
+      formula, without a colour profile.
+    - Samples of 16 bits keep their high byte, in grey and in colour.  Floats and integers beyond
+      16 bits are an error, since nothing says which values are black and white.
+    - Transparency is dropped, as by torchvision and OpenCV: the colours below it are seen.
+    - An animation, or a file of several pages, gives its first picture.
+
+    Args:
+        data: The file's bytes, all of them.
+        size: Height and width, in pixels.  The picture is scaled so that it just covers them, by
+            Pillow's ``BILINEAR`` (a triangle as wide as the reduction, so without aliasing), and
+            cropped evenly on both sides.  A JPEG may be made 2, 4 or 8 times smaller while it is
+            decoded, but not below twice the size.  None: as it is.
+        layout: ``"HWC"`` for (height, width, 3), ``"CHW"`` for (3, height, width).
+        decoder: ``"auto"`` for the fastest that is installed, or a name; see `Decoder`.
+        max_pixels: Most pixels (width times height) that are decoded, in the picture and in a tile
+            of a TIFF.
+
+    Returns:
+        A new array, C-contiguous and writable.
+
+    Raises:
+        ModuleNotFoundError: That decoder is not installed.
+        ValueError: The data is no image, is damaged or truncated, or has more than ``max_pixels``;
+            or there is no decoder of that name.  The caller knows the file, and adds its path.
+    """
+    chosen = find_decoder(decoder)
+    try:
+        with only_whole_files():
+            picture = Picture(data, max_pixels)
+            orientation = picture.orientation
+            if size is None:
+                image = _load(picture, data, chosen, 1)
+            else:
+                turned = size if orientation < 5 else size[::-1]  # of the picture in the file
+                scale, box = _covering(picture, turned)
+                image = resize(_load(picture, data, chosen, scale), turned, box)
+            pixels = image if isinstance(image, np.ndarray) else np.array(image)
+    except Exception as error:  # Pillow's: SyntaxError, struct.error, EOFError, many more
+        raise ValueError(_reason(error)) from error
+    pixels = _upright(pixels, orientation)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1) if layout == "CHW" else pixels)
+
+
+def _load(picture: Picture, data: bytes, decoder: Decoder, scale: int) -> Pixels:
+    """Decode the pixels; of a JPEG each side is divided by ``scale`` and rounded up."""
+    if decoder.decode_jpeg is not None and picture.is_plain_jpeg:
+        height, width = -(-picture.height // scale), -(-picture.width // scale)
+        least = {"min_height": height, "min_width": width} if scale > 1 else {}
+        # A file that a fast decoder refuses may be odd or damaged: Pillow finds out.
+        with suppress(Exception):
+            pixels = decoder.decode_jpeg(data, "RGB", **least)
+            if pixels.shape == (height, width, 3):
+                return pixels
+    return picture.load(scale)
+
+
+def _covering(
+    picture: Picture, size: tuple[int, int]
+) -> tuple[int, tuple[float, float, float, float]]:
+    """Return the scale to decode at, and the box of the decoded picture that becomes ``size``."""
+    height, width = picture.height, picture.width
+    ratio = min(height / size[0], width / size[1])  # of the picture's pixels to the target's
+    scale = 1
+    if picture.is_jpeg:
+        scale = next((power for power in (8, 4, 2) if ratio >= GAP * power), 1)
+    box_height, box_width = min(height, size[0] * ratio), min(width, size[1] * ratio)
+    left, top = (width - box_width) / 2, (height - box_height) / 2
+    right, bottom = left + box_width, top + box_height
+    return scale, (left / scale, top / scale, right / scale, bottom / scale)
+
+
+def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Return the picture upright, as a view.
+
+    Source: the table of the tag Orientation in the EXIF standard (CIPA DC-008).
+    """
+    if orientation > 4:  # rows are columns
+        pixels = pixels.transpose(1, 0, 2)
+    if orientation in {3, 4, 7, 8}:
+        pixels = pixels[::-1]
+    if orientation in {2, 3, 6, 7}:
+        pixels = pixels[:, ::-1]
+    return pixels
+
+
+def _reason(error: Exception) -> str:
+    """Return one line on what is wrong."""
+    if isinstance(error, UnidentifiedImageError):  # its message is an address in memory
+        return f"no image that {NAME} can read"
+    line = next(iter(str(error).splitlines()), "")
+    return f"no whole image: {line or type(error).__name__}"

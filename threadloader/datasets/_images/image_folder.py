@@ -1,0 +1,195 @@
+"""A folder of images, one folder a class: torchvision's layout, decoded straight to arrays.
+
+Files and order are those of `torchvision.datasets.ImageFolder`, so samplers, indices and saved
+states fit both.  A sample is an array, not a PIL image; see `decode` for its contents.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from threadloader import _torch
+from threadloader.datasets._images.decode import MAX_PIXELS, Layout, decode
+from threadloader.datasets._images.jpeg_decoders import find_decoder
+from threadloader.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Dataset = _torch.Dataset[tuple[Any, Any]]
+else:
+    Dataset = _torch.Dataset
+
+__all__ = ["EXTENSIONS", "ImageFolder"]
+
+# Source: IMG_EXTENSIONS in torchvision/datasets/folder.py.
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+
+class ImageFolder(Dataset):
+    """Images below ``root/<class>/``, as ``(array, class number)``.
+
+    Class folders are sorted by name and numbered from 0.  All folders below a class folder are
+    searched, and links to folders are followed.
+
+    Args:
+        root: The folder of the class folders.
+        size: Height and width of all images, in pixels, or one number for both: each is scaled to
+            cover them, by Pillow's ``BILINEAR``, then cropped at the centre.  None: each as it is.
+        transform: Called with the array; its result is the first part of the sample.
+        target_transform: Called with the class number; its result is the second part.
+        layout: ``"HWC"`` for arrays of shape (height, width, 3), ``"CHW"`` for (3, height, width).
+        decoder: ``"auto"`` for the fastest that is installed, or ``"leanjpeg-simple"``,
+            ``"simplejpeg"``, ``"pillow-simd"``, ``"pillow"``.  The first two decode plain JPEGs;
+            Pillow, or Pillow-SIMD in its place, resizes and decodes all else.
+        max_pixels: Images of more pixels (width times height) are an error.  Pillow refuses more
+            than twice ``Image.MAX_IMAGE_PIXELS``: to go beyond that, raise both.
+        is_valid_file: Called with each path; returns whether it is a sample.  None for all files
+            whose names end in one of `EXTENSIONS`.
+        allow_empty: Whether a class may have no samples.
+
+    Attributes:
+        classes: Names of the classes, sorted.
+        class_to_idx: Number of each class.
+        samples: ``(path, class number)`` of each sample.
+        targets: Class number of each sample.
+        decoder: Name of the decoder in use.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or no class folder in it, or a class folder has
+            no samples.
+        NotADirectoryError: ``root`` is a file.
+        ModuleNotFoundError: Pillow, or the decoder that was asked for, is not installed.
+        ValueError: ``size``, ``layout``, ``decoder`` or ``max_pixels`` has no valid value.
+
+    Threads:
+        all: shared; nothing changes after ``__init__``.
+    """
+
+    __module__ = "threadloader.datasets"  # its public place, which pickles name
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        size: int | tuple[int, int] | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[int], Any] | None = None,
+        layout: Layout = "HWC",
+        decoder: str = "auto",
+        max_pixels: int = MAX_PIXELS,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+    ) -> None:
+        if layout not in {"HWC", "CHW"}:
+            raise ValueError(f"layout={layout!r} is neither 'HWC' nor 'CHW'")
+        if not max_pixels or max_pixels < 1:
+            raise ValueError(f"max_pixels={max_pixels!r} is no number of pixels, at least 1")
+        self.root = os.path.expanduser(root)  # noqa: PTH111  # paths as torchvision writes them
+        self.size, self.layout, self.max_pixels = _height_width(size), layout, max_pixels
+        self.transform, self.target_transform = transform, target_transform
+        self.decoder = find_decoder(decoder).name
+        self.classes, self.samples = self._find(is_valid_file or _is_image, allow_empty)
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+        self.targets = [number for _, number in self.samples]
+
+    def _find(
+        self, is_valid_file: Callable[[str], bool], allow_empty: bool
+    ) -> tuple[list[str], list[tuple[str, int]]]:
+        """Return the names of the classes, and path and class number of each sample."""
+        classes = _folders(self.root)
+        samples: list[tuple[str, int]] = []
+        for number, name in enumerate(classes):
+            folder = os.path.join(self.root, name)  # noqa: PTH118  # the same
+            paths = list(_files(folder, is_valid_file))
+            if not (paths or allow_empty):
+                raise FileNotFoundError(f"no images in {folder!r}: allow_empty=True allows it")
+            samples += [(path, number) for path in paths]
+        return classes, samples
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.samples)
+
+    def __repr__(self) -> str:
+        size = "" if self.size is None else f", size={self.size}"
+        return (
+            f"ImageFolder({self.root!r}{size}): {len(self.samples):,} images of "
+            f"{len(self.classes):,} classes, decoded by {self.decoder}"
+        )
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Return a sample.
+
+        Raises:
+            DataError: The file is no image, is damaged or truncated, or is too large.
+            IndexError: There is no such sample.
+            OSError: The file can't be read.
+        """
+        path, target = self.samples[index]
+        data = Path(path).read_bytes()
+        try:
+            image = decode(
+                data,
+                size=self.size,
+                layout=self.layout,
+                decoder=self.decoder,
+                max_pixels=self.max_pixels,
+            )
+        except ValueError as error:
+            raise DataError(str(error), path) from error
+        return (
+            image if self.transform is None else self.transform(image),
+            target if self.target_transform is None else self.target_transform(target),
+        )
+
+
+def _height_width(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return height and width.
+
+    Raises:
+        ValueError: It is not one or two positive numbers.
+    """
+    if size is None:
+        return None
+    try:
+        if isinstance(size, bool):
+            raise TypeError
+        height, width = map(operator.index, size if isinstance(size, tuple | list) else (size,) * 2)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"size={size!r} is neither a number of pixels nor two") from error
+    if min(height, width) < 1:
+        raise ValueError(f"size={size!r} is less than 1 pixel")
+    return height, width
+
+
+def _folders(root: str) -> list[str]:
+    """Return the names of the class folders, sorted.
+
+    Raises:
+        FileNotFoundError: There is no class folder, or no ``root``.
+        NotADirectoryError: ``root`` is a file.
+    """
+    with os.scandir(root) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir())
+    if not names:
+        msg = f"no folders in {root!r}: images are expected in one folder for each class"
+        raise FileNotFoundError(msg)
+    return names
+
+
+def _files(folder: str, is_valid_file: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the paths of a class's samples: folder by folder, and sorted within each."""
+    for parent, _, names in sorted(os.walk(folder, followlinks=True)):
+        for name in sorted(names):
+            path = os.path.join(parent, name)  # noqa: PTH118  # the same
+            if is_valid_file(path):
+                yield path
+
+
+def _is_image(path: str) -> bool:
+    """Whether a path has an ending of images."""
+    return path.lower().endswith(EXTENSIONS)

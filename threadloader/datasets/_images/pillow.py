@@ -1,0 +1,253 @@
+"""The only dataset module that imports Pillow: open a picture, load it whole, make it RGB.
+
+Pillow and this module decide what a picture means.  A faster decoder gives the same pixels, so it
+changes nothing but the time.  Pillow's switch to accept broken files
+(``ImageFile.LOAD_TRUNCATED_IMAGES``) belongs to the whole process: if it is on, it stays on for
+everybody else, but has no effect within `only_whole_files`.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+try:
+    import PIL
+    from PIL import (  # the plug-ins, because Pillow opens only formats that are registered
+        BmpImagePlugin,  # noqa: F401
+        GifImagePlugin,  # noqa: F401
+        Image,
+        ImageFile,
+        JpegImagePlugin,  # noqa: F401
+        MpoImagePlugin,  # noqa: F401
+        PngImagePlugin,  # noqa: F401
+        PpmImagePlugin,  # noqa: F401
+        TiffImagePlugin,  # noqa: F401
+        UnidentifiedImageError,
+        WebPImagePlugin,  # noqa: F401
+    )
+except ModuleNotFoundError as error:
+    error.add_note("images are decoded with Pillow: pip install 'threadloader[images]'")
+    raise
+
+from threadloader.datasets._images.headers import (
+    check_chunks,
+    check_exif,
+    check_segments,
+    check_tiff,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Pixels = Image.Image | NDArray[np.uint8]  # RGB; an array has shape (height, width, 3)
+
+__all__ = ["NAME", "Picture", "UnidentifiedImageError", "only_whole_files", "resize"]
+
+# Pillow-SIMD is imported as PIL, too; its releases are Pillow's with a post-release number.
+NAME = "pillow-simd" if ".post" in PIL.__version__ else "pillow"
+
+# No format that runs a program (EPS) or opens another file.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
+
+# Some releases of libjpeg accept a file without it, and make the rest of the picture grey.
+END_OF_IMAGE = b"\xff\xd9"
+
+# A scan takes the time of a whole picture, and may have only 31 bytes; encoders write about 10.
+MAX_SCANS = 100
+START_OF_SCAN = b"\xff\xda"
+
+_HEX = "Raw profile type exif"  # where ImageMagick used to write EXIF in a PNG: a text
+
+ORIENTATION = 0x0112  # the tag's number in EXIF and TIFF
+
+
+class _OnElsewhere:
+    """An object that is true in all threads but those within `only_whole_files`.
+
+    Threads:
+        all: shared; each has an attribute of its own.
+    """
+
+    def __init__(self) -> None:
+        self.thread = threading.local()
+
+    def __bool__(self) -> bool:
+        return not getattr(self.thread, "strict", False)
+
+
+_ON_ELSEWHERE = _OnElsewhere()
+
+
+@contextmanager
+def only_whole_files() -> Iterator[None]:
+    """Let Pillow raise for broken files in this thread, whatever LOAD_TRUNCATED_IMAGES says.
+
+    If that is True, it becomes an object that is true in all other threads.  Pillow has no
+    argument instead, and reads the switch in many places: a file that ends early, a broken stream.
+    """
+    if not ImageFile.LOAD_TRUNCATED_IMAGES:
+        yield
+        return
+    ImageFile.LOAD_TRUNCATED_IMAGES = _ON_ELSEWHERE  # type: ignore[assignment]  # used as a bool
+    _ON_ELSEWHERE.thread.strict = True
+    try:
+        yield
+    finally:
+        _ON_ELSEWHERE.thread.strict = False
+
+
+class Picture:
+    """A picture: its header is read, its pixels are not yet.
+
+    Args:
+        data: The file's bytes.
+        max_pixels: Most pixels (width times height) that are decoded.
+
+    Raises:
+        ValueError: It has more pixels; or is a JPEG without an end, or with too many scans; or its
+            headers are made to fill memory.
+        Exception: Pillow can't read the header; it raises many kinds.
+
+    Threads:
+        all: distinct, one object a call.
+    """
+
+    def __init__(self, data: bytes, max_pixels: int) -> None:
+        _check_headers(data, max_pixels)
+        file = io.BytesIO(data)
+        self._image = Image.open(file, formats=FORMATS)
+        self.width, self.height = self._image.size
+        if self.width * self.height > max_pixels:
+            msg = (
+                f"{self.width:,} x {self.height:,} pixels are more than max_pixels={max_pixels:,}: "
+                "a decompression bomb, or raise the limit"
+            )
+            raise ValueError(msg)
+        if self.is_jpeg:
+            self._check_jpeg(data, file.tell())
+        if self._image.format == "PNG":  # Pillow itself skips the check sums of the pixels
+            self._image.verify()
+            self._image = Image.open(io.BytesIO(data), formats=("PNG",))
+
+    def _check_jpeg(self, data: bytes, header: int) -> None:
+        """Refuse JPEGs that decoders accept as they are.
+
+        Raises:
+            ValueError: It has no end, or an absurd number of scans.
+        """
+        if data.rfind(END_OF_IMAGE, header) < 0:
+            raise ValueError("the JPEG ends before its end marker: truncated, or filled up")
+        if self._image.info.get("progressive") and (scans := data.count(START_OF_SCAN)) > MAX_SCANS:
+            raise ValueError(f"{scans:,} scans in one JPEG, made to keep a decoder busy")
+
+    @property
+    def is_jpeg(self) -> bool:
+        """Whether the picture can be made smaller while it is decoded."""
+        return self._image.format in {"JPEG", "MPO"}
+
+    @property
+    def is_plain_jpeg(self) -> bool:
+        """Whether any JPEG decoder gives the same pixels as Pillow: grey or colour, 8 bits."""
+        return self.is_jpeg and self._image.mode in {"L", "RGB"}
+
+    @property
+    def orientation(self) -> int:
+        """EXIF's orientation, 1 to 8; 1 if there is none, or it can't be read."""
+        if self._image.format == "TIFF":  # Pillow turns it itself
+            return 1
+        found = 1
+        if self._image.format in {"PNG", "WEBP"}:
+            check_exif(self._exif())  # before Pillow takes memory for the tags
+        with suppress(Exception):  # damaged metadata does not damage the picture
+            found = self._image.getexif().get(ORIENTATION, 1)
+        return found if found in range(1, 9) else 1
+
+    def _exif(self) -> bytes:
+        """Return the bytes that Pillow will read EXIF's tags from."""
+        info, exif = self._image.info, b""
+        with suppress(Exception):  # as damaged as the metadata; broken pixels are found later
+            if self._image.format == "PNG" and "exif" not in info:
+                self._image.load()  # as Pillow does: EXIF may be behind the pixels
+            if "exif" in info:
+                exif = info["exif"]
+            elif _HEX in info:
+                exif = bytes.fromhex("".join(info[_HEX].split("\n")[3:]))
+        return exif
+
+    def load(self, scale: int = 1) -> Image.Image:
+        """Return the picture, decoded, in RGB.
+
+        Args:
+            scale: 1, 2, 4 or 8: how many times smaller a JPEG is made while it is decoded, with
+                sides rounded up.  Other formats are decoded as they are.
+
+        Raises:
+            Exception: Pillow can't decode the pixels; it raises many kinds.
+        """
+        image = self._image
+        if scale > 1:  # draft() decodes to at least the size that is asked for: round down
+            image.draft(None, (max(1, self.width // scale), max(1, self.height // scale)))
+        image.load()
+        return _to_rgb(image)
+
+
+def _check_headers(data: bytes, max_pixels: int) -> None:
+    """Check what Pillow takes memory for when it opens a file.
+
+    Raises:
+        ValueError: The file is made to fill memory.
+    """
+    if data.startswith((b"II", b"MM")):
+        check_tiff(data, max_pixels)
+    elif data.startswith(b"\xff\xd8"):
+        check_segments(data)
+    elif data.startswith(b"\x89PNG"):
+        check_chunks(data)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Return a picture in 8-bit RGB; the function `decode` states the rules.
+
+    Raises:
+        ValueError: Its samples have no scale: floats, or integers beyond 16 bits.
+    """
+    mode = image.mode
+    if mode == "RGB":
+        return image
+    if mode.startswith("I"):
+        image = _high_bytes(image)
+    elif mode == "F":
+        raise ValueError("floating-point samples have no scale that makes 8 bits of them")
+    # Pillow would warn of some kinds of transparency; all kinds are dropped.
+    image.info.pop("transparency", None)
+    return image.convert("RGB")
+
+
+def _high_bytes(image: Image.Image) -> Image.Image:
+    """Return a grey picture of 16 bits in 8: the high bytes, as Pillow reads 16-bit colour."""
+    samples = np.asarray(image)
+    if image.mode == "I" and (samples.min() < 0 or samples.max() > 0xFFFF):
+        raise ValueError("integer samples beyond 16 bits have no scale that makes 8 bits of them")
+    return Image.fromarray((samples >> 8).astype(np.uint8))
+
+
+def resize(
+    image: Pixels, size: tuple[int, int], box: tuple[float, float, float, float]
+) -> Image.Image:
+    """Return a part of a picture in another size.
+
+    Args:
+        image: The picture.
+        size: Height and width, in pixels.
+        box: Left, top, right and bottom of the part, in pixels of ``image``.
+    """
+    if isinstance(image, np.ndarray):
+        image = Image.fromarray(image)
+    return image.resize(size[::-1], Image.Resampling.BILINEAR, box=box)

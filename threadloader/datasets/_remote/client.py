@@ -1,0 +1,64 @@
+"""Clients of remote stores: they return a range of bytes, and the version of its file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["MIB", "Client", "FetchedRange", "TransferError", "Version"]
+
+MIB = 1 << 20  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The version of a file: it differs from that of an earlier file of the same name."""
+
+    size: int  # bytes
+    tag: str  # an ETag, or the time of the last change; empty if the store tells neither
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedRange:
+    """A range of a file, as a client returns it."""
+
+    data: bytes  # the range that was asked for; shorter only where the file ends
+    version: Version
+    ranged: bool = True  # False if the server sent the whole file
+
+
+class TransferError(OSError):
+    """The answer to one request can't be used: it has an error status, or too few bytes.
+
+    Args:
+        message: What is wrong with the answer.
+        status: HTTP's, if the status is what is wrong.
+        retry_after: Seconds that the server asks to wait.
+    """
+
+    def __init__(
+        self, message: str, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
+
+
+class Client(Protocol):
+    """Reads ranges with one or two requests each, and never tries again.
+
+    Threads:
+        all: shared.
+    """
+
+    def read(self, url: str, offset: int, nbytes: int) -> FetchedRange:
+        """Return ``nbytes`` bytes (at least 1) from ``offset`` on, fewer at the file's end.
+
+        Raises:
+            Exception: Of any kind; it is the store's.
+        """
+
+    def forget(self, url: str) -> None:
+        """Forget what is known of a file."""
+
+    def close(self) -> None:
+        """Close idle connections."""

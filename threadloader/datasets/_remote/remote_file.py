@@ -1,0 +1,382 @@
+"""Files behind URLs: all threads read any range at once, and get these bytes or a clear error.
+
+The first read notes the version that the store tells (size and ETag).  Every later answer is
+compared with it until the file is closed, so bytes of two versions are never mixed.  Closing the
+file ends streams and reads of several ranges: see `_Use`.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+
+from threadloader._threads.stopping import Stop
+from threadloader.datasets._remote.client import TransferError, Version
+from threadloader.datasets._remote.file_cache import FileCache
+from threadloader.datasets._remote.fsspec_client import FsspecClient
+from threadloader.datasets._remote.http_client import HttpClient, understands
+from threadloader.datasets._remote.read_ahead import ReadAhead
+from threadloader.datasets._remote.retries import GaveUpError, Retries, retry
+from threadloader.datasets._urls import shown_url, without_secrets
+from threadloader.errors import DataError, RemoteError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Mapping
+
+    from threadloader.datasets._remote.client import Client, FetchedRange
+
+__all__ = ["RemoteFile", "RemoteStore", "list_remote"]
+
+T = TypeVar("T")
+
+# A longer read becomes several requests, so that a dropped connection costs only one.  A block of
+# the cache has this size, too.  Unmeasured, a choice: at 100 MB/s and 10 ms a request, a fifth of
+# the time is waiting.
+RANGE_BYTES = 4 << 20
+LEAST_CACHE = 16 * RANGE_BYTES  # a smaller cache would be measured anew for each block
+
+
+class RemoteStore:
+    """What remote files share: credentials, connections, limits, a cache.
+
+    http and https are read without fsspec.  Of its options, ``headers`` and ``client_kwargs`` with
+    ``headers`` and ``auth`` have an effect then; any other option makes fsspec read them, which
+    needs aiohttp.
+
+    Args:
+        storage_options: For fsspec's file system of the URLs: credentials, endpoints.
+        retries: How often a failed read is tried, and when; a number counts all tries.
+        connect_timeout: Seconds until there must be a connection.
+        read_timeout: Seconds without a byte, and for each MiB, after which a try has failed.
+        cache_folder: Keeps blocks for other epochs, threads and processes; None for no cache.
+            Nothing is kept of a file whose version the store does not tell, by ETag or date.
+        cache_bytes: Bound on the folder, at least 64 MiB.
+
+    Raises:
+        ValueError: A limit is not positive, or the cache has no room.
+
+    Threads:
+        all: shared.
+    """
+
+    def __init__(
+        self,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        retries: Retries | int | None = None,
+        connect_timeout: float = 10.0,
+        read_timeout: float = 30.0,
+        cache_folder: str | os.PathLike[str] | None = None,
+        cache_bytes: int = 10 << 30,
+    ) -> None:
+        if min(connect_timeout, read_timeout) <= 0:
+            msg = f"limits must be positive, not {connect_timeout=}, {read_timeout=}"
+            raise ValueError(msg)
+        if cache_bytes < LEAST_CACHE:
+            msg = f"cache_bytes={cache_bytes:,} is too little: at least {LEAST_CACHE:,}"
+            raise ValueError(msg)
+        options = dict(storage_options or {})
+        self.arguments: dict[str, Any] = {
+            "storage_options": options,
+            "retries": retries,
+            "connect_timeout": connect_timeout,
+            "read_timeout": read_timeout,
+            "cache_folder": cache_folder,
+            "cache_bytes": cache_bytes,
+        }
+        tried = Retries() if retries is None else retries
+        self.retries = Retries(attempts=tried) if isinstance(tried, int) else tried
+        self.cache = (
+            None
+            if cache_folder is None
+            else FileCache(Path(cache_folder).expanduser(), cache_bytes)
+        )
+        self.fsspec = FsspecClient(options, connect_timeout, read_timeout)
+        self._http: Client = self.fsspec
+        if understands(options):
+            self._http = HttpClient(options, connect_timeout, read_timeout)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(RemoteStore, **self.arguments), ()  # a copy opens its own connections
+
+    def file(self, url: str) -> RemoteFile:
+        """Return a file that shares this store's connections, limits and cache."""
+        return RemoteFile(url, self)
+
+    def client(self, url: str) -> Client:
+        """Return the client that reads a URL.
+
+        Raises:
+            ModuleNotFoundError: fsspec, or its client for that store, is not installed.
+            ValueError: fsspec knows no such store.
+        """
+        if self._http is not self.fsspec and url.startswith(("http://", "https://")):
+            return self._http
+        self.fsspec.check(url)
+        return self.fsspec
+
+    def close(self) -> None:
+        """Close idle connections; the next read opens new ones."""
+        self._http.close()
+        self.fsspec.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """The use of a file, from its first read until it is closed.
+
+    A read takes this once and keeps it, since another thread may close the file meanwhile.
+    """
+
+    stop: Stop = field(default_factory=Stop)  # set when the file is closed
+    # The version, by URL, once it is known: one entry.  No lock: setdefault is atomic.
+    known: dict[str, Version] = field(default_factory=dict)
+
+
+class _UntoldError(Exception):
+    """A block came without its version, so it must not be kept."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
+
+
+class RemoteFile:
+    """A file behind a URL; a `threadloader.datasets._files.File`.
+
+    Args:
+        path: Its URL.
+        store: Shared with other files, with its connections; by default the file has its own.
+        options: For a store of its own; see `RemoteStore`.
+
+    Raises:
+        TypeError: Both a store and options are given.
+        ModuleNotFoundError: fsspec, or its client for that store, is not installed.
+        ValueError: fsspec knows no such store, or an option is wrong.
+
+    Threads:
+        expect: compatible; before others read.
+        all else: shared.
+    """
+
+    __module__ = "threadloader.datasets"  # its public place, which pickles name
+
+    def __init__(self, path: str, store: RemoteStore | None = None, **options: Any) -> None:
+        if store is not None and options:
+            msg = f"options are the store's: give them to RemoteStore, not {sorted(options)}"
+            raise TypeError(msg)
+        self._url = path
+        self._owns_store = store is None
+        self._store = store or RemoteStore(**options)
+        self._client = self._store.client(path)
+        self._expected: str | None = None  # its stamp
+        self._use = _Use()
+        self.path = shown_url(path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._owns_store:
+            own = partial(RemoteFile, self._url, **self._store.arguments)
+            return own, (), self._expected
+        return RemoteFile, (self._url, self._store), self._expected
+
+    def __setstate__(self, stamp: str) -> None:
+        self.expect(stamp)
+
+    def size(self) -> int:
+        """Return its size in bytes.
+
+        Raises:
+            RemoteError: The store does not tell the size, after all retries.
+        """
+        return self._version(self._use).size
+
+    def stamp(self) -> str:
+        """Return its size and its tag: an ETag, or the time of the last change."""
+        version = self._version(self._use)
+        return f"{version.size}-{version.tag}"
+
+    def expect(self, stamp: str) -> None:
+        """Read only the version that has this stamp, also after `close` and in copies."""
+        self._expected = stamp
+        self._use = self._begun(self._use.stop)
+
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        """Return exactly ``nbytes`` bytes from ``offset`` on.
+
+        Raises:
+            DataError: The file ends early, or is not the version that was read before.
+            RemoteError: The range could not be read, after all retries.
+            ClosedError: The file or the loader was closed between two ranges, or during a wait for
+                the next try.
+            ValueError: ``offset`` or ``nbytes`` is negative.
+        """
+        if offset < 0 or nbytes < 0:
+            msg = f"{nbytes:,} bytes from offset {offset:,} can't be read: both must be at least 0"
+            raise ValueError(msg)
+        return self._ranges(self._use, offset, nbytes)
+
+    def _ranges(self, use: _Use, offset: int, nbytes: int) -> bytes:
+        """Return exactly ``nbytes`` bytes, by requests of at most `RANGE_BYTES`."""
+        read = partial(self._read, use)
+        if self._store.cache is not None:
+            read = partial(self._cached, use, self._store.cache)
+        if 0 < nbytes <= RANGE_BYTES:
+            return read(offset, nbytes)
+        stop = offset + nbytes
+        starts = range(offset, stop, RANGE_BYTES)
+        return b"".join([read(start, min(RANGE_BYTES, stop - start)) for start in starts])
+
+    def open(self) -> BinaryIO:
+        """Return a stream from the beginning; a thread of its own reads ahead.
+
+        Closing the file ends the stream: it raises `ClosedError` where it was not read ahead.
+
+        Raises:
+            RemoteError: The store does not tell the file's size, after all retries.
+        """
+        use = self._use
+        stream = ReadAhead(partial(self._ranges, use), self._version(use).size)
+        return cast("BinaryIO", io.BufferedReader(stream))
+
+    def close(self) -> None:
+        """End streams, and reads that wait for their next try, and forget the file's version.
+
+        The next read begins anew: it may find another version, unless one is expected.
+        """
+        use, self._use = self._use, self._begun(Stop())
+        use.stop.set()
+        self._client.forget(self._url)
+        if self._owns_store:
+            self._store.close()
+
+    def _begun(self, stop: Stop) -> _Use:
+        """Return a new use of the file, which knows the expected version only."""
+        if self._expected is None:
+            return _Use(stop)
+        size, _, tag = self._expected.partition("-")
+        return _Use(stop, {self._url: Version(int(size), tag)})
+
+    def _version(self, use: _Use) -> Version:
+        """Return the version; if it is not known, read one byte to find out."""
+        known = use.known.get(self._url)
+        return self._fetch(use, 0, 1).version if known is None else known
+
+    def _read(self, use: _Use, offset: int, nbytes: int) -> bytes:
+        """Return a range of the file."""
+        return self._whole(self._fetch(use, offset, nbytes), offset, nbytes)
+
+    def _read_told(self, use: _Use, tag: str, offset: int, nbytes: int) -> bytes:
+        """Return a range of the version with that tag, for the cache.
+
+        Raises:
+            _UntoldError: The answer does not tell its version, which may be another.
+        """
+        found = self._fetch(use, offset, nbytes)
+        data = self._whole(found, offset, nbytes)
+        if found.version.tag != tag:
+            raise _UntoldError(data)
+        return data
+
+    def _whole(self, found: FetchedRange, offset: int, nbytes: int) -> bytes:
+        """Return the data of a range, if it has the length that was asked for."""
+        if len(found.data) < nbytes:
+            size = found.version.size
+            msg = f"the file ends at {size:,}, and {nbytes:,} bytes were to be read: truncated?"
+            raise DataError(msg, self.path, offset=offset)
+        return found.data
+
+    def _cached(self, use: _Use, cache: FileCache, offset: int, nbytes: int) -> bytes:
+        """Return a range of the file, joined from blocks of the cache."""
+        version = self._version(use)
+        stop = offset + nbytes
+        if stop > version.size:
+            return self._read(use, offset, nbytes)  # raises the right error
+        if not version.tag:
+            self._warn(
+                "the server tells neither ETag nor date, by which blocks in the cache could be "
+                "told from those of another version: nothing of this file is kept"
+            )
+            return self._read(use, offset, nbytes)
+        parts = []
+        for begin in range(offset // RANGE_BYTES * RANGE_BYTES, stop, RANGE_BYTES):
+            size = min(RANGE_BYTES, version.size - begin)
+            name = f"{self._url}\n{version.size}\n{version.tag}\n{begin}\n{size}"
+            fetch = partial(self._read_told, use, version.tag, begin, size)
+            first, last = max(offset - begin, 0), min(stop - begin, size)
+            try:
+                parts.append(cache.read(name, size, first, last, fetch, use.stop))
+            except _UntoldError as untold:
+                parts.append(untold.data[first:last])
+        return b"".join(parts)
+
+    def _fetch(self, use: _Use, offset: int, nbytes: int) -> FetchedRange:
+        """Return a range of the file, shorter where the file ends; retry errors that may pass."""
+        read = partial(self._client.read, self._url, offset, nbytes)
+        found = _persist(read, self._store.retries, self._url, offset, use.stop)
+        version = found.version
+        first = use.known.setdefault(self._url, version)
+        if first.size != version.size or (first.tag and version.tag and first.tag != version.tag):
+            remedy = "close() it" if self._expected is None else "make its dataset anew"
+            msg = (
+                f"the file changed while it was in use: {first.size:,} bytes, {first.tag!r} before "
+                f"and {version.size:,} bytes, {version.tag!r} now; {remedy} to read the new one"
+            )
+            raise DataError(msg, self.path, offset=offset)
+        if version.tag and not first.tag:
+            use.known[self._url] = version
+        if not found.ranged:
+            self._warn(
+                "the server ignores ranges, so that each read transfers the file from its "
+                "beginning; copy the file, or read it as a stream with a cache_folder"
+            )
+        return found
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(f"{self.path}: {message}", RuntimeWarning, stacklevel=3)
+
+
+def list_remote(pattern: str, **options: Any) -> list[str]:
+    """Return the URLs that a pattern matches, sorted.
+
+    Args:
+        pattern: A URL with ``*``, ``**`` or ``[...]`` in its path.
+        options: See `RemoteStore`.
+
+    Raises:
+        FileNotFoundError: Nothing matches.
+        ModuleNotFoundError: fsspec, or its client for that store, is not installed.
+        RemoteError: The store can't be listed, after all retries.
+    """
+    store = RemoteStore(**options)
+    store.fsspec.check(pattern)
+    found = _persist(partial(store.fsspec.find, pattern), store.retries, pattern, None)
+    if not found:
+        msg = f"nothing matches {shown_url(pattern)}"
+        raise FileNotFoundError(msg)
+    return sorted(found)
+
+
+def _persist(
+    read: Callable[[], T], retries: Retries, url: str, offset: int | None, *stops: Stop
+) -> T:
+    """Return the result of ``read()``, with retries.
+
+    Raises:
+        RemoteError: It fails for good; names URL and offset, and has the last error as its cause.
+    """
+    try:
+        return retry(read, retries, *stops)
+    except GaveUpError as error:
+        gave_up = error
+    # Not in the handler: it would keep the original error as context, which may tell a secret.
+    cause = without_secrets(gave_up.error, url)
+    name = "" if isinstance(cause, TransferError) else f"{type(cause).__name__}: "
+    try:
+        raise RemoteError(f"{gave_up}{name}{cause}", shown_url(url), offset=offset) from cause
+    finally:
+        del gave_up, cause  # the error keeps this frame, and the frame would keep them

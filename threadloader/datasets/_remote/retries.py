@@ -1,0 +1,160 @@
+"""Retries: which failures are tried again, how often, and after which wait.
+
+A wait is random between nothing and a bound that doubles, so threads that failed together do not
+come back together.  If a server says when to come back, that is obeyed, up to a limit.
+
+Source: "full jitter" of Marc Brooker, Exponential Backoff And Jitter, AWS Architecture Blog, 2015.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from threadloader._threads.stopping import is_set, stops_here, wait
+from threadloader.errors import ClosedError, ThreadLoaderError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from threadloader._threads.stopping import Stop
+
+__all__ = ["GaveUpError", "Retries", "is_transient", "retry"]
+
+T = TypeVar("T")
+
+TRANSIENT = frozenset({408, 425, 429})  # HTTP: timed out, too early, too many; and all from 500 on
+# Another try can't change these, though they are OSErrors or come from a client's own code.
+PERMANENT = (
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+    ThreadLoaderError,
+    ValueError,
+    ssl.CertificateError,
+)
+_CLOSED = "the file or its loader was closed while it was read"
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often and when a failed read is tried again.
+
+    Args:
+        attempts: Tries of one read, the first included, at least 1.
+        first: Bound of the first wait, in seconds; each later bound is twice the one before.
+        longest: Bound of all waits, in seconds, also of those that the server asks for.
+
+    Raises:
+        ValueError: An argument is out of its range.
+    """
+
+    __module__ = "threadloader.datasets"  # its public place, which pickles name
+
+    attempts: int = 6
+    first: float = 0.1
+    longest: float = 20.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            msg = f"attempts must be at least 1, not {self.attempts}"
+            raise ValueError(msg)
+        if not 0 <= self.first <= self.longest:
+            msg = f"0 <= first <= longest must hold, not first={self.first}, longest={self.longest}"
+            raise ValueError(msg)
+
+    def wait_s(self, failed: int, asked: float | None, draw: Callable[[], float]) -> float:
+        """Return the seconds to wait.
+
+        Args:
+            failed: Tries so far, at least 1.
+            asked: Seconds that the server asks for; None if it does not.
+            draw: Returns a random number in [0, 1).
+        """
+        bound = min(self.longest, self.first * 2.0 ** min(failed - 1, 60))
+        if asked is None:
+            return bound * draw()
+        # Not before the server's time, and not all threads at once.
+        return min(self.longest, asked + self.first * draw())
+
+
+class GaveUpError(Exception):
+    """A read failed for good.
+
+    Args:
+        message: How often it was tried; empty for one try.
+        error: The last error.
+    """
+
+    def __init__(self, message: str, error: Exception) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def retry(read: Callable[[], T], retries: Retries, *stops: Stop) -> T:
+    """Return the result of ``read()``; try again while it fails in a way that may pass.
+
+    Args:
+        read: Makes one request.
+        retries: How often and when.
+        stops: End a wait; so does the end of the calling worker.
+
+    Raises:
+        GaveUpError: A failure does not pass, or it was the last try.
+        ClosedError: One of ``stops`` was set meanwhile.
+        ThreadLoaderError: ``read`` raised it.
+    """
+    stops = (*stops, *stops_here())
+    begun = monotonic()
+    failed = 0
+    while True:
+        if is_set(stops):
+            raise ClosedError(_CLOSED)
+        try:
+            return read()
+        except ThreadLoaderError:
+            raise
+        except Exception as error:  # whatever a store's client raises
+            failed += 1
+            if not is_transient(error):
+                raise GaveUpError("", error) from error
+            if failed == retries.attempts:
+                msg = f"after {failed} tries in {monotonic() - begun:.1f} s: "
+                raise GaveUpError(msg, error) from error
+            draw = random.SystemRandom().random  # leave the sample's random numbers alone
+            seconds = retries.wait_s(failed, getattr(error, "retry_after", None), draw)
+        # Not in the handler, which would keep the error and its frames alive during the wait.
+        wait(stops, seconds)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether another try may succeed.
+
+    An HTTP status decides, if the client tells one.  Otherwise an error of the operating system may
+    pass, unless it is about the file itself, and so may any exception of a client's own class.
+    """
+    status = _status_of(error)
+    if status == 400 and type(error.__cause__).__name__ == "HttpProcessingError":
+        return True  # aiohttp's own status for an answer that it could not read
+    if status is not None:
+        return status in TRANSIENT or status >= 500
+    if isinstance(error, PERMANENT):
+        return False
+    return isinstance(error, (OSError, EOFError)) or type(error).__module__ != "builtins"
+
+
+def _status_of(error: Exception) -> int | None:
+    """Return the HTTP status, by the names of aiohttp, gcsfs, requests and botocore."""
+    response: Any = getattr(error, "response", None)
+    if isinstance(response, dict):
+        response = response.get("ResponseMetadata", {})
+        found = response.get("HTTPStatusCode")
+    else:
+        found = getattr(response, "status_code", None)
+    for name in ("status", "code"):
+        found = getattr(error, name, None) if found is None else found
+    return found if isinstance(found, int) and 100 <= found < 600 else None

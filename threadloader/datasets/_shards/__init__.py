@@ -1,0 +1,1 @@
+"""Shards as datasets: any sample by its number, or a stream that replicas share and resume."""

@@ -1,0 +1,113 @@
+"""Sharding: which shards one replica of a stream reads, and in which order.
+
+Each rank and each worker takes every n-th shard.  If all ranks know one seed, shards are shuffled
+before that, so that a rank reads other shards in each epoch.  If not, shards are shuffled after
+that: ranks that shuffle differently would read some shards twice and others never.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from threadloader import _torch
+from threadloader._threads.worker_info import get_worker_info, pass_seed_here
+
+__all__ = ["Replica", "pass_seed", "shards_of", "this_replica"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A worker of a rank, which reads its share of the shards."""
+
+    rank: int
+    world: int
+    worker: int
+    workers: int
+
+
+def this_replica(rank: int | None = None, world: int | None = None) -> Replica:
+    """Return the replica that the calling thread reads.
+
+    Args:
+        rank: Given by the user; None asks torch.distributed, then the environment's ``RANK`` and
+            ``WORLD_SIZE``.
+        world: Number of ranks; given or found in the same way.
+
+    Raises:
+        ValueError: One is given without the other, or ``rank`` is not below ``world``.
+    """
+    if (rank is None) != (world is None):
+        msg = f"rank={rank} and world_size={world}: give both or neither"
+        raise ValueError(msg)
+    if rank is None or world is None:
+        rank, world = _torch.rank_and_world() or _environment()
+    if not 0 <= rank < world:
+        msg = f"rank={rank} is none of world_size={world}"
+        raise ValueError(msg)
+    info: Any = get_worker_info()
+    if info is None:
+        return Replica(rank, world, 0, 1)
+    return Replica(rank, world, info.id, info.num_workers)
+
+
+def pass_seed() -> int:
+    """Return a seed of this epoch that all workers of a loader share.
+
+    Without a `ThreadLoader` the seed follows from the worker's seed, or is drawn from `random`.
+    """
+    seed = pass_seed_here()
+    if seed is not None:
+        return seed
+    info: Any = get_worker_info()
+    if info is None:
+        return random.getrandbits(62)
+    return int(info.seed) - int(info.id)
+
+
+def shards_of(
+    replica: Replica, shards: int, shuffle: random.Random | None, *, common: bool
+) -> list[int]:
+    """Return the numbers of the shards that a replica reads, in order.
+
+    Args:
+        replica: Reads the shards.
+        shards: Number of all shards.
+        shuffle: Shuffles the shards; the same for all workers of a rank.
+        common: Whether ``shuffle`` is the same for all ranks, too.
+
+    Raises:
+        ValueError: There are fewer shards than ranks.
+    """
+    if shards < replica.world:
+        msg = f"{shards} shards for {replica.world} ranks: each needs one of its own"
+        raise ValueError(msg)
+    order = list(range(shards))
+    if shuffle is not None and common:
+        shuffle.shuffle(order)
+    order = order[replica.rank :: replica.world]
+    if shuffle is not None and not common:
+        shuffle.shuffle(order)
+    return order[replica.worker :: replica.workers]
+
+
+def _environment() -> tuple[int, int]:
+    """Return rank and number of ranks from the environment, where torchrun and others set them.
+
+    Raises:
+        ValueError: Only one of the two is set, or they are no numbers.
+    """
+    told = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE")]
+    if told == [None, None]:
+        return 0, 1
+    try:
+        rank, world = map(int, filter(None, told))
+    except ValueError:
+        msg = (
+            f"the environment has RANK={told[0]} and WORLD_SIZE={told[1]}: set both, to numbers, "
+            "or neither, or give rank= and world_size="
+        )
+        raise ValueError(msg) from None
+    return rank, world

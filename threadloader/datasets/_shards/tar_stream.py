@@ -1,0 +1,358 @@
+"""TarStream: WebDataset's shards read from beginning to end, in replicas, and resumed.
+
+    shards ──▶ those of this replica, shuffled ──▶ samples ──▶ shuffle buffer ──▶ decoded
+
+A `TarStream` only says what to read; each `StreamPass` over it has a place, and a state.  The state
+has no samples.  It has the seed, the numbers of samples that were read and delivered, and the first
+sample of each shard that still has samples in the shuffle buffer.  From this
+`shuffle_buffer.replayed` finds which samples to read again.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+import re
+import zlib
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from threadloader import _torch
+from threadloader._threads.worker_info import pass_seed_here
+from threadloader.datasets._files import open_files
+from threadloader.datasets._shards.make_sample import Fields, make_sample
+from threadloader.datasets._shards.member_decoders import decoders
+from threadloader.datasets._shards.shard_names import find_shards, told_shards
+from threadloader.datasets._shards.sharding import pass_seed, shards_of, this_replica
+from threadloader.datasets._shards.shuffle_buffer import ShuffleBuffer, replayed
+from threadloader.datasets._tar.archives import compression_of, open_archive
+from threadloader.datasets._tar.reader import TarReader
+from threadloader.datasets._tar.samples import SAMPLE_LIMIT, read_samples
+from threadloader.errors import StateError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from threadloader.datasets._files import File
+    from threadloader.datasets._shards.sharding import Replica
+    from threadloader.datasets._tar.samples import RawSample
+
+    IterableDataset = _torch.IterableDataset[Any]
+else:
+    IterableDataset = _torch.IterableDataset
+
+__all__ = ["TarStream"]
+
+_VERSION = 1  # of a pass's state
+
+
+class _Shared:
+    """The state that all copies of a stream in one process share."""
+
+    __slots__ = ("epoch", "files")
+
+    def __init__(self, files: list[File]) -> None:
+        self.files = files
+        self.epoch = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
+        return self
+
+
+class TarStream(IterableDataset):
+    """Samples of tar archives, one after the other; `TarShards` says what a sample is.
+
+    Each rank, and each worker of a rank, reads shards of its own, so each should have several.
+    After an error the stream goes on: after a sample that can't be decoded with the next sample,
+    after damage in an archive with the next shard.
+
+    Args:
+        pattern: Paths or URLs of ``.tar``, ``.tar.gz`` and ``.tar.zst`` files, with ``{000..123}``
+            and ``*``; one or several.
+        shuffle: Samples in the shuffle buffer, not decoded; 0 reads all in order, 1 shuffles only
+            the shards.
+        seed: Decides the order, together with the number given to `set_epoch`; the same for all
+            ranks.  None: the loader's seed decides, each rank always reads the same shards, and
+            each epoch has another order.
+        fields: See `TarShards`, also for `decode` and `transform`.
+        decode: Whether members are decoded by their extension, or a dict of functions.
+        transform: Applied to each sample.
+        rank: Of this process; None asks torch.distributed, then the environment's ``RANK``.
+        world_size: Number of ranks; None asks in the same way, with ``WORLD_SIZE``.
+        sample_limit: Most bytes of a sample: the members that ``fields`` name, and all headers.
+        options: For URLs; see `threadloader.datasets._files.open_files`.
+
+    Raises:
+        FileNotFoundError: There is no such shard.
+        ValueError: An argument is out of its range, or a shard is no archive.
+
+    Threads:
+        set_epoch: consumer, between two epochs; close: shared; all else: one thread, the worker
+        that owns it.
+    """
+
+    __module__ = "threadloader.datasets"  # its public place, which pickles name
+
+    def __init__(
+        self,
+        pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        shuffle: int = 0,
+        seed: int | None = None,
+        fields: Iterable[str] | None = None,
+        decode: bool | Mapping[str, Callable[[bytes], Any]] = True,
+        transform: Callable[[Any], Any] | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        sample_limit: int = SAMPLE_LIMIT,
+        **options: Any,
+    ) -> None:
+        if isinstance(shuffle, bool) or operator.index(shuffle) < 0:
+            msg = f"shuffle={shuffle} is no number of samples: 1000, say, or 0 for none"
+            raise ValueError(msg)
+        self.shards = find_shards(pattern, **options)
+        for path in self.shards:
+            compression_of(path)  # raises at once what the first epoch would
+        self.transform = transform
+        # An attribute, since copies of a dataset for each worker look for users' functions here.
+        self.decoders = decoders(decode)
+        self.fields = Fields.of(fields)
+        self.shuffle = int(shuffle)
+        self.seed = seed
+        self.sample_limit = sample_limit
+        self._ranks = rank, world_size
+        this_replica(rank, world_size)
+        self._shared = _Shared(open_files(self.shards, **options))
+        self._passes = 0  # passes of this copy whose seed is that of other passes, too
+
+    def __repr__(self) -> str:
+        order = f", shuffle={self.shuffle:,}" if self.shuffle else ""
+        return f"TarStream: {told_shards(self.shards)}{order}"
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch, which decides the order together with the seed."""
+        self._shared.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin a pass over the shards of the calling worker; see `StreamPass`."""
+        replica = this_replica(*self._ranks)
+        if self.seed is not None:
+            return StreamPass(self, replica, self.seed, self._shared.epoch)
+        if pass_seed_here() is None:  # torch's persistent workers have one seed for all epochs
+            self._passes += 1
+        return StreamPass(self, replica, pass_seed(), self._passes)
+
+    def order_identity(self) -> dict[str, Any]:
+        """Return what decides the order; a `ThreadLoader` refuses a state of another order."""
+        seeded = {} if self.seed is None else {"seed": self.seed, "epoch": self._shared.epoch}
+        return seeded | {"shuffle": self.shuffle, "shards": len(self.shards)}
+
+    def read_shard(self, number: int) -> Iterator[RawSample]:
+        """Yield the samples of a shard, with the data of the members that fields name.
+
+        Args:
+            number: Of the shard, from 0.
+
+        Raises:
+            DataError: It is damaged.
+            OSError: It can't be read.
+        """
+        file = self._shared.files[number]
+        with open_archive(file) as archive:
+            reader = TarReader(archive, file.path, self.sample_limit)
+            yield from read_samples(reader, file.path, self.sample_limit, self.fields.wanted)
+
+    def path_of(self, number: int) -> str:
+        """Return a shard's path for errors: a URL without its secrets."""
+        return self._shared.files[number].path
+
+    def close(self) -> None:
+        """Close files; the connections that they share end with the stream."""
+        for file in self._shared.files:
+            file.close()
+
+
+class StreamPass:
+    """One pass of one replica; an iterator with a state.
+
+    Args:
+        stream: Is read.
+        replica: Reads its share of the shards.
+        seed: Decides the order, together with ``epoch``.
+        epoch: See ``seed``.
+
+    Threads:
+        all: one thread, the worker that owns it.
+    """
+
+    def __init__(self, stream: TarStream, replica: Replica, seed: int, epoch: int) -> None:
+        self._stream = stream
+        self._replica = replica
+        self._restored: dict[str, Any] | None = None  # a state to restore before the next sample
+        self._plan(seed, epoch)
+
+    def _plan(self, seed: int, epoch: int) -> None:
+        """Begin a pass."""
+        stream, replica = self._stream, self._replica
+        self._seed, self._epoch = seed, epoch
+        shuffler = random.Random(f"shards {seed} {epoch}") if stream.shuffle else None  # noqa: S311
+        self._shards = shards_of(
+            replica, len(stream.shards), shuffler, common=stream.seed is not None
+        )
+        # Names without folders, which may differ on another machine.
+        names = "\n".join(_name_of(stream.path_of(number)) for number in self._shards)
+        self._digest = zlib.crc32(names.encode("utf-8", "surrogateescape"))
+        self._rng = random.Random(  # noqa: S311  # not for secrets
+            f"samples {seed} {epoch} {replica.rank} {replica.worker}"
+        )
+        self._buffer: ShuffleBuffer[tuple[int, RawSample]] = ShuffleBuffer(
+            max(1, stream.shuffle), self._rng
+        )
+        self._at = 0  # position in `_shards` of the one that is being read
+        self._samples: Iterator[RawSample] | None = None  # of that shard
+        self._read = 0  # samples that were put in the buffer
+        self._delivered = 0  # samples that were taken out of it
+        # For each shard with samples in the buffer, and for the one that is being read: the number
+        # of its first sample in this pass, and the number of its samples in the buffer.
+        self._firsts: dict[int, int] = {0: 0}
+        self._held: dict[int, int] = {0: 0}
+
+    def __iter__(self) -> StreamPass:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next sample.
+
+        Raises:
+            DataError: A sample or a shard is damaged; the next call goes on after it.
+            OSError: A shard can't be read; the next call goes on with the next one.
+            StateError: The shards are not those of the loaded state.
+        """
+        if self._restored is not None:
+            self._rebuild(self._restored)
+        buffer = self._buffer
+        while len(buffer.items) < buffer.size and self._fill():
+            pass
+        if not buffer.items:
+            raise StopIteration
+        at, sample = buffer.draw()
+        self._delivered += 1  # also a sample that can't be decoded
+        self._held[at] -= 1
+        self._forget(at)
+        stream, path = self._stream, self._stream.path_of(self._shards[at])
+        return make_sample(sample, path, stream.fields, stream.decoders, stream.transform)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place of the pass, in a few hundred bytes."""
+        if self._restored is not None:
+            return self._restored
+        return {
+            "version": _VERSION,
+            "seed": self._seed,
+            "epoch": self._epoch,
+            "shuffle": self._stream.shuffle,
+            "shards": self._digest,
+            "read": self._read,
+            "delivered": self._delivered,
+            "firsts": [list(pair) for pair in self._firsts.items()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to the place of a state; the buffer is read again before the next sample.
+
+        Raises:
+            StateError: The state is of other shards, another replica or another buffer.
+        """
+        if state.get("version") != _VERSION:
+            msg = f"the state has version {state.get('version')}, and {_VERSION} can be read"
+            raise StateError(msg)
+        if state["shuffle"] != self._stream.shuffle:
+            msg = f"the state is of shuffle={state['shuffle']}, not {self._stream.shuffle}"
+            raise StateError(msg)
+        self._plan(state["seed"], state["epoch"])
+        if state["shards"] != self._digest:
+            msg = "the state is of other shards, or of another rank or worker"
+            raise StateError(msg)
+        self._restored = state
+
+    def _fill(self) -> bool:
+        """Put one more sample in the buffer; return False if there is none."""
+        while self._at < len(self._shards):
+            if self._samples is None:
+                self._samples = self._stream.read_shard(self._shards[self._at])
+            try:
+                sample = next(self._samples, None)
+            except Exception:
+                self._next_shard()
+                raise
+            except BaseException:  # Ctrl-C: nothing is wrong with the shard
+                self._restored = self.state_dict()
+                raise
+            if sample is not None:
+                self._put(sample)
+                return True
+            self._next_shard()
+        return False
+
+    def _put(self, sample: RawSample) -> None:
+        self._buffer.items.append((self._at, sample))
+        self._held[self._at] += 1
+        self._read += 1
+
+    def _next_shard(self) -> None:
+        last, self._at, self._samples = self._at, self._at + 1, None
+        self._firsts[self._at] = self._read
+        self._held[self._at] = 0
+        self._forget(last)
+
+    def _forget(self, at: int) -> None:
+        if at != self._at and not self._held[at]:
+            del self._held[at], self._firsts[at]
+
+    def _rebuild(self, state: dict[str, Any]) -> None:
+        """Read the samples of the buffer again, and the last shard up to its place."""
+        self._plan(state["seed"], state["epoch"])
+        buffer, read = self._buffer, state["read"]
+        held = replayed(buffer.size, self._rng, read, state["delivered"])
+        firsts = [(at, first) for at, first in state["firsts"]]
+        found: dict[int, tuple[int, RawSample]] = {}
+        self._held = {}
+        for (at, first), (_, end) in pairwise([*firsts, (-1, read)]):
+            numbers = {number for number in held if first <= number < end}
+            current = at == firsts[-1][0]
+            stop = end if current else max(numbers, default=first - 1) + 1
+            self._samples = self._reread(at, range(first, stop), numbers, found)
+            self._held[at] = len(numbers)
+        buffer.items.extend(found[number] for number in held)
+        self._firsts = dict(firsts)
+        self._at, self._read, self._delivered = firsts[-1][0], read, state["delivered"]
+        self._restored = None
+
+    def _reread(
+        self, at: int, reading: range, numbers: set[int], found: dict[int, tuple[int, RawSample]]
+    ) -> Iterator[RawSample] | None:
+        """Read a shard from its beginning; return an iterator over the rest of it.
+
+        Args:
+            at: Position of the shard in `_shards`.
+            reading: Numbers of the samples to read.
+            numbers: Numbers of the samples to keep.
+            found: Gets these samples.
+        """
+        if at == len(self._shards):
+            return None
+        samples = self._stream.read_shard(self._shards[at])
+        for number in reading:
+            sample = next(samples, None)
+            if sample is None:
+                path = self._stream.path_of(self._shards[at])
+                msg = f"{path} has fewer samples than when the state was saved"
+                raise StateError(msg)
+            if number in numbers:
+                found[number] = at, sample
+        return samples
+
+
+def _name_of(path: str) -> str:
+    return re.split(r"[/\\]", path)[-1]

@@ -1,0 +1,215 @@
+"""Members of a tar archive in order, read from a stream that may lie about everything.
+
+Nothing is written to a file system, so names are only names.  An archive can do harm only by what
+it declares: a size, a long name, a header of extended records.  Each is checked before memory is
+taken for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from threadloader.datasets._tar.headers import (
+    BLOCK,
+    SPARSE,
+    Header,
+    is_file,
+    padding,
+    parse_header,
+    parse_pax,
+)
+from threadloader.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from threadloader.datasets._tar.archives import Archive
+
+__all__ = ["Member", "TarReader"]
+
+PIECE = 1 << 20  # bytes that are read at once, as a declared size may be wrong
+# Bytes of a name in a header of its own: twice Linux's PATH_MAX, which bounds the names that a
+# program can open.  The formats have no limit.
+_LONGEST_NAME = 8192
+# Bytes of all such headers of one member: their records may be extended attributes, and Linux
+# allows 64 KiB for each (XATTR_SIZE_MAX).
+_LONGEST_EXTENSION = 1 << 20
+_MOST_IN_A_ROW = 100_000  # members that are no files
+_TAIL = 1 << 20  # bytes read behind the end of a compressed archive, for its checksum
+_ZEROS = bytes(BLOCK)
+_EXTENSIONS = frozenset({b"x", b"X", b"g", b"L", b"K"})  # kinds that describe the next member
+_WITHOUT_DATA = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})  # links, devices, folders, pipes
+
+
+class Member(NamedTuple):
+    """An ordinary file in an archive."""
+
+    name: str
+    size: int  # bytes
+    offset: int  # of its data in the archive, unpacked
+
+
+class TarReader:
+    """One pass over an archive's ordinary files.
+
+    Args:
+        archive: Is read; the caller closes it.
+        path: Of the archive, for errors.
+        limit: Most bytes of a member whose data is read.
+
+    Threads:
+        all: one thread.
+    """
+
+    def __init__(self, archive: Archive, path: str, limit: int) -> None:
+        self._stream = archive.stream
+        self._size = archive.size
+        self._damage = archive.damage
+        self._path = path
+        self._limit = limit
+        self._at = 0  # offset of the stream in the unpacked archive
+        self._next = 0  # offset of the next header
+        self._globals: dict[str, bytes] = {}
+
+    def members(self) -> Iterator[Member]:
+        """Yield the files; `read` returns the data of the one that was yielded last.
+
+        Links, folders and devices are skipped.
+
+        Raises:
+            DataError: The archive is damaged, or declares more than there is or is allowed.
+        """
+        others = 0
+        while (header := self._header()) is not None:
+            offset = self._next
+            self._check_size(header, offset)
+            self._next = offset + header.size + padding(header.size)
+            if is_file(header.kind):
+                others = 0
+                yield Member(header.name, header.size, offset)
+            elif (others := others + 1) > _MOST_IN_A_ROW:
+                msg = f"{others:,} members in a row are no files"
+                raise self._error(msg, offset, header.name)
+        self._finish()
+
+    def read(self, member: Member) -> bytes:
+        """Return the data of the member that was yielded last, once."""
+        if member.size > self._limit:
+            msg = f"it has {member.size:,} bytes, and sample_limit={self._limit:,}"
+            raise self._error(msg, member.offset, member.name)
+        return self._take(member.offset, member.size, member.name)
+
+    def _header(self) -> Header | None:
+        """Return the next member's header, extended by those before it; None at the end."""
+        name, records, length = None, self._globals, 0
+        while True:
+            start = self._next
+            block = self._take(start, BLOCK, None)
+            if block == _ZEROS:
+                return None
+            header = self._parsed(block, start)
+            self._next = start + BLOCK
+            if header.kind not in _EXTENSIONS:
+                return self._extended(header, name, records, start)
+            length += header.size + BLOCK
+            if length > _LONGEST_EXTENSION:
+                msg = f"its names and records fill {length:,} bytes"
+                raise self._error(msg, start, header.name)
+            data = self._take(self._next, header.size, header.name)
+            self._next += header.size + padding(header.size)
+            if header.kind == b"L":
+                name = data.partition(b"\0")[0]
+            elif header.kind != b"K":  # "K" is the target of a link
+                records = {**records, **self._records(data, start)}
+                if header.kind == b"g":
+                    self._globals = records
+
+    def _extended(
+        self, header: Header, name: bytes | None, records: dict[str, bytes], start: int
+    ) -> Header:
+        """Return a header with the values that extended headers have for it."""
+        if header.kind in _WITHOUT_DATA:
+            header = header._replace(size=0)  # whatever it declares
+        if header.kind == b"S" or SPARSE in records:
+            msg = "sparse members can't be read: write it with tar's option --no-sparse"
+            raise self._error(msg, start, header.name)
+        if not records and name is None:
+            return header
+        path = records.get("path", name)
+        if path is not None:
+            if len(path) > _LONGEST_NAME:
+                msg = f"its name has {len(path):,} bytes, more than {_LONGEST_NAME:,}"
+                raise self._error(msg, start, header.name)
+            header = header._replace(name=path.decode("utf-8", "surrogateescape"))
+        size = records.get("size")
+        if size is not None and header.kind not in _WITHOUT_DATA:
+            if not size.isdigit() or len(size) > 20:
+                raise self._error(f"its size is {size[:40]!r}", start, header.name)
+            header = header._replace(size=int(size))
+        return header
+
+    def _check_size(self, header: Header, offset: int) -> None:
+        size = header.size
+        if self._size is not None and offset + size > self._size:
+            msg = f"it has {size:,} bytes, and the archive ends at {self._size:,}: truncated?"
+            raise self._error(msg, offset, header.name)
+
+    def _take(self, offset: int, nbytes: int, name: str | None) -> bytes:
+        """Return ``nbytes`` bytes from ``offset`` on, which is not before the stream's place."""
+        try:
+            self._skip(offset - self._at)
+            data = self._stream.read(min(nbytes, PIECE))
+            if len(data) < nbytes:
+                data = self._more(data, nbytes)
+        except self._damage as error:
+            msg = f"it can't be unpacked: {error}"
+            raise self._error(msg, self._at, name) from error
+        self._at = offset + len(data)
+        if len(data) == nbytes:
+            return data
+        what = "the two blocks of zeros that end an archive are missing"
+        if name is not None:
+            what = f"{nbytes:,} bytes were to be read, and it ends after {len(data):,}"
+        raise self._error(f"{what}: truncated?", offset, name)
+
+    def _more(self, data: bytes, nbytes: int) -> bytes:
+        parts, missing = [data], nbytes - len(data)
+        while data and missing:
+            data = self._stream.read(min(missing, PIECE))
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def _skip(self, nbytes: int) -> None:
+        if nbytes > BLOCK and self._size is not None and self._stream.seekable():
+            self._stream.seek(nbytes, 1)
+            return
+        while nbytes > 0:
+            dropped = len(self._stream.read(min(nbytes, PIECE)))
+            if not dropped:
+                return
+            nbytes -= dropped
+
+    def _finish(self) -> None:
+        """Read the rest of a compressed archive: its checksum comes last."""
+        if self._size is not None:
+            return
+        try:
+            self._skip(_TAIL)
+        except self._damage as error:
+            raise self._error(f"it can't be unpacked: {error}", self._at) from error
+
+    def _parsed(self, block: bytes, start: int) -> Header:
+        try:
+            return parse_header(block)
+        except ValueError as error:
+            raise self._error(str(error), start) from None
+
+    def _records(self, data: bytes, start: int) -> dict[str, bytes]:
+        try:
+            return parse_pax(data)
+        except ValueError as error:
+            raise self._error(str(error), start) from None
+
+    def _error(self, message: str, offset: int, name: str | None = None) -> DataError:
+        return DataError(message, self._path, member=name, offset=offset)

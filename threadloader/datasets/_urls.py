@@ -1,0 +1,134 @@
+"""URLs: how they are recognised, and how messages show them without their secrets.
+
+A signed URL is a credential, and so is ``user:password@``; error messages end up in logs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64encode
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["is_url", "shown_url", "without_secrets"]
+
+SHORTEST = 4  # characters; a shorter value in a query is no secret: ``part=3``
+SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,30}://"
+_LINK = re.compile(f"::(?={SCHEME})")
+_END_OF_HOST = re.compile(r"[/?#]")
+_HOST = re.compile(r"(?:\[[^]]*\]|[^:]*)(?::\d*)?")  # and port
+# A URL in a text: up to its closing quote, or up to the next space.
+_URL = re.compile(rf"(?<=\'){SCHEME}[^\s\']*|(?<=\"){SCHEME}[^\s\"]*|{SCHEME}[^\s<>]*")
+# The same without scheme and host: urllib3's "url: /a?b", and the target of a redirect.
+_PATH = re.compile(r"/[^\s?\'\"]*\?[^\s\'\"]+")
+AFTER = ",:;)]}\"'"  # may follow a URL in a text without being part of it
+
+
+def is_url(path: str | os.PathLike[str]) -> bool:
+    """Whether ``path`` is a URL."""
+    scheme, mark, _ = os.fspath(path).partition("://")
+    return bool(mark) and re.fullmatch(r"[A-Za-z][\w+.:-]*", scheme) is not None
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without user, password, query and fragment; ``?...`` stands for the query.
+
+    In a chain of fsspec's, ``zip://a.csv::https://...``, this holds for each link.
+    """
+    return "::".join(_shown(*_split(part)) for part in _LINK.split(url))
+
+
+def without_secrets(error: BaseException, url: str) -> BaseException:
+    """Return the error, or an `OSError` in its place if its texts tell a secret.
+
+    Everything in a URL but host and path is a secret: in ``url``, and in each URL that a text has
+    (the target of a redirect, say, has a signature of its own).  The errors that led to this one
+    are searched, too, since a traceback prints the whole chain.
+    """
+    secrets = sorted(_secrets(url), key=len, reverse=True)
+    if all(_cut(text, secrets) == text for text in _texts(error)):
+        return error
+    return OSError(f"{type(error).__name__}: {_cut(str(error), secrets)}")
+
+
+def _split(url: str) -> tuple[str, str, str, str]:
+    """Return a URL's scheme with ``://``, user, host with path, and query with fragment.
+
+    Not by `urlsplit`, which fails at some URLs and quotes them in its error.
+    """
+    scheme, mark, rest = url.partition("://")
+    if not mark:  # a protocol of fsspec's, in a chain
+        return url, "", "", ""
+    host = _END_OF_HOST.split(rest, maxsplit=1)[0]
+    if "@" not in host and "@" in rest and not _HOST.fullmatch(host):
+        return scheme + mark, rest, "...", ""  # a password with a slash: who knows where it ends?
+    end = next((at for at, letter in enumerate(rest) if letter in "?#"), len(rest))
+    place, query = rest[:end], rest[end:]
+    user, _, host = host.rpartition("@")
+    return scheme + mark, user, place[len(user) + 1 :] if user else place.removeprefix("@"), query
+
+
+def _shown(scheme: str, _user: str, place: str, query: str) -> str:
+    return f"{scheme}{place}{'?...' if query.startswith('?') else ''}"
+
+
+def _cut(text: str, secrets: list[str]) -> str:
+    """Return a text without ``secrets``, and without the secrets of the URLs in it."""
+    text = _PATH.sub(_cut_query, _URL.sub(_cut_url, text))
+    for secret in secrets:
+        text = text.replace(secret, "...")
+    return text
+
+
+def _cut_url(found: re.Match[str]) -> str:
+    url = found[0].rstrip(AFTER)
+    return shown_url(url) + found[0][len(url) :]
+
+
+def _cut_query(found: re.Match[str]) -> str:
+    path = found[0].rstrip(AFTER)
+    return f"{path.partition('?')[0]}?...{found[0][len(path) :]}"
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """Yield the texts that a traceback or a log prints of an error and of the errors before it."""
+    links, seen = [error], set()
+    while links:
+        link = links.pop()
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        # `vars` has the notes, and what a class makes its text of (aiohttp's have the request).
+        for what in (link, link.args, vars(link)):
+            with suppress(Exception):  # what can't be printed tells no secret
+                yield str(what)
+        links += [other for other in (link.__cause__, link.__context__) if other is not None]
+        links += getattr(link, "exceptions", ())
+
+
+def _secrets(url: str) -> set[str]:
+    """Return the secret parts of a URL, quoted and unquoted."""
+    found = set()
+    for part in _LINK.split(url):
+        _, user, place, tail = _split(part)
+        query, _, fragment = tail.removeprefix("?").partition("#")
+        values = [pair.partition("=")[2] for pair in query.split("&")]
+        name, _, password = user.partition(":")
+        found |= {query, user, password}
+        if user:  # as the header `Authorization` has them
+            found.add(b64encode(unquote(f"{name}:{password}").encode()).decode())
+        if place == "...":  # `urlsplit` takes this for the port, and quotes it in its error
+            found.add(repr(_END_OF_HOST.split(password, maxsplit=1)[0]))
+        found.update(value for value in (*values, fragment) if len(value) >= SHORTEST)
+    forms = (str, unquote, _quote)
+    return {form(secret) for secret in found for form in forms if secret}
+
+
+def _quote(secret: str) -> str:
+    """Return a secret as a client may quote it."""
+    return quote(unquote(secret), safe="")
