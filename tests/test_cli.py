@@ -24,6 +24,7 @@ from threadloader.cli.contenders import BareLoop, Processes, Threads
 from threadloader.cli.errors import CommandError, printable
 from threadloader.cli.folder import ImageFiles, find_images
 from threadloader.cli.race import ROUNDS, Round, TimedSampler, race, steady_rate, summarise
+from threadloader.datasets import ImageFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -91,6 +92,20 @@ def test_the_demo_tells_what_it_runs_on(folder: Path, capsys: pytest.CaptureFixt
     assert f"GIL {'on' if machine.gil_is_enabled() else 'off'}" in out
     assert f"Pillow {Image.__version__}" in out  # type: ignore[attr-defined]
     assert ("torch is not installed" in out) == (not _torch.AVAILABLE)
+
+
+def test_the_demo_loads_with_image_folder_and_the_fastest_decoder(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["demo", str(folder), *TINY])
+    out = capsys.readouterr().out
+    assert "ImageFolder(..., size=8)" in out
+    (folder / "cats/._0.jpg").unlink()  # no image, for all its name
+    theirs, ours = ImageFolder(folder, size=8), ImageFiles(find_images(folder), 8)
+    assert theirs.decoder in out.lower()
+    for (path, _), (image, _) in zip(theirs.samples, theirs, strict=True):
+        index = [str(path) for path in ours.paths].index(path)
+        np.testing.assert_array_equal(ours[index][0], image)
 
 
 def test_output_that_is_piped_has_no_control_characters_and_fits_80_columns(

@@ -1,8 +1,8 @@
-"""The ``threadloader`` command: its subcommands, and how each of them ends.
+"""The ``threadloader`` command: its subcommands and their exit codes.
 
 A subcommand is a module with ``add_to(commands)``, which adds its parser and sets ``run`` as
-the function to call.  These modules are cheap to import: what a command needs (Pillow, rich,
-the loader) is imported when it runs, so ``--help`` works wherever NumPy does.
+the function to call.  These modules are cheap to import: a command imports what it needs (Pillow,
+rich, the loader) when it runs, so ``--help`` works wherever NumPy does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 COMMANDS = (demo,)
-INTERRUPTED = 128 + 2  # exit code: what a shell reports for a process that SIGINT ended
+INTERRUPTED = 128 + 2  # exit code that a shell reports for a process that SIGINT ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:

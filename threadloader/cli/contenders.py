@@ -27,7 +27,7 @@ __all__ = ["BareLoop", "Processes", "Threads"]
 
 
 class BareLoop:
-    """Load each sample in the calling thread and stack a batch of them with NumPy."""
+    """Load each sample in the calling thread, and stack batches with NumPy."""
 
     name = "bare loop"
     turn = 1
@@ -116,9 +116,9 @@ class Processes:
 
 
 class _ChildClock:
-    """Add up the CPU time of worker processes: each tells its own as it exits.
+    """Adds up the CPU time of worker processes: each reports its own as it exits.
 
-    Not ``RUSAGE_CHILDREN``: Windows lacks it, and workers of a fork server (the default on
+    ``RUSAGE_CHILDREN`` is no use: Windows lacks it, and workers of a fork server (the default on
     Linux from Python 3.14) are the server's children.
     """
 
@@ -128,8 +128,8 @@ class _ChildClock:
     def __call__(self, worker_id: int) -> None:
         """Start the clock of the worker process that calls; torch's ``worker_init_fn``.
 
-        The worker falls silent: its errors go to the parent, which tells them.  What it would
-        print is noise, such as that of a send which Ctrl-C in the parent cut off.
+        The worker prints nothing from now on.  Its errors go to the parent, which shows them;
+        anything else is noise, such as that of a send which Ctrl-C in the parent cut off.
         """
         del worker_id
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -150,9 +150,9 @@ class _ChildClock:
 def _interrupts_held() -> Iterator[None]:
     """Start processes that never see Ctrl-C.
 
-    A terminal sends it to them too, and one that is just starting would print a traceback.
-    The signal mask is inherited, through ``exec`` as well; this process gets its Ctrl-C when
-    the mask is lifted, and then ends them.
+    A terminal sends Ctrl-C to them too, and a process that is just starting would print a
+    traceback.  They inherit the signal mask, also through ``exec``.  This process gets its Ctrl-C
+    when the mask is lifted, and then ends them.
     """
     if sys.platform == "win32":
         yield
@@ -166,9 +166,9 @@ def _interrupts_held() -> Iterator[None]:
 
 @contextmanager
 def _failures_unheard() -> Iterator[None]:
-    """End torch's workers without a traceback for what goes wrong there.
+    """End torch's workers without a traceback for errors of their end.
 
-    A spawned worker that is stopped half-way may abort as it exits; torch's iterator then
+    A spawned worker that is stopped while it starts may abort as it exits.  torch's iterator then
     raises in ``__del__``, where an error can only be printed.
     """
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None

@@ -1,7 +1,7 @@
-"""``threadloader demo``: a folder of images through ThreadLoader, beside the usual ways.
+"""``threadloader demo``: a folder of images, loaded by ThreadLoader and in the usual ways.
 
-The images are read once before anything is timed.  That finds the broken ones, and it puts
-the files into the system's cache for every loader, not for all but the first.
+The images are read once before anything is timed.  That finds broken ones, and it puts the files
+into the system's cache for all loaders, the first included.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-NOISY = 0.15  # range of a loader's rates, as a share of their median, that is worth a remark
+NOISY = 0.15  # a larger range of a loader's rates, as a share of their median, gets a remark
 DESCRIPTION = """\
 Load a folder of images (below it too) with ThreadLoader, and for comparison with a bare loop
 and, where torch is installed, with torch's DataLoader with as many processes. Images are
-decoded, resized to a square and collated into batches. Without a folder, photo-like JPEGs are
+decoded and scaled by threadloader.datasets.ImageFolder, cropped
+to a square and collated into batches. Without a folder, photo-like JPEGs are
 made in the system's temporary folder and kept there for the next time.
 """
 
@@ -82,13 +83,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     screen = Screen()
     # Decoders warn about odd but readable images, torch about its number of workers, Python
-    # about forks beside threads: lines that would tear the bars, and no news here.
+    # about forks beside threads.  Such lines would tear the bars, and do not matter here.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         paths, source = _images(arguments.folder, screen)
         contenders = _contenders(arguments.threads)
-        screen.facts(_machine())  # after the imports: they decide whether the GIL is on
-        dataset = _readable(paths, arguments, screen)
+        dataset = _mixed(paths, arguments.size)
+        # After the imports of torch and of a decoder: they decide whether the GIL is on.
+        screen.facts(_machine(dataset))
+        dataset = _readable(dataset, arguments, screen)
         screen.facts([("Images", _described(dataset, len(paths), source))])
         results, remarks = _race(contenders, dataset, arguments, screen)
     screen.table(results)
@@ -107,7 +110,9 @@ def _contenders(threads: int | None) -> list[Contender]:
     return [BareLoop(), *torch, Threads(workers)]
 
 
-def _machine() -> list[tuple[str, str]]:
+def _machine(dataset: ImageFiles) -> list[tuple[str, str]]:
+    from importlib.metadata import version
+
     import PIL
     from PIL import features
 
@@ -116,11 +121,17 @@ def _machine() -> list[tuple[str, str]]:
 
     turbo = features.version("libjpeg_turbo")
     jpeg = f"libjpeg-turbo {turbo}" if turbo else f"libjpeg {features.version('jpg')}"
+    pillow = f"Pillow {PIL.__version__} with {jpeg}"
+    decoder = pillow
+    if "pillow" not in dataset.decoder:
+        fast = f"{dataset.decoder} {version(dataset.decoder)}"
+        decoder = f"{fast} for JPEGs, {pillow} for all else and for scaling"
     cores, there = usable_cores(), os.cpu_count() or 1
     return [
         ("Python", python_build()),
         ("Cores", f"{cores} for this process, of {there} in this machine"),
-        ("Decoder", f"Pillow {PIL.__version__} with {jpeg}"),
+        ("Dataset", f"threadloader.datasets.ImageFolder(..., size={dataset.side})"),
+        ("Decoder", decoder),
     ]
 
 
@@ -142,25 +153,30 @@ def _images(folder: Path | None, screen: Screen) -> tuple[list[Path], str]:
     return paths, f"made to be like photos, kept in {printable(home)}"
 
 
-def _readable(paths: Sequence[Path], arguments: argparse.Namespace, screen: Screen) -> ImageFiles:
-    """Read each image once, in random order, for as long as a loader will be timed.
+def _mixed(paths: Sequence[Path], size: int) -> ImageFiles:
+    """Return a dataset of the images in random order."""
+    from threadloader.cli.folder import ImageFiles
+
+    return ImageFiles(random.Random(0).sample(paths, len(paths)), size)  # noqa: S311  # no secret
+
+
+def _readable(dataset: ImageFiles, arguments: argparse.Namespace, screen: Screen) -> ImageFiles:
+    """Read the images once, in their order, for as long as a loader will be timed.
 
     Returns:
-        The dataset of those that were read: all, unless the folder is large.
+        A dataset of the images that were read: all, unless the folder is large.
     """
     from threadloader.cli.folder import ImageFiles
 
-    mixed = random.Random(0).sample(paths, len(paths))  # noqa: S311  # no secret
-    dataset = ImageFiles(mixed, arguments.size)
     read = 0
     end = time.perf_counter() + arguments.seconds
     with screen.bars() as bars:
-        bars.add("reading once", total=len(mixed))
-        while read < len(mixed) and (read < arguments.batch_size or time.perf_counter() < end):
+        bars.add("reading once", total=len(dataset))
+        while read < len(dataset) and (read < arguments.batch_size or time.perf_counter() < end):
             dataset[read]
             read += 1
-            bars.move("reading once", read, f"{read:,} of {len(mixed):,}")
-    return ImageFiles(mixed[:read], arguments.size)
+            bars.move("reading once", read, f"{read:,} of {len(dataset):,}")
+    return ImageFiles(dataset.paths[:read], dataset.side)
 
 
 def _described(dataset: ImageFiles, found: int, source: str) -> str:
@@ -177,7 +193,7 @@ def _race(
     arguments: argparse.Namespace,
     screen: Screen,
 ) -> tuple[list[Result], list[str]]:
-    """Time the loaders; return their results, and what has to be said about them."""
+    """Time the loaders; return their results, and remarks on them."""
     from threadloader.cli.race import ROUNDS, race, summarise
 
     rounds: dict[Contender, list[Round]] = {contender: [] for contender in contenders}
@@ -213,7 +229,7 @@ def _remarks(results: Sequence[Result]) -> list[str]:
         remarks.append("torch is not installed: its DataLoader is not compared.")
     if gil_is_enabled():
         remarks.append(
-            "The GIL is on: decoding runs in parallel, since Pillow lets go of the GIL; "
+            "The GIL is on: decoding runs in parallel, since decoders let go of the GIL; "
             "transforms in pure Python would not."
         )
     noisy = [f"{result.name} ({result.spread:.0%})" for result in results if result.spread > NOISY]

@@ -13,11 +13,11 @@ __all__ = ["CommandError", "printable"]
 
 
 class CommandError(ThreadLoaderError):
-    """A command cannot do what it was asked.
+    """A command failed.
 
     Args:
         message: One line, for the user.
-        code: Exit code: 1 where something failed, 2 where the request itself is wrong.
+        code: Exit code: 1 if something failed, 2 if the request itself is wrong.
     """
 
     def __init__(self, message: str, code: int = 1) -> None:
@@ -26,6 +26,6 @@ class CommandError(ThreadLoaderError):
 
 
 def printable(path: str | Path) -> str:
-    """Show a path on one line and in any encoding: names may hold newlines or stray bytes."""
+    """Return a path for one line in any encoding: names may hold newlines or stray bytes."""
     text = str(path)
     return text if text.isprintable() else ascii(text)

@@ -1,24 +1,20 @@
-"""A folder of images as a map-style dataset: decoded by Pillow, resized, one array a sample.
+"""The demo's dataset: `threadloader.datasets.ImageFolder`, of images at any depth of a folder.
 
-The dataset is a plain class of this module with paths for its only state, so that a process
-loader can pickle it and threads can share it.
+All loaders get the same object: threads share it, and processes get it by pickle.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
-from PIL import Image, UnidentifiedImageError
+from typing import TYPE_CHECKING, Any
 
 from threadloader.cli.errors import CommandError, printable
+from threadloader.datasets import ImageFolder
+from threadloader.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from numpy.typing import NDArray
 
 __all__ = ["EXTENSIONS", "ImageFiles", "find_images"]
 
@@ -56,44 +52,38 @@ def _refuse(error: OSError) -> None:
     raise CommandError(f"cannot read the folder {path}: {error.strerror}", code=2) from error
 
 
-class ImageFiles:
-    """Samples ``(image, label)``: uint8 of shape (size, size, 3), and the number of its folder.
+class ImageFiles(ImageFolder):
+    """An `ImageFolder` of images wherever they are, with errors of one line.
+
+    Each folder that has some of the images is a class, whatever lies between.
 
     Args:
-        paths: Image files.
-        size: Side of the square that each image is resized to, in pixels.
+        paths: Image files, in the order of the samples.
+        side: Of the square that each image is scaled to cover and cropped to, in pixels.
     """
 
-    def __init__(self, paths: Sequence[Path], size: int) -> None:
-        parents = sorted({path.parent for path in paths})
-        labels = {parent: label for label, parent in enumerate(parents)}
-        self.paths = list(paths)
-        self.labels = [labels[path.parent] for path in paths]
-        self.size = size
+    def __init__(self, paths: Sequence[Path], side: int) -> None:
+        self.paths, self.side = list(paths), side
+        super().__init__(os.path.commonpath([path.parent for path in paths]), size=side)
 
-    def __len__(self) -> int:
-        return len(self.paths)
+    def _find(self, *_: object) -> tuple[list[str], list[tuple[str, int]]]:
+        classes = sorted({str(path.parent) for path in self.paths})
+        numbers = {name: number for number, name in enumerate(classes)}
+        return classes, [(str(path), numbers[str(path.parent)]) for path in self.paths]
 
-    def __getitem__(self, index: int) -> tuple[NDArray[np.uint8], int]:
-        """Decode one image.
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Return one image, uint8 of shape (side, side, 3), and the number of its folder.
 
         Raises:
             CommandError: The file is gone, may not be read, or is no whole image.
         """
-        path = self.paths[index]
         try:
-            with Image.open(path) as image:
-                small = image.convert("RGB").resize(
-                    (self.size, self.size), Image.Resampling.BILINEAR
-                )
-        except Exception as error:  # SyntaxError, struct.error, many more
-            raise CommandError(f"cannot read {printable(path)}: {_reason(error)}") from error
-        return np.array(small), self.labels[index]
+            return super().__getitem__(index)
+        except (DataError, OSError) as error:
+            path = printable(self.paths[index])
+            raise CommandError(f"cannot read {path}: {_reason(error)}") from error
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):  # its message is the path again
-        return "not an image that Pillow can decode"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return next(iter(str(error).splitlines()), type(error).__name__)
+def _reason(error: DataError | OSError) -> str:
+    """Return what is wrong, without the path."""
+    return error.message if isinstance(error, DataError) else error.strerror or str(error)

@@ -15,7 +15,7 @@ def is_free_threaded() -> bool:
 
 
 def gil_is_enabled() -> bool:
-    """Whether threads take turns at Python code.
+    """Whether the GIL is on now.
 
     Ask after the last import: on a free-threaded build an extension module that does not
     declare support switches the GIL on for the whole process.

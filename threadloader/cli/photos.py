@@ -1,9 +1,9 @@
 """Photo-like JPEGs for a demo without photos: made once, kept in the temporary folder.
 
-They have what decides a JPEG's size and the time to decode it: a 1/f spectrum (power falls
+They have what decides the size of a JPEG and the time to decode it: a 1/f spectrum (power falls
 with the square of the frequency), smooth gradients, sharp and blurred edges, sensor noise.
-Every photo depends on its number alone, and a file is complete once it has its name; so a run
-that was interrupted, or that shares the folder with another, only adds what is missing.
+Every photo depends on its number alone, and a file gets its name when it is complete.  So a run
+after an interrupted one, or beside another, only adds missing photos.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def make_photos(folder: Path, count: int = PHOTOS) -> Iterator[Path]:
 
 
 def _write_whole(path: Path, image: Image.Image) -> None:
-    """Write a JPEG that is seen under its name only when it is complete."""
+    """Write a JPEG that gets its name when it is complete."""
     handle, partial = tempfile.mkstemp(dir=path.parent, suffix=".partial")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -92,10 +92,10 @@ def _write_whole(path: Path, image: Image.Image) -> None:
 
 
 class Studio:
-    """Make photos, each one from its number alone.
+    """Makes photos, each from its number alone.
 
-    What costs time, the 1/f fields, is made once and cut up; a photo is put together by
-    Pillow's C code.
+    The 1/f fields, which cost time, are made once and cut up; Pillow's C code puts a photo
+    together.
     """
 
     def __init__(self) -> None:

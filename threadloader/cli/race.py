@@ -1,9 +1,9 @@
-"""Loaders timed fairly, one against another: the same images, round by round in turn.
+"""A fair race of loaders: the same images, in rounds, in turn.
 
-In each round a loader starts afresh, delivers its first batch, goes on for a given time and is
-then emptied, because the sampler ends: what its workers did ahead is delivered too, so time
-and CPU are divided by exactly the samples they were spent on.  Breaking off instead would
-charge a loader for every batch it holds ready.
+In each round a loader starts afresh, delivers its first batch and goes on for a given time.  Then
+the sampler ends, and the loader delivers what its workers did ahead.  So time and CPU are divided
+by exactly the samples that they were spent on.  A race that broke off instead would charge a
+loader for every batch that it holds ready.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TimedSampler:
         least: Batches that are yielded whatever the time.
 
     Threads:
-        All in the consumer's thread: every loader here draws its indices there.
+        all: one thread, the consumer's: every loader here draws its indices there.
     """
 
     def __init__(self, samples: int, batch_size: int, least: int) -> None:
@@ -55,25 +55,25 @@ class Contender(Protocol):
 
     @property
     def name(self) -> str:
-        """What the table calls it."""
+        """Its name in the table."""
 
     @property
     def turn(self) -> int:
-        """Batches from one delivery of a worker to its next, where each makes whole ones.
+        """Batches between two deliveries of one worker, if each worker makes whole batches.
 
-        Workers that make whole batches side by side finish them in bursts; only over whole
-        turns is the time between two deliveries the time that those batches took.
+        Workers that make whole batches side by side finish them in bursts.  Only over whole turns
+        is the time between two deliveries the time that the batches took.
         """
 
     @property
     def foreign(self) -> bool:
-        """Whether a failure of it is another project's, and the race goes on without it."""
+        """Whether it belongs to another project: if it fails, the race goes on without it."""
 
     def batches(self, dataset: Sized, sampler: TimedSampler) -> Generator[object, None, None]:
-        """Load batches of ``sampler.batch_size``; start up on the first, clean up at the end."""
+        """Yield batches of ``sampler.batch_size``; start on the first, clean up at the end."""
 
     def child_seconds(self) -> float:
-        """CPU time that child processes have used since the program began, in seconds."""
+        """Return the CPU time of child processes since the program began, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Round:
 
     rate: float  # samples a second, after the first batch
     first: float  # seconds to the first batch, start-up included
-    cpu: float  # seconds of CPU a sample, in this process and its workers
+    cpu: float  # seconds of CPU for a sample, in this process and its workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def race(
             its share) and its rate so far (samples a second).
 
     Yields:
-        A loader, and its measurements or the error that a foreign one raised.
+        A loader, and its measurements or the error of a foreign one.
     """
     running = list(contenders)
     for number in range(ROUNDS):
@@ -164,11 +164,11 @@ def _round(
 
 
 def steady_rate(arrivals: Sequence[float], stop_at: float, turn: int) -> float:
-    """Compute the rate at which batches arrived after the first and before the sampler ended.
+    """Return the rate of batches that arrived after the first and before the sampler ended.
 
     Args:
         arrivals: Times of delivery, in seconds; at least ``turn + 1`` of them.
-        stop_at: The time at which the sampler ended; what came later was work done ahead.
+        stop_at: The time at which the sampler ended; later batches were loaded ahead.
         turn: See `Contender.turn`.
 
     Returns:
@@ -180,7 +180,7 @@ def steady_rate(arrivals: Sequence[float], stop_at: float, turn: int) -> float:
 
 
 def summarise(contender: Contender, rounds: Sequence[Round]) -> Result:
-    """Take the medians of a loader's rounds."""
+    """Return the medians of a loader's rounds."""
     rates = [entry.rate for entry in rounds]
     return Result(
         name=contender.name,

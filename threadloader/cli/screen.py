@@ -1,8 +1,8 @@
-"""What a person sees: facts, bars while it runs, a table at the end.
+"""The demo's screen: facts, bars while loaders run, a table at the end.
 
-Bars go to stderr, and only when that is a terminal; what remains goes to stdout.  Bars are
-drawn by the thread that measures, a few times a second and for every loader alike: rich's own
-refresh thread would compete with the loaders for cores and for the GIL.
+Bars go to stderr, and only if that is a terminal; all else goes to stdout.  The thread that
+measures draws the bars, a few times a second and for every loader alike: rich's own refresh thread
+would compete with the loaders for cores and for the GIL.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Screen:
         self._err = Console(highlight=False, stderr=True)
 
     def facts(self, facts: Sequence[tuple[str, str]]) -> None:
-        """Print names, of less than `INDENT` characters, and what they stand for."""
+        """Print names, of less than `INDENT` characters, and their values."""
         for name, value in facts:
             self._print(value, f"{name:<{INDENT}}", " " * INDENT)
 
@@ -86,8 +86,8 @@ class Screen:
     def bars(self) -> Iterator[Bars]:
         """Show bars until the block ends; then they are gone.
 
-        They end short of the 80th column: a terminal echoes ^C behind them, and if that
-        began a new line, rich would erase one line too few.
+        They end before the 80th column: a terminal echoes ^C behind them, and if that began a new
+        line, rich would erase one line too few.
         """
         visible = self._err.is_terminal and not self._err.is_dumb_terminal
         with Progress(
@@ -102,7 +102,7 @@ class Screen:
             yield Bars(progress)
 
     def table(self, results: Sequence[Result]) -> None:
-        """Print the results; the first one is what the others are compared to."""
+        """Print the results; the others are compared to the first."""
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
         table.add_column("loader", overflow="fold")
         for heading in ("samples/s", "vs. loop", "first batch", "CPU/sample"):
