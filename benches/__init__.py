@@ -1,12 +1,19 @@
 """Benchmarks of threadloader against its rivals and against the machine's limit.
 
 ==================  ==========================================================
-`workloads`         What is loaded: one dataset class a file.
-`loaders`           Who loads it: one rival a file.
-`measurement`       One loader, one workload, in one fresh process.
-`runner`            Starts that process cleanly and prints its one JSON line.
 `north_star`        The headline: all rivals, interleaved, against the targets.
 `gil_vs_nogil`      The same loader on builds with and without the GIL.
+`decode`            Image decoders on several interpreters.
+`gather`            Array datasets, next to indexing the array.
+`remote_reads`      Ranges of a web server that takes its time.
+`rng`               What a random stream for each sample costs.
+`tar_stream`        Compressed archives, next to webdataset.
+`gpu`               Copies to a CUDA device; `gpu_checks` verifies batches there.
+`runner`            One loader, one workload: one line of figures.
+==================  ==========================================================
+`workloads`         What is loaded: one dataset class a file.
+`loaders`           Who loads it: one rival a file.
+`harness`           How all of them measure.
 ==================  ==========================================================
 
 Run them from the repository's root: ``python -m benches.north_star``.

@@ -13,11 +13,11 @@ import json
 import sys
 from dataclasses import asdict
 
-from benches.gil_vs_nogil import parse_builds, thread_counts
-from benches.record import Question
-from benches.rounds import Lane, Rounds, Spread, rate
-from benches.runner import MeasurementError, decoders, describe, make_photos
-from benches.tables import align, machine_lines, remarks, show_ratio, show_spread
+from benches.harness.builds import parse_builds, thread_counts
+from benches.harness.fresh_process import MeasurementError, decoders, describe, make_photos
+from benches.harness.record import Question
+from benches.harness.rounds import Lane, Rounds, Spread, rate
+from benches.harness.tables import align, machine_lines, remarks, show_ratio, show_spread
 from benches.workloads.catalog import SIDES
 
 

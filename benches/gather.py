@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benches.machine import describe, python_label
-from benches.rounds import Spread
-from benches.tables import align, machine_lines, show_ratio, show_spread
+from benches.harness.machine import describe, python_label
+from benches.harness.rounds import Spread
+from benches.harness.tables import align, machine_lines, show_ratio, show_spread
 from threadloader import ThreadLoader
 from threadloader.datasets import ArrayDataset
 

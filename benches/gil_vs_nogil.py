@@ -10,16 +10,15 @@ on the first, and NumPy batches also where torch is installed. Twins, ``3.13`` a
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
-from benches.record import Question
-from benches.rounds import Lane, Rounds, Spread, first_batch, rate
-from benches.runner import MeasurementError, calibrate, describe, find_python, make_photos
-from benches.tables import align, machine_lines, remarks, show_ratio, show_spread
+from benches.harness.builds import parse_builds, thread_counts
+from benches.harness.fresh_process import MeasurementError, calibrate, describe, make_photos
+from benches.harness.record import Question
+from benches.harness.rounds import Lane, Rounds, Spread, first_batch, rate
+from benches.harness.tables import align, machine_lines, remarks, show_ratio, show_spread
 from benches.workloads.catalog import WORKLOADS
 
 TITLES = {"bare_loop": "bare loop", "processes": "limit (processes)"}
@@ -60,45 +59,6 @@ def main() -> int:
     if options.json:
         options.json.write_text(_report(told, rounds, lanes))
     return int(bool(rounds.errors))
-
-
-def thread_counts(cores: int) -> list[int]:
-    """Return 1, 2, 4 ... and the number of cores."""
-    counts = [1]
-    while counts[-1] * 2 < cores:
-        counts.append(counts[-1] * 2)
-    return [*counts, cores] if cores > 1 else counts
-
-
-def parse_builds(
-    bench: str, purpose: str | None, *, rounds: int, seconds: float
-) -> argparse.Namespace:
-    """Read the command line of a bench that compares builds of Python.
-
-    Args:
-        bench: The module's name.
-        purpose: Its docstring.
-        rounds: Unless the user says otherwise, like `seconds`.
-        seconds: Least time of a measurement.
-    """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m benches.{bench}", description=(purpose or "").partition("\n")[0]
-    )
-    parser.add_argument("builds", nargs="+", type=labelled_python, metavar="label=python")
-    parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument(
-        "--seconds", type=float, default=seconds, help="least time of a measurement"
-    )
-    parser.add_argument("--json", type=Path, help="file for all figures")
-    return parser.parse_args()
-
-
-def labelled_python(argument: str) -> tuple[str, str]:
-    """Split ``label=python``."""
-    label, separator, python = argument.partition("=")
-    if not (label and separator and python):
-        raise argparse.ArgumentTypeError(f"{argument!r} is not label=python")
-    return label, find_python(python)
 
 
 def _lane(field: list[Lane], build: str, loader: str, workers: int | None = None) -> Lane | None:

@@ -41,10 +41,10 @@ from benches.gpu_checks import (
     run_checks,
     run_mutants,
 )
-from benches.machine import describe, python_label, usable_cores
-from benches.rounds import Spread
-from benches.tables import align, checklist, machine_lines, show_ratio, show_spread
-from benches.targets import Verdict
+from benches.harness.machine import describe, python_label, usable_cores
+from benches.harness.rounds import Spread
+from benches.harness.tables import align, checklist, machine_lines, show_ratio, show_spread
+from benches.harness.targets import Verdict
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:

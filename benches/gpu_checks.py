@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from benches.machine import gil_enabled
+from benches.harness.machine import gil_enabled
 from threadloader import ThreadLoader
 from threadloader._torch.devices import open_device
 

@@ -2,7 +2,7 @@
 
 ``python -m benches.north_star --python python3.11 --python python3.13t``
 
-Every measurement is a fresh process (`benches.measurement` says what is timed), the
+Every measurement is a fresh process (`benches.harness.measurement` says what is timed), the
 rounds are interleaved and each starts with another lane. torch's DataLoader is given
 its best number of workers out of 0 to 3, found in trial rounds; where several
 are close, all of them stay and the best one of the rounds themselves counts. Exit code 1
@@ -18,11 +18,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benches.contest import Build, Contest, choose_torch_lanes, make_contest
-from benches.rounds import Rounds
-from benches.runner import MeasurementError, calibrate, describe, find_python, make_photos
-from benches.tables import checklist, contest_table, machine_lines
-from benches.targets import Verdict, judge
+from benches.harness.contest import Build, Contest, choose_torch_lanes, make_contest
+from benches.harness.fresh_process import (
+    MeasurementError,
+    calibrate,
+    describe,
+    find_python,
+    make_photos,
+)
+from benches.harness.rounds import Rounds
+from benches.harness.tables import checklist, contest_table, machine_lines
+from benches.harness.targets import Verdict, judge
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:

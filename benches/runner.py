@@ -1,141 +1,24 @@
 """Measure one loader on one workload in one fresh process, and print one JSON line.
 
 ``python -m benches.runner --workload photos --loader threadloader --workers 2``
-
-The process is started with bytecode caching on, whatever the shell says, and where it had
-to compile a module the measurement is repeated; see `benches.child` for why.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import json
-import os
-import shutil
-import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
-from benches.child import HANG_S
+from benches.harness.fresh_process import (
+    MeasurementError,
+    ask,
+    calibrate,
+    find_python,
+    make_photos,
+)
+from benches.harness.machine import usable_cores
+from benches.harness.record import Question
 from benches.loaders.catalog import LOADERS
-from benches.machine import usable_cores
-from benches.record import Answer, Question
 from benches.workloads.catalog import WORKLOADS
-
-__all__ = [
-    "MeasurementError",
-    "ask",
-    "calibrate",
-    "decoders",
-    "describe",
-    "find_python",
-    "make_photos",
-]
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-class MeasurementError(RuntimeError):
-    """A measured process failed; the message ends with what it said."""
-
-
-def ask(python: str, question: Question) -> Answer:
-    """Measure in a fresh process of ``python``.
-
-    Raises:
-        MeasurementError: The process failed.
-    """
-    found = Answer.from_json(_run(python, "benches.child", question.to_json()))
-    if found.uncached:  # now they are cached: what was compiled has been written, too
-        found = Answer.from_json(_run(python, "benches.child", question.to_json()))
-    return found
-
-
-def find_python(name: str) -> str:
-    """Return the absolute path of an interpreter, given by its path or as a command.
-
-    Raises:
-        ArgumentTypeError: There is no such program.
-    """
-    found = shutil.which(name)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"no interpreter at {name!r}, and no such command")
-    # Not resolved: a virtual environment's interpreter is known by its link.
-    return str(Path(found).absolute())
-
-
-@functools.cache
-def describe(python: str) -> dict[str, Any]:
-    """Return what `benches.machine.describe` says in ``python``."""
-    described: dict[str, Any] = json.loads(_run(python, "benches.machine"))
-    return described
-
-
-def calibrate(python: str) -> int:
-    """Return the iterations of the pure-Python workload for ``python``."""
-    return int(_run(python, "benches.workloads.spin"))
-
-
-def decoders(python: str) -> list[str]:
-    """Return the image decoders that ``python`` has, the fastest first."""
-    names: list[str] = json.loads(_run(python, "benches.workloads.decoded"))
-    return names
-
-
-def make_photos(pythons: list[str]) -> None:
-    """Make the photo files, with the first of ``pythons`` that can.
-
-    Raises:
-        MeasurementError: They are missing, and none can make them.
-    """
-    failures = []
-    for python in pythons:
-        try:
-            _run(python, "benches.workloads.photo_files")
-        except MeasurementError as error:
-            failures.append(str(error))
-        else:
-            return
-    raise MeasurementError("\n".join(failures))
-
-
-def _run(python: str, module: str, *arguments: str) -> str:
-    """Run a module of benches; return the last line that it prints.
-
-    Raises:
-        MeasurementError: It failed, or ran far beyond `HANG_S`.
-    """
-    command = [python, "-m", module, *arguments]
-    try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            timeout=HANG_S + 60,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise MeasurementError(f"{' '.join(command)} did not end") from error
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        raise MeasurementError(
-            f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-4000:]}"
-        )
-    return lines[-1]
-
-
-def _environment() -> dict[str, str]:
-    """Return this process' environment without what changes how Python runs.
-
-    Bytecode is cached, the GIL is as the build has it by default, and benches are found
-    in the working folder.
-    """
-    changing = ("PYTHONDONTWRITEBYTECODE", "PYTHON_GIL", "PYTHONSAFEPATH")
-    return {name: value for name, value in os.environ.items() if name not in changing}
 
 
 def main() -> None:

@@ -26,16 +26,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benches.machine import describe
-from benches.measurement import settle_allocator
-from benches.rounds import Spread
-from benches.runner import find_python
+from benches.harness.fresh_process import ROOT, find_python, make_environment
+from benches.harness.machine import describe
+from benches.harness.measurement import settle_allocator
+from benches.harness.rounds import Spread
 from benches.workloads.photo_files import cache_folder, make_photo_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-ROOT = Path(__file__).resolve().parent.parent
 SHARDS, PHOTOS = 8, 256  # photos in each
 BATCH = 64
 TARGET = 2.0  # times webdataset's samples a second
@@ -188,10 +187,8 @@ def _ask(python: str, lane: Lane, seconds: float) -> Measured:
     """Measure in a fresh process, whose bytecode is cached whatever the shell says."""
     question = json.dumps(asdict(lane) | {"seconds": seconds})
     command = [python, "-m", "benches.tar_stream", "--child", question]
-    changing = ("PYTHONDONTWRITEBYTECODE", "PYTHON_GIL", "PYTHONSAFEPATH")
-    environment = {name: value for name, value in os.environ.items() if name not in changing}
     done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        command, cwd=ROOT, env=make_environment(), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benches.record import Output
+    from benches.harness.record import Output
     from benches.workloads.catalog import Dataset
 
 __all__ = ["LOADERS", "Loader", "Rival", "import_rival"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from benches.record import Output
+    from benches.harness.record import Output
     from benches.workloads.catalog import Dataset
 
 __all__ = ["Rival"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from benches.record import Answer, Output, Question
+    from benches.harness.record import Answer, Output, Question
     from benches.workloads.catalog import Dataset
 
 __all__ = ["Rival", "measure_together"]
@@ -62,7 +62,7 @@ def measure_together(question: Question, measure: Callable[..., Answer]) -> tupl
 
     Args:
         question: What each process is asked, for one worker.
-        measure: `benches.measurement.measure`; a module-level function.
+        measure: `benches.harness.measurement.measure`; a module-level function.
 
     Returns:
         An answer for each process.

@@ -9,7 +9,7 @@ from threadloader import ThreadLoader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benches.record import Output
+    from benches.harness.record import Output
     from benches.workloads.catalog import Dataset
 
 __all__ = ["Rival"]

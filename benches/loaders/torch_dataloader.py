@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benches.record import Output
+    from benches.harness.record import Output
     from benches.workloads.catalog import Dataset
 
 __all__ = ["Rival"]

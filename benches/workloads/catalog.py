@@ -1,7 +1,7 @@
 """The list of workloads: a dataset each, and how it is batched.
 
 A sample is always a pair ``(value, label)`` with ``label = index % 100``, so that
-`benches.measurement` can check what a loader delivers. Dataset classes live at
+`benches.harness.measurement` can check what a loader delivers. Dataset classes live at
 module level (worker processes pickle them) and offer ``__getitem__`` only.
 
 An epoch has ``samples_per_worker`` samples for each worker, so that it lasts

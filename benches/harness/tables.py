@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benches.rounds import Lane, Rounds, Spread, first_batch, rate
+from benches.harness.rounds import Lane, Rounds, Spread, first_batch, rate
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benches.contest import Contest
-    from benches.record import Answer
-    from benches.targets import Verdict
+    from benches.harness.contest import Contest
+    from benches.harness.record import Answer
+    from benches.harness.targets import Verdict
 
 __all__ = [
     "align",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from benches.record import Question
-from benches.rounds import Lane, Rounds, first_batch, rate
+from benches.harness.record import Question
+from benches.harness.rounds import Lane, Rounds, first_batch, rate
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """What the figures were measured on: processor, cores, Python build, packages.
 
-``python -m benches.machine`` prints it as JSON, which is how a run learns about
+``python -m benches.harness.machine`` prints it as JSON, which is how a run learns about
 an interpreter other than its own.
 """
 

@@ -1,7 +1,7 @@
 """The measured process: one loader, one workload, four steps.
 
-`benches.runner` starts it by way of `benches.child`, and the same steps are taken
-for every loader:
+`benches.harness.fresh_process` starts it by way of `benches.harness.child`, and the same
+steps are taken for every loader:
 
 1. Import the loader, make the dataset, fetch one sample, bring the allocator into the
    state of a process that has run for a while. Not timed.
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benches.harness.machine import usable_cores
+from benches.harness.record import Answer, Question
+from benches.harness.usage import Usage, measure_usage, system_cpu_s
 from benches.loaders.catalog import Loader, import_rival
-from benches.machine import usable_cores
-from benches.record import Answer, Question
-from benches.usage import Usage, measure_usage, system_cpu_s
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:

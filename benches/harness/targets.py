@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from benches.rounds import Lane, Spread, first_batch, rate
+from benches.harness.rounds import Lane, Spread, first_batch, rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from benches.contest import Contest
-    from benches.record import Answer
-    from benches.rounds import Rounds
+    from benches.harness.contest import Contest
+    from benches.harness.record import Answer
+    from benches.harness.rounds import Rounds
 
 __all__ = ["TARGETS", "Target", "Verdict", "judge"]
 

@@ -1,4 +1,4 @@
-"""The entry of a measured process: ``python -m benches.child QUESTION``.
+"""The entry of a measured process: ``python -m benches.harness.child QUESTION``.
 
 It watches from its first line on for modules that are compiled in this process
 instead of being loaded from their ``.pyc``: on CPython 3.13t such code keeps
@@ -35,9 +35,9 @@ def main() -> None:
     """Answer the question in ``sys.argv[1]`` on standard output."""
     faulthandler.dump_traceback_later(HANG_S, exit=True)
     uncached = watch_compilation()
-    from benches.machine import describe
-    from benches.measurement import answer
-    from benches.record import Question
+    from benches.harness.machine import describe
+    from benches.harness.measurement import answer
+    from benches.harness.record import Question
 
     found = answer(Question.from_json(sys.argv[1]))
     print(replace(found, uncached=uncached, machine=describe()).to_json())

@@ -11,12 +11,12 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benches.runner import MeasurementError, ask
+from benches.harness.fresh_process import MeasurementError, ask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from benches.record import Answer, Question
+    from benches.harness.record import Answer, Question
 
 __all__ = ["Lane", "Rounds", "Spread", "first_batch", "rate"]
 

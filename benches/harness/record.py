@@ -68,7 +68,7 @@ class Answer:
         uncached: Modules compiled in the measured process; on CPython 3.13t
             their constants are reference-counted, which slows threads down.
         counters: The loader's own counters at the end.
-        machine: What `benches.machine.describe` says.
+        machine: What `benches.harness.machine.describe` says.
     """
 
     workload: str
