@@ -23,9 +23,13 @@ from support.patience import PATIENCE, PAUSE
 __all__ = ["PATIENCE", "PAUSE", "TEST_LIMIT"]
 
 from threadloader._batch import memory
+from threadloader._order import planner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+# Their `assert`s tell as much as a test's own.
+pytest.register_assert_rewrite("support.gathering", "support.lent_batches", "support.workers")
 
 TEST_LIMIT = 4 * PATIENCE  # seconds: three blocked calls inside each other, and the threads' ends
 
@@ -106,6 +110,12 @@ def no_thread_is_left_behind() -> Iterator[None]:
 def slots_for_all_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small leaves take slots, too, so that small samples show what becomes of slots."""
     monkeypatch.setattr(memory, "SLOT_NBYTES", 1)
+
+
+@pytest.fixture
+def one_row_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each row be a ticket, so that rows before a late one are written."""
+    monkeypatch.setattr(planner, "TICKET_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.patience import PATIENCE
-from support.streams import join_workers, make
+from support.streams import make
+from support.workers import join_workers
 
 from threadloader import ClosedError
 from threadloader._epoch import epoch as epoch_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 
 def error_of(iterators: list[Any]) -> Exception:

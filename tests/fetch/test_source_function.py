@@ -11,21 +11,15 @@ import numpy as np
 import pytest
 from support.patience import PATIENCE
 from support.resuming import after, state_after
-from support.streams import join_workers, lists, outcomes
+from support.streams import lists, outcomes
+from support.workers import each_kind_of_workers, join_workers
 
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
-
-each_crew = pytest.mark.parametrize(
-    "crew",
-    [{"threads": 0}, {"threads": 1}, {"threads": 4}, {"threads": 2, "persistent_workers": True}],
-    ids=["inline", "1", "4", "persistent"],
-)
+    from support.patience import Spawn
 
 
 class Counting:
@@ -69,7 +63,7 @@ def batches(size: int, rows: int = 3) -> list[list[int]]:
     return [list(range(size))[start : start + rows] for start in range(0, size, rows)]
 
 
-@each_crew
+@each_kind_of_workers
 @pytest.mark.parametrize("item", [int, later, mixed])
 @pytest.mark.parametrize(
     "parts",
@@ -77,21 +71,21 @@ def batches(size: int, rows: int = 3) -> list[list[int]]:
     ids=str,
 )
 def test_items_come_in_the_order_in_which_the_source_gives_them(
-    parts: tuple[int, ...], item: Any, crew: dict[str, Any], spawn: Spawn
+    parts: tuple[int, ...], item: Any, workers: dict[str, Any], spawn: Spawn
 ) -> None:
     """A source may return fewer or more than it was asked for."""
     source = Counting(*parts, item=item)
-    with make(source, **crew) as loader:
+    with make(source, **workers) as loader:
         for _ in range(2):
             assert spawn(lists, loader).result(PATIENCE) == batches(sum(parts))
     assert set(source.asked) == {3}
     assert len(source.asked) == 2 * (len(parts) + 1)
 
 
-@each_crew
-def test_only_one_worker_asks_the_source(crew: dict[str, Any], spawn: Spawn) -> None:
+@each_kind_of_workers
+def test_only_one_worker_asks_the_source(workers: dict[str, Any], spawn: Spawn) -> None:
     source = Counting(*[3] * 20, item=later)
-    with make(source, **crew) as loader:
+    with make(source, **workers) as loader:
         spawn(lists, loader).result(PATIENCE)
     assert len(source.callers) == 1
 
@@ -166,12 +160,12 @@ def test_items_may_be_any_sequence_or_iterable(spawn: Spawn) -> None:
         assert spawn(lists, loader).result(PATIENCE) == batches(10, 2)
 
 
-@each_crew
-def test_samples_are_collated_as_any_others(crew: dict[str, Any], spawn: Spawn) -> None:
+@each_kind_of_workers
+def test_samples_are_collated_as_any_others(workers: dict[str, Any], spawn: Spawn) -> None:
     def sample(number: int) -> Any:
         return lambda: {"array": np.full((2, 2), number, np.float32), "name": str(number)}
 
-    with make(Counting(2, 2, item=sample), 2, **crew) as loader:
+    with make(Counting(2, 2, item=sample), 2, **workers) as loader:
         first, second = spawn(list, loader).result(PATIENCE)
     assert first["array"].dtype == np.float32
     assert first["array"].shape == (2, 2, 2)
@@ -205,23 +199,23 @@ class Failing(Counting):
         return super().__call__(number)
 
 
-@each_crew
+@each_kind_of_workers
 def test_an_error_of_the_source_comes_in_its_place_and_it_is_asked_again(
-    crew: dict[str, Any], spawn: Spawn
+    workers: dict[str, Any], spawn: Spawn
 ) -> None:
     error = OSError("gone")
-    with make(Failing(lambda: error), **crew) as loader:
+    with make(Failing(lambda: error), **workers) as loader:
         first, failed, *rest = spawn(outcomes, loader).result(PATIENCE)
     assert failed is error
     assert [first, *rest] == batches(9)
 
 
-@each_crew
+@each_kind_of_workers
 @pytest.mark.filterwarnings("ignore:a sample was left out")
 def test_an_error_of_the_source_is_left_out_if_that_is_asked_for(
-    crew: dict[str, Any], spawn: Spawn
+    workers: dict[str, Any], spawn: Spawn
 ) -> None:
-    with make(Failing(OSError), on_error="skip", **crew) as loader:
+    with make(Failing(OSError), on_error="skip", **workers) as loader:
         assert spawn(outcomes, loader).result(PATIENCE) == batches(9)
     (skipped,) = loader.statistics().skipped
     assert skipped.error.startswith("OSError")
@@ -238,8 +232,10 @@ def test_a_source_that_always_raises_hangs_nobody(threads: int, spawn: Spawn) ->
             assert isinstance(future.exception(PATIENCE), OSError)
 
 
-@each_crew
-def test_a_source_that_raises_stop_iteration_has_ended(crew: dict[str, Any], spawn: Spawn) -> None:
+@each_kind_of_workers
+def test_a_source_that_raises_stop_iteration_has_ended(
+    workers: dict[str, Any], spawn: Spawn
+) -> None:
     parts = [[0, 1, 2], [3]]
 
     def source(_: int) -> list[int]:
@@ -247,7 +243,7 @@ def test_a_source_that_raises_stop_iteration_has_ended(crew: dict[str, Any], spa
             raise StopIteration
         return parts.pop(0)
 
-    with make(source, **crew) as loader:
+    with make(source, **workers) as loader:
         assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3]]
 
 
@@ -260,32 +256,34 @@ def broken(number: int) -> Any:
     return sample
 
 
-@each_crew
-def test_a_function_that_raises_fails_its_batch_alone(crew: dict[str, Any], spawn: Spawn) -> None:
-    with make(Counting(3, 3, 3, 3, item=broken), **crew) as loader:
+@each_kind_of_workers
+def test_a_function_that_raises_fails_its_batch_alone(
+    workers: dict[str, Any], spawn: Spawn
+) -> None:
+    with make(Counting(3, 3, 3, 3, item=broken), **workers) as loader:
         told = spawn(outcomes, loader).result(PATIENCE)
     assert [repr(each) for each in told[:3]] == [f"LookupError({n})" for n in (0, 4, 6)]
     assert told[3] == [9, 10, 11]
 
 
-@each_crew
+@each_kind_of_workers
 @pytest.mark.filterwarnings("ignore:a sample was left out")
 def test_a_function_that_raises_is_left_out_if_that_is_asked_for(
-    crew: dict[str, Any], spawn: Spawn
+    workers: dict[str, Any], spawn: Spawn
 ) -> None:
-    with make(Counting(12, item=broken), on_error="skip", **crew) as loader:
+    with make(Counting(12, item=broken), on_error="skip", **workers) as loader:
         assert spawn(outcomes, loader).result(PATIENCE) == [[1, 2], [3, 5], [9, 10, 11]]
     assert [each.index for each in loader.statistics().skipped] == [0, 4, 6, 7, 8]
 
 
-@each_crew
+@each_kind_of_workers
 def test_a_function_that_raises_stop_iteration_does_not_end_the_epoch(
-    crew: dict[str, Any], spawn: Spawn
+    workers: dict[str, Any], spawn: Spawn
 ) -> None:
     def sample(number: int) -> Any:
         return lambda: next(iter(())) if number == 4 else number
 
-    with make(Counting(9, item=sample), **crew) as loader:
+    with make(Counting(9, item=sample), **workers) as loader:
         told = spawn(outcomes, loader).result(PATIENCE)
     assert type(told[1]).__name__ == "SampleError"
     assert [told[0], told[2]] == [[0, 1, 2], [6, 7, 8]]
@@ -307,8 +305,8 @@ def endless() -> Callable[[int], list[Any]]:
     return lambda number: [later(next(numbers)) for _ in range(number)]
 
 
-@each_crew
-def test_an_endless_source_ends_with_a_break(crew: dict[str, Any], spawn: Spawn) -> None:
+@each_kind_of_workers
+def test_an_endless_source_ends_with_a_break(workers: dict[str, Any], spawn: Spawn) -> None:
     def first(loader: ThreadLoader[Any]) -> list[Any]:
         told = []
         for batch in loader:
@@ -317,7 +315,7 @@ def test_an_endless_source_ends_with_a_break(crew: dict[str, Any], spawn: Spawn)
                 break
         return told
 
-    with make(endless(), **crew) as loader:
+    with make(endless(), **workers) as loader:
         assert spawn(first, loader).result(PATIENCE) == batches(150)
         # The next pass goes on with what the source gives then; nothing of the first is left.
         later_on = spawn(first, loader).result(PATIENCE)

@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.patience import PATIENCE, PAUSE
-from support.streams import join_workers
+from support.workers import join_workers
 
 from threadloader import ThreadLoader, get_worker_info
 from threadloader._rng.streams import sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 

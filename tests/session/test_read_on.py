@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.patience import PATIENCE
-from support.streams import Rows, join_workers, lists, make, square
+from support.streams import Rows, lists, make, square
+from support.workers import join_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 

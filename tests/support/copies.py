@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 
 from support.fake_device import FakeDevice
 from threadloader import ThreadLoader
@@ -14,12 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SIZE = 24  # samples
-
-each_crew = pytest.mark.parametrize(
-    "crew",
-    [{"threads": 0}, {"threads": 1}, {"threads": 3}, {"threads": 2, "persistent_workers": True}],
-    ids=["inline", "1", "3", "persistent"],
-)
 
 
 class Numbers:

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    Spawn = Callable[..., Future[Any]]  # the fixture `spawn`
+
 # Seconds before a blocked call counts as a deadlock.  Nothing is timed by it: a test that passes
 # does not wait, and on a machine that is busy with other things seconds are soon gone.
 PATIENCE = 120.0

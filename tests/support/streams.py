@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from support.patience import PATIENCE
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
@@ -83,11 +81,3 @@ def patiently(iterator: Iterator[Any]) -> Iterator[Any]:
 
 def square(row: int) -> int:
     return row * row
-
-
-def join_workers() -> None:
-    """Wait until no worker thread is left, of those that were told to end."""
-    for thread in threading.enumerate():
-        if "-worker-" in thread.name:
-            thread.join(PATIENCE)
-            assert not thread.is_alive()

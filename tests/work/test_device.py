@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from support.copies import SIZE, Numbers, batches_of, each_crew, make, numbers, outcomes
+from support.copies import SIZE, Numbers, batches_of, make, numbers, outcomes
 from support.fake_device import FakeDevice
 from support.patience import PATIENCE
+from support.workers import each_kind_of_workers
 
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 
 class Made:
@@ -107,31 +107,31 @@ def test_copies_that_end_late_and_in_any_order_deliver_what_there_is(
     assert device.most_ahead <= 1 + ahead
 
 
-@each_crew
+@each_kind_of_workers
 @pytest.mark.parametrize("ahead", [1, 2, 5])
 def test_no_more_is_on_the_device_than_asked_for(
-    ahead: int, crew: dict[str, Any], spawn: Spawn
+    ahead: int, workers: dict[str, Any], spawn: Spawn
 ) -> None:
     device = FakeDevice()
-    loader = make(Numbers(), device, device_prefetch=ahead, prefetch=8, **crew)
+    loader = make(Numbers(), device, device_prefetch=ahead, prefetch=8, **workers)
     assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
     assert device.most_ahead <= 1 + ahead
     spawn(loader.close).result(PATIENCE)
 
 
-@each_crew
-def test_batches_that_are_kept_stay_as_they_are(crew: dict[str, Any], spawn: Spawn) -> None:
+@each_kind_of_workers
+def test_batches_that_are_kept_stay_as_they_are(workers: dict[str, Any], spawn: Spawn) -> None:
     device = FakeDevice()
-    with make(Numbers(), device, **crew) as loader:
+    with make(Numbers(), device, **workers) as loader:
         kept = [batch for _ in range(3) for batch in spawn(list, loader).result(PATIENCE)]
     assert list(map(numbers, kept)) == 3 * batches_of(3)
     assert not device.broken
 
 
-@each_crew
-def test_slots_are_reused_and_none_is_left_over(crew: dict[str, Any], spawn: Spawn) -> None:
+@each_kind_of_workers
+def test_slots_are_reused_and_none_is_left_over(workers: dict[str, Any], spawn: Spawn) -> None:
     device = FakeDevice()
-    with make(Numbers(), device, prefetch=2, device_prefetch=1, **crew) as loader:
+    with make(Numbers(), device, prefetch=2, device_prefetch=1, **workers) as loader:
         epochs = []  # alive, so that closing waits for their threads
         for _ in range(8):
             epochs.append(iter(loader))
@@ -144,12 +144,12 @@ def test_slots_are_reused_and_none_is_left_over(crew: dict[str, Any], spawn: Spa
     assert loader.statistics().totals.batches == 8 * 8
 
 
-@each_crew
+@each_kind_of_workers
 def test_memory_is_received_in_the_thread_that_asks_for_the_batch(
-    crew: dict[str, Any], spawn: Spawn
+    workers: dict[str, Any], spawn: Spawn
 ) -> None:
     device = FakeDevice()
-    with make(Numbers(9), device, **crew) as loader:
+    with make(Numbers(9), device, **workers) as loader:
         iterator = iter(loader)
         threads = [
             spawn(lambda: (next(iterator), threading.current_thread())).result(PATIENCE)[1]
@@ -192,13 +192,13 @@ LEAVES = {"strings": 1, "strings alone": 0, "nested": 3, "every dtype": 14}  # t
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
-@each_crew
+@each_kind_of_workers
 def test_batches_of_any_structure_are_those_without_a_device(
-    name: str, crew: dict[str, Any], spawn: Spawn
+    name: str, workers: dict[str, Any], spawn: Spawn
 ) -> None:
     dataset = Made(STRUCTURES[name])
     device = FakeDevice()
-    with make(dataset, device, **crew) as loader:
+    with make(dataset, device, **workers) as loader:
         got = spawn(list, loader).result(PATIENCE)
     expected = list(ThreadLoader(dataset, 3, threads=0, output="numpy"))
     assert repr(got) == repr(expected)
@@ -227,12 +227,12 @@ FALLING_BACK: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", FALLING_BACK)
-@each_crew
+@each_kind_of_workers
 def test_what_lies_in_no_slot_is_moved_by_the_copier(
-    name: str, crew: dict[str, Any], spawn: Spawn
+    name: str, workers: dict[str, Any], spawn: Spawn
 ) -> None:
     device = FakeDevice()
-    arguments = FALLING_BACK[name] | {"device": device} | crew
+    arguments = FALLING_BACK[name] | {"device": device} | workers
     with make(**arguments) as loader:
         got = spawn(list, loader).result(PATIENCE)
     assert [word for word, _ in got] == ["moved"] * 8
@@ -267,27 +267,27 @@ def test_replicas_are_copied_in_turn(in_order: bool, spawn: Spawn) -> None:
     assert device.most_ahead <= 3
 
 
-@each_crew
+@each_kind_of_workers
 @pytest.mark.parametrize("collate_fn", [tuple, None])
 def test_a_batch_in_no_slot_is_page_locked_by_the_worker_that_made_it(
-    collate_fn: Any, crew: dict[str, Any], spawn: Spawn
+    collate_fn: Any, workers: dict[str, Any], spawn: Spawn
 ) -> None:
     device = FakeDevice()
     dataset = Made(lambda index: index if index % 2 else float(index))  # of no one layout
-    with make(dataset, device, collate_fn=collate_fn, **crew) as loader:
+    with make(dataset, device, collate_fn=collate_fn, **workers) as loader:
         assert len(spawn(list, loader).result(PATIENCE)) == 8
     assert not device.broken
     assert len(device.pinners) == 8
-    assert {"-worker-" in thread.name for thread in device.pinners} == {bool(crew["threads"])}
+    assert {"-worker-" in thread.name for thread in device.pinners} == {bool(workers["threads"])}
 
 
-@each_crew
+@each_kind_of_workers
 def test_an_error_of_page_locking_is_the_batchs_and_no_rows(
-    crew: dict[str, Any], spawn: Spawn
+    workers: dict[str, Any], spawn: Spawn
 ) -> None:
     device = FakeDevice(errors={"pin": MemoryError("page-locked")})
     samples = ["a", *[b"b"] * (SIZE - 1)]  # one is unlike the others
-    with make(samples, device, collate_fn=list, **crew) as loader:
+    with make(samples, device, collate_fn=list, **workers) as loader:
         told = spawn(outcomes, iter(loader)).result(PATIENCE)
     assert [str(error) for error in told] == ["page-locked"] * 8
     assert not any("index" in note for error in told for note in error.__notes__)
@@ -314,13 +314,13 @@ def _next_or_error(iterator: Iterator[Any]) -> Any:
         return str(error)
 
 
-@each_crew
+@each_kind_of_workers
 @pytest.mark.parametrize("taken", [0, 1, 3, 7])
 def test_a_state_counts_what_was_delivered_not_what_was_copied_ahead(
-    taken: int, crew: dict[str, Any], spawn: Spawn
+    taken: int, workers: dict[str, Any], spawn: Spawn
 ) -> None:
     def build() -> ThreadLoader[Any]:
-        return make(Numbers(), shuffle=True, seed=5, device_prefetch=3, **crew)
+        return make(Numbers(), shuffle=True, seed=5, device_prefetch=3, **workers)
 
     with build() as loader, build() as resumed:
         whole = spawn(outcomes, iter(loader)).result(PATIENCE)
@@ -333,16 +333,16 @@ def test_a_state_counts_what_was_delivered_not_what_was_copied_ahead(
         assert sorted(itertools.chain(*first, *rest)) == sorted(itertools.chain(*whole))
 
 
-@each_crew
-def test_the_device_may_change_between_epochs(crew: dict[str, Any], spawn: Spawn) -> None:
+@each_kind_of_workers
+def test_the_device_may_change_between_epochs(workers: dict[str, Any], spawn: Spawn) -> None:
     first, second = FakeDevice(1), FakeDevice(2)
-    with make(Numbers(), first, **crew) as loader:
+    with make(Numbers(), first, **workers) as loader:
         old = iter(loader)
         got = [numbers(spawn(next, old).result(PATIENCE))]
         for device in (second, None, first):
             loader.device = device
             assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
-            if "persistent_workers" not in crew:
+            if "persistent_workers" not in workers:
                 got.append(numbers(spawn(next, old).result(PATIENCE)))
         assert got == batches_of(3)[: len(got)]
     assert len(second.received) == 8

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.copies import Numbers, batches_of, each_crew, make, numbers, outcomes
+from support.copies import Numbers, batches_of, make, numbers, outcomes
 from support.fake_device import FakeDevice, OutOfMemoryError
 from support.patience import PATIENCE
+from support.workers import each_kind_of_workers
 
 import threadloader
 from threadloader import DeviceError, ThreadLoader
@@ -23,10 +24,9 @@ from threadloader._lifetime import process
 from threadloader._work.copier import Copier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 
 class Long:
@@ -39,12 +39,12 @@ class Long:
         return iter(range(24))
 
 
-@each_crew
+@each_kind_of_workers
 @pytest.mark.parametrize("in_order", [True, False])
 def test_errors_of_samples_come_in_their_place_as_they_were_raised(
-    in_order: bool, crew: dict[str, Any], spawn: Spawn
+    in_order: bool, workers: dict[str, Any], spawn: Spawn
 ) -> None:
-    with make(Numbers(bad=frozenset(range(3, 18, 3))), in_order=in_order, **crew) as loader:
+    with make(Numbers(bad=frozenset(range(3, 18, 3))), in_order=in_order, **workers) as loader:
         told = spawn(outcomes, iter(loader)).result(PATIENCE)
     errors = [one for one in told if isinstance(one, LookupError)]
     assert sorted(error.args[0] for error in errors) == list(range(3, 18, 3))
@@ -57,8 +57,8 @@ def test_errors_of_samples_come_in_their_place_as_they_were_raised(
         assert list(map(type, told)) == [list, *5 * [LookupError], list, list]
 
 
-@each_crew
-def test_an_error_of_the_sampler_comes_in_its_place(crew: dict[str, Any], spawn: Spawn) -> None:
+@each_kind_of_workers
+def test_an_error_of_the_sampler_comes_in_its_place(workers: dict[str, Any], spawn: Spawn) -> None:
     class Sampler:
         def __init__(self) -> None:
             self.drawn = iter([[0, 1], [2, 3], None, [4, 5]])
@@ -74,20 +74,20 @@ def test_an_error_of_the_sampler_comes_in_its_place(crew: dict[str, Any], spawn:
 
     device = FakeDevice()
     loader: ThreadLoader[Any] = ThreadLoader(
-        Numbers(), batch_sampler=Sampler(), device=device, output="numpy", **crew
+        Numbers(), batch_sampler=Sampler(), device=device, output="numpy", **workers
     )
     with loader:
         told = spawn(outcomes, iter(loader)).result(PATIENCE)
     assert list(map(str, told)) == ["[0, 1]", "[2, 3]", "sampler", "[4, 5]"]
 
 
-@each_crew
+@each_kind_of_workers
 @pytest.mark.parametrize("full", [[3], [0, 1, 2, 3, 4], [7]], ids=str)
 def test_without_memory_on_the_device_a_batch_is_an_error_and_the_next_ones_come(
-    full: list[int], crew: dict[str, Any], spawn: Spawn
+    full: list[int], workers: dict[str, Any], spawn: Spawn
 ) -> None:
     device = FakeDevice(fails=full.__contains__)
-    with make(Numbers(), device, **crew) as loader:
+    with make(Numbers(), device, **workers) as loader:
         first = iter(loader)
         told = spawn(outcomes, first).result(PATIENCE)
         for number, (got, expected) in enumerate(zip(told, batches_of(3), strict=True)):
@@ -113,12 +113,12 @@ def test_without_memory_for_a_slot_there_is_an_error_and_the_loader_goes_on(spaw
 
 
 @pytest.mark.parametrize("call", ["adopt", "record", "synchronize", "receive"])
-@each_crew
+@each_kind_of_workers
 def test_a_device_that_is_lost_is_told_and_keeps_nobody_waiting(
-    call: str, crew: dict[str, Any], spawn: Spawn
+    call: str, workers: dict[str, Any], spawn: Spawn
 ) -> None:
     device = FakeDevice(errors={call: RuntimeError("lost")})
-    with make(Numbers(), device, **crew) as loader:
+    with make(Numbers(), device, **workers) as loader:
         told = spawn(outcomes, iter(loader)).result(PATIENCE)
         assert len(told) == 8
         errors = [error for error in told if isinstance(error, Exception)]
@@ -163,13 +163,13 @@ def test_a_thread_ends_with_its_epoch_though_the_iterator_lives(spawn: Spawn) ->
             spawn(copier.join).result(PATIENCE)
 
 
-@each_crew
+@each_kind_of_workers
 @pytest.mark.parametrize("ending", ["close", "loader's close", "drop"])
 def test_an_end_with_copies_in_flight_keeps_their_slots_and_leaves_no_thread(
-    ending: str, crew: dict[str, Any], spawn: Spawn
+    ending: str, workers: dict[str, Any], spawn: Spawn
 ) -> None:
     device = FakeDevice()
-    with make(Numbers(), device, **crew) as loader:
+    with make(Numbers(), device, **workers) as loader:
         iterator: Any = iter(loader)
         device.hold()
         batch = spawn(next, iterator).result(PATIENCE)

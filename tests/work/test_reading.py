@@ -21,13 +21,13 @@ from support.streams import (
     Rows,
     each_number_of_threads,
     each_output,
-    join_workers,
     lists,
     make,
     outcomes,
     patiently,
     square,
 )
+from support.workers import join_workers
 
 import threadloader
 from threadloader import ThreadLoader
@@ -40,10 +40,9 @@ from threadloader._work.progress import Progress
 from threadloader._work.reading import IterableReader, ReadJob, ReadSamples, StreamBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:an iterable that is no IterableDataset"),

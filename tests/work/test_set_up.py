@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.patience import PATIENCE
-from support.streams import join_workers
+from support.workers import join_workers
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._epoch import epoch as epoch_module
@@ -20,9 +20,8 @@ from threadloader._work import progress as progress_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 
 class Marked:

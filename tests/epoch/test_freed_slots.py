@@ -1,0 +1,162 @@
+"""A batch that nobody keeps gives its slot back: a loop needs two more than the window."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.lent_batches import ROWS, SIZE, WINDOW, Epochs, Late, held, make, plain_loops, slots_of
+from support.patience import PATIENCE
+from support.streams import each_output
+from support.workers import each_kind_of_workers, join_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.patience import Spawn
+
+    from threadloader import ThreadLoader
+
+pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
+
+
+@each_output
+def test_a_slot_is_free_once_nothing_refers_to_it(output: str, spawn: Spawn) -> None:
+    def let_go_bit_by_bit(loader: ThreadLoader[Any]) -> list[int]:
+        batch = next(iter(loader))
+        row = batch[0]
+        view = memoryview(np.asarray(row))
+        leased = [loader.statistics().slots.leased]
+        del batch
+        leased.append(loader.statistics().slots.leased)
+        del row
+        leased.append(loader.statistics().slots.leased)
+        del view
+        leased.append(loader.statistics().slots.leased)
+        return leased
+
+    loader = make(Epochs(), output=output)
+    assert spawn(let_go_bit_by_bit, loader).result(PATIENCE) == [1, 1, 1, 0]
+
+
+def test_a_slot_that_another_thread_let_go_is_free(spawn: Spawn) -> None:
+    """On a free-threaded build it is its maker that finalises it, as soon as it runs again."""
+
+    def hand_over(loader: ThreadLoader[Any]) -> list[int]:
+        hands = [next(iter(loader))]
+        leased = [loader.statistics().slots.leased]
+        spawn(hands.clear).result(PATIENCE)
+        leased.append(loader.statistics().slots.leased)
+        return leased
+
+    assert spawn(hand_over, make(Epochs())).result(PATIENCE) == [1, 0]
+
+
+def test_an_epoch_that_is_over_holds_no_slot(spawn: Spawn) -> None:
+    def run(loader: ThreadLoader[Any]) -> Any:
+        iterator = iter(loader)
+        deque(iterator, maxlen=0)
+        return loader.statistics().slots
+
+    with make(Epochs(), persistent_workers=True) as loader:
+        slots = spawn(run, loader).result(PATIENCE)
+    assert (slots.leased, slots.filling) == (0, 0)
+    assert slots.free == slots.made
+
+
+def test_an_idle_worker_keeps_nothing_of_its_last_batch(spawn: Spawn) -> None:
+    class Index:
+        """An index that can be referred to weakly."""
+
+    class Constant:
+        def __getitem__(self, index: Index) -> int:
+            return 0
+
+    gone = Event()
+
+    def one_index() -> Iterator[Index]:
+        index = Index()
+        weakref.finalize(index, gone.set)
+        yield index
+
+    with make(Constant(), sampler=one_index(), threads=1, persistent_workers=True) as loader:
+        spawn(list, loader).result(PATIENCE)
+        # In short waits: on a free-threaded build it may be this thread that has to finalise it.
+        assert any(gone.wait(PATIENCE / 1000) for _ in range(1000))
+
+
+@each_output
+@each_kind_of_workers
+@pytest.mark.parametrize("window", [1, 2, 4])
+def test_a_plain_loop_needs_at_most_two_slots_more_than_the_window(
+    window: int, workers: dict[str, Any], output: str, spawn: Spawn
+) -> None:
+    # Two threads that are both late may hold no more than what is planned: not one more.
+    with make(Epochs(), prefetch=window, output=output, **workers) as loader:
+        made = spawn(plain_loops, loader, 5).result(PATIENCE)
+    assert max(made) <= window + 2
+
+
+def loops_with_errors(loader: ThreadLoader[Any], epochs: int) -> list[int]:
+    """Like `plain_loops`, but one batch of each epoch is an error, and the loop goes on."""
+    made = []
+    for _ in range(epochs):
+        iterator = iter(loader)
+        for _ in range(SIZE // ROWS):
+            try:
+                batch = next(iterator)
+            except LookupError:
+                continue
+            assert len(batch)
+        assert next(iterator, None) is None
+        made.append(slots_of(loader))
+    return made
+
+
+@each_kind_of_workers
+def test_an_error_in_each_epoch_takes_no_slot_away(workers: dict[str, Any], spawn: Spawn) -> None:
+    with make(Epochs(bad=10), **workers) as loader:
+        first, *later = spawn(loops_with_errors, loader, 5).result(PATIENCE)
+    assert max(first, *later) <= WINDOW + 2 + max(0, loader.num_workers - 1)
+
+
+def loops_with_breaks(loader: ThreadLoader[Any], epochs: int) -> int:
+    for _ in range(epochs):
+        for number, batch in enumerate(loader):
+            assert len(batch)
+            if number == 3:
+                break
+        if not loader.persistent_workers:
+            join_workers()  # a sample that is running at the break keeps its batch until it ends
+    return slots_of(loader)
+
+
+@each_kind_of_workers
+def test_a_break_in_each_epoch_takes_no_slot_away(workers: dict[str, Any], spawn: Spawn) -> None:
+    with make(Epochs(), **workers) as loader:
+        made = spawn(loops_with_breaks, loader, 20).result(PATIENCE)
+        running = loader.num_workers - 1 if loader.persistent_workers else 0
+    assert made <= WINDOW + 2 + running
+
+
+@pytest.mark.usefixtures("one_row_tickets")
+def test_a_late_sample_keeps_its_slot_until_it_ends(spawn: Spawn) -> None:
+    dataset = Late(late=ROWS + 1)
+
+    def abandon_while_it_runs(loader: ThreadLoader[Any]) -> tuple[int, int]:
+        iterator = iter(loader)
+        next(iterator)
+        assert dataset.entered.wait(PATIENCE)
+        del iterator
+        filling = loader.statistics().slots.filling
+        dataset.gate.set()
+        return filling, held(loader)
+
+    assert spawn(abandon_while_it_runs, make(dataset, prefetch=1, threads=1)).result(PATIENCE) == (
+        1,
+        0,
+    )

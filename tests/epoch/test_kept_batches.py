@@ -1,0 +1,228 @@
+"""What the consumer keeps of a batch stays as it is, whatever the loader does later."""
+
+from __future__ import annotations
+
+from collections import deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.lent_batches import ROWS, SIZE, Epochs, Late, batch_of, each_kind_of_threads, make
+from support.patience import PATIENCE
+from support.streams import each_output
+from support.workers import each_kind_of_workers, join_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.patience import Spawn
+
+    from threadloader import ThreadLoader
+
+pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
+
+
+def through(loader: ThreadLoader[Any], epochs: int) -> None:
+    """Run later epochs that would write over all that was lent out before: some end early."""
+    for epoch in range(epochs):
+        loader.dataset.epoch += 1
+        loader.dataset.bad = 7 if epoch % 3 == 1 else None
+        held = deque[Any](maxlen=2)
+        try:
+            for number, batch in enumerate(loader):
+                held.append(batch)
+                if epoch % 3 == 2 and number == 3:
+                    break
+        except LookupError:
+            pass
+    loader.dataset.bad = None
+
+
+def as_numpy(view: Any) -> Any:
+    return np.asarray(view)
+
+
+def dlpack_with_torch(batch: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.from_dlpack(batch)
+
+
+def other_library(batch: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    return batch.numpy() if isinstance(batch, torch.Tensor) else torch.from_numpy(batch)
+
+
+# Each with the same view of an array that nobody writes to.
+VIEWS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "batch": (lambda batch: batch, lambda array: array),
+    "slice": (lambda batch: batch[1:], lambda array: array[1:]),
+    "row": (lambda batch: batch[-1], lambda array: array[-1]),
+    "row of a row": (lambda batch: batch[1][0], lambda array: array[1][0]),
+    "reshaped": (lambda batch: batch.reshape(-1)[::5], lambda array: array.reshape(-1)[::5]),
+    "transposed": (
+        lambda batch: batch.T[0] if batch.ndim < 3 else batch[0].T,
+        lambda array: array[0].T,
+    ),
+    "rows": (list, lambda array: array),
+    "memoryview": (lambda batch: memoryview(np.asarray(batch)), lambda array: array),
+    "bytes seen again": (
+        lambda batch: np.frombuffer(memoryview(np.asarray(batch)), np.int64),
+        lambda array: array.ravel(),
+    ),
+    "dlpack to numpy": (np.from_dlpack, lambda array: array),
+    "dlpack to torch": (dlpack_with_torch, lambda array: array),
+    "other library": (other_library, lambda array: array),
+}
+
+
+@each_output
+@each_kind_of_workers
+def test_a_list_of_all_batches_is_right(workers: dict[str, Any], output: str, spawn: Spawn) -> None:
+    with make(Epochs(), output=output, **workers) as loader:
+        batches = spawn(list, loader).result(PATIENCE)
+        spawn(through, loader, 6).result(PATIENCE)
+    assert len(batches) == SIZE // ROWS
+    for number, batch in enumerate(batches):
+        np.testing.assert_array_equal(batch, batch_of(0, number))
+
+
+@each_output
+@pytest.mark.parametrize("kind", VIEWS)
+@each_kind_of_threads
+def test_a_kept_view_never_changes(
+    workers: dict[str, Any], kind: str, output: str, spawn: Spawn
+) -> None:
+    view, same_of_array = VIEWS[kind]
+
+    def keep_and_go_on(loader: ThreadLoader[Any]) -> list[Any]:
+        kept = [view(batch) for batch in loader]
+        through(loader, 6)
+        return kept
+
+    with make(Epochs(), output=output, **workers) as loader:
+        kept = spawn(keep_and_go_on, loader).result(PATIENCE)
+        for number, each in enumerate(kept):
+            np.testing.assert_array_equal(as_numpy(each), same_of_array(batch_of(0, number)))
+
+
+@each_output
+def test_parts_of_a_nested_batch_never_change(output: str, spawn: Spawn) -> None:
+    """Each leaf alone keeps the memory of all: here one of each batch is kept."""
+
+    class Nested(Epochs):
+        def __getitem__(self, index: int) -> Any:
+            array = super().__getitem__(index)
+            return {"array": array, "pair": (float(index), [array[0], self.epoch])}
+
+    def pick(number: int, batch: Any) -> Any:
+        pair = batch["pair"]
+        return (batch["array"], pair[0], pair[1][0], pair[1][1])[number % 4]
+
+    def expected(number: int) -> Any:
+        array = batch_of(0, number)
+        indices = np.arange(ROWS * number, ROWS * (number + 1))
+        return (array, indices, array[:, 0], np.zeros(ROWS))[number % 4]
+
+    def keep_and_go_on(loader: ThreadLoader[Any]) -> list[Any]:
+        kept = [pick(number, batch) for number, batch in enumerate(loader)]
+        through(loader, 6)
+        return kept
+
+    kept = spawn(keep_and_go_on, make(Nested(), output=output)).result(PATIENCE)
+    for number, each in enumerate(kept):
+        np.testing.assert_array_equal(each, expected(number))
+
+
+@each_output
+@each_kind_of_threads
+def test_views_that_another_thread_keeps_and_drops_never_change(
+    workers: dict[str, Any], output: str, spawn: Spawn
+) -> None:
+    views: SimpleQueue[Any] = SimpleQueue()
+
+    def keep_some() -> int:
+        """Keep the last seven views, and look at each one again before it is dropped."""
+        kept: deque[Any] = deque()
+        wrong = 0
+        while (entry := views.get()) is not None:
+            kept.append(entry)
+            del entry
+            if len(kept) > 7:
+                view, expected = kept.popleft()
+                wrong += not np.array_equal(view, expected)
+        return wrong + sum(not np.array_equal(view, expected) for view, expected in kept)
+
+    def consume(loader: ThreadLoader[Any]) -> None:
+        for epoch in range(12):
+            loader.dataset.epoch = epoch
+            for number, batch in enumerate(loader):
+                views.put((batch[number % ROWS :], batch_of(epoch, number)[number % ROWS :]))
+                if epoch % 4 == 3 and number == 4:
+                    break
+            loader.close()
+        views.put(None)
+
+    keeper = spawn(keep_some)
+    spawn(consume, make(Epochs(), output=output, **workers)).result(PATIENCE)
+    assert keeper.result(PATIENCE) == 0
+
+
+def test_batches_that_were_taken_by_different_threads_never_change(spawn: Spawn) -> None:
+    with make(Epochs()) as loader:
+        iterator = iter(loader)
+        batches = [spawn(next, iterator).result(PATIENCE) for _ in range(SIZE // ROWS)]
+        del iterator
+        spawn(through, loader, 6).result(PATIENCE)
+    for number, batch in enumerate(batches):
+        np.testing.assert_array_equal(batch, batch_of(0, number))
+
+
+def test_what_the_consumer_writes_into_a_batch_reaches_no_other(spawn: Spawn) -> None:
+    def scribble(loader: ThreadLoader[Any]) -> int:
+        wrong = 0
+        for epoch in range(3):
+            loader.dataset.epoch = epoch
+            for number, batch in enumerate(loader):
+                wrong += not np.array_equal(batch, batch_of(epoch, number))
+                batch[:] = -1
+        return wrong
+
+    assert spawn(scribble, make(Epochs())).result(PATIENCE) == 0
+
+
+def test_a_batch_outlives_its_loader(spawn: Spawn) -> None:
+    def leave_the_loader() -> Any:
+        batch = next(iter(make(Epochs())))
+        join_workers()
+        return batch
+
+    batch = spawn(leave_the_loader).result(PATIENCE)
+    np.testing.assert_array_equal(batch, batch_of(0, 0))
+
+
+@pytest.mark.usefixtures("one_row_tickets")
+@each_output
+@each_kind_of_threads
+def test_a_late_sample_of_an_abandoned_batch_is_written_into_no_batch_of_a_later_epoch(
+    workers: dict[str, Any], output: str, spawn: Spawn
+) -> None:
+    dataset = Late(late=ROWS + 1)  # in the second batch, whose first row has taken a slot
+
+    def abandon_while_it_runs(loader: ThreadLoader[Any]) -> list[Any]:
+        iterator = iter(loader)
+        next(iterator)
+        assert dataset.entered.wait(PATIENCE)
+        del iterator
+        dataset.epoch = 1
+        kept = list(loader)
+        dataset.gate.set()
+        loader.close()
+        join_workers()  # also those of the iterator that was dropped
+        return kept
+
+    # A dataset that is not copied, so that persistent workers see the epoch, too.
+    loader = make(dataset, output=output, prefetch=1, dataset_copy="shared", **workers)
+    kept = spawn(abandon_while_it_runs, loader).result(PATIENCE)
+    for number, batch in enumerate(kept):
+        np.testing.assert_array_equal(batch, batch_of(1, number))

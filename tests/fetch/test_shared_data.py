@@ -1,0 +1,168 @@
+"""What is data, or can't be copied, is one for all workers: their copies share it."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import queue
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+from support.worker_copies import THREADS, Compose, Mapped, auto_copy, racing_transform, together
+
+from threadloader import ThreadLoader
+
+# What refuses to be copied, or should not be
+
+
+def _refusing(name: str) -> type:
+    def refuse(*_: object) -> None:
+        msg = "not to be copied"
+        raise TypeError(msg)
+
+    return type("Refuses", (Mapped,), {name: refuse})
+
+
+@pytest.mark.parametrize("method", ["__copy__", "__reduce_ex__", "__getstate__"])
+def test_a_dataset_that_refuses_to_be_copied_is_shared(method: str) -> None:
+    dataset = _refusing(method)(float)
+    assert auto_copy(dataset) is dataset
+    assert together(dataset) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("method", ["__copy__", "__reduce_ex__", "__getstate__"])
+def test_a_transform_that_refuses_to_be_copied_is_shared_alone(method: str) -> None:
+    class Refuses(_refusing(method)):  # type: ignore[misc]
+        __call__ = float
+
+    refusing = Refuses(None)
+    compose = Compose([refusing, racing_transform()])
+    twin = auto_copy(Mapped(compose)).transform
+    assert twin.transforms[0] is refusing
+    assert twin.transforms[1] is not compose.transforms[1]
+
+
+def test_a_dataset_that_copies_itself_to_something_else_is_shared() -> None:
+    class Changes(Mapped):
+        def __copy__(self) -> list[int]:
+            return [1, 2]
+
+    dataset = Changes(float)
+    assert auto_copy(dataset) is dataset
+
+
+# What is shared
+
+
+def _shared_parts() -> dict[str, Any]:
+    return {
+        "array": np.zeros(3),
+        "big list": list(range(5000)),
+        "big dict": dict.fromkeys(range(5000)),
+        "big set": set(range(5000)),
+        "function": auto_copy,
+        "lambda": lambda value: value,
+        "class": Mapped,
+        "module": np,
+        "text": "text" * 100,
+        "python generator": random.Random(0),
+        "numpy generator": np.random.default_rng(0),
+        "numpy legacy generator": np.random.RandomState(0),
+        "bit generator": np.random.PCG64(0),
+        "lock": threading.Lock(),
+        "reentrant lock": threading.RLock(),
+        "condition": threading.Condition(),
+        "semaphore": threading.BoundedSemaphore(2),
+        "event": threading.Event(),
+        "barrier": threading.Barrier(2),
+        "thread-local": threading.local(),
+        "queue": queue.Queue(),
+        "cache": functools.lru_cache(maxsize=3)(abs),
+    }
+
+
+@pytest.mark.parametrize("name", list(_shared_parts()))
+def test_a_transform_shares(name: str) -> None:
+    part = _shared_parts()[name]
+    transform = Compose([])
+    transform.part = part  # type: ignore[attr-defined]
+    twin = auto_copy(Mapped(transform)).transform
+    assert twin is not transform
+    assert twin.part is part
+
+
+@pytest.mark.parametrize("name", list(_shared_parts()))
+def test_a_dataset_shares(name: str) -> None:
+    part = _shared_parts()[name]
+    dataset = Mapped(float)
+    dataset.part = part  # type: ignore[attr-defined]
+    twin = auto_copy(dataset)
+    assert twin is not dataset
+    assert twin.part is part
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set])
+def test_a_short_container_of_data_on_a_dataset_is_shared(kind: type) -> None:
+    dataset = Mapped(float)
+    dataset.paths = kind(["a.jpg", "b.jpg"])  # type: ignore[attr-defined]
+    assert auto_copy(dataset).paths is dataset.paths  # type: ignore[attr-defined]
+
+
+def test_a_generator_that_is_shared_gives_no_two_workers_the_same_numbers() -> None:
+    class EpochDraws:
+        def __init__(self) -> None:
+            self.generator = np.random.default_rng(0)
+
+        def __call__(self, _value: int) -> int:
+            return int(self.generator.integers(2**62))
+
+    dataset = Mapped(EpochDraws(), size=64)
+    with ThreadLoader(dataset, batch_size=8, threads=THREADS) as loader:
+        drawn = [number for batch in loader for number in np.asarray(batch).tolist()]
+    assert len(set(drawn)) == 64
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        [3, 1, 2],
+        (3, 1, 2),
+        range(1, 4),
+        {0: 3, 1: 1, 2: 2},
+        np.array([3, 1, 2]),
+        collections.deque([3, 1, 2]),
+        collections.UserList([3, 1, 2]),
+    ],
+    ids=lambda dataset: type(dataset).__name__,
+)
+def test_plain_containers_are_datasets(dataset: Any) -> None:
+    delivered = together(dataset)
+    assert delivered == [int(dataset[index]) for index in range(3)]
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [[1], (1,), range(3), {0: 1}, np.zeros(3)],
+    ids=lambda dataset: type(dataset).__name__,
+)
+def test_plain_containers_are_shared(dataset: Any) -> None:
+    assert auto_copy(dataset) is dataset
+
+
+def test_tensors_are_shared() -> None:
+    torch = pytest.importorskip("torch")
+    dataset = torch.utils.data.TensorDataset(torch.arange(4))
+    twin = auto_copy(dataset)
+    assert twin is not dataset
+    assert twin.tensors[0] is dataset.tensors[0]
+
+
+def test_a_torch_generator_on_a_transform_is_shared() -> None:
+    torch = pytest.importorskip("torch")
+    transform = Compose([])
+    transform.generator = torch.Generator()  # type: ignore[attr-defined]
+    twin = auto_copy(Mapped(transform)).transform
+    assert twin.generator is transform.generator  # type: ignore[attr-defined]

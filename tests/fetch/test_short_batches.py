@@ -1,0 +1,407 @@
+"""Batches without the samples that fail are as they would be of the others alone."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections import namedtuple
+from threading import Barrier, Event
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from conformance.pictures import picture
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.copies import make as make_copying
+from support.fake_device import FakeDevice
+from support.faulty import SIZE, Copied, Faulty, Whole, run, skipping, survivors, texts
+from support.patience import PATIENCE
+from support.resuming import after, state_after
+from support.streams import make, outcomes
+from support.workers import each_kind_of_workers, join_workers
+
+from threadloader import ClosedError, ThreadLoader
+
+if TYPE_CHECKING:
+    from support.patience import Spawn
+
+pytestmark = [
+    pytest.mark.usefixtures("slots_for_all_leaves"),
+    pytest.mark.filterwarnings("ignore:a sample was left out"),
+]
+
+Pair = namedtuple("Pair", ["left", "right"])  # noqa: PYI024  # what users have
+
+
+@each_kind_of_workers
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *({0}, {2}, {1, 2}, {0, 1, 2}, {3, 4, 5}, {9, 10, 11}, {11}, {0, 4, 8}, {2, 3}),
+        set(range(SIZE)),
+        set(range(SIZE - 1)),
+    ],
+    ids=str,
+)
+def test_a_batch_is_made_of_the_samples_that_do_not_fail(
+    bad: set[int], workers: dict[str, Any], spawn: Spawn
+) -> None:
+    with skipping(Faulty(bad), **workers) as loader:
+        for epoch in (1, 2):
+            assert spawn(outcomes, loader).result(PATIENCE) == survivors(bad)
+            told = loader.statistics()
+            assert [each.index for each in told.skipped] == sorted(bad) * epoch
+            assert told.skipped_count == len(bad) * epoch
+
+
+class Nested(Faulty):
+    def sample(self, index: int) -> Any:
+        return {
+            "array": np.full((2, 3), index, np.float32),
+            "pair": Pair(index, [np.int16(index), bool(index % 2)]),
+            "name": str(index),
+            "zero-d": np.array(index, np.complex64),
+            "bytes": (bytes([index]), 1j * index if index < 0 else 0.5 * index),
+        }
+
+
+class Views(Faulty):
+    """Rows of a read-only memory-map: another type than arrays."""
+
+    def __init__(self, bad: Any, path: Any) -> None:
+        super().__init__(bad)
+        np.save(path, np.arange(SIZE * 4.0).reshape(SIZE, 4))
+        self.rows = np.load(path, mmap_mode="r")
+
+    def sample(self, index: int) -> Any:
+        return self.rows[index]
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("kind", ["nested", "memory-map"])
+def test_a_short_batch_equals_one_that_was_never_longer(
+    kind: str, threads: int, tmp_path: Any, spawn: Spawn
+) -> None:
+    bad = {0, 4, 8, 9, 10, 11}
+    dataset = Nested(bad) if kind == "nested" else Views(bad, tmp_path / "rows.npy")
+
+    def pictures(loader: ThreadLoader[Any]) -> list[Any]:
+        with loader:
+            return [picture(batch) for _ in range(2) for batch in loader]
+
+    expected = spawn(
+        pictures,
+        ThreadLoader(dataset, batch_sampler=survivors(bad), threads=threads, output="numpy"),
+    ).result(PATIENCE)
+    assert spawn(pictures, skipping(dataset, threads=threads)).result(PATIENCE) == expected
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_workers_give_the_same_batches_and_lists_the_same_samples(
+    data: st.DataObject, spawn: Spawn
+) -> None:
+    size = data.draw(st.integers(1, 30), "size")
+    bad = data.draw(st.sets(st.integers(0, size - 1)), "bad")
+    rows = data.draw(st.integers(1, 8), "rows")
+    drop_last = data.draw(st.booleans(), "drop_last")
+    in_order = data.draw(st.booleans(), "in_order")
+    kind = data.draw(st.sampled_from([Faulty, Whole]), "kind")
+    collate_fn = data.draw(st.sampled_from([None, list]), "collate_fn")
+    threads = data.draw(st.sampled_from([0, 1, 2, 4]), "threads")
+    loader = skipping(
+        kind(bad, size),
+        rows,
+        drop_last=drop_last,
+        in_order=in_order,
+        collate_fn=collate_fn,
+        threads=threads,
+        max_skipped=None,
+    )
+    told = run(spawn, loader)
+    expected = survivors(bad, size=size, rows=rows, drop_last=drop_last)
+    last = size // rows * rows if drop_last else size
+    listed = [each.index for each in loader.statistics().skipped]
+    if in_order:
+        assert told == expected
+        assert listed == sorted(index for index in bad if index < last)
+    assert sorted(told) == expected
+    assert sorted(listed) == sorted(index for index in bad if index < last)
+
+
+@each_kind_of_workers
+def test_a_batch_of_one_sample_is_left_out_with_it(workers: dict[str, Any], spawn: Spawn) -> None:
+    told = run(spawn, skipping(Faulty({0, 3, SIZE - 1}), None, **workers))
+    assert told == [index for index in range(SIZE) if index not in {0, 3, SIZE - 1}]
+
+
+@each_kind_of_workers
+def test_a_collate_function_is_given_what_is_left_and_is_not_called_for_nothing(
+    workers: dict[str, Any], spawn: Spawn
+) -> None:
+    given: list[Any] = []
+
+    def collate(samples: Any) -> Any:
+        given.append(samples)
+        return samples
+
+    bad = {0, 4, 6, 7, 8}
+    assert run(spawn, skipping(Faulty(bad), collate_fn=collate, **workers)) == survivors(bad)
+    assert sorted(given) == survivors(bad)
+    assert {type(samples) for samples in given} == {list}
+
+
+def test_an_error_of_the_collate_function_is_never_skipped(spawn: Spawn) -> None:
+    def collate(samples: list[int]) -> list[int]:
+        if 4 in samples:
+            raise OSError("collate")
+        return samples
+
+    told = run(spawn, skipping(Faulty({0}), collate_fn=collate))
+    assert texts(told) == [[1, 2], "OSError('collate')", [6, 7, 8], [9, 10, 11]]
+
+
+# Whole batches -----------------------------------------------------------------------------------
+
+
+@each_kind_of_workers
+@pytest.mark.parametrize("bad", [{0}, {5}, {3, 4, 5}, {1, 7}], ids=str)
+def test_whole_batches_that_fail_are_fetched_one_by_one(
+    bad: set[int], workers: dict[str, Any], spawn: Spawn
+) -> None:
+    loader = skipping(Whole(bad), **workers)
+    assert run(spawn, loader) == survivors(bad)
+    assert [each.index for each in loader.statistics().skipped] == sorted(bad)
+
+
+class NoSingles:
+    """Has whole batches and no way to one sample."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        if 4 in indices:
+            raise LookupError(4)
+        return list(indices)
+
+
+def test_a_whole_batch_that_cannot_be_fetched_singly_is_raised(spawn: Spawn) -> None:
+    told = run(spawn, skipping(NoSingles()))
+    assert texts(told) == [[0, 1, 2], "LookupError(4)", [6, 7, 8], [9, 10, 11]]
+
+
+# Random numbers ----------------------------------------------------------------------------------
+
+
+class Drawing(Faulty):
+    """Draws before it fails."""
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = np.random.default_rng(np.random.randint(1 << 31)).random()  # noqa: NPY002
+        super().__getitem__(index)
+        return index, drawn
+
+
+class WholeDrawing(Drawing):
+    def __getitems__(self, indices: Any) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_a_sample_draws_the_same_whether_or_not_its_neighbour_fails(
+    threads: int, spawn: Spawn
+) -> None:
+    def drawn(bad: set[int]) -> dict[int, float]:
+        loader = skipping(Drawing(bad), seed=5, threads=threads, collate_fn=list)
+        with loader:
+            return dict(pair for batch in spawn(list, loader).result(PATIENCE) for pair in batch)
+
+    alone, all_of_them = drawn({1, 3, 8}), drawn(set())
+    assert alone.keys() == all_of_them.keys() - {1, 3, 8}
+    assert alone == {index: all_of_them[index] for index in alone}
+
+
+@pytest.mark.parametrize("kind", [Drawing, WholeDrawing])
+def test_random_numbers_next_to_failures_depend_on_no_threads(kind: Any, spawn: Spawn) -> None:
+    def drawn(threads: int) -> Any:
+        with skipping(kind({1, 3, 8}), seed=5, threads=threads, collate_fn=list) as loader:
+            return spawn(list, loader).result(PATIENCE)
+
+    assert drawn(0) == drawn(1) == drawn(4)
+
+
+# Going on in the middle --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("shuffle", [False, "keyed"])
+@pytest.mark.parametrize("batches", [0, 1, 2, 3])
+def test_after_a_state_come_the_same_batches_without_the_same_samples(
+    batches: int, shuffle: Any, threads: int, spawn: Spawn
+) -> None:
+    def build(threads: int) -> ThreadLoader[Any]:
+        # In the given order one whole batch is lost.
+        return skipping(Faulty({0, 3, 4, 5, 8}, 20), 2, shuffle=shuffle, seed=3, threads=threads)
+
+    def lists(epochs: list[Any]) -> Any:
+        return [[batch.tolist() for batch in epoch] for epoch in epochs]
+
+    with build(2) as loader:
+        first, second = lists([spawn(list, loader).result(PATIENCE) for _ in range(2)])
+        whole = loader.statistics().skipped
+    state = spawn(state_after, build(2), batches).result(PATIENCE)
+    loader = build(threads)
+    assert lists(spawn(after, loader, state, 2).result(PATIENCE)) == [first[batches:], second]
+    rest = loader.statistics().skipped
+    assert whole[len(whole) - len(rest) :] == rest
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("odd", [9, 10, 11])
+def test_a_ragged_row_next_to_skipped_ones_is_named_rightly(
+    odd: int, threads: int, spawn: Spawn
+) -> None:
+    class Odd(Faulty):
+        def sample(self, index: int) -> Any:
+            return np.zeros(2 if index == odd else 3)
+
+    told = run(spawn, skipping(Odd({8}), 4, threads=threads))
+    assert isinstance(told[2], Exception)
+    assert told[2].__notes__[-1].endswith(f", batch 2, index {odd}")
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_ragged_rows_are_named_rightly_also_when_the_direct_path_is_given_up(
+    threads: int, spawn: Spawn
+) -> None:
+    class Ragged(Faulty):
+        def sample(self, index: int) -> Any:
+            return np.zeros(3 if index % 4 == 2 else 2)
+
+    told = run(spawn, skipping(Ragged(range(8, 40, 4), 40), 4, threads=threads))
+    named = [int(error.__notes__[-1].rpartition(" ")[2]) for error in told]
+    assert named == list(range(2, 40, 4))
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_a_sample_left_out_of_a_batch_that_fails_all_the_same_is_listed(
+    threads: int, spawn: Spawn
+) -> None:
+    class Odd(Faulty):
+        def sample(self, index: int) -> Any:
+            return np.zeros(2 if index == 5 else 3)
+
+    loader = skipping(Odd({4}), threads=threads)
+    told = run(spawn, loader)
+    assert [type(each) for each in told] == [list, RuntimeError, list, list]
+    assert [each.index for each in loader.statistics().skipped] == [4]
+
+
+# Devices, and what is kept -----------------------------------------------------------------------
+
+
+@each_kind_of_workers
+def test_short_batches_reach_a_device_whole_and_empty_ones_not_at_all(
+    workers: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice()
+    bad = {0, 4, 6, 7, 8, 23}
+    with make_copying(Copied(bad, 24), device, on_error="skip", **workers) as loader:
+        for _ in range(2):
+            told = spawn(lambda: [np.asarray(batch).tolist() for batch in loader]).result(PATIENCE)
+            assert told == [[[i] * 3 for i in batch] for batch in survivors(bad, size=24)]
+    assert device.broken == []
+
+
+class TrackedError(LookupError):
+    """An error that can be referred to weakly."""
+
+
+@each_kind_of_workers
+@pytest.mark.parametrize("answer", ["skip", "function"])
+def test_nothing_keeps_an_error_that_was_skipped(
+    answer: str, workers: dict[str, Any], spawn: Spawn
+) -> None:
+    errors: list[weakref.ref[Any]] = []
+
+    def make_error(index: int) -> BaseException:
+        error = TrackedError(index)
+        errors.append(weakref.ref(error))
+        return error
+
+    on_error = "skip" if answer == "skip" else lambda *_: "skip"
+    loader = make(Copied({1, 4, 6, 7, 8}, make_error=make_error), on_error=on_error, **workers)
+
+    def loop() -> None:
+        for _ in loader:
+            pass
+
+    with loader:
+        spawn(loop).result(PATIENCE)
+    join_workers()
+    gc.collect()
+    assert len(errors) == 5
+    assert [error() for error in errors] == [None] * 5
+
+
+@each_kind_of_workers
+def test_short_and_empty_batches_hold_no_slot(workers: dict[str, Any], spawn: Spawn) -> None:
+    def loop(loader: ThreadLoader[Any]) -> list[int]:
+        made = []
+        for _ in range(4):
+            for batch in loader:
+                assert len(batch)
+            del batch
+            made.append(loader.statistics().slots.made)
+        return made
+
+    with skipping(Copied({1, 4, 6, 7, 8}), prefetch=2, **workers) as loader:
+        first, *later = spawn(loop, loader).result(PATIENCE)
+    join_workers()
+    slots = loader.statistics().slots
+    assert slots.leased + slots.filling == 0
+    assert set(later) <= {first, first + 1}
+
+
+def test_a_batch_that_is_kept_stays_as_it_was(spawn: Spawn) -> None:
+    with skipping(Copied({1, 4, 6, 7, 8}), prefetch=1) as loader:
+        kept = [batch for _ in range(4) for batch in spawn(list, loader).result(PATIENCE)]
+    expected = survivors({1, 4, 6, 7, 8}) * 4
+    assert [batch[:, 0].tolist() for batch in kept] == expected
+
+
+def test_failures_of_two_threads_at_once_are_both_left_out(spawn: Spawn) -> None:
+    """The first row of a batch waits in one thread for the fourth, in the other."""
+    barrier = Barrier(2)
+
+    class Together(Faulty):
+        def __getitem__(self, index: int) -> Any:
+            if index in {0, 3}:
+                barrier.wait(PATIENCE)
+            return super().__getitem__(index)
+
+    loader = skipping(Together({0, 3, 5}), 8, threads=2, dataset_copy="shared")
+    assert run(spawn, loader) == survivors({0, 3, 5}, rows=8)
+
+
+def test_closing_while_samples_fail_hangs_nobody(spawn: Spawn) -> None:
+    entered, gate = Event(), Event()
+
+    class Late(Faulty):
+        def __getitem__(self, index: int) -> Any:
+            if index == 4:
+                entered.set()
+                assert gate.wait(PATIENCE)
+            return super().__getitem__(index)
+
+    loader = skipping(Late({1, 4, 7}), threads=2, dataset_copy="shared")
+    future = spawn(list, loader)
+    assert entered.wait(PATIENCE)
+    closing = spawn(loader.close)
+    gate.set()
+    closing.result(PATIENCE)
+    assert future.exception(PATIENCE) is None or isinstance(future.exception(), ClosedError)
+    assert not [t for t in threading.enumerate() if "-worker-" in t.name and t.is_alive()]

@@ -1,0 +1,73 @@
+"""Datasets and transforms whose copies show: a batch that all workers load at once."""
+
+from __future__ import annotations
+
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+
+from support.patience import PATIENCE
+from threadloader import ThreadLoader
+from threadloader._fetch.dataset_copy import copy_dataset
+
+THREADS = 4
+
+
+def together(dataset: Any, **options: Any) -> list[Any]:
+    """Load one batch, each row of which is loaded by a thread of its own, all at once.
+
+    Nothing is known of the time that a sample takes, so every ticket has one row; and no thread
+    can take a second one, because the samples wait for each other at a barrier.
+    """
+    with ThreadLoader(dataset, batch_size=THREADS, threads=THREADS, **options) as loader:
+        return [row for batch in loader for row in np.asarray(batch).tolist()]
+
+
+def auto_copy(dataset: Any) -> Any:
+    return copy_dataset(dataset, "auto")
+
+
+class Mapped:
+    """A dataset: numbers that go through a transform."""
+
+    def __init__(self, transform: Any, size: int = THREADS) -> None:
+        self.transform = transform
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(index)
+
+
+def racing_transform() -> Any:
+    """Return a transform that is wrong if two threads use it at once."""
+    drawn = Barrier(THREADS)  # in a closure, hence one for all copies
+
+    class Shift:
+        amount = 0
+
+        def __call__(self, value: int) -> int:
+            self.amount = 10 * value
+            drawn.wait(PATIENCE)
+            return value + self.amount
+
+    return Shift()
+
+
+SHIFTED = [0, 11, 22, 33]
+
+
+class Compose:
+    """Applies the transforms of any container, one after the other."""
+
+    def __init__(self, transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __call__(self, value: Any) -> Any:
+        parts = self.transforms
+        for part in parts.values() if isinstance(parts, dict) else parts:
+            value = part(value)
+        return value
