@@ -23,20 +23,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore:a sample was left out")
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-def test_max_skipped_counts_the_whole_epoch_also_where_it_was_interrupted(
-    threads: int, spawn: Spawn
-) -> None:
-    def build() -> ThreadLoader[Any]:
-        return skipping(Faulty({0, 3, 6}), threads=threads, max_skipped=2)
-
-    assert texts(run(spawn, build())) == [[1, 2], [4, 5], "LookupError(6)", [9, 10, 11]]
-    state = spawn(state_after, build(), 2).result(PATIENCE)
-    loader = build()
-    loader.load_state_dict(state)
-    assert texts(run(spawn, loader)) == ["LookupError(6)", [9, 10, 11]]
-
-
 # How many ----------------------------------------------------------------------------------------
 
 
@@ -80,6 +66,43 @@ def test_max_skipped_counts_what_an_iterable_could_not_read_too(spawn: Spawn) ->
     told = run(spawn, skipping(Interrupted(12, {1, 5, 6}), threads=1, max_skipped=2))
     assert [type(each) for each in told] == [list, LookupError, list]
     assert told[1].args == (6,)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_max_skipped_counts_the_whole_epoch_also_where_it_was_interrupted(
+    threads: int, spawn: Spawn
+) -> None:
+    def build() -> ThreadLoader[Any]:
+        return skipping(Faulty({0, 3, 6}), threads=threads, max_skipped=2)
+
+    assert texts(run(spawn, build())) == [[1, 2], [4, 5], "LookupError(6)", [9, 10, 11]]
+    state = spawn(state_after, build(), 2).result(PATIENCE)
+    loader = build()
+    loader.load_state_dict(state)
+    assert texts(run(spawn, loader)) == ["LookupError(6)", [9, 10, 11]]
+
+
+@each_kind_of_workers
+def test_one_too_many_on_a_device_is_raised_in_its_place(
+    workers: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice()
+    with make_copying(Copied({4, 7}), device, on_error="skip", max_skipped=1, **workers) as loader:
+        told = spawn(outcomes, loader).result(PATIENCE)
+    assert [type(each) for each in told] == [list, list, LookupError, list]
+    assert device.broken == []
+
+
+def test_both_settings_count_from_the_next_epoch(spawn: Spawn) -> None:
+    with make(Faulty({4, 7}), persistent_workers=True) as loader:
+        assert texts(spawn(outcomes, loader).result(PATIENCE))[1:3] == [
+            "LookupError(4)",
+            "LookupError(7)",
+        ]
+        loader.on_error = "skip"
+        assert spawn(outcomes, loader).result(PATIENCE) == survivors({4, 7})
+        loader.max_skipped = 1
+        assert texts(spawn(outcomes, loader).result(PATIENCE))[2] == "LookupError(7)"
 
 
 @pytest.mark.parametrize("most", [-1, 1.5, "1", True, [3]])
@@ -170,26 +193,3 @@ def test_without_failures_there_is_no_warning() -> None:
         warnings.simplefilter("error")
         with skipping(Faulty()) as loader:
             assert outcomes(loader) == survivors(())
-
-
-@each_kind_of_workers
-def test_one_too_many_on_a_device_is_raised_in_its_place(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    device = FakeDevice()
-    with make_copying(Copied({4, 7}), device, on_error="skip", max_skipped=1, **workers) as loader:
-        told = spawn(outcomes, loader).result(PATIENCE)
-    assert [type(each) for each in told] == [list, list, LookupError, list]
-    assert device.broken == []
-
-
-def test_both_settings_count_from_the_next_epoch(spawn: Spawn) -> None:
-    with make(Faulty({4, 7}), persistent_workers=True) as loader:
-        assert texts(spawn(outcomes, loader).result(PATIENCE))[1:3] == [
-            "LookupError(4)",
-            "LookupError(7)",
-        ]
-        loader.on_error = "skip"
-        assert spawn(outcomes, loader).result(PATIENCE) == survivors({4, 7})
-        loader.max_skipped = 1
-        assert texts(spawn(outcomes, loader).result(PATIENCE))[2] == "LookupError(7)"

@@ -100,7 +100,7 @@ def test_a_short_batch_equals_one_that_was_never_longer(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_workers_give_the_same_batches_and_lists_the_same_samples(
+def test_any_workers_give_the_same_batches_and_list_the_same_samples(
     data: st.DataObject, spawn: Spawn
 ) -> None:
     size = data.draw(st.integers(1, 30), "size")
@@ -257,6 +257,9 @@ def test_after_a_state_come_the_same_batches_without_the_same_samples(
     assert lists(spawn(after, loader, state, 2).result(PATIENCE)) == [first[batches:], second]
     rest = loader.statistics().skipped
     assert whole[len(whole) - len(rest) :] == rest
+
+
+# Rows that do not fit ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

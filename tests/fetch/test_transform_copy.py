@@ -348,6 +348,9 @@ def test_a_long_chain_of_objects_is_no_error() -> None:
     assert together(Mapped(chain)) == [0, 1, 2, 3]
 
 
+# Modules of torch's
+
+
 def test_a_module_as_a_transform_is_copied_and_shares_its_parameters() -> None:
     torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))

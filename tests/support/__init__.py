@@ -1,1 +1,1 @@
-"""What several tests need: datasets, a fake device, patience."""
+"""What several tests need: datasets, a fake device, child processes, patience."""
