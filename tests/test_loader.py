@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.patience import PATIENCE
+from support.streams import lists
+from support.workers import join_workers
 
 from threadloader import ClosedError, ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 
@@ -123,10 +124,6 @@ class Endless:
 
     def __getitem__(self, index: int) -> int:
         return index
-
-
-def lists(loader: Any) -> list[list[int]]:
-    return [batch.tolist() for batch in loader]
 
 
 @cases(WRONG_TYPES)
@@ -501,14 +498,6 @@ def test_leaving_the_with_block_joins_all_threads(persistent: bool, spawn: Spawn
         iterator = iter(loader)
         spawn(next, iterator).result(PATIENCE)
     assert not any(thread.is_alive() for thread in dataset.threads)
-
-
-def join_workers() -> None:
-    """Wait until no worker thread is left; all have been told to end."""
-    for thread in threading.enumerate():
-        if "-worker-" in thread.name:
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
 
 
 def drop(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001

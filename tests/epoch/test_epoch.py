@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.patience import PATIENCE
+from support.streams import lists
 
 from threadloader import ClosedError, ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 
 class Gated:
@@ -75,10 +73,6 @@ class WholeBatches:
     def __getitems__(self, indices: list[int]) -> list[int]:
         self.calls.append(indices)
         return list(indices)
-
-
-def lists(batches: Any) -> list[list[int]]:
-    return [batch.tolist() for batch in batches]
 
 
 def test_batches_come_in_order_when_later_ones_are_done_first(spawn: Spawn) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.patience import PATIENCE
 from support.resuming import as_json
+from support.streams import lists
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._layout.layout import Layout
@@ -16,10 +17,9 @@ from threadloader._order.samplers import BatchSampler
 from threadloader.datasets import ArrayDataset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 
@@ -29,10 +29,6 @@ ROWS = np.arange(4001 * 3).reshape(4001, 3)
 def make(threads: int = 2, dataset: Any = None, **options: Any) -> ThreadLoader[Any]:
     dataset = ArrayDataset(ROWS) if dataset is None else dataset
     return ThreadLoader(dataset, 8, threads=threads, output="numpy", seed=3, **options)
-
-
-def lists(batches: Any) -> list[Any]:
-    return [batch.tolist() for batch in batches]
 
 
 @pytest.mark.parametrize("shuffle", [False, True, "keyed"])

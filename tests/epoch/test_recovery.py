@@ -6,12 +6,11 @@ import copy
 import multiprocessing
 import os
 import pickle
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.child import run_child
 from support.patience import PATIENCE
 
 from threadloader import ClosedError, ThreadLoader
@@ -280,16 +279,7 @@ from threadloader import ThreadLoader
 iterator = iter(ThreadLoader(range(1000), 1, threads=2, output="numpy"))
 next(iterator)
 """
-    run = spawn(
-        lambda: subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=PATIENCE,
-        )
-    )
-    assert run.result(2 * PATIENCE).stdout.strip() == "ClosedError"
+    assert spawn(run_child, code).result(3 * PATIENCE)[:2] == (0, "ClosedError")
 
 
 class Afresh:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from threading import Barrier, Thread
 
+from support.child import run_child
 from support.patience import PATIENCE
 
 from threadloader._lifetime.dropping import Living, _watched, when_dropped
@@ -94,8 +93,7 @@ def test_it_is_not_called_at_the_interpreters_exit() -> None:
         "thing = Thing()\n"
         "call = when_dropped(thing, print, 'called')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert (done.stdout, done.stderr) == (b"", b"")
+    assert run_child(script) == (0, "", "")
 
 
 def test_it_is_called_once_at_exit_where_that_is_asked_for() -> None:
@@ -110,8 +108,7 @@ def test_it_is_called_once_at_exit_where_that_is_asked_for() -> None:
         "call()\n"
         "print('exit')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert (done.stdout.split(), done.stderr) == ([b"gone", b"called", b"exit", b"kept"], b"")
+    assert run_child(script) == (0, "gone\ncalled\nexit\nkept", "")
 
 
 def test_the_living_are_those_that_somebody_keeps() -> None:

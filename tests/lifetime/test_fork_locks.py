@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.child import run_child
 from support.patience import PATIENCE
-
-import threadloader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,17 +78,6 @@ def test_a_forked_child_does_not_wait_for_a_lock_that_was_held(
     lock: str, does: str, persistent: bool, spawn: Spawn
 ) -> None:
     code = SCRIPT.format(lock=lock, does=DOES[does], persistent=persistent, seconds=int(PATIENCE))
-    environment = os.environ | {"PYTHONPATH": str(Path(threadloader.__file__).parents[1])}
-    ran = spawn(
-        lambda: (
-            subprocess.run(
-                [sys.executable, "-c", code],
-                capture_output=True,
-                text=True,
-                check=True,
-                timeout=2 * PATIENCE,
-                env=environment,
-            ).stdout
-        )
-    )
-    assert ran.result(3 * PATIENCE).strip() == "7", f"{-signal.SIGALRM} is a hang"
+    exit_code, told, errors = spawn(run_child, code).result(3 * PATIENCE)
+    assert exit_code == 0, errors
+    assert told == "7", f"{-signal.SIGALRM} is a hang"

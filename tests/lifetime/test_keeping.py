@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import weakref
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
+from support.child import run_child
 
 from threadloader._lifetime.keeping import PageLocked
 
@@ -30,8 +28,7 @@ with_abort = pytest.mark.skipif(os.name != "posix", reason="abort is found as PO
 
 def exit_code(script: str) -> int:
     """Return that of a child."""
-    command = [sys.executable, "-c", HEAD + script]
-    return subprocess.run(command, check=False, timeout=PATIENCE).returncode
+    return run_child(HEAD + script)[0]
 
 
 def test_memory_is_freed_where_that_is_safe() -> None:

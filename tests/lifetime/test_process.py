@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.child import run_child
 from support.patience import PATIENCE
-
-import threadloader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,19 +17,6 @@ if TYPE_CHECKING:
     Spawn = Callable[..., Future[tuple[int, str, str]]]
 
 OWNERS = ["_work.progress", "_threads.pool", "_threads.per_thread", "_lifetime.dropping"]
-
-
-def run(script: str) -> tuple[int, str, str]:
-    """Run a child to its end; return its exit code and its outputs."""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=2 * PATIENCE,
-        env=os.environ | {"PYTHONPATH": str(Path(threadloader.__file__).parents[1])},
-    )
-    return done.returncode, done.stdout.strip(), done.stderr
 
 
 @pytest.mark.parametrize("imported", list(itertools.permutations(OWNERS)), ids=" ".join)
@@ -54,7 +37,7 @@ assert not process.is_exiting()
 for phase, function in process._at_exit.items():
     process._at_exit[phase] = told(phase, function)
 """
-    code, output, errors = spawn(run, script).result(3 * PATIENCE)
+    code, output, errors = spawn(run_child, script).result(3 * PATIENCE)
     assert (code, errors) == (0, "")
     assert output.splitlines() == [
         "CANCEL_EPOCHS threadloader._work.progress True",
@@ -110,7 +93,7 @@ def told(phase, function):
 for phase, function in process._at_exit.items():
     process._at_exit[phase] = told(phase, function)
 """
-    code, output, errors = spawn(run, script).result(3 * PATIENCE)
+    code, output, errors = spawn(run_child, script).result(3 * PATIENCE)
     assert (code, errors) == (0, "")
     lines = output.splitlines()
     assert lines[0].startswith("CANCEL_EPOCHS True")
@@ -130,7 +113,7 @@ def fail():
 
 process._at_exit[process.Phase.CANCEL_EPOCHS] = fail
 """
-    code, output, errors = spawn(run, script).result(3 * PATIENCE)
+    code, output, errors = spawn(run_child, script).result(3 * PATIENCE)
     assert (code, output.splitlines()) == (0, ["instance closed", "finalizer called"])
     assert "in a phase" in errors
 
@@ -162,4 +145,4 @@ done.set()
 holder.join()
 print(os.waitstatus_to_exitcode(status))
 """
-    assert spawn(run, script).result(3 * PATIENCE)[:2] == (0, "0")
+    assert spawn(run_child, script).result(3 * PATIENCE)[:2] == (0, "0")

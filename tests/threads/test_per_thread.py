@@ -6,7 +6,6 @@ import copy
 import gc
 import os
 import pickle
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +14,7 @@ from threading import Barrier, Event, Thread, get_ident
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from support.child import run_child
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
@@ -114,10 +114,9 @@ def closed_names(log: list[str]) -> Callable[[Handle], None]:
 
 def python(code: str) -> str:
     """Return what a new interpreter prints, which must not complain."""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    exit_code, told, errors = run_child(code)
+    assert (exit_code, errors) == (0, "")
+    return told
 
 
 def test_an_instance_is_made_on_first_use_and_only_then() -> None:

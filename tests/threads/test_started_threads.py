@@ -6,7 +6,6 @@ import gc
 import multiprocessing
 import os
 import queue
-import subprocess
 import sys
 import threading
 import weakref
@@ -16,6 +15,7 @@ from threading import Thread, Timer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.child import run_child
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader, get_worker_info
@@ -24,9 +24,8 @@ from threadloader._torch import IterableDataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 WORKERS = 3
 
@@ -419,7 +418,5 @@ for _ in range(3):
     once = threading.Thread.start
 assert once is threading.Thread.start is not before[0] is once.__wrapped__
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    code, _, errors = run_child(script)
+    assert code == 0, errors

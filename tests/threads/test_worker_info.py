@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.child import run_child
 from support.patience import PATIENCE
 
-import threadloader
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 torch = pytest.importorskip("torch")
 data = torch.utils.data
@@ -47,16 +42,9 @@ def infos(loader: Any, spawn: Spawn) -> list[Any]:
 
 def run(script: str) -> str:
     """Run a script in an interpreter of its own; return what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        check=False,
-        cwd=Path(threadloader.__file__).parents[1],
-        text=True,
-        timeout=2 * PATIENCE,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    code, told, errors = run_child(script)
+    assert code == 0, errors
+    return told
 
 
 @each_number_of_workers

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import copy
 import os
-import subprocess
-import sys
 import threading
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.child import run_child
 from support.copies import Numbers, batches_of, make, numbers, outcomes
 from support.fake_device import FakeDevice, OutOfMemoryError
 from support.patience import PATIENCE
 from support.workers import each_kind_of_workers
 
-import threadloader
 from threadloader import DeviceError, ThreadLoader
 from threadloader._epoch import epoch
 from threadloader._lifetime import process
@@ -199,7 +196,6 @@ import atexit, gc, os, signal, sys, threading
 last = []
 atexit.register(lambda: [do() for do in last])  # before the package's: it is called after them
 sys.modules["torch"] = None
-sys.path.insert(0, {tests!r})
 import numpy as np
 from support.fake_device import FakeDevice
 from threadloader import ClosedError, ThreadLoader
@@ -215,15 +211,7 @@ next(iterator)
 
 def run(script: str) -> tuple[int, str, str]:
     """Run a child to its end; return its exit code and its outputs."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(tests=str(Path(__file__).parents[1])) + script],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=2 * PATIENCE,
-        env=os.environ | {"PYTHONPATH": str(Path(threadloader.__file__).parents[1])},
-    )
-    return done.returncode, done.stdout.strip(), done.stderr
+    return run_child(SCRIPT + script)
 
 
 NEVER = (

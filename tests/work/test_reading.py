@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import warnings
 import weakref
 from itertools import count, islice
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.child import run_child
 from support.patience import PATIENCE
 from support.streams import (
     Hiccups,
@@ -29,8 +26,6 @@ from support.streams import (
 )
 from support.workers import join_workers
 
-import threadloader
-from threadloader import ThreadLoader
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
 from threadloader._order.planner import TicketSize
@@ -43,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from support.patience import Spawn
+
+    from threadloader import ThreadLoader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:an iterable that is no IterableDataset"),
@@ -348,14 +345,4 @@ plain = iter(ThreadLoader((n for n in count()), 4, threads=1))
 changed = iter(ThreadLoader((n for n in count()), 4, threads=3, transform=lambda n: n + 1))
 print(next(plain).tolist(), next(changed).tolist())
 """
-    root = str(Path(threadloader.__file__).parent.parent)
-    child = subprocess.run(  # our own program
-        [sys.executable, "-W", "error", "-c", program],
-        env=os.environ | {"PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert (child.returncode, child.stderr) == (0, "")
-    assert child.stdout.split("\n")[0] == "[0, 1, 2, 3] [1, 2, 3, 4]"
+    assert run_child(program, "-W", "error") == (0, "[0, 1, 2, 3] [1, 2, 3, 4]", "")
