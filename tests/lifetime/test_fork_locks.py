@@ -11,10 +11,7 @@ from support.child import run_child
 from support.patience import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    Spawn = Callable[..., Future[str]]
+    from support.patience import Spawn
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 

@@ -11,10 +11,7 @@ from support.child import run_child
 from support.patience import PATIENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    Spawn = Callable[..., Future[tuple[int, str, str]]]
+    from support.patience import Spawn
 
 OWNERS = ["_work.progress", "_threads.pool", "_threads.per_thread", "_lifetime.dropping"]
 
