@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conformance.pictures import picture
 from conformance.samples import BEYOND, ODD, PLAIN, Leaf, samples, tickets_of
 from hypothesis import given
 from hypothesis import strategies as st
 from support.patience import PATIENCE
+from support.pictures import picture
 
 from threadloader import ThreadLoader
 from threadloader._batch.collate import MAX_SKIPPED, Collation, Output

@@ -20,9 +20,8 @@ from threadloader.datasets import ArrayDataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 MIB = 1 << 20
 

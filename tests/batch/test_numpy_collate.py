@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conformance.pictures import picture
 from conformance.samples import ARRAYS, BEYOND, ODD, PLAIN, samples, trees
 from hypothesis import given
 from hypothesis import strategies as st
+from support.pictures import picture
 
 from threadloader._batch.numpy_collate import numpy_collate, numpy_convert
 

@@ -30,10 +30,7 @@ from threadloader import ThreadLoader
 from threadloader._fetch.function_copy import copy_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 WORKERS = 4
 WORDS = [f"w{number}" for number in range(500)]

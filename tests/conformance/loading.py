@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 import torch
+from support.pictures import picture
 from torch.utils.data import DataLoader
 
-from conformance.pictures import picture
 from threadloader import ThreadLoader
 
 __all__ = [

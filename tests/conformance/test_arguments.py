@@ -14,17 +14,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.patience import PATIENCE
+from support.pictures import picture
 from torch.utils.data import DataLoader, IterableDataset
 
 from conformance.loading import outcomes
-from conformance.pictures import picture
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 SIZE = 7  # samples
 SEED = 11

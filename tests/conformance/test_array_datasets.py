@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.patience import PATIENCE
+from support.pictures import picture
 from support.resuming import after, state_after
 from torch.utils.data import (
     BatchSampler,
@@ -29,15 +30,14 @@ from torch.utils.data import (
 from torch.utils.data._utils import collate
 
 from conformance.loading import THREADS, batches, errors, kinds, ours, story, torchs
-from conformance.pictures import picture
 from threadloader import ThreadLoader
 from threadloader.datasets import ArrayDataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
+
     Alike = Callable[..., Any]
 
 SIZE = 9

@@ -15,12 +15,9 @@ from conformance.loading import THREADS, ours, story, torchs
 from threadloader import ThreadLoader, get_worker_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
+    from support.patience import Spawn
 
     from conformance.loading import MakeLoader
-
-    Spawn = Callable[..., Future[Any]]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 

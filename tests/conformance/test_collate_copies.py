@@ -17,9 +17,8 @@ from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 SIZE = 512
 WORKERS = 4

@@ -15,11 +15,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.patience import PATIENCE
+from support.pictures import picture
 from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from conformance.mappings import Frozen, Unmakable
-from conformance.pictures import picture
 from conformance.samples import PLAIN, tickets_of, trees
 from threadloader import ThreadLoader, _torch
 from threadloader._batch.collate import Collation
@@ -32,9 +32,8 @@ from threadloader._torch.structures import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 META = torch.device("meta")
 

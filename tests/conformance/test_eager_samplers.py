@@ -11,12 +11,11 @@ from support.patience import PATIENCE
 from conformance.loading import ours, story, torchs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
+
+    from support.patience import Spawn
 
     from conformance.loading import MakeLoader
-
-    Spawn = Callable[..., Future[Any]]
 
 EPOCHS = 3
 

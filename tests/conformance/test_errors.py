@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from support.patience import PATIENCE
+from support.pictures import picture
 
 from conformance.datasets import Raises, Samples, WholeBatches
 from conformance.loading import THREADS, batches, errors, outcomes
-from conformance.pictures import picture
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.patience import PATIENCE
+from support.pictures import picture
 from torch.utils.data import IterableDataset, get_worker_info
 
 from conformance.loading import batches, errors, kinds, ours, processes, story
-from conformance.pictures import picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.patience import PATIENCE
+from support.pictures import outcomes
 from support.streams import Hiccups
 from torch.utils.data import (
     DataLoader,
@@ -23,15 +24,13 @@ from torch.utils.data import (
 from torch.utils.data._utils import collate
 
 from conformance.loading import THREADS
-from conformance.pictures import outcomes
 from conformance.samples import BEYOND, ODD, PLAIN, samples
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 SIZE = 10
 

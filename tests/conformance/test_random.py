@@ -13,19 +13,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.patience import PATIENCE
+from support.pictures import picture
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from conformance.loading import processes
-from conformance.pictures import picture
 from threadloader import ThreadLoader
 from threadloader._rng.streams import SampleStream, sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
+
     Draw = Callable[[], Any]
 
 pytestmark = pytest.mark.filterwarnings(

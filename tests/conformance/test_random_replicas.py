@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 import torch
 from support.patience import PATIENCE, PAUSE
+from support.pictures import picture
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker as torch_worker
 
 from conformance.loading import processes
-from conformance.pictures import picture
 from threadloader import ThreadLoader
 from threadloader._rng.streams import WorkerStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
+
     Draw = Callable[[], Any]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")

@@ -16,9 +16,9 @@ from threadloader._rng.streams import sample_rng, sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
+
     Transform = Callable[[Any], Any]
 
 SIZE = 12  # images

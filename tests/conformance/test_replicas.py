@@ -15,10 +15,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 from threadloader import ClosedError, ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 
 def rows(iterator: Any) -> list[int]:

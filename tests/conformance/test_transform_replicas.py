@@ -12,10 +12,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 each_crew = pytest.mark.parametrize("threads", [1, 2, 3])
 

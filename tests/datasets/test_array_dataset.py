@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conformance.pictures import picture
 from support.gathering import numbers
+from support.pictures import picture
 
 from threadloader.datasets import ArrayDataset
 

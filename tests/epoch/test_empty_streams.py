@@ -13,10 +13,9 @@ from threadloader import ThreadLoader, _torch, get_worker_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
     from pathlib import Path
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no IterableDataset")
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])

@@ -19,9 +19,8 @@ from threadloader.errors import DataError, RemoteError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 with_and_without_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 OUTPUTS = ["numpy", *(["torch"] if importlib.util.find_spec("torch") else [])]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conformance.pictures import outcomes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.gathering import Plain, assert_alike, make, numbers
 from support.patience import PATIENCE
+from support.pictures import outcomes
 from support.resuming import after, state_after
 
 from threadloader._order.samplers import (

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conformance.pictures import picture
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fake_device import FakeDevice
 from support.gathering import Hooked, Plain, assert_alike, make, numbers
 from support.patience import PATIENCE
+from support.pictures import picture
 
 from threadloader.datasets import ArrayDataset
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conformance.pictures import picture
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.copies import make as make_copying
 from support.fake_device import FakeDevice
 from support.faulty import SIZE, Copied, Faulty, Whole, run, skipping, survivors, texts
 from support.patience import PATIENCE
+from support.pictures import picture
 from support.resuming import after, state_after
 from support.streams import make, outcomes
 from support.workers import each_kind_of_workers, join_workers

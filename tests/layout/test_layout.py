@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from conformance.pictures import picture
 from conformance.samples import (
     DIRECT_KINDS,
     ODD,
@@ -19,6 +18,7 @@ from conformance.samples import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from support.pictures import picture
 
 from threadloader._batch.numpy_collate import numpy_collate
 from threadloader._layout.inference import infer

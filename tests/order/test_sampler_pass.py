@@ -28,9 +28,8 @@ from threadloader._rng.seeds import Seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 2])
 each_number_of_steps = pytest.mark.parametrize("steps", [1, 3, None])

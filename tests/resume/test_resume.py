@@ -15,10 +15,9 @@ from support.resuming import after, as_json
 from threadloader import ThreadLoader, sample_rng
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterable, Iterator
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 legacy = np.random  # its old functions are what is tested
 HAS_TORCH = importlib.util.find_spec("torch") is not None

@@ -19,11 +19,10 @@ from threadloader import StateError, get_worker_info, sample_rng
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+
+    from support.patience import Spawn
 
     from threadloader import ThreadLoader
-
-    Spawn = Callable[..., Future[Any]]
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1])

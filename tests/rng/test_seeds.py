@@ -21,9 +21,8 @@ from threadloader._rng.streams import sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 legacy = np.random  # its old functions are what is tested
 HAS_TORCH = importlib.util.find_spec("torch") is not None

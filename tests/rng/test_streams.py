@@ -23,9 +23,9 @@ from threadloader._rng.streams import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
+
     Draw = Callable[[], Any]
 
 pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no:UserWarning")

@@ -25,7 +25,7 @@ from threadloader._work import workers as staff_module
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 
 class Replicas(_torch.IterableDataset):  # type: ignore[misc,name-defined]

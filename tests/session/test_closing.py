@@ -18,10 +18,9 @@ from support.streams import Rows, make
 from threadloader._threads.pool import ThreadGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 MOMENT = 0.2  # seconds for who does not wait to come back; who does may take any time
 CREWS = [{"threads": 1}, {"threads": 3}, {"threads": 2, "persistent_workers": True}]

@@ -13,10 +13,7 @@ from support.streams import lists, make
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
-
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 WRONG = {
     "prefetch": [0, -1, 1.5, "2", True, [2]],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from conformance.pictures import outcomes
 
 from support.patience import PATIENCE
+from support.pictures import outcomes
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:

@@ -29,9 +29,8 @@ from threadloader._work.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 KEEP = 16  # free slots
 ROWS = 4

@@ -24,12 +24,11 @@ from support.streams import (
 from threadloader import get_worker_info
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
+
+    from support.patience import Spawn
 
     from threadloader import ThreadLoader
-
-    Spawn = Callable[..., Future[Any]]
 
 
 @each_output

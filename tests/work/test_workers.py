@@ -23,9 +23,8 @@ from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 
 class Data:

@@ -21,9 +21,8 @@ from threadloader.errors import DataError, SampleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 
 @pytest.fixture

@@ -29,10 +29,9 @@ from threadloader.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
     from pathlib import Path
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 COUNT = 40
 OPTIONS: dict[str, Any] = {"retries": Retries(attempts=40, first=0.001, longest=0.01)}

@@ -28,12 +28,11 @@ from threadloader.datasets._shards.tar_stream import TarStream
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
+
+    from support.patience import Spawn
 
     from threadloader.datasets._tar.samples import RawSample
-
-    Spawn = Callable[..., Future[Any]]
 
 SIZES = [5, 0, 7, 3, 6, 1]  # samples in the shards
 COUNT = sum(SIZES)

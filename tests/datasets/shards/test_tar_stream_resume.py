@@ -22,11 +22,9 @@ from threadloader.datasets._shards.shuffle_buffer import ShuffleBuffer, replayed
 from threadloader.datasets._shards.tar_stream import TarStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
     from pathlib import Path
 
-    Spawn = Callable[..., Future[Any]]
+    from support.patience import Spawn
 
 SIZES = [5, 0, 7, 3, 6, 1]
 COUNT = sum(SIZES)
