@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("datasets")
+pytest.importorskip("datasets.arrow_dataset")  # "datasets" may be a folder of tests
 
 import datasets
 import torch

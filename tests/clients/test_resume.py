@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("accelerate")
-pytest.importorskip("datasets")
+pytest.importorskip("datasets.arrow_dataset")  # "datasets" may be a folder of tests
 pytest.importorskip("lightning")
 pytest.importorskip("torchdata")
 pytest.importorskip("webdataset")
