@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy as np
 
     from threadloader._lifetime.keeping import PageLocked
 
-__all__ = ["Device", "Event", "Leaf"]
+__all__ = ["Device", "Event", "Leaf", "StreamlessDevice"]
 
 # Where a leaf lies in page-locked memory: its first byte, its dtype, and its shape.
 Leaf: TypeAlias = "tuple[int, np.dtype[Any], tuple[int, ...]]"
@@ -86,3 +87,14 @@ class Device(Protocol):
         Returns:
             A place in that stream, before it uses them; None if it is not told.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class StreamlessDevice:
+    """A device that has no streams to copy on; no copier is asked to.
+
+    Threads:
+        move: consumer.
+    """
+
+    move: Callable[[Any], Any]  # returns a batch on the device

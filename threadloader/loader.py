@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from threadloader import _torch
+from threadloader._device import StreamlessDevice
 from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._fetch.source_function import SourceItems, sample_of
 from threadloader._lifetime.process import end_thread_at_exit
 from threadloader._order.planner import TicketSize
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
-from threadloader._rng.seeds import Seeds
 from threadloader._session.arguments import (
     check_callable,
     check_function,
@@ -38,15 +38,18 @@ from threadloader._session.arguments import (
     workers_for,
     workers_of,
 )
-from threadloader._session.opening import Opening
+from threadloader._session.begin import begin
+from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
-from threadloader._session.state import check_state, complete, is_over, look_of, upgraded
+from threadloader._session.state import check_state, complete, look_of, upgraded
+from threadloader._settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from threadloader._batch.collate import Output
+    from threadloader._device import Device
     from threadloader._epoch.epoch import Epoch
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.fetcher import Samples
@@ -158,14 +161,14 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         on_error: OnError = "raise",
         max_skipped: int | None = 1000,
     ) -> None:
-        workers = workers_of(threads, num_workers)
+        num_workers = workers_of(threads, num_workers)
         batch_size = plain_int(batch_size)
-        streams = is_iterable(dataset)
-        plain = streams and not isinstance(dataset, _torch.IterableDataset)
-        check_transform(transform, streams=streams)
+        iterable = is_iterable(dataset)
+        unsharded = iterable and not isinstance(dataset, _torch.IterableDataset)
+        check_transform(transform, iterable=iterable)
         seed = seed_of(seed, generator)
         check_window(prefetch, prefetch_factor)
-        if not streams:  # torch refuses any
+        if not iterable:  # torch refuses any
             check_shuffle(shuffle, dataset)
         check_threads(
             threads,
@@ -174,21 +177,21 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             persistent_workers=persistent_workers,
             multiprocessing_context=multiprocessing_context,
         )
-        if plain or (streams and not _torch.AVAILABLE):  # of its own classes torch checks it
+        if unsharded or (iterable and not _torch.AVAILABLE):  # of its own classes torch checks it
             check_stream(shuffle, sampler, batch_sampler)
-        workers = workers_for(workers, streams=streams, plain=plain, transform=transform)
-        self._seeds = Seeds()
-        self._saved: dict[str, Any] | None = None  # what the next epoch goes on from
-        ordered = streams or sampler is not None or batch_sampler is not None
+        num_workers = workers_for(
+            num_workers, iterable=iterable, unsharded=unsharded, transform=transform
+        )
+        ordered = iterable or sampler is not None or batch_sampler is not None
         if shuffle == "keyed" and not ordered:  # or torch refuses it
             sampler, shuffle = KeyedSampler(dataset, generator), None
         super().__init__(
-            _torch.as_iterable_dataset(dataset) if plain else dataset,  # type: ignore[arg-type]
+            _torch.as_iterable_dataset(dataset) if unsharded else dataset,  # type: ignore[arg-type]
             batch_size,
             bool(shuffle) if shuffle == "keyed" else shuffle,
             sampler,
             batch_sampler,
-            workers,
+            num_workers,
             collate_fn,
             pin_memory,
             drop_last,
@@ -204,7 +207,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         # After torch's checks, so that what it refuses it refuses in its own words.
         check_samplers(sampler, batch_sampler)
         check_callable("collate_fn", collate_fn)
-        check_callable("worker_init_fn", worker_init_fn if workers else None)
+        check_callable("worker_init_fn", worker_init_fn if num_workers else None)
         check_generator(generator)
         mine = vars(self)  # past the protection of what is set above
         mine["dataset"] = dataset
@@ -219,20 +222,20 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self.max_skipped = max_skipped
         self.device, self.device_prefetch = device, device_prefetch
         self._opened = check_output(self.output, device)  # a device, and what it was opened as
-        self._streams = streams
-        self._plain = plain
-        self._batched = batch_sampler is not None or batch_size is not None
-        self._whole = streams or (self._batched and fetches_whole_batches(dataset))
-        if not streams and (not _torch.AVAILABLE or isinstance(generator, np.random.Generator)):
+        self._iterable = iterable
+        self._unsharded = unsharded
+        batched = batch_sampler is not None or batch_size is not None
+        self._whole_batches = iterable or (batched and fetches_whole_batches(dataset))
+        if not iterable and (not _torch.AVAILABLE or isinstance(generator, np.random.Generator)):
             if sampler is None:
                 sampler = make_sampler(dataset, generator, shuffle=bool(shuffle))
             if self.batch_size is not None:
                 batch_sampler = BatchSampler(sampler, self.batch_size, drop_last)
             mine["sampler"], mine["batch_sampler"] = sampler, batch_sampler
-        self._length_told: int | None = None  # samples, by `len`
+        self._reported_length: int | None = None  # samples; see `__len__`
         self._name = f"tl{next(_loaders)}"
         self._ticket_size = TicketSize()
-        self._session = Session(self._name, self._opening())
+        self._session = Session(self._settings(), RunState())
 
     @classmethod
     def from_source(
@@ -272,45 +275,13 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         """
         end_thread_at_exit()
         # All attributes that may be set count from the next epoch on.
-        device = self._open_device()
-        finish = device if callable(device) else None
-        pinned = device is None and self.pin_memory and _torch.can_pin(self.pin_memory_device)
-        opening = self._opening(pinned=pinned)
+        pinned = self._open_device() is None and self.pin_memory
+        settings = self._settings(pinned=pinned and _torch.can_pin(self.pin_memory_device))
         self._live_here()
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
-        while (epoch := self._begin(opening, finish)) is None:
+        while (epoch := begin(self._session, settings)) is None:
             pass
         return epoch
-
-    def _begin(self, opening: Opening, finish: Callable[[Any], Any] | None) -> Epoch | None:
-        """Begin an epoch; None if all of it was delivered when its state was saved."""
-        session, seeds, epoch = self._session, None, None
-        before, was = (self._saved, self._seeds), session.before
-        try:
-            with session.planning:
-                saved = self._saved if self._saved is not None else session.refused
-                over = saved is not None and is_over(saved)
-                before, was = (self._saved, self._seeds), session.before
-                # At once, for an epoch that the user's code begins meanwhile.
-                seeds = copy.copy(self._seeds)
-                self._saved, self._seeds = None, seeds
-                epoch = session.begin(opening, seeds, saved, None if over else finish)
-            epoch.start()
-            if not over:
-                return epoch
-            # To its end, for all generators; where another process draws, it is not there yet.
-            next(epoch, None)
-            return None
-        except BaseException:
-            with session.planning:
-                if seeds is not None and self._seeds is seeds:  # nobody has begun another one since
-                    session.undo(was)
-                    self._saved, self._seeds = before
-            if epoch is not None:
-                epoch.cancel()
-            raise
-        finally:
-            del epoch  # this frame stays with the error
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the iterator of the last ``iter()`` is: what was delivered, of which epoch.
@@ -329,11 +300,11 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         Threads:
             consumer.
         """
-        saved = self._saved if self._saved is not None else self._session.refused
+        saved = self._session.run.saved
         if saved is not None:
             return copy.deepcopy(dict(saved))
-        parts = self._session.state(self._opening(), self._seeds)
-        return complete(parts, look_of(self, streams=self._streams))
+        parts = self._session.state(self._settings())
+        return complete(parts, look_of(self, streams=self._iterable))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next ``iter()`` go on where a state was saved; ``{}`` begins anew.
@@ -355,10 +326,9 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             consumer.
         """
         if state_dict != {}:
-            check_state(state_dict, look_of(self, streams=self._streams))
+            check_state(state_dict, look_of(self, streams=self._iterable))
         self._live_here()
-        self._session.forget()
-        self._saved = upgraded(state_dict) if state_dict else None
+        self._session.load(upgraded(state_dict) if state_dict else None)
 
     def _get_iterator(self) -> Any:
         return iter(self)  # for those who know torch's loader from inside
@@ -367,22 +337,31 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         """Do nothing: more threads than cores are right where samples wait for a network."""
 
     def __len__(self) -> int:
-        """Return the batches in an epoch; TypeError if sampler or iterable has no length."""
-        if not self._streams:
+        """Return the batches in an epoch.
+
+        The length of an iterable dataset is noted: as in torch, an epoch warns if it has more, but
+        only of a length that somebody was told, and the dataset is asked by nobody else.
+
+        Raises:
+            TypeError: The sampler or iterable has no length.
+        """
+        if not self._iterable:
             return len(self._index_sampler)
-        samples = self._length_told = len(self.dataset)  # type: ignore[arg-type]
+        samples = self._reported_length = len(self.dataset)  # type: ignore[arg-type]
         if self.batch_size is None:
             return samples
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy needs: the arguments, not the threads and slots."""
-        return {name: value for name, value in vars(self).items() if name not in _NOT_ARGUMENTS}
+        """Return what a copy needs: the arguments and the run, not the threads and slots."""
+        state = {name: value for name, value in vars(self).items() if name not in _NOT_ARGUMENTS}
+        return state | {"_run": self._session.run.carried_over()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _opened=(None, None))
-        self._seeds = copy.copy(self._seeds)
-        self._session = Session(self._name, self._opening())
+        run: RunState = state["_run"]
+        arguments = {name: value for name, value in state.items() if name != "_run"}
+        vars(self).update(arguments, _opened=(None, None))
+        self._session = Session(self._settings(), run.carried_over())
 
     def __enter__(self) -> ThreadLoader[T_co]:
         return self
@@ -413,8 +392,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
-    def _open_device(self) -> Any:
-        """Return the device, or what moves a batch there, or None for neither."""
+    def _open_device(self) -> Device | StreamlessDevice | None:
         if self.device is None:
             return None
         if self._opened[0] is not self.device:
@@ -424,19 +402,22 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def _live_here(self) -> None:
         """In a forked child, start afresh: threads and locks of the parent's are dead."""
         if not self._session.is_here:
-            self._session = Session(self._name, self._opening())
+            self._session = Session(self._settings(), self._session.run.carried_over())
 
-    def _opening(self, *, pinned: bool = False) -> Opening:
-        device = self._open_device()
-        return Opening.of(
+    def _settings(self, *, pinned: bool = False) -> Settings:
+        opened = self._open_device()
+        device, move = opened, None
+        if isinstance(opened, StreamlessDevice):
+            device, move = None, opened.move
+        return Settings.of(
             self,
-            self._index_sampler,
-            streams=self._streams,
-            plain=self._plain,
-            batched=self._batched,
-            whole=self._whole,
-            device=None if callable(device) else device,
+            name=self._name,
+            iterable=self._iterable,
+            unsharded=self._unsharded,
+            whole_batches=self._whole_batches,
+            device=device,
+            move=move,
             pinned=pinned,
             ticket_size=self._ticket_size,
-            length_told=self._length_told,
+            reported_length=self._reported_length,
         )

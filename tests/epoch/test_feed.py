@@ -6,23 +6,26 @@ import warnings
 from typing import Any
 
 import pytest
+from support.settings import settings_of
 
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
-from threadloader._epoch.feed import SamplerFeed, StreamFeed, open_stream
+from threadloader._epoch.feed import SamplerFeed, StreamFeed
+from threadloader._epoch.open_feed import open_feed
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._order.planner import Planner, TicketSize
 from threadloader._order.sampler_pass import UserPass
 from threadloader._order.samplers import BatchSampler
 from threadloader._resume.position import Lane, Position
+from threadloader._rng.seeds import EpochSeeds
 from threadloader._work.counters import Stats
 from threadloader._work.open_batch import Stages, Worker
 from threadloader._work.progress import Progress
 from threadloader._work.reading import IterableReader, ReadSamples, StreamBatch
 
 
-def position_of(sources: list[IterableReader]) -> Position:
-    return Position(0, [Lane() for _ in sources], turn=len(sources) - 1)
+def position_of(replicas: int) -> Position:
+    return Position(0, [Lane() for _ in range(replicas)], turn=replicas - 1)
 
 
 def collation() -> Collation:
@@ -37,11 +40,17 @@ def worker() -> Worker:
     return Worker(0, "worker 0", Stats().open())
 
 
-def feed_of(*sizes: int, announced: tuple[Any, int | None] = (None, None)) -> StreamFeed:
+def feed_of(*sizes: int, **settings: Any) -> StreamFeed:
+    return feed_over(*map(range, sizes), **settings)
+
+
+def feed_over(*replicas: Any, **given: Any) -> StreamFeed:
+    settings, position = settings_of("dataset", iterable=True, **given), position_of(len(replicas))
     sources = [
-        IterableReader(number, range(size), 2, drop_last=False) for number, size in enumerate(sizes)
+        IterableReader(number, replica, settings, position)
+        for number, replica in enumerate(replicas)
     ]
-    return StreamFeed(sources, stages(), [], None, announced, position_of(sources))
+    return StreamFeed(sources, stages(), [], None, settings, position)
 
 
 def drawn(feed: StreamFeed, batches: int) -> list[int]:
@@ -69,10 +78,7 @@ def test_an_exhausted_source_is_skipped_and_the_others_keep_their_turns() -> Non
 
 
 def test_out_of_order_the_turn_is_the_source_s_with_the_fewest_batches_on_their_way() -> None:
-    sources = [IterableReader(number, range(9), 2, drop_last=False) for number in range(2)]
-    feed = StreamFeed(
-        sources, stages(), [], None, (None, None), position_of(sources), in_order=False
-    )
+    feed = feed_of(9, 9, in_order=False)
     batches = [feed.draw(Progress()) for _ in range(4)]
     for _ in range(3):  # those of source 0 never leave
         assert batches[1] is not None
@@ -102,13 +108,12 @@ def test_a_batch_is_read_and_collated_in_the_calling_thread() -> None:
 
 
 def test_an_error_of_iter_is_raised_at_once_without_threads() -> None:
-    sources = [IterableReader(0, 7, 2, drop_last=False)]
     with pytest.raises(TypeError):
-        StreamFeed(sources, stages(), [], None, (None, None), position_of(sources))
+        feed_over(7)
 
 
 def test_more_batches_than_the_length_are_warned_of_each_time() -> None:
-    feed = feed_of(9, announced=("dataset", 1))
+    feed = feed_of(9, reported_length=1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(3):
@@ -125,17 +130,9 @@ def test_no_warning_without_a_length() -> None:
 
 
 def test_a_stream_without_pools_has_one_source() -> None:
-    feed = open_stream(
-        [],
-        [ReadSamples(range(3))],
-        2,
-        drop_last=False,
-        transforms=False,
-        ticket_size=TicketSize(),
-        collation=collation(),
-        announced=(None, None),
-        position=Position(0, []),
-    )
+    settings = settings_of(range(3), iterable=True)
+    feed = open_feed(settings, None, None, EpochSeeds(0, 0), Position(0, []), collation())
+    assert isinstance(feed, StreamFeed)
     assert drawn(feed, 3) == [0, 0, 0]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.child import run_child
 from support.patience import PATIENCE
+from support.settings import settings_of
 from support.streams import (
     Hiccups,
     Rows,
@@ -30,6 +31,7 @@ from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
 from threadloader._order.planner import TicketSize
 from threadloader._order.tickets import PlannedBatch, Ticket
+from threadloader._resume.position import Lane, Position
 from threadloader._work.open_batch import Stages
 from threadloader._work.progress import Progress
 from threadloader._work.reading import IterableReader, ReadJob, ReadSamples, StreamBatch
@@ -52,28 +54,33 @@ def stages_of(workers: int = 1, rows: int | None = 2) -> Stages:
     return Stages([ReadSamples(None) for _ in range(workers)], True, TicketSize(), collation)
 
 
+def reader_of(dataset: Any, **given: Any) -> IterableReader:
+    settings = settings_of(dataset, iterable=True, unsharded=True, **given)
+    return IterableReader(0, dataset, settings, Position(0, [Lane()]))
+
+
 # IterableReader, ReadSamples, ReadJob
 
 
 def test_a_source_gives_batches_and_then_none_for_ever() -> None:
-    source = IterableReader(0, range(5), 2, drop_last=False)
+    source = reader_of(range(5))
     assert [source.read(Progress()) for _ in range(5)] == [[0, 1], [2, 3], [4], None, None]
 
 
 def test_a_source_may_leave_the_short_batch_out() -> None:
-    source = IterableReader(0, range(5), 2, drop_last=True)
+    source = reader_of(range(5), drop_last=True)
     assert [source.read(Progress()) for _ in range(4)] == [[0, 1], [2, 3], None, None]
 
 
 def test_a_source_goes_on_after_an_error() -> None:
-    source = IterableReader(0, Hiccups(6, {1}), 2, drop_last=False)
+    source = reader_of(Hiccups(6, {1}))
     with pytest.raises(LookupError):
         source.read(Progress())
     assert [source.read(Progress()) for _ in range(3)] == [[2, 3], [4, 5], None]
 
 
 def test_a_source_that_could_not_start_has_nothing_to_read() -> None:
-    source = IterableReader(0, 7, 2, drop_last=False)
+    source = reader_of(7)
     with pytest.raises(TypeError):
         source.read(Progress())
     assert source.read(Progress()) is None
@@ -82,7 +89,7 @@ def test_a_source_that_could_not_start_has_nothing_to_read() -> None:
 def test_a_cancelled_source_reads_one_sample_more_at_the_most() -> None:
     rows, progress = iter(range(10)), Progress()
     progress.cancel()
-    IterableReader(0, rows, 5, drop_last=False).read(progress)
+    reader_of(rows, batch_size=5).read(progress)
     assert next(rows) <= 1
 
 
@@ -107,7 +114,7 @@ def test_a_transform_that_fails_comes_with_the_samples_before_it() -> None:
 
 def test_a_reading_is_one_job() -> None:
     stages, progress = stages_of(), Progress()
-    batch = StreamBatch(0, IterableReader(0, range(4), 2, drop_last=False), 0, stages, progress)
+    batch = StreamBatch(0, reader_of(range(4)), 0, stages, progress)
     reading = ReadJob(batch, stages, progress, None)
     assert reading.jobs() == 1
     assert reading.claim() is not None

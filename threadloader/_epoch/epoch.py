@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from threadloader._device import Device
     from threadloader._epoch.feed import Feed
     from threadloader._epoch.skipped import Tally
-    from threadloader._order.window import Window
+    from threadloader._settings import Settings
     from threadloader._threads.pool import ThreadGroup
     from threadloader._work.counters import Stats
     from threadloader._work.open_batch import Worker
@@ -44,21 +44,14 @@ class Epoch(Iterator[Any]):
     """An iterator over the batches of one epoch.
 
     Args:
+        settings: Of the loader.
         feed: Plans the batches and gives them to the threads.
         collation: Tells how large batches are.
         tally: Counts the samples that were left out.
-        window: How far ahead batches are drawn.
         staff: The threads that do the work; None for the calling thread.
-        owns_staff: Whether the threads end with this epoch.
         inline: The worker that the calling thread is, without threads.
         stats: Counts what is delivered.
-        length: Batches in the epoch, asked for only by ``len()``.
-        timeout: Seconds to wait for a batch; None waits for ever.
-        in_order: Whether a batch that is ready waits for those before it.
-        finish: Called with each batch, in the consumer's thread; its result is returned.
-        device: Batches are copied to it; None leaves them where they are.
-        ahead: Batches that are copied ahead.
-        name: Prefix of the copier's thread.
+        device: The device of the settings, opened for this epoch; None for none.
         prepare: Called by `start`, before batches are planned.
 
     Invariants, whenever ``_turn`` is not held:
@@ -72,42 +65,41 @@ class Epoch(Iterator[Any]):
 
     def __init__(
         self,
+        settings: Settings,
         feed: Feed,
         collation: Collation,
         tally: Tally,
-        window: Window,
-        *,
         staff: Workers | None,
-        owns_staff: bool,
+        *,
         inline: Worker,
         stats: Stats,
-        length: Callable[[], int],
-        timeout: float | None = None,
-        in_order: bool = True,
-        finish: Callable[[Any], Any] | None = None,
-        device: Device | None = None,
-        ahead: int = 1,
-        name: str = "tl",
-        prepare: Callable[[Progress], None] | None = None,
+        device: Device | None,
+        prepare: Callable[[Progress], None] | None,
     ) -> None:
         end_thread_at_exit()
         self._feed = feed
         self._collation = collation
         self._tally = tally
-        self._window = window
+        self._window = settings.window
         self._staff = staff
-        self._owns_staff = owns_staff
+        self._owns_staff = not settings.persistent_workers
         self._inline = inline
         self._stats = stats
-        self._length = length
-        self._timeout = timeout
-        self._in_order = in_order
-        self._finish = finish or (lambda batch: batch)
+        self._length = partial(len, settings.index_sampler)
+        self._timeout = settings.timeout or None
+        self._in_order = settings.in_order
+        self._finish = settings.move or (lambda batch: batch)
         self._prepare = prepare
         self._progress = progress = Progress()
         self._copier: Copier | None = None
         if device is not None:
-            self._copier = Copier(device, progress, ahead, in_order=in_order, name=name)
+            self._copier = Copier(
+                device,
+                progress,
+                settings.device_prefetch,
+                in_order=settings.in_order,
+                name=settings.name,
+            )
         self._delivery: Copier | Progress = self._copier or progress
         self._pid = os.getpid()
         # Held while one thread gets its batch, the dataset's code in the calling thread included:
@@ -124,7 +116,7 @@ class Epoch(Iterator[Any]):
         self._failed: Callable[[], None] | None = None  # counts the batch whose error was raised
         signals: list[Callable[[], None]] = [partial(collation.ring.leave, progress)]
         if staff is not None:
-            signals.append(staff.stop if owns_staff else staff.wake)
+            signals.append(staff.stop if self._owns_staff else staff.wake)
         if self._copier is not None:
             signals.append(self._copier.wake)
         # Dropping the iterator only signals: a finalizer must not wait for anybody.

@@ -12,28 +12,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from threadloader._epoch.empty_streams import Shares, used_up
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._resume.position import Lane
 from threadloader._rng.redirect import isolated_here, redirect_for
-from threadloader._work.open_batch import FailedBatch, OpenBatch, Stages, work_inline
-from threadloader._work.reading import IterableReader, ReadJob, StreamBatch, read_inline
+from threadloader._work.open_batch import FailedBatch, OpenBatch, work_inline
+from threadloader._work.reading import ReadJob, StreamBatch, read_inline
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._batch.collate import Collation
-    from threadloader._fetch.fetcher import Fetches
-    from threadloader._fetch.on_error import OnError
-    from threadloader._order.planner import Planner, TicketSize
+    from threadloader._order.planner import Planner
     from threadloader._order.tickets import PlannedBatch
     from threadloader._resume.checkpoint import Checkpoint
     from threadloader._resume.position import Position
     from threadloader._rng.streams import WorkerStream
+    from threadloader._settings import Settings
     from threadloader._threads.pool import Pool
-    from threadloader._work.open_batch import Worker
+    from threadloader._work.open_batch import Stages, Worker
     from threadloader._work.progress import Progress
+    from threadloader._work.reading import IterableReader
 
-__all__ = ["Feed", "SamplerFeed", "StreamFeed", "open_stream"]
+__all__ = ["Feed", "SamplerFeed", "StreamFeed"]
 
 
 class Feed(Protocol):
@@ -191,9 +189,8 @@ class StreamFeed:
         stages: What workers need.
         pools: One thread for each source, which it is bound to; empty for the calling thread.
         hand_on: Takes a batch that was read; None has it collated by the thread that read it.
-        announced: The dataset, and its length if ``len(loader)`` has told of it by now.
+        settings: Of the loader.
         position: Where the epoch is; with a lane for each source.
-        in_order: Whether batches are delivered in the order of the turns.
         stream: As for `SamplerFeed`.
     """
 
@@ -205,10 +202,9 @@ class StreamFeed:
         stages: Stages,
         pools: list[Pool[Worker]],
         hand_on: Callable[[OpenBatch], None] | None,
-        announced: tuple[Any, int | None],
+        settings: Settings,
         position: Position,
         *,
-        in_order: bool = True,
         stream: WorkerStream | None = None,
     ) -> None:
         first = position.turn + 1  # who comes after the one that delivered last
@@ -222,8 +218,8 @@ class StreamFeed:
         self._stages = stages
         self._pools = pools
         self._hand_on = hand_on
-        self._announced = announced
-        self._in_order = in_order
+        self._announced = settings.dataset, settings.reported_length
+        self._in_order = settings.in_order
         self._open = [0] * len(sources)  # batches on their way, by the source's number
         self._returned = position.batches
         self._drawn = self._returned
@@ -349,101 +345,5 @@ class StreamFeed:
         return number
 
 
-def _warn_of_reading_again(position: Position) -> None:
-    """Warn of an iterable that has to be read from its beginning."""
-    batches = sum(lane.batches for lane in position.lanes if not lane.ended and lane.mark is None)
-    if batches:
-        msg = (
-            "the state holds none of the iterable dataset, so what was delivered is read again, "
-            f"to be left out (batches: {batches}); state_dict() and load_state_dict() on the "
-            "dataset or its iterator save that time"
-        )
-        warnings.warn(msg, stacklevel=6)
-
-
 def _nothing() -> None:
     """There is nothing to end."""
-
-
-def open_stream(
-    pools: list[Pool[Worker]],
-    fetchers: list[Fetches],
-    rows: int | None,
-    *,
-    drop_last: bool,
-    transforms: bool,
-    ticket_size: TicketSize,
-    collation: Collation,
-    announced: tuple[Any, int | None],
-    position: Position,
-    every: int = 0,
-    goes_on: bool = False,
-    in_order: bool = True,
-    seed: int | None = None,
-    stream: WorkerStream | None = None,
-    on_error: OnError = "raise",
-    pass_seed: int | None = None,
-    collate_fns: list[Any] | None = None,
-) -> StreamFeed:
-    """Return the feed of one pass over an iterable dataset.
-
-    Args:
-        pools: One thread a replica; or a reader's and the others', which apply the transform;
-            empty for the calling thread.
-        fetchers: One a worker; they know the replicas.
-        rows: Samples in a batch; None for samples that are not collated.
-        drop_last: Whether a last batch with fewer samples is left out.
-        transforms: Whether the fetchers have a transform to apply.
-        ticket_size: Tells how large tickets should be.
-        collation: Makes the batches.
-        announced: See `StreamFeed`.
-        position: See `StreamFeed`; it is given a lane for each source, if it has none.
-        every: Batches from one saved state of the dataset to the next; 0 for none.
-        goes_on: Whether a later epoch reads the same replicas.
-        in_order: See `StreamFeed`.
-        seed: Of the random streams of samples that are transformed; None for none.
-        stream: See `StreamFeed`.
-        on_error: What is done about a sample that can't be read, or transformed.
-        pass_seed: See `worker.pass_seed_here`.
-        collate_fns: See `Stages`.
-    """
-    spread = transforms and len(pools) > 1
-    readers = pools[:1] if spread else pools
-    count = max(1, len(readers))
-    if not position.lanes:
-        position.lanes.extend(Lane() for _ in range(count))
-        position.turn = count - 1
-    if len(position.lanes) != count:
-        msg = (
-            f"the state is that of {len(position.lanes)} replicas of an iterable dataset, and "
-            f"there are {count} now: it needs the same number of workers"
-        )
-        raise StateError(msg)
-    if position.restored:
-        _warn_of_reading_again(position)
-    each = -(-every // count)  # of its own batches
-    sources = [
-        IterableReader(
-            number,
-            fetchers[number].dataset,
-            rows,
-            drop_last=drop_last,
-            every=each,
-            lane=lane,
-            restored=position.restored,
-            goes_on=goes_on,
-            tells=position.broken_off,
-            on_error=on_error,
-            pass_seed=pass_seed,
-        )
-        for number, lane in enumerate(position.lanes)
-    ]
-    # Without a transform all that a replica draws comes from its worker's stream, as in torch.
-    seed = seed if transforms else None
-    stages = Stages(
-        fetchers, not transforms, ticket_size, collation, seed, on_error, collate_fns=collate_fns
-    )
-    hand_on = pools[1].put if spread else None
-    return StreamFeed(
-        sources, stages, readers, hand_on, announced, position, in_order=in_order, stream=stream
-    )

@@ -17,6 +17,7 @@ from threadloader._threads.cores import default_threads
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Output
+    from threadloader._device import Device, StreamlessDevice
 
 __all__ = [
     "check_callable",
@@ -91,32 +92,32 @@ def check_shuffle(shuffle: Any, dataset: Any) -> None:
         raise error
 
 
-def workers_for(workers: int | None, *, streams: bool, plain: bool, transform: Any) -> int:
+def workers_for(num_workers: int | None, *, iterable: bool, unsharded: bool, transform: Any) -> int:
     """Return how many threads there are, where the user does not say; warn of idle ones.
 
     Args:
-        workers: What the user said, if anything.
-        streams: Whether the dataset is iterable.
-        plain: Whether it is an iterable of no class of torch's.
+        num_workers: What the user said, if anything.
+        iterable: Whether the dataset is.
+        unsharded: Whether it is an iterable of no class of torch's.
         transform: What is applied to its samples; None for nothing.
     """
-    threads = default_threads() if workers is None else workers
-    if not streams or transform is not None or threads <= 1:
+    threads = default_threads() if num_workers is None else num_workers
+    if not iterable or transform is not None or threads <= 1:
         return threads
-    if plain:
+    if unsharded:
         warnings.warn(
             "an iterable that is no IterableDataset is read by one thread, and the others have "
             "nothing to do; transform=f applies f to the samples in parallel",
             stacklevel=3,
         )
-    elif workers is None:
+    elif num_workers is None:
         warnings.warn(
             "an iterable dataset is read by one thread; num_workers=N makes N replicas, each of "
             "which must give its own share (see get_worker_info), and transform=f applies f "
             "to the samples in parallel",
             stacklevel=3,
         )
-    return threads if workers is not None else 1
+    return threads if num_workers is not None else 1
 
 
 def output_of(output: Output | None) -> Output:
@@ -183,10 +184,10 @@ def check_stream(shuffle: object, sampler: Any, batch_sampler: Any) -> None:
             raise ValueError(msg)
 
 
-def check_transform(transform: Any, *, streams: bool) -> None:
+def check_transform(transform: Any, *, iterable: bool) -> None:
     """Refuse what can't be called, and a transform for a map-style dataset."""
     check_callable("transform", transform)
-    if transform is not None and not streams:
+    if transform is not None and not iterable:
         msg = (
             "transform is for iterable datasets; a map-style dataset applies its own in "
             "__getitem__, which runs in parallel already"
@@ -299,7 +300,7 @@ _CHOICES = {
 }  # or callable
 
 
-def check_output(output: Output, device: Any) -> tuple[Any, Any]:
+def check_output(output: Output, device: Any) -> tuple[Any, Device | StreamlessDevice | None]:
     """Return a device, and what it was opened as; refuse arrays on one of torch's."""
     opened = None if device is None else _torch.open_device(device)
     if output == "numpy" and opened is not None and opened is not device:

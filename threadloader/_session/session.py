@@ -1,4 +1,4 @@
-"""What a loader has running: its slots, its counters, its threads, and the epoch begun last.
+"""What a loader has running: its slots, its counters, its threads, and where its run is.
 
 Made afresh in a forked child, where locks and threads are dead; never copied with the loader.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,7 @@ from threadloader import _torch
 from threadloader._batch.collate import Collation
 from threadloader._batch.memory import PinnedMemory, StagingMemory
 from threadloader._batch.ring import Ring
-from threadloader._epoch.epoch import Epoch
-from threadloader._epoch.skipped import SkippedSamples, Tally
+from threadloader._epoch.skipped import SkippedSamples
 from threadloader._order.sampler_pass import mark_between, order_between
 from threadloader._resume.position import Lane, Position
 from threadloader._resume.stateful import (
@@ -28,10 +27,8 @@ from threadloader._resume.stateful import (
     snapshot_between,
 )
 from threadloader._session.kept_workers import KeptWorkers
-from threadloader._session.state import Begun
 from threadloader._work.counters import Stats
 from threadloader._work.open_batch import Worker
-from threadloader.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,12 +37,10 @@ if TYPE_CHECKING:
     from threadloader._batch.ring import RingStatistics
     from threadloader._epoch.skipped import Skipped
     from threadloader._layout.layout import Layout
-    from threadloader._rng.seeds import Seeds
-    from threadloader._session.opening import Opening
+    from threadloader._session.run_state import RunState
+    from threadloader._settings import Settings
     from threadloader._work.counters import Totals
     from threadloader._work.workers import Workers
-
-    Before = tuple[Begun | None, Any, Workers | None]
 
 __all__ = ["Session", "Statistics"]
 
@@ -63,21 +58,22 @@ class Statistics:
 
 
 class Session:
-    """What one loader has running.
+    """What lasts from one epoch of a loader to the next; see `begin`.
 
     Args:
-        name: Prefix of the threads' names.
-        opening: What the loader is set up for, to begin with.
+        settings: What the loader is set up for, to begin with.
+        run: Where its run is.
 
     Invariants, whenever ``planning`` is not held:
-        1. The epoch begun last is the one that the kept threads and the seeds are of.
+        1. The last epoch of ``run`` is the one that the kept threads and the seeds are of.
 
     Threads:
-        begin, undo: compatible, with ``planning`` held.
-        forget, state: consumer.
+        renew, restore_dataset, next_position, put_back: compatible, with ``planning`` held.
+        load, state: consumer.
+        close, statistics: shared.
     """
 
-    def __init__(self, name: str, opening: Opening) -> None:
+    def __init__(self, settings: Settings, run: RunState) -> None:
         # Held while an epoch is planned, so that threads that call `iter` at once take turns: what
         # an epoch draws, from the generator or a sampler, lies between what others draw, or no
         # state could tell it, and who comes first makes the workers that are kept for all.
@@ -92,169 +88,119 @@ class Session:
         self.planning = RLock()
         # All below but what is only read in between: guarded by planning.
         self._pid = os.getpid()
-        self._name = name
-        self.ring = self._new_ring(opening)
-        self._memory = opening.device, opening.pinned
+        self.run = run
+        self.window = settings.window
+        self.ring = _new_ring(settings)
+        self.collation = _new_collation(settings, self.ring)
+        self._memory = settings.device, settings.pinned
         self.stats = Stats()
-        self.kept_workers = KeptWorkers(name, self.stats)
-        self.window = opening.window
-        self._skipped = SkippedSamples()
-        self._inline = Worker(0, "the calling thread", self.stats.open())
-        self._collation = self._new_collation(opening, self.ring)
-        self._begun: Begun | None = None
-        self._dataset: Any = None  # the state of the user's, when that was begun
+        self.skipped = SkippedSamples()
+        self.kept_workers = KeptWorkers(self.stats)
+        self.inline = Worker(0, "the calling thread", self.stats.open())
 
     @property
     def is_here(self) -> bool:
         """Whether this process is the one where it runs."""
         return self._pid == os.getpid()
 
-    def begin(
-        self,
-        opening: Opening,
-        seeds: Seeds,
-        saved: Mapping[str, Any] | None,
-        finish: Callable[[Any], Any] | None,
-    ) -> Epoch:
-        """Plan an epoch, whose threads `Epoch.start` lets begin.
+    def renew(self, settings: Settings) -> None:
+        """Make anew what other settings need: the slots, and what makes batches."""
+        self.window = settings.window
+        memory = settings.device, settings.pinned
+        moved = self._memory != memory
+        ring = _new_ring(settings) if moved else self.ring
+        if moved or not self.collation.is_made_of(settings.collate_fn, settings.output):
+            collation = _new_collation(settings, ring)
+            self.ring, self._memory, self.collation = ring, memory, collation
+
+    def restore_dataset(self, settings: Settings, saved: Mapping[str, Any] | None) -> Any:
+        """Give the user's dataset its state in ``saved``, before anything is copied or started.
+
+        Returns:
+            The state of the dataset at the beginning of the epoch; None if it has none.
+        """
+        if saved is None:
+            return self._dataset_between(settings)
+        state = saved.get("dataset")
+        if state is not None:
+            give_back = restore_whole if settings.iterable else restore
+            give_back("dataset", settings.dataset, state)
+        return state
+
+    def next_position(
+        self, settings: Settings, epoch: int, saved: Mapping[str, Any] | None
+    ) -> Position:
+        """Return where the next epoch begins.
 
         Args:
-            opening: What is loaded, and by whom.
-            seeds: Of the loader.
-            saved: Its state, to go on from; None for the beginning.
-            finish: Called with each batch; None for nothing.
-
-        Raises:
-            StateError: The state is not of this sampler, dataset, generator or number of replicas.
+            settings: Of the loader.
+            epoch: Its number, if no state was saved.
+            saved: The state to go on from; None for the beginning.
         """
-        self._renew(opening)
-        # Before there are workers, whose first use of the device would be in its place.
-        device = None if opening.device is None else opening.device.here()
-        dataset = self._dataset_between(opening) if saved is None else saved.get("dataset")
-        if saved is not None and dataset is not None:
-            # First of all, before anything is copied or started.
-            give_back = restore_whole if opening.streams else restore
-            give_back("dataset", opening.dataset, dataset)
-        lanes = self._lanes_between(opening) if saved is None else []
-        draws = seeds.begin_epoch(opening.seed, opening.generator, saved)
-        shared_seed = draws.shared_seed(opening.dataset)
-        position = _position(seeds.epoch - 1, lanes, saved, streams=opening.streams)
-        position.order = _order_of(opening.dataset, saved)
-        position.before = None if self._begun is None else self._begun.position.batches
-        sampler_pass = opening.sampler_pass(draws, position)
-        kept = self.kept_workers.kept(opening)
-        position.broken_off = kept is not None and not position.lanes
-        epoch_seeds = draws.seeds(kept=kept is not None)
-        begun = Begun(position, draws, None if sampler_pass is None else sampler_pass.order)
-        staff, feed, epoch = kept, None, None
-        try:
-            if kept is None and opening.workers:
-                # As torch does a second time with new workers.  Its second start of the sampler
-                # would make the order of one that draws at once depend on there being workers.
-                draws.draw_again(opening.dataset)
-                staff = self.kept_workers.make(opening, epoch_seeds.workers)
-            prepare = None
-            if shared_seed is not None:
-                prepare = opening.prepare_pipes(staff, shared_seed, fresh=kept is None)
-            feed = opening.feed(sampler_pass, staff, epoch_seeds, position, self._collation)
-            epoch = Epoch(
-                feed,
-                self._collation,
-                Tally(self._skipped, position, opening.max_skipped),
-                self.window,
-                staff=staff,
-                owns_staff=not opening.persistent,
-                inline=self._inline,
-                stats=self.stats,
-                length=partial(len, opening.index_sampler),
-                timeout=opening.timeout,
-                in_order=opening.in_order,
-                finish=finish,
-                device=device,
-                ahead=opening.ahead,
-                name=self._name,
-                prepare=prepare,
-            )
-            self.kept_workers.begun(epoch)
-        except BaseException as error:  # Ctrl-C, say
-            if epoch is not None:
-                epoch.cancel()
-            if feed is not None:
-                feed.end()
-            shared = kept is not None and not opening.replicates
-            self.kept_workers.give_up(error, staff, shared=shared)
-            raise
-        self._begun, self._dataset = begun, dataset
-        return epoch
+        if saved is not None:
+            position = Position.of(saved["epoch"], saved)
+        else:
+            lanes = self._lanes_between(settings)
+            position = Position(epoch, lanes, turn=len(lanes) - 1)
+        if not (settings.iterable or position.lanes):
+            position.lanes.append(Lane())
+        last = self.run.last
+        position.before = None if last is None else last.position.batches
+        return position
 
-    @property
-    def before(self) -> Before:
-        """What `undo` is called with, if an epoch that is begun now does not come about."""
-        return self._begun, self._dataset, self.kept_workers.staff
+    def put_back(self, run: RunState, workers: Workers | None) -> None:
+        """Let the epoch that was begun last, and did not come about, be none.  Idempotent.
 
-    def undo(self, before: Before) -> None:
-        """Let the epoch that was begun last, and did not come about, be none.  Idempotent."""
-        self._begun, self._dataset, staff = before
-        if self.kept_workers.staff is not staff:
+        Args:
+            run: As it was before.
+            workers: Those that were kept then.
+        """
+        self.run = run
+        if self.kept_workers.workers is not workers:
             self.kept_workers.dismiss()
 
-    @property
-    def refused(self) -> Mapping[str, Any] | None:
-        """The state that the epoch begun last could not go on from; None for none."""
-        position = None if self._begun is None else self._begun.position
-        return position.saved if position is not None and position.refused else None
-
-    def forget(self) -> None:
-        """Begin the next epoch with new threads and replicas, as if there were none before."""
+    def load(self, state: Mapping[str, Any] | None) -> None:
+        """Let the next epoch go on from a state, with new threads and replicas; None for none."""
         self.kept_workers.dismiss()
         self.kept_workers.cancel()
-        self._begun = None
+        self.run = replace(self.run, loaded=state, last=None)
 
     def close(self) -> None:
         """End all epochs and threads, after running samples, and keep no memory of batches."""
         self.kept_workers.close()
         self.ring.clear()
 
-    def state(self, opening: Opening, seeds: Seeds) -> dict[str, Any]:
+    def state(self, settings: Settings) -> dict[str, Any]:
         """Return the state of the epoch that is going on, or of the next.
 
         Args:
-            opening: What the next epoch would load.
-            seeds: Of the loader.
+            settings: What the next epoch would load.
         """
-        begun = self._begun
-        if begun is None or begun.position.finished:
-            kept = opening.seed is None and self.kept_workers.keeps
+        last = self.run.last
+        if last is None or last.position.finished:
+            seeds = self.run.seeds
+            kept = settings.seed is None and self.kept_workers.keeps
             state: dict[str, Any] = {
                 "epoch": seeds.epoch,
                 "begun": False,
-                "draws": seeds.state(opening.generator, kept=kept),
-                "lanes": [lane.state() for lane in self._lanes_between(opening)],
+                "draws": seeds.state(settings.generator, kept=kept),
+                "lanes": [lane.state() for lane in self._lanes_between(settings)],
             }
-            order = order_between(opening.index_sampler, opening.generator)
+            order = order_between(settings.index_sampler, settings.generator)
             if order is not None:
                 state["order"] = order
-            dataset = self._dataset_between(opening)
+            dataset = self._dataset_between(settings)
         else:
-            state = begun.state()
-            dataset = self._dataset if opening.streams else self._dataset_between(opening)
-            # Where each replica tells its own state, that of the dataset before says nothing more.
-            if opening.streams and all("mark" in lane for lane in state["lanes"]):
+            state = last.state()
+            dataset = last.dataset if settings.iterable else self._dataset_between(settings)
+            # Where each replica has its own state, that of the dataset before says nothing more.
+            if settings.iterable and all("mark" in lane for lane in state["lanes"]):
                 dataset = None
         return state if dataset is None else state | {"dataset": copy.deepcopy(dataset)}
 
-    def _dataset_between(self, opening: Opening) -> Any:
-        """Return the state of the user's dataset, as replicas find it; None if it has none.
-
-        Not of one that replicas went on with: that is theirs to tell.
-        """
-        if not is_stateful(opening.dataset) or (opening.streams and self._begun is not None):
-            return None
-        return (snapshot_between if opening.streams else snapshot)(opening.dataset)
-
     def statistics(self, workers: int) -> Statistics:
         """Return what was counted so far."""
-        skipped_count, skipped = self._skipped.told()
+        skipped_count, skipped = self.skipped.told()
         return Statistics(
             workers=workers,
             window=self.window.most,
@@ -264,81 +210,50 @@ class Session:
             skipped_count=skipped_count,
         )
 
-    def _lanes_between(self, opening: Opening) -> list[Lane]:
+    def _dataset_between(self, settings: Settings) -> Any:
+        """Return the state of the user's dataset, as replicas find it; None if it has none.
+
+        Not of one that replicas have read on: they have a state each.
+        """
+        iterable = settings.iterable
+        if not is_stateful(settings.dataset) or (iterable and self.run.last is not None):
+            return None
+        return (snapshot_between if iterable else snapshot)(settings.dataset)
+
+    def _lanes_between(self, settings: Settings) -> list[Lane]:
         """Return the lanes of the next epoch: what the user's objects are like between two."""
-        begun = self._begun
-        finished = begun is not None and begun.position.finished
-        if not opening.streams:
-            last = begun.position.lanes[0].mark if begun is not None and finished else None
-            mark = mark_between(opening.index_sampler, last, whole=finished or begun is None)
+        last = self.run.last
+        finished = last is not None and last.position.finished
+        if not settings.iterable:
+            before = last.position.lanes[0].mark if last is not None and finished else None
+            mark = mark_between(settings.index_sampler, before, whole=finished or last is None)
             return [Lane(first=mark)]
-        if begun is None or not finished:
+        if last is None or not finished:
             return []
-        goes_on = opening.shares or self.kept_workers.keeps
-        return begun.position.lanes_after() if goes_on else []
-
-    def _renew(self, opening: Opening) -> None:
-        """Make anew what the loader's attributes have changed since it was made."""
-        self.window = opening.window
-        memory = opening.device, opening.pinned
-        moved = self._memory != memory
-        ring = self._new_ring(opening) if moved else self.ring
-        if moved or not self._collation.is_made_of(opening.collate_fn, opening.output):
-            collation = self._new_collation(opening, ring)
-            self.ring, self._memory, self._collation = ring, memory, collation
-
-    def _new_ring(self, opening: Opening) -> Ring:
-        # A consumer holds two batches for a moment: its last, and the one it is just given.
-        keep = opening.window.most + 2
-        if opening.device is None:
-            return Ring(keep)
-        return Ring(keep + opening.ahead, opening.device.allocate)
-
-    @staticmethod
-    def _new_collation(opening: Opening, ring: Ring) -> Collation:
-        memory: Callable[[Layout, int], BatchMemory] | None = None
-        pin = _torch.pinned if opening.pinned else None
-        if opening.device is not None:
-            memory, pin = partial(StagingMemory, ring), opening.device.pin
-        elif opening.pinned and opening.output == "torch":
-            memory = PinnedMemory
-        return Collation(
-            opening.collate_fn,
-            output=opening.output,
-            batched=opening.batched,
-            ring=ring,
-            memory=memory,
-            pin=pin,
-        )
+        continues = settings.shares_dataset or self.kept_workers.keeps
+        return last.position.lanes_after() if continues else []
 
 
-def _order_of(dataset: Any, saved: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return what decides the order of an iterable dataset that tells by ``order_identity()``.
-
-    Raises:
-        StateError: It is not what it was in the middle of the epoch.
-    """
-    tells = getattr(dataset, "order_identity", None)
-    order: Mapping[str, Any] | None = None if tells is None else tells()
-    before = None if saved is None or not saved["begun"] else saved.get("dataset's order")
-    if before is not None and order is not None and before != order:
-        msg = (
-            f"the dataset's order followed from {before} when the state was saved, and now "
-            f"follows from {order}"
-        )
-        if before.get("epoch") != order.get("epoch"):
-            msg += ": call its set_epoch() before iter()"
-        raise StateError(msg)
-    return order
+def _new_ring(settings: Settings) -> Ring:
+    # A consumer holds two batches for a moment: its last, and the one it is just given.
+    keep = settings.window.most + 2
+    if settings.device is None:
+        return Ring(keep)
+    return Ring(keep + settings.device_prefetch, settings.device.allocate)
 
 
-def _position(
-    epoch: int, lanes: list[Lane], saved: Mapping[str, Any] | None, *, streams: bool
-) -> Position:
-    """Return where an epoch begins."""
-    position = Position(epoch, lanes, turn=len(lanes) - 1)
-    if saved is not None:
-        position = Position.of(epoch, saved)
-    if not (streams or position.lanes):
-        position.lanes.append(Lane())
-    return position
+def _new_collation(settings: Settings, ring: Ring) -> Collation:
+    memory: Callable[[Layout, int], BatchMemory] | None = None
+    pin = _torch.pinned if settings.pinned else None
+    if settings.device is not None:
+        memory, pin = partial(StagingMemory, ring), settings.device.pin
+    elif settings.pinned and settings.output == "torch":
+        memory = PinnedMemory
+    return Collation(
+        settings.collate_fn,
+        output=settings.output,
+        batched=settings.batched,
+        ring=ring,
+        memory=memory,
+        pin=pin,
+    )

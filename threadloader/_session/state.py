@@ -9,42 +9,20 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from threadloader import _torch
 from threadloader._order.samplers import inner_sampler, is_known, length_of
 from threadloader._resume.position import Position
 from threadloader.errors import StateError
 
-if TYPE_CHECKING:
-    from threadloader._order.sampler_pass import KnownOrder
-    from threadloader._rng.seeds import EpochDraws
-
-__all__ = ["VERSION", "Begun", "check_state", "complete", "is_over", "look_of", "upgraded"]
+__all__ = ["VERSION", "check_state", "complete", "is_over", "look_of", "upgraded"]
 
 VERSION = 2
 _VERSION_KEY = "threadloader"
 _ENTRIES = 64
 _PARTS = {"loader": Mapping, "epoch": int, "begun": bool, "draws": Mapping, "lanes": list}
 _DEFAULTS = {"drop_last": False, "torch": False}  # left out, as None is, to save bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """An epoch that was begun, as far as its state is told by it; nothing here keeps it alive."""
-
-    position: Position
-    draws: EpochDraws
-    order: KnownOrder | None  # of a known sampler
-
-    def state(self) -> dict[str, Any]:
-        """Return the parts of a loader's state that tell of the epoch."""
-        state = {"epoch": self.position.epoch, "begun": True, "draws": self.draws.state()}
-        order = None if self.order is None else self.order.state()
-        if order is not None:
-            state["order"] = dict(order)
-        return state | self.position.state()
 
 
 def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:

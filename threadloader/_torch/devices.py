@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from threadloader._device import StreamlessDevice
 from threadloader._lifetime.keeping import PageLocked
 from threadloader._lifetime.process import in_forked_child
 from threadloader._torch.capture import ignore_captures
@@ -54,14 +55,14 @@ _DTYPES: dict[str, torch.dtype] = {
 }
 
 
-def open_device(value: Any) -> Device | Callable[[Any], Any] | None:
+def open_device(value: Any) -> Device | StreamlessDevice | None:
     """Return the device that batches are copied to.
 
     Args:
         value: What the user gave: a name, an index, a ``torch.device``; or a `Device`.
 
     Returns:
-        None for the CPU; for a device without streams, what moves a batch there.
+        None for the CPU.
 
     Raises:
         RuntimeError: The device is not there; the message says what is missing.
@@ -80,7 +81,7 @@ def open_device(value: Any) -> Device | Callable[[Any], Any] | None:
         return None
     _check_there(wanted, value)
     if wanted.type == "mps":  # it has no streams to copy on
-        return lambda batch: moved(batch, wanted, [])
+        return StreamlessDevice(lambda batch: moved(batch, wanted, []))
     return _Cuda(wanted) if wanted.type == "cuda" else Accelerator(wanted)
 
 

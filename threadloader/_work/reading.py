@@ -20,7 +20,6 @@ from threadloader._fetch.on_error import refusal
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import PlannedBatch
 from threadloader._resume.checkpoint import Checkpoint
-from threadloader._resume.position import Lane
 from threadloader._resume.stateful import (
     fresh_state,
     is_stateful,
@@ -43,8 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from threadloader._fetch.fetcher import Cancellable, Fetched
-    from threadloader._fetch.on_error import OnError
     from threadloader._order.tickets import Ticket
+    from threadloader._resume.position import Position
+    from threadloader._settings import Settings
     from threadloader._work.open_batch import Stages
     from threadloader._work.progress import Progress
 
@@ -59,15 +59,9 @@ class IterableReader:
     Args:
         number: The worker that reads it.
         dataset: The worker's own replica.
-        rows: Samples in a batch; None for samples that are not collated.
-        drop_last: Whether a last batch with fewer samples is left out.
-        every: Batches from one saved state of the replica to the next; 0 for none.
-        lane: What was delivered already, and what to go back to; None for nothing.
-        restored: Whether the replica is to be brought to where the lane is.
-        goes_on: Whether a later epoch reads the same replica.
-        tells: Whether it notes in the lane what the replica is like before it is read.
-        on_error: What is done about a sample that can't be read.
-        pass_seed: See `worker.pass_seed_here`.
+        settings: Of the loader.
+        position: Of the epoch; with a lane for each replica.
+        pass_seed: See `worker_info.in_pass`; None for no pass.
 
     Threads:
         start, read: one thread, the worker that owns it; `start` also the consumer, before.
@@ -77,15 +71,8 @@ class IterableReader:
         self,
         number: int,
         dataset: Any,
-        rows: int | None,
-        *,
-        drop_last: bool,
-        every: int = 0,
-        lane: Lane | None = None,
-        restored: bool = False,
-        goes_on: bool = False,
-        tells: bool = False,
-        on_error: OnError = "raise",
+        settings: Settings,
+        position: Position,
         pass_seed: int | None = None,
     ) -> None:
         self.number = number
@@ -95,12 +82,15 @@ class IterableReader:
         self._end_mark: Checkpoint | None = None
         self._batches = 0  # read
         self._dataset = dataset
-        self._rows = rows
-        self._drop_last = drop_last
-        self._every = every
-        self._goes_on = goes_on
-        self._tells = tells
-        self._on_error = on_error
+        self._rows = settings.batch_size
+        self._drop_last = settings.drop_last
+        steps = settings.snapshot_every_n_steps or 0
+        self._every = -(-steps // len(position.lanes))  # of its own batches; 0 for none
+        # Whether a later epoch reads the same replica.
+        self._goes_on = settings.shares_dataset or settings.persistent_workers
+        # Whether to note in the lane what the replica is like before it is read.
+        self._tells = position.broken_off
+        self._on_error = settings.on_error
         self._pass_seed = pass_seed
         self.skipped: list[tuple[int, Exception]] = []  # rows left out of the batch read last
         self._fresh: Any = None  # the dataset's state before another was restored
@@ -108,8 +98,8 @@ class IterableReader:
         self._iterator: Iterator[Any] | None = None
         self._started = False
         # What to leave out, until it is: batches up to a number, and some beyond.
-        start = lane if restored else None
-        self._lane = Lane() if lane is None else lane
+        self._lane = lane = position.lanes[number]
+        start = lane if position.restored else None
         self._stop = 0 if start is None else start.batches
         self._ahead = set() if start is None else set(start.ahead)
         self._from = None if start is None else start.end_mark or start.mark or start.first

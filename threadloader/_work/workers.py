@@ -32,24 +32,11 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.dataset_copy import Copied, DatasetCopy
     from threadloader._fetch.fetcher import Cancellable, Fetches
+    from threadloader._settings import Settings
     from threadloader._threads.pool import ThreadGroup
     from threadloader._work.counters import Stats
 
-__all__ = ["WorkerSetup", "Workers", "make_readers", "make_transformers", "make_workers"]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSetup:
-    """What all workers of one staff have in common."""
-
-    name: str  # prefix of the threads' names
-    workers: int
-    base_seed: int
-    stats: Stats
-    isolated: bool = True  # whether what workers draw is theirs
-    before: tuple[Thread, ...] = ()  # must have ended before a worker begins
-    collate_fn: Any = None  # the user's
-    how: DatasetCopy = "auto"  # what each has of collate_fn and transform; see `copy_function`
+__all__ = ["Workers", "make_workers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +54,21 @@ class Workers:
         """Whether `stop` was called; stale as soon as it is read."""
         return any(pool.stopped for pool in self.pools)
 
-    def collate_fns_for(self, collate_fn: Any, how: DatasetCopy, dataset: Any) -> list[Any]:
+    def collate_fns_for(self, settings: Settings) -> list[Any]:
         """Return each worker's copy of the collate function of an epoch.
 
-        Args:
-            collate_fn: The user's; if it was exchanged since the workers began, it is copied now.
-            how: See `copy_function`.
-            dataset: The user's.
+        If it was exchanged since these workers were made, it is copied now.
         """
-        if collate_fn is self.collate_fn:
+        if settings.collate_fn is self.collate_fn:
             return self.collate_fns
+        dataset = _torch.unwrapped(settings.dataset)
         first = self.fetchers[0].dataset
-        known: list[Copied] = [
+        copied: list[Copied] = [
             {} if each.dataset is first else {id(dataset): (dataset, each.dataset)}
             for each in self.fetchers
         ]
-        known[0][id(dataset)] = dataset, first
-        return [_own(collate_fn, how, copied) for copied in known]
+        copied[0][id(dataset)] = dataset, first
+        return _collate_fns(settings, copied)
 
     def ready(self, timeout: float | None, epoch: Cancellable) -> bool:
         """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
@@ -144,113 +129,117 @@ class Workers:
         join(self.groups)
 
 
+@dataclass(frozen=True, slots=True)
+class _WorkerSetup:
+    """What the threads of all workers need from their beginning to their end."""
+
+    num_workers: int
+    base_seed: int
+    stats: Stats
+    isolate_rng: bool
+    earlier_readers: tuple[Thread, ...]  # must have ended before a worker begins
+    modes: Callable[[], AbstractContextManager[None]]  # those of torch's in the planner's thread
+    fetchers: Sequence[Fetches]  # one a worker
+    init_fns: Sequence[Any]  # the same; each worker's ``worker_init_fn``
+    startup: Startup
+
+
 def make_workers(
-    setup: WorkerSetup, dataset: Any, how: DatasetCopy, init_fn: Any, *, whole: bool
+    settings: Settings, base_seed: int, stats: Stats, earlier_readers: tuple[Thread, ...] = ()
 ) -> Workers:
-    """Return the workers for a map-style dataset: one pool.
+    """Return workers, each with its copy of the dataset; their threads start when there is work.
+
+    A map-style dataset has one pool for all.  Each replica of an iterable has a thread of its own.
+    Where an iterable has a transform, worker 0 reads and the others apply it: it is worker 0 of 1
+    for `get_worker_info()`, so that a dataset that shards itself gives all its samples, and the
+    others count themselves among all.
 
     Args:
-        setup: What workers have in common.
-        dataset: The user's dataset.
-        how: What of it each worker has; see `copy_dataset`.
-        init_fn: Called in each worker with its number, once; None for none.
-        whole: Whether ``__getitems__`` is called.
+        settings: Of the loader; with at least one worker.
+        base_seed: Of the workers.
+        stats: Counts what they do.
+        earlier_readers: Threads that must have ended before a worker begins.
     """
-    known: list[Copied] = [{} for _ in range(setup.workers)]
-    copies = [copy_dataset(dataset, how, copied) for copied in known]
-    collate_fns = [_own(setup.collate_fn, setup.how, copied) for copied in known]
-    fetchers: list[Fetches] = [Fetcher(twin, whole=whole) for twin in copies]
-    init_fns = [_rebound(init_fn, dataset, twin) for twin in copies]
-    startup = Startup(setup.workers if init_fn is not None else 0)
-    enter = partial(_enter, setup, _torch.inherited_modes(), fetchers, init_fns, startup)
-    pool = Pool(setup.workers, setup.name, enter, failed=startup.failed)
-    return Workers([pool], fetchers, startup, setup.collate_fn, collate_fns)
+    # Without a transform an unsharded iterable has use for one thread only.
+    alone = settings.unsharded and settings.transform is None
+    num_workers = 1 if alone else settings.num_workers
+    copied: list[Copied] = [{} for _ in range(num_workers)]
+    replicas = _replicas(settings, copied)
+    collate_fns = _collate_fns(settings, copied)
+    fetchers = _fetchers(settings, replicas, copied)
+    startup = Startup(num_workers if settings.worker_init_fn is not None else 0)
+    setup = _WorkerSetup(
+        num_workers,
+        base_seed,
+        stats,
+        settings.isolate_rng,
+        earlier_readers,
+        _torch.inherited_modes(),
+        fetchers,
+        [init_fn for _, init_fn in replicas],
+        startup,
+    )
+    return Workers(_pools(settings, setup), fetchers, startup, settings.collate_fn, collate_fns)
 
 
-def make_readers(
-    setup: WorkerSetup,
-    dataset: Any,
-    how: DatasetCopy,
-    init_fn: Any,
-    transform: Callable[[Any], Any] | None = None,
-) -> Workers:
-    """Return the workers for an iterable dataset: one thread bound to each replica.
+def _replicas(settings: Settings, copied: list[Copied]) -> list[tuple[Any, Any]]:
+    """Return each worker's copy of the dataset, and of ``worker_init_fn``.
 
     Args:
-        setup: What workers have in common.
-        dataset: The user's dataset.
-        how: What of it each worker has; see `_replicate`.
-        init_fn: Called in each worker with its number, once; None for none.
-        transform: Applied to each sample; None for none.
+        settings: Of the loader.
+        copied: For each worker, is told what was copied.
     """
-    known: list[Copied] = [{} for _ in range(setup.workers)]
-    replicas = [_replicate(dataset, init_fn, how, copied) for copied in known]
-    collate_fns = [_own(setup.collate_fn, setup.how, copied) for copied in known]
-    fetchers: list[Fetches] = [
-        ReadSamples(replica, copy_function(transform, setup.how, copied))
-        for (replica, _), copied in zip(replicas, known, strict=True)
+    dataset, init_fn = _torch.unwrapped(settings.dataset), settings.worker_init_fn
+    how = settings.dataset_copy
+    if not settings.iterable:
+        copies = [copy_dataset(dataset, how, known) for known in copied]
+        return [(twin, _rebound(init_fn, dataset, twin)) for twin in copies]
+    if settings.unsharded and how == "auto":
+        how = "shared"  # it has one reader, and a copy of an iterator would be read again
+    if _has_one_reader(settings, len(copied)):
+        return _replicate_once(dataset, init_fn, how, copied)
+    return [_replicate(dataset, init_fn, how, known) for known in copied]
+
+
+def _collate_fns(settings: Settings, copied: list[Copied]) -> list[Any]:
+    """Return each worker's copy of the collate function; None where there is nothing to copy."""
+    collate_fn, how = settings.collate_fn, settings.dataset_copy
+    twins = [copy_function(collate_fn, how, known) for known in copied]
+    return [None if twin is collate_fn else twin for twin in twins]
+
+
+def _fetchers(
+    settings: Settings, replicas: list[tuple[Any, Any]], copied: list[Copied]
+) -> list[Fetches]:
+    """Return what gives each worker its samples."""
+    if not settings.iterable:
+        return [Fetcher(twin, whole=settings.whole_batches) for twin, _ in replicas]
+    transform, how = settings.transform, settings.dataset_copy
+    return [
+        ReadSamples(replica, copy_function(transform, how, known))
+        for (replica, _), known in zip(replicas, copied, strict=True)
     ]
-    init_fns = [function for _, function in replicas]
-    startup = Startup(setup.workers if init_fn is not None else 0)
-    enter = partial(_enter, setup, _torch.inherited_modes(), fetchers, init_fns, startup)
-    pools = [
-        Pool(1, setup.name, enter, first=number, failed=startup.failed)
-        for number in range(setup.workers)
+
+
+def _pools(settings: Settings, setup: _WorkerSetup) -> list[Pool[Worker]]:
+    """Return the pools, the first of which has worker 0."""
+    name, num_workers, failed = settings.name, setup.num_workers, setup.startup.failed
+    enter = partial(_enter, setup)
+    if not settings.iterable:
+        return [Pool(num_workers, name, enter, failed=failed)]
+    if not _has_one_reader(settings, num_workers):
+        return [Pool(1, name, enter, first=number, failed=failed) for number in range(num_workers)]
+    read = partial(_enter, replace(setup, num_workers=1))
+    apply = partial(_enter, replace(setup, earlier_readers=()))
+    return [
+        Pool(1, name, read, failed=failed),
+        Pool(num_workers - 1, name, apply, first=1, failed=failed),
     ]
-    return Workers(pools, fetchers, startup, setup.collate_fn, collate_fns)
 
 
-def make_transformers(
-    setup: WorkerSetup,
-    dataset: Any,
-    transform: Callable[[Any], Any],
-    how: DatasetCopy,
-    init_fn: Any,
-) -> Workers:
-    """Return the workers for an iterable with a transform: one thread reads, the others apply it.
-
-    The reader is worker 0 of 1 for `get_worker_info()`, so that a dataset that shards itself
-    gives all its samples; the others count themselves among all.
-
-    Args:
-        setup: What workers have in common; at least two workers.
-        dataset: The user's dataset.
-        transform: Applied to each sample.
-        how: What the reader has of the dataset; see `_replicate`.
-        init_fn: Called in each worker with its number, once; None for none.
-    """
-    known: list[Copied] = [{} for _ in range(setup.workers)]
-    replica, init_fns = _replicate_once(dataset, init_fn, how, setup.workers, known[0])
-    # The others' has nothing to do with the replica, which the reader may be changing.
-    collate_fns = [_own(setup.collate_fn, setup.how, copied) for copied in known]
-    fetchers: list[Fetches] = [
-        ReadSamples(replica, copy_function(transform, setup.how, copied)) for copied in known
-    ]
-    startup = Startup(setup.workers if init_fn is not None else 0)
-    modes = _torch.inherited_modes()
-    alone, setup = replace(setup, workers=1), replace(setup, before=())
-    pools = [
-        Pool(
-            1,
-            setup.name,
-            partial(_enter, alone, modes, fetchers, init_fns, startup),
-            failed=startup.failed,
-        ),
-        Pool(
-            setup.workers - 1,
-            setup.name,
-            partial(_enter, setup, modes, fetchers, init_fns, startup),
-            first=1,
-            failed=startup.failed,
-        ),
-    ]
-    return Workers(pools, fetchers, startup, setup.collate_fn, collate_fns)
-
-
-def _own(collate_fn: Any, how: DatasetCopy, copied: Copied) -> Any:
-    """Return a worker's copy of the collate function; None if there is nothing to copy."""
-    twin = copy_function(collate_fn, how, copied)
-    return None if twin is collate_fn else twin
+def _has_one_reader(settings: Settings, num_workers: int) -> bool:
+    """Whether one worker reads an iterable, and the others apply the transform."""
+    return settings.transform is not None and num_workers > 1
 
 
 def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy, copied: Copied) -> tuple[Any, Any]:
@@ -289,18 +278,20 @@ def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy, copied: Copied) -> 
 
 
 def _replicate_once(
-    dataset: Any, init_fn: Any, how: DatasetCopy, workers: int, copied: Copied
-) -> tuple[Any, list[Any]]:
-    """Return the one replica that is read, and a ``worker_init_fn`` for each worker.
+    dataset: Any, init_fn: Any, how: DatasetCopy, copied: list[Copied]
+) -> list[tuple[Any, Any]]:
+    """Return the one replica that is read, with a ``worker_init_fn`` for each worker.
 
     A method of the dataset given as ``worker_init_fn`` sets up the replica in the worker that
     reads it, and a replica that nobody reads in each other one.
     """
-    replica, bound = _replicate(dataset, init_fn, how, copied)
-    others = [init_fn] * (workers - 1)
+    # A collate function of another worker has nothing to do with the replica, which the reader may
+    # be changing.
+    replica, bound = _replicate(dataset, init_fn, how, copied[0])
+    others = [init_fn] * (len(copied) - 1)
     if bound is not init_fn and getattr(init_fn, "__self__", None) is dataset:
         others = [_replicate(dataset, init_fn, how, {})[1] for _ in others]
-    return replica, [bound, *others]
+    return [(replica, each) for each in (bound, *others)]
 
 
 def _rebound(init_fn: Any, dataset: Any, twin: Any) -> Any:
@@ -311,33 +302,26 @@ def _rebound(init_fn: Any, dataset: Any, twin: Any) -> Any:
 
 
 @contextmanager
-def _enter(
-    setup: WorkerSetup,
-    modes: Callable[[], AbstractContextManager[None]],
-    fetchers: Sequence[Fetches],
-    init_fns: Sequence[Any],
-    startup: Startup,
-    number: int,
-) -> Iterator[Worker]:
-    """The context of a worker thread's life."""
+def _enter(setup: _WorkerSetup, number: int) -> Iterator[Worker]:
+    """The context of a worker thread's setup."""
     dataset = init_fn = None
     counters = setup.stats.open()
     try:
-        for thread in setup.before:
+        for thread in setup.earlier_readers:
             if thread.is_alive():  # one that comes to life only now was stopped, and reads nothing
                 thread.join()
         _torch.use_one_thread()
-        dataset = fetchers[number].dataset
+        dataset = setup.fetchers[number].dataset
         stream = WorkerStream(setup.base_seed, number)
-        rng = Current() if setup.isolated else stream
+        rng = Current() if setup.isolate_rng else stream
         with (
-            modes(),
-            isolated(stream if setup.isolated else None),
-            introduced(number, setup.workers, setup.base_seed, dataset, rng),
+            setup.modes(),
+            isolated(stream if setup.isolate_rng else None),
+            introduced(number, setup.num_workers, setup.base_seed, dataset, rng),
         ):
-            if startup.awaited:
-                init_fn = init_fns[number]
-                startup.begun(number, _error_of(init_fn, number))
+            if setup.startup.awaited:
+                init_fn = setup.init_fns[number]
+                setup.startup.begun(number, _error_of(init_fn, number))
             yield Worker(number, f"worker {number}", counters)
     finally:
         # A thread's end would do it, too, but by then it has neither a name nor storage.
@@ -345,7 +329,7 @@ def _enter(
         setup.stats.retire(counters)
         # An error of init_fn keeps this frame, too.
         dataset = init_fn = None
-        setup = fetchers = init_fns = startup = DROPPED
+        setup = DROPPED
 
 
 def _error_of(init_fn: Any, number: int) -> BaseException | None:

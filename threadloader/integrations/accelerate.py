@@ -164,7 +164,7 @@ def _rebuild(loader: ThreadLoader[Any], plain: Any) -> ThreadLoader[Any]:
     Raises:
         ValueError: A state was loaded that no iterator has begun from.
     """
-    if loader._saved is not None:  # noqa: SLF001  # nobody else has to know
+    if loader._session.run.loaded is not None:  # noqa: SLF001  # nobody else has to know
         msg = "load the state into what Accelerate returns: it has other samplers than this loader"
         raise ValueError(msg)
     arguments = {

@@ -1,0 +1,145 @@
+"""How the feed of an epoch is opened: of a sampler, or of the replicas of an iterable dataset."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from threadloader import _torch
+from threadloader._epoch.feed import SamplerFeed, StreamFeed
+from threadloader._fetch.fetcher import Fetcher
+from threadloader._order.planner import Planner
+from threadloader._resume.position import Lane
+from threadloader._rng.streams import WorkerStream
+from threadloader._work.open_batch import Stages
+from threadloader._work.reading import IterableReader, ReadSamples
+from threadloader.errors import StateError
+
+if TYPE_CHECKING:
+    from threadloader._batch.collate import Collation
+    from threadloader._fetch.fetcher import Fetches
+    from threadloader._order.sampler_pass import SamplerPass
+    from threadloader._resume.position import Position
+    from threadloader._rng.seeds import EpochSeeds
+    from threadloader._settings import Settings
+    from threadloader._work.workers import Workers
+
+__all__ = ["open_feed"]
+
+
+def open_feed(
+    settings: Settings,
+    sampler_pass: SamplerPass | None,
+    workers: Workers | None,
+    seeds: EpochSeeds,
+    position: Position,
+    collation: Collation,
+) -> SamplerFeed | StreamFeed:
+    """Return the feed of one epoch.
+
+    Args:
+        settings: Of the loader.
+        sampler_pass: The pass over the sampler; None for an iterable dataset.
+        workers: Whose threads do the work; None for the calling thread.
+        seeds: Of the epoch.
+        position: Where the epoch begins; it is given a lane for each replica, if it has none.
+        collation: Makes the batches.
+
+    Raises:
+        StateError: The position is that of another number of replicas.
+        Exception: What the dataset's ``__iter__`` raises, where no thread calls it.
+    """
+    rng = None  # what the calling thread draws from; None for its own random state
+    if workers is None and settings.isolate_rng:
+        rng = WorkerStream(seeds.workers, 0)
+    if sampler_pass is None:
+        return _open_stream_feed(settings, workers, seeds, position, collation, rng)
+    stages = Stages(
+        [Fetcher(settings.dataset, whole=settings.whole_batches)]
+        if workers is None
+        else workers.fetchers,
+        settings.whole_batches,
+        settings.ticket_size,
+        collation,
+        seeds.samples if settings.isolate_rng else None,
+        settings.on_error,
+        gathers=collation.direct,
+        collate_fns=None if workers is None else workers.collate_fns_for(settings),
+    )
+    planner = Planner(
+        sampler_pass,
+        position.lanes[0],
+        batched=settings.batched,
+        whole=settings.whole_batches,
+    )
+    pool = None if workers is None else workers.pools[0]
+    # A sampler of the user's may be told which epoch it is between iter() and the first batch.
+    eager = sampler_pass.known or not position.restored
+    return SamplerFeed(planner, stages, pool, position, rng, eager=eager)
+
+
+def _open_stream_feed(
+    settings: Settings,
+    workers: Workers | None,
+    seeds: EpochSeeds,
+    position: Position,
+    collation: Collation,
+    rng: WorkerStream | None,
+) -> StreamFeed:
+    """Return the feed of one pass over an iterable dataset; see `open_feed`."""
+    pools, fetchers, collate_fns = [], _calling_thread_reads(settings), None
+    if workers is not None:
+        pools, fetchers = workers.pools, workers.fetchers
+        collate_fns = workers.collate_fns_for(settings)
+    transforms = settings.transform is not None
+    # With a transform one thread reads, and hands on to the others, which apply it.
+    hand_on = pools[1].put if transforms and len(pools) > 1 else None
+    readers = pools if hand_on is None else pools[:1]
+    _fit_lanes(position, max(1, len(readers)))
+    if position.restored:
+        _warn_of_reading_again(position)
+    sources = [
+        IterableReader(number, fetchers[number].dataset, settings, position, seeds.samples)
+        for number in range(len(position.lanes))
+    ]
+    stages = Stages(
+        fetchers,
+        not transforms,
+        settings.ticket_size,
+        collation,
+        # Without a transform all that a replica draws comes from its worker's stream, as in torch.
+        seeds.samples if transforms and settings.isolate_rng else None,
+        settings.on_error,
+        collate_fns=collate_fns,
+    )
+    return StreamFeed(sources, stages, readers, hand_on, settings, position, stream=rng)
+
+
+def _calling_thread_reads(settings: Settings) -> list[Fetches]:
+    """Return what gives the calling thread its samples: of the user's own dataset."""
+    return [ReadSamples(_torch.unwrapped(settings.dataset), settings.transform)]
+
+
+def _fit_lanes(position: Position, replicas: int) -> None:
+    """Give a new position its lanes; refuse one that was saved with others."""
+    if not position.lanes:
+        position.lanes.extend(Lane() for _ in range(replicas))
+        position.turn = replicas - 1
+    if len(position.lanes) != replicas:
+        msg = (
+            f"the state is that of {len(position.lanes)} replicas of an iterable dataset, and "
+            f"there are {replicas} now: it needs the same number of workers"
+        )
+        raise StateError(msg)
+
+
+def _warn_of_reading_again(position: Position) -> None:
+    """Warn of an iterable that has to be read from its beginning."""
+    batches = sum(lane.batches for lane in position.lanes if not lane.ended and lane.mark is None)
+    if batches:
+        msg = (
+            "the state holds none of the iterable dataset, so what was delivered is read again, "
+            f"to be left out (batches: {batches}); state_dict() and load_state_dict() on the "
+            "dataset or its iterator save that time"
+        )
+        warnings.warn(msg, stacklevel=7)

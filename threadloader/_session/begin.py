@@ -1,0 +1,161 @@
+"""How an epoch begins: from a loader's settings and the state of its run, to its iterator."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from threadloader._epoch.epoch import Epoch
+from threadloader._epoch.open_feed import open_feed
+from threadloader._epoch.skipped import Tally
+from threadloader._fetch.array_rows import source_of
+from threadloader._order.sampler_pass import open_pass
+from threadloader._session.pipes import prepare_pipes
+from threadloader._session.run_state import LastEpoch
+from threadloader._session.state import is_over
+from threadloader.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from threadloader._order.sampler_pass import SamplerPass
+    from threadloader._resume.position import Position
+    from threadloader._rng.seeds import EpochDraws, Seeds
+    from threadloader._session.session import Session
+    from threadloader._settings import Settings
+
+    State = Mapping[str, Any]
+
+__all__ = ["begin"]
+
+
+def begin(session: Session, settings: Settings) -> Epoch | None:
+    """Begin the next epoch; return None if all of it was delivered when its state was saved.
+
+    If it does not come about, the next call begins the same one.
+
+    Raises:
+        StateError: The state is not of this sampler, dataset, generator or number of replicas.
+    """
+    before = run = session.run
+    workers, epoch = session.kept_workers.workers, None
+    try:
+        with session.planning:
+            before, workers = session.run, session.kept_workers.workers
+            saved = before.saved
+            over = saved is not None and is_over(saved)
+            if over:
+                settings = replace(settings, move=None)
+            # At once, for an epoch that the user's code begins meanwhile.
+            run = before.advanced()
+            session.run = run
+            epoch = _plan(session, settings, run.seeds, saved)
+        epoch.start()
+        if not over:
+            return epoch
+        # To its end, for all generators; where another process draws, it is not there yet.
+        next(epoch, None)
+        return None
+    except BaseException:
+        with session.planning:
+            if session.run.seeds is run.seeds:  # nobody has begun another one since
+                session.put_back(before, workers)
+        if epoch is not None:
+            epoch.cancel()
+        raise
+    finally:
+        del epoch  # this frame stays with the error
+
+
+def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | None) -> Epoch:
+    """Return the next epoch, whose threads `Epoch.start` lets begin.
+
+    Args:
+        session: Of the loader; with ``planning`` held.
+        settings: Of the loader.
+        seeds: Of the epoch.
+        saved: The state to go on from; None for the beginning.
+    """
+    session.renew(settings)
+    # Before there are workers, whose first use of the device would be in its place.
+    device = None if settings.device is None else settings.device.here()
+    dataset = session.restore_dataset(settings, saved)
+    position = session.next_position(settings, seeds.epoch, saved)
+    draws = seeds.begin_epoch(settings.seed, settings.generator, saved)
+    shared_seed = draws.shared_seed(settings.dataset)
+    position.order = _dataset_order(settings.dataset, saved)
+    sampler_pass = _open_sampler_pass(settings, draws, position)
+    reused = session.kept_workers.reuse(settings)
+    position.broken_off = reused is not None and not position.lanes
+    epoch_seeds = draws.seeds(kept=reused is not None)
+    workers, feed, epoch = reused, None, None
+    try:
+        if reused is None and settings.num_workers:
+            # As torch does a second time with new workers.  Its second start of the sampler
+            # would make the order of one that draws at once depend on there being workers.
+            draws.draw_again(settings.dataset)
+            workers = session.kept_workers.make(settings, epoch_seeds.workers)
+        prepare = prepare_pipes(settings, workers, shared_seed, new=reused is None)
+        feed = open_feed(settings, sampler_pass, workers, epoch_seeds, position, session.collation)
+        epoch = Epoch(
+            settings,
+            feed,
+            session.collation,
+            Tally(session.skipped, position, settings.max_skipped),
+            workers,
+            inline=session.inline,
+            stats=session.stats,
+            device=device,
+            prepare=prepare,
+        )
+        session.kept_workers.add(epoch)
+    except BaseException as error:  # Ctrl-C, say
+        if epoch is not None:
+            epoch.cancel()
+        if feed is not None:
+            feed.end()
+        shared = reused is not None and not settings.replicated
+        session.kept_workers.give_up(error, workers, reused=shared)
+        raise
+    order = None if sampler_pass is None else sampler_pass.order
+    session.run = replace(session.run, last=LastEpoch(position, draws, order, dataset))
+    return epoch
+
+
+def _open_sampler_pass(
+    settings: Settings, draws: EpochDraws, position: Position
+) -> SamplerPass | None:
+    """Start the sampler; return None where there is no sampler.
+
+    Raises:
+        StateError: The position is another sampler's.
+    """
+    if settings.iterable:
+        return None
+    return open_pass(
+        settings.index_sampler,
+        draws,
+        every=settings.snapshot_every_n_steps or 0,
+        position=position,
+        arrays=not settings.whole_batches and source_of(settings.dataset) is not None,
+    )
+
+
+def _dataset_order(dataset: Any, saved: State | None) -> State | None:
+    """Return the ``order_identity()`` of an iterable dataset; None if it has none.
+
+    Raises:
+        StateError: It is not what it was when the state was saved, in the middle of the epoch.
+    """
+    identify = getattr(dataset, "order_identity", None)
+    order: State | None = None if identify is None else identify()
+    before = None if saved is None or not saved["begun"] else saved.get("dataset's order")
+    if before is not None and order is not None and before != order:
+        msg = (
+            f"the dataset's order followed from {before} when the state was saved, and now "
+            f"follows from {order}"
+        )
+        if before.get("epoch") != order.get("epoch"):
+            msg += ": call its set_epoch() before iter()"
+        raise StateError(msg)
+    return order

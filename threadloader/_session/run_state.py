@@ -1,0 +1,64 @@
+"""Where a loader is in its run of epochs: what the next one follows from."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from threadloader._rng.seeds import Seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from threadloader._order.sampler_pass import KnownOrder
+    from threadloader._resume.position import Position
+    from threadloader._rng.seeds import EpochDraws
+
+__all__ = ["LastEpoch", "RunState"]
+
+
+@dataclass(frozen=True, slots=True)
+class LastEpoch:
+    """What a state says of the epoch that was begun last.  Nothing here keeps that alive."""
+
+    position: Position
+    draws: EpochDraws
+    order: KnownOrder | None  # of a known sampler
+    dataset: Any  # the state of the user's dataset at the beginning; None if it has none
+
+    def state(self) -> dict[str, Any]:
+        """Return the parts of a loader's state that follow from the epoch."""
+        state = {"epoch": self.position.epoch, "begun": True, "draws": self.draws.state()}
+        order = None if self.order is None else self.order.state()
+        if order is not None:
+            state["order"] = dict(order)
+        return state | self.position.state()
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """Replaced whole whenever an epoch begins, and put back if that epoch does not come about."""
+
+    seeds: Seeds = field(default_factory=Seeds)  # of the next epoch
+    loaded: Mapping[str, Any] | None = None  # the state that the next epoch goes on from
+    last: LastEpoch | None = None
+
+    @property
+    def saved(self) -> Mapping[str, Any] | None:
+        """The state that the next epoch goes on from; None for none.
+
+        It was loaded, or it is that of the last epoch, if that could not go on from it.
+        """
+        if self.loaded is not None or self.last is None:
+            return self.loaded
+        position = self.last.position
+        return position.saved if position.refused else None
+
+    def advanced(self) -> RunState:
+        """Return the same for the epoch after the next, whose seeds are then drawn in place."""
+        return RunState(copy.copy(self.seeds), None, self.last)
+
+    def carried_over(self) -> RunState:
+        """Return what another process, or a copy of the loader, begins with."""
+        return replace(self, seeds=copy.copy(self.seeds), last=None)

@@ -1,0 +1,113 @@
+"""What a loader is set up for: its arguments, read once for each epoch.
+
+The attributes of a loader may change between two epochs, and an epoch goes on with those that it
+began with.  A field has the name of the argument that it comes from, here and wherever it is used.
+What outlives the beginning of an epoch keeps the fields that it needs, not the settings: they refer
+to the dataset and the sampler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from threadloader._order.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from threadloader._batch.collate import Output
+    from threadloader._device import Device
+    from threadloader._fetch.dataset_copy import DatasetCopy
+    from threadloader._fetch.on_error import OnError
+    from threadloader._order.planner import TicketSize
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The arguments of a `ThreadLoader`, and what follows from them.
+
+    Threads:
+        all: any; nothing in it is replaced.
+    """
+
+    # As the arguments and attributes of a loader.
+    dataset: Any
+    batch_size: int | None
+    sampler: Any
+    batch_sampler: Any
+    num_workers: int
+    collate_fn: Callable[[Any], Any] | None
+    drop_last: bool
+    timeout: float
+    worker_init_fn: Callable[[int], Any] | None
+    generator: Any
+    persistent_workers: bool
+    in_order: bool
+    output: Output
+    dataset_copy: DatasetCopy
+    transform: Callable[[Any], Any] | None
+    seed: int | None
+    isolate_rng: bool
+    snapshot_every_n_steps: int | None
+    device_prefetch: int
+    on_error: OnError
+    max_skipped: int | None
+    # What follows from them.
+    name: str  # prefix of the threads' names, the loader's own
+    iterable: bool  # whether the dataset is read in its own order
+    unsharded: bool  # whether it is an iterable of no class of torch's, which all threads share
+    whole_batches: bool  # whether one worker fetches a batch, by ``__getitems__`` or as an iterable
+    window: Window
+    device: Device | None  # batches are copied to it; None leaves them where they are
+    move: Callable[[Any], Any] | None  # moves a batch to a device without streams; None for none
+    pinned: bool  # whether batches are put into page-locked memory, for the user to copy
+    ticket_size: TicketSize
+    reported_length: int | None  # of an iterable dataset, by the latest ``len(loader)``
+
+    @classmethod
+    def of(cls, loader: Any, **derived: Any) -> Settings:
+        """Return what a loader is set up for now.
+
+        Args:
+            loader: A `ThreadLoader`, or what has its attributes.
+            derived: The fields that are no attributes of it, but for the window.
+        """
+        rows = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+        batched = loader.batch_size is not None or loader.batch_sampler is not None
+        derived["window"] = Window.chosen(
+            loader.num_workers,
+            rows=rows if batched else 1,
+            whole=derived["whole_batches"],
+            prefetch=loader.prefetch,
+            factor=loader.prefetch_factor,
+        )
+        arguments = {
+            field.name: getattr(loader, field.name)
+            for field in fields(cls)
+            if field.name not in derived
+        }
+        return cls(**arguments, **derived)
+
+    @property
+    def batched(self) -> bool:
+        """Whether samples are collated."""
+        return self.batch_size is not None or self.batch_sampler is not None
+
+    @property
+    def index_sampler(self) -> Any:
+        """Yields the indices of a batch, or single ones; a dummy for an iterable dataset."""
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def replicated(self) -> bool:
+        """Whether each worker reads an iterable dataset of its own."""
+        return self.iterable and not self.unsharded
+
+    @property
+    def shares_dataset(self) -> bool:
+        """Whether workers read the user's dataset itself."""
+        shared = "auto" if self.unsharded else "shared"
+        return self.num_workers == 0 or self.dataset_copy == shared
