@@ -1,19 +1,22 @@
-"""The names of `_torch` where torch is not installed."""
+"""The functions of `_torch` where torch is not installed."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
 from threadloader._lifetime.dropping import DROPPED
+from threadloader._torch.absent_types import Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
+
+    from threadloader._torch.random_ops import RandomOperators
 
 __all__ = [
     "BATCHING",
@@ -21,12 +24,6 @@ __all__ = [
     "DRAWING",
     "SEEDED",
     "SEQUENTIAL",
-    "DataLoader",
-    "Dataset",
-    "Generator",
-    "IterableDataset",
-    "KeyedGenerator",
-    "Tensor",
     "array_of",
     "arrays_of",
     "as_iterable_dataset",
@@ -71,134 +68,8 @@ CONTENTS: Mapping[type, str] = MappingProxyType({})
 DRAWING: tuple[Any, ...] = ()
 SEEDED: tuple[Any, ...] = ()
 SEQUENTIAL: tuple[Any, ...] = ()
-_FIXED = frozenset(
-    {"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"}
-)
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-
-
-class Tensor:
-    """A type that no object has."""
-
-
-class Dataset(Generic[T_co]):
-    """The base of this package's map-style datasets; torch's would be it."""
-
-
-class IterableDataset(Dataset[T_co]):
-    """The base of this package's iterable datasets, which workers read replicas of."""
-
-
-class DataLoader(Generic[T_co]):
-    """Checks and keeps torch's arguments as torch's class of this name does, with its messages.
-
-    Args:
-        As `torch.utils.data.DataLoader`.  Samplers are left as they are given.
-
-    Raises:
-        ValueError: An argument has a wrong value, or excludes another.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,
-        sampler: Any = None,
-        batch_sampler: Any = None,
-        num_workers: int = 0,
-        collate_fn: Any = None,
-        pin_memory: bool = False,
-        drop_last: bool = False,
-        timeout: float = 0,
-        worker_init_fn: Any = None,
-        multiprocessing_context: Any = None,
-        generator: Any = None,
-        *,
-        prefetch_factor: int | None = None,
-        persistent_workers: bool = False,
-        pin_memory_device: str = "",
-        in_order: bool = True,
-    ) -> None:
-        _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
-        _check_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
-        self.dataset = dataset
-        self.num_workers = num_workers
-        self.prefetch_factor = prefetch_factor
-        self.pin_memory = pin_memory
-        self.pin_memory_device = pin_memory_device
-        self.timeout = timeout
-        self.worker_init_fn = worker_init_fn
-        self.multiprocessing_context = multiprocessing_context
-        self.in_order = in_order
-        self.batch_size = None if batch_sampler is not None else batch_size
-        self.drop_last = drop_last
-        self.sampler = sampler
-        self.batch_sampler = batch_sampler
-        self.generator = generator
-        self.collate_fn = collate_fn
-        self.persistent_workers = persistent_workers
-        self._protected = True
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _FIXED and getattr(self, "_protected", False):
-            kind = type(self).__name__
-            msg = f"{name} attribute should not be set after {kind} is initialized"
-            raise ValueError(msg)
-        super().__setattr__(name, value)
-
-
-def _check_workers(
-    num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool
-) -> None:
-    if num_workers < 0:
-        msg = (
-            "num_workers option should be non-negative; "
-            "use num_workers=0 to disable multiprocessing."
-        )
-        raise ValueError(msg)
-    if timeout < 0:
-        msg = "timeout option should be non-negative"
-        raise ValueError(msg)
-    if num_workers == 0 and prefetch_factor is not None:
-        msg = (
-            "prefetch_factor option could only be specified in multiprocessing."
-            "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
-        )
-        raise ValueError(msg)
-    if prefetch_factor is not None and prefetch_factor < 0:
-        msg = "prefetch_factor option should be non-negative"
-        raise ValueError(msg)
-    if persistent_workers and num_workers == 0:
-        msg = "persistent_workers option needs num_workers > 0"
-        raise ValueError(msg)
-
-
-def _check_order(
-    batch_size: int | None, shuffle: bool | None, sampler: Any, batch_sampler: Any, drop_last: bool
-) -> None:
-    if sampler is not None and shuffle:
-        msg = "sampler option is mutually exclusive with shuffle"
-        raise ValueError(msg)
-    if batch_sampler is not None and (
-        batch_size != 1 or shuffle or sampler is not None or drop_last
-    ):
-        msg = (
-            "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, "
-            "and drop_last"
-        )
-        raise ValueError(msg)
-    if batch_size is None and drop_last:
-        msg = (
-            "batch_size=None option disables auto-batching and is mutually exclusive with drop_last"
-        )
-        raise ValueError(msg)
-    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
-    if batch_size is not None and (not whole or batch_size <= 0):
-        msg = f"batch_size should be a positive integer value, but got batch_size={batch_size}"
-        raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +90,7 @@ def make_worker_info(number: int, workers: int, seed: int, dataset: Any, rng: An
 
 
 class NoOperators:
-    """Stands for torch's operators where there are none."""
+    """Stands for torch's random operators where there are none; see `RandomOperators`."""
 
     def redirecting(self) -> AbstractContextManager[None]:
         """Return a context that changes nothing."""
@@ -236,8 +107,8 @@ class NoOperators:
         """Do nothing."""
 
 
-def teach_random(here: Any) -> NoOperators:  # noqa: ARG001  # same signature as with torch
-    """Return what redirects no operators."""
+def teach_random(here: Any) -> RandomOperators:  # noqa: ARG001  # same signature as with torch
+    """Return an object that redirects no operators."""
     return NoOperators()
 
 
@@ -277,10 +148,6 @@ def generator_state(generator: Any) -> bytes:
 def set_generator_state(generator: Any, state: bytes) -> None:  # noqa: ARG001  # the same
     """Refuse what is no generator of NumPy's."""
     raise TypeError(generator)
-
-
-class Generator:
-    """A type that no object has."""
 
 
 def open_device(value: Any) -> Any:
@@ -374,4 +241,4 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
 
 array_of = arrays_of = tensor_of = _missing
 default_collate = default_convert = _missing
-get_worker_info = teach_worker_info = prepare_pipe = can_pin = pinned = KeyedGenerator = _missing
+get_worker_info = teach_worker_info = prepare_pipe = can_pin = pinned = _missing

@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 # What tells two of a class apart that have the same length: the name of its entries.
-CONTENTS: dict[type, str] = {
+CONTENTS: Mapping[type, str] = {
     Subset: "indices",
     SubsetRandomSampler: "indices",
     WeightedRandomSampler: "weights",

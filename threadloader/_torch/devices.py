@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from threadloader._device import Device, Event, Leaf
 
-__all__ = ["adopted_device", "empty_pinned", "open_device", "page_locked", "pinned_tensor"]
+__all__ = ["empty_pinned", "open_device", "page_locked"]
 
 # A free-threaded torch may crash where threads make tensors at once (pytorch#171992, open): at
 # least no two workers make page-locked ones at once.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 
@@ -21,13 +21,31 @@ from threadloader._lifetime.dropping import DROPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-__all__ = ["OperatorsByKey", "on_cpu"]
+__all__ = ["OperatorsByKey", "RandomOperators", "on_cpu"]
 
 T = TypeVar("T")
 
 _NAME = "TESTING_ONLY_GenericMode"
 MOST_KEPT = 1024  # Python objects of generators that are kept, 5 KB each with their generator
+
+
+class RandomOperators(Protocol):
+    """The redirection of torch's random operators to the calling thread's stream.
+
+    Threads:
+        all: any.
+    """
+
+    def redirecting(self) -> AbstractContextManager[None]:
+        """Return a context in which the calling thread's operators draw from its stream."""
+
+    def redirected(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, in the calling thread, as in `redirecting`."""
+
+    def stop(self) -> None:
+        """Redirect no operators in the calling thread any more."""
 
 
 class OperatorsByKey:

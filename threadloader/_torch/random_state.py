@@ -10,24 +10,27 @@ import inspect
 import warnings
 from contextlib import suppress
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from threadloader._torch.random_mode import OperatorsByMode
 from threadloader._torch.random_ops import OperatorsByKey
 
+if TYPE_CHECKING:
+    from threadloader._torch.random_ops import RandomOperators
+
 __all__ = ["KeyedGenerator", "teach_random"]
 
 
-def teach_random(here: Any) -> OperatorsByKey | OperatorsByMode:
+def teach_random(here: Any) -> RandomOperators:
     """Redirect torch's random functions in threads that ask for it.  Call once.
 
     Args:
         here: A `threading.local`; its ``stream`` has the thread's ``torch_generator``, or is None.
 
     Returns:
-        What redirects operators in the calling thread; it has to be kept.
+        The redirection of operators; it has to be kept.
     """
     names: dict[str, Any] = {"_threadloader_streams": here}
     for name, code in _EXCHANGED.items():

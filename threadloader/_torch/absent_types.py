@@ -1,0 +1,147 @@
+"""The classes of `_torch` where torch is not installed.
+
+For a type checker they are other classes than torch's, so they are apart from `absent`, whose
+functions it compares with those that call torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+__all__ = ["DataLoader", "Dataset", "Generator", "IterableDataset", "KeyedGenerator", "Tensor"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+_FIXED = frozenset(
+    {"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"}
+)
+
+
+class Tensor:
+    """A type that no object has."""
+
+
+class Generator:
+    """A type that no object has."""
+
+
+class KeyedGenerator:
+    """A type that no object has."""
+
+
+class Dataset(Generic[T_co]):
+    """The base of this package's map-style datasets; torch's would be it."""
+
+
+class IterableDataset(Dataset[T_co]):
+    """The base of this package's iterable datasets, which workers read replicas of."""
+
+
+class DataLoader(Generic[T_co]):
+    """Checks and keeps torch's arguments as torch's class of this name does, with its messages.
+
+    Args:
+        As `torch.utils.data.DataLoader`.  Samplers are left as they are given.
+
+    Raises:
+        ValueError: An argument has a wrong value, or excludes another.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Any = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Any = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+    ) -> None:
+        _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
+        _check_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        self.dataset = dataset
+        self.num_workers = num_workers
+        self.prefetch_factor = prefetch_factor
+        self.pin_memory = pin_memory
+        self.pin_memory_device = pin_memory_device
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.multiprocessing_context = multiprocessing_context
+        self.in_order = in_order
+        self.batch_size = None if batch_sampler is not None else batch_size
+        self.drop_last = drop_last
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.generator = generator
+        self.collate_fn = collate_fn
+        self.persistent_workers = persistent_workers
+        self._protected = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and getattr(self, "_protected", False):
+            kind = type(self).__name__
+            msg = f"{name} attribute should not be set after {kind} is initialized"
+            raise ValueError(msg)
+        super().__setattr__(name, value)
+
+
+def _check_workers(
+    num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool
+) -> None:
+    if num_workers < 0:
+        msg = (
+            "num_workers option should be non-negative; "
+            "use num_workers=0 to disable multiprocessing."
+        )
+        raise ValueError(msg)
+    if timeout < 0:
+        msg = "timeout option should be non-negative"
+        raise ValueError(msg)
+    if num_workers == 0 and prefetch_factor is not None:
+        msg = (
+            "prefetch_factor option could only be specified in multiprocessing."
+            "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
+        )
+        raise ValueError(msg)
+    if prefetch_factor is not None and prefetch_factor < 0:
+        msg = "prefetch_factor option should be non-negative"
+        raise ValueError(msg)
+    if persistent_workers and num_workers == 0:
+        msg = "persistent_workers option needs num_workers > 0"
+        raise ValueError(msg)
+
+
+def _check_order(
+    batch_size: int | None, shuffle: bool | None, sampler: Any, batch_sampler: Any, drop_last: bool
+) -> None:
+    if sampler is not None and shuffle:
+        msg = "sampler option is mutually exclusive with shuffle"
+        raise ValueError(msg)
+    if batch_sampler is not None and (
+        batch_size != 1 or shuffle or sampler is not None or drop_last
+    ):
+        msg = (
+            "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, "
+            "and drop_last"
+        )
+        raise ValueError(msg)
+    if batch_size is None and drop_last:
+        msg = (
+            "batch_size=None option disables auto-batching and is mutually exclusive with drop_last"
+        )
+        raise ValueError(msg)
+    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
+    if batch_size is not None and (not whole or batch_size <= 0):
+        msg = f"batch_size should be a positive integer value, but got batch_size={batch_size}"
+        raise ValueError(msg)
