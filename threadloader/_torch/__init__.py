@@ -18,11 +18,9 @@ if AVAILABLE:
     from threadloader._torch.datasets import *
     from threadloader._torch.devices import *
     from threadloader._torch.pinning import *
-    from threadloader._torch.pipes import *
     from threadloader._torch.random_state import *
-    from threadloader._torch.ranks import *
     from threadloader._torch.sampling import *
-    from threadloader._torch.tensors import *
+    from threadloader._torch.sharding import *
     from threadloader._torch.threads import *
     from threadloader._torch.worker_info import *
 else:

@@ -1,4 +1,4 @@
-"""Data pipes: their shared seed, and each worker's shard of them."""
+"""How data is shared out: ranks that train together, and the shards of torch's data pipes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed
 from torch.utils.data import IterDataPipe, dataloader, graph_settings
 
 from threadloader._lifetime.process import in_forked_child
 
-__all__ = ["draw_shared_seed", "prepare_pipe", "unwrapped"]
+__all__ = ["draw_shared_seed", "prepare_pipe", "rank_and_world", "unwrapped"]
 
 # torch walks through a pipe by a hook on its class, and refuses a second walk meanwhile.
 _walking = Lock()
@@ -22,6 +23,14 @@ def _forget() -> None:
     """Make the lock anew in a forked child: another thread may have held it."""
     global _walking  # noqa: PLW0603  # of the process, and this is a new one
     _walking = Lock()
+
+
+def rank_and_world() -> tuple[int, int] | None:
+    """Return this process's rank and the number of ranks; None without `torch.distributed`."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
 
 
 def _is_pipe(dataset: object) -> bool:
@@ -45,7 +54,7 @@ def draw_shared_seed(dataset: object, generator: Any) -> int | None:
     if isinstance(generator, np.random.Generator):
         generator = torch.Generator().manual_seed(int(generator.integers(1 << 63)))
     group = None
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if rank_and_world() is not None:
         group = torch.distributed.new_group(backend="gloo")
     return int(dataloader._share_dist_seed(generator, group))  # type: ignore[no-untyped-call]
 
