@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 from typing import TYPE_CHECKING
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from support.child import run_child
 from support.patience import PATIENCE
+
+import threadloader
+from threadloader._lifetime import process
 
 if TYPE_CHECKING:
     from support.patience import Spawn
@@ -142,4 +146,169 @@ done.set()
 holder.join()
 print(os.waitstatus_to_exitcode(status))
 """
-    assert spawn(run_child, script).result(3 * PATIENCE)[:2] == (0, "0")
+    assert spawn(run, script).result(3 * PATIENCE)[:2] == (0, "0")
+
+
+def test_a_phase_has_one_owner() -> None:
+    phase = process.Phase.END_THREADS
+    importlib.import_module("threadloader._threads.pool")
+
+    def of_another_module() -> None: ...
+
+    with pytest.raises(ValueError, match=r"END_THREADS belongs to threadloader\._threads\.pool"):
+        process.at_exit(phase)(of_another_module)
+
+
+def test_a_module_that_is_imported_again_keeps_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_at_exit", {})
+
+    def first() -> None: ...
+    def second() -> None: ...
+
+    process.at_exit(process.Phase.END_THREADS)(first)
+    process.at_exit(process.Phase.END_THREADS)(second)
+    assert process._at_exit == {process.Phase.END_THREADS: second}  # noqa: SLF001
+
+
+EARLY = """
+import atexit, sys
+sys.modules["torch"] = None
+
+class Kept:
+    pass
+
+def handler():
+    for name, function in {
+        "goes on": lambda: next(iterator),
+        "with threads": lambda: list(ThreadLoader(range(8), 4, threads=2)),
+        "without": lambda: list(ThreadLoader(range(8), 4, threads=0)),
+    }.items():
+        try:
+            print(name, len(function()))
+        except ClosedError:
+            print(name, "ClosedError")
+    in_cycle, dropped = Kept(), Kept()
+    in_cycle.itself = in_cycle
+    when_dropped(in_cycle, print, "called while modules go")
+    when_dropped(dropped, print, "dropped in the handler")
+    del dropped
+    when_dropped(handler, print, "asked for")()
+
+atexit.register(handler)
+from threadloader import ClosedError, ThreadLoader
+from threadloader._lifetime.dropping import when_dropped
+
+iterator = iter(ThreadLoader(range(100), 4, threads=2))
+next(iterator)
+"""
+
+
+def test_a_handler_from_before_the_import_finds_all_closed_but_can_do_without_threads(
+    spawn: Spawn,
+) -> None:
+    code, output, errors = spawn(run, EARLY).result(3 * PATIENCE)
+    assert (code, errors) == (0, "")
+    assert output.splitlines() == [
+        "goes on ClosedError",
+        "with threads ClosedError",
+        "without 2",
+        "dropped in the handler",
+        "asked for",
+    ]
+
+
+def test_a_finalizer_that_fails_at_exit_is_told_and_the_next_ones_are_called(spawn: Spawn) -> None:
+    script = """
+from threadloader._lifetime.dropping import when_dropped
+
+class Kept:
+    pass
+
+kept = [Kept() for _ in range(4)]
+when_dropped(kept[0], print, "first", at_exit=True)
+when_dropped(kept[1], int, "no number", at_exit=True)
+when_dropped(kept[2], print, "third", at_exit=True)
+when_dropped(kept[3], print, "not at exit")
+"""
+    code, output, errors = spawn(run, script).result(3 * PATIENCE)
+    assert (code, output.splitlines()) == (0, ["first", "third"])
+    assert "no number" in errors
+
+
+FORKS = """
+import atexit, os, signal, sys, threading, warnings
+sys.modules["torch"] = None
+from threadloader import ClosedError, ThreadLoader
+from threadloader._lifetime import process
+warnings.simplefilter("ignore")
+
+def loaded():
+    signal.alarm({seconds})
+    try:
+        return sum(map(len, ThreadLoader(range(10), 4, threads=2)))
+    except ClosedError:
+        return 99
+
+def fork(in_child):
+    child = os.fork()
+    if child == 0:
+        signal.alarm({seconds})
+        return in_child()
+    print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+has_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+
+
+def forks(script: str) -> tuple[int, str, str]:
+    return run(FORKS.format(seconds=int(PATIENCE)) + script)
+
+
+@has_fork
+def test_a_child_that_a_daemon_thread_forks_during_the_exit_can_load(spawn: Spawn) -> None:
+    script = """
+go, done = threading.Event(), threading.Event()
+
+def daemon():
+    go.wait()
+    fork(lambda: os._exit(loaded()))
+    done.set()
+
+def end():
+    threads_end()
+    go.set()
+    done.wait()
+
+threads_end = process._at_exit[process.Phase.END_THREADS]
+process._at_exit[process.Phase.END_THREADS] = end
+threading.Thread(target=daemon, daemon=True).start()
+"""
+    assert spawn(forks, script).result(3 * PATIENCE) == (0, "child 10", "")
+
+
+@has_fork
+def test_a_child_that_a_late_exit_handler_forks_exits_too(spawn: Spawn) -> None:
+    script = """
+threads_end = process._at_exit[process.Phase.END_THREADS]
+end = lambda: (threads_end(), fork(lambda: os._exit(loaded())))
+process._at_exit[process.Phase.END_THREADS] = end
+"""
+    assert spawn(forks, script).result(3 * PATIENCE) == (0, "child 99", "")
+
+
+@has_fork
+@pytest.mark.parametrize("does", ["os._exit(0)", "sys.exit(7)", "None", "1 / 0"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_child_that_a_worker_forks_ends(does: str, persistent: bool, spawn: Spawn) -> None:
+    script = f"""
+class Forks:
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == 3:
+            fork(lambda: {does})
+        return index
+
+print(len(list(ThreadLoader(Forks(), 4, threads=2, persistent_workers={persistent}))))
+"""
+    assert spawn(forks, script).result(3 * PATIENCE) == (0, "child 0\n2", "")

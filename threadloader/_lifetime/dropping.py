@@ -8,8 +8,10 @@ thread begins or drops an epoch meanwhile (CPython 3.13.15: 6 of 750 runs of a s
 from __future__ import annotations
 
 import signal
+import sys
 import weakref
 from _thread import interrupt_main, start_new_thread
+from contextlib import ExitStack
 from queue import SimpleQueue
 from threading import main_thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -87,7 +89,9 @@ class _Call:
             if self not in _watched:
                 _called_at_exit.pop(self, None)
 
-    def first(self, _: object) -> None:
+    def first(self, _: object, _exits: Callable[[], bool] = sys.is_finalizing) -> None:
+        if _exits():  # what was watched by exit handlers that came after `_end`
+            return
         try:
             self()
         except KeyboardInterrupt:
@@ -151,10 +155,11 @@ class Living(Generic[T]):
 
 @at_exit(Phase.CALL_FINALIZERS)
 def _end() -> None:
-    """Call what is to be called at exit, and nothing after that.
+    """Call the functions that were registered for the exit, and no others after them.
 
-    As the interpreter ends it drops all there is, by and by, and what a function needs may be gone.
+    As the interpreter ends it drops all objects, and what a function needs may be gone by then.
     """
-    for call in _called_at_exit.copy():
-        call()
-    _watched.clear()
+    with ExitStack() as calls:  # the next is called also where one fails
+        calls.callback(_watched.clear)
+        for call in reversed(_called_at_exit.copy()):
+            calls.callback(call)

@@ -1,16 +1,20 @@
 """The end of the process, and forks: what the package does then, and in which order.
 
-At the interpreter's exit, after the user's handlers that were registered later:
+At the interpreter's exit there are four phases:
 
 1. `Phase.CANCEL_EPOCHS`: no thread starts any more, and no sample.
 2. `Phase.END_THREADS`: pools stop, and their threads are waited for, each within its limit.
-3. `Phase.CLOSE_INSTANCES`: the main thread closes what it has of each `PerThread`.
-4. `Phase.CALL_FINALIZERS`: what is to be called at exit is called, and nothing after that.
+3. `Phase.CLOSE_INSTANCES`: the main thread closes its instance of each `PerThread`.
+4. `Phase.CALL_FINALIZERS`: functions that were registered for the exit are called.
 
-So it is whatever is imported first: each owner names the phase in which it has something to do.
+The order of imports does not matter: each owner names the phase in which it has something to do.
+Exit handlers that the user registered after this module was imported come before all phases, and
+can load batches.  Those from before come after all phases: iterators are closed there, no thread
+can start, and an epoch without threads works.
 
 A forked child has one thread, and a lock that another thread held at the fork stays locked for
-ever.  There each owner makes anew what it keeps for the process; none needs another for that.
+ever.  There each owner makes anew what it keeps for the process; none needs another for that.  A
+child exits by itself: it does not take part in an exit that another thread of its parent runs.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from __future__ import annotations
 import atexit
 import os
 from enum import Enum, auto
-from threading import current_thread, main_thread
+from threading import current_thread, get_ident, main_thread
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -39,13 +43,22 @@ class Phase(Enum):
 
 
 _at_exit: dict[Phase, Callable[[], object]] = {}  # one owner each
-_exiting = False  # only ever set; read and written whole, on both builds
+_exiting = False  # in a process only ever set; read and written whole, on both builds
+_exit_thread = 0  # which runs the exit
 
 
 def at_exit(phase: Phase) -> Callable[[F], F]:
-    """Return a decorator of the function that is called in a phase of the interpreter's exit."""
+    """Return a decorator of the function that is called in a phase of the interpreter's exit.
+
+    Raises:
+        ValueError: Another module has that phase: its function would not be called any more.
+    """
 
     def register(function: F) -> F:
+        owner = _at_exit.get(phase, function).__module__
+        if owner != function.__module__:  # the same one: it is imported again, after Ctrl-C say
+            msg = f"{phase} belongs to {owner}, so {function.__module__} needs a phase of its own"
+            raise ValueError(msg)
         _at_exit[phase] = function
         return function
 
@@ -59,6 +72,13 @@ def in_forked_child(function: F) -> F:
     return function
 
 
+@in_forked_child
+def _forget_exit() -> None:
+    """Let threads start in a child that a daemon thread forks while the main thread exits."""
+    global _exiting  # noqa: PLW0603  # of the process, and this is a new one
+    _exiting = _exiting and _exit_thread == get_ident()
+
+
 def is_exiting() -> bool:
     """Whether the interpreter exits; then no thread may start, as nobody would wait for it."""
     return _exiting
@@ -67,8 +87,8 @@ def is_exiting() -> bool:
 def end_thread_at_exit() -> None:
     """End the calling thread without a word if the interpreter exits.
 
-    What consumes batches then, outside the main thread, is a daemon thread that the user left
-    to its fate: there is nobody to tell, and a traceback on the screen would look like a bug.
+    Outside the main thread, only a daemon thread of the user's consumes batches then.  Nobody
+    would catch an error there, and a traceback on the screen would look like a bug.
 
     Raises:
         SystemExit: Ends the thread; `threading` prints nothing for it.
@@ -79,13 +99,14 @@ def end_thread_at_exit() -> None:
 
 def _run(phase: Phase) -> None:
     """Go through one phase."""
-    global _exiting  # noqa: PLW0603  # there is one interpreter to leave
+    global _exiting, _exit_thread  # noqa: PLW0603  # there is one interpreter to leave
+    _exit_thread = get_ident()
     _exiting = True
     function = _at_exit.get(phase)
     if function is not None:
         function()
 
 
-# One handler each: where one fails, or is interrupted, Python tells so and calls the next.
+# One handler each: where one fails, or is interrupted, Python prints that and calls the next.
 for _phase in reversed(Phase):
     atexit.register(_run, _phase)  # the last is called first

@@ -93,7 +93,10 @@ _running: dict[tuple[ThreadGroup[Any], int], Thread] = {}
 
 @in_forked_child
 def _forget_running() -> None:
-    """Start afresh in a forked child: there are no threads."""
+    """Start afresh in a forked child: it has no threads, but for one that forked it.
+
+    That one ends after its job: the parent may wait for its child, and nobody has further jobs.
+    """
     global _running  # noqa: PLW0603  # of the process, and this is a new one
     _running = {}
 
@@ -366,6 +369,7 @@ def _run(
     failed: Callable[[int, BaseException], None],
 ) -> None:
     """Run jobs until there are none; the body of each thread."""
+    running = _running  # a child that a job forks has another
     try:
         # Whoever stops a group, or leaves the interpreter, waits for the threads that were alive by
         # then; any other comes here later, and must do nothing.
@@ -376,7 +380,7 @@ def _run(
                 life.enter_context(stopped_by(group.ended))
                 worker = life.enter_context(enter(number))
                 enter = DROPPED  # errors keep the frames that led to them, this one included
-                while (job := group.take()) is not None:
+                while running is _running and (job := group.take()) is not None:
                     job(worker)
                     del job  # an idle thread keeps no batch alive
             except BaseException as error:  # noqa: BLE001  # told to who waits
