@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
     from threadloader._lifetime.keeping import PageLocked
 
-__all__ = ["Device", "Event", "Leaf", "StreamlessDevice"]
+__all__ = ["Device", "Event", "Leaf", "StreamlessDevice", "TargetDevice"]
 
 # Where a leaf lies in page-locked memory: its first byte, its dtype, and its shape.
 Leaf: TypeAlias = "tuple[int, np.dtype[Any], tuple[int, ...]]"
+
+# Where ``device=`` puts batches: on a device that the copier copies to, on one that they are moved
+# to when they are delivered, or, as None, nowhere else: they stay in the CPU's memory.
+TargetDevice: TypeAlias = "Device | StreamlessDevice | None"
 
 
 class Event(Protocol):
@@ -38,19 +42,19 @@ class Device(Protocol):
         adopt, copy, move, record: copier.
     """
 
-    full: type[BaseException]  # what is raised where there is no memory left
+    full: type[BaseException]  # raised where no memory is left on the device
 
     def here(self) -> Device:
-        """Return it for one epoch, with a stream of its own.
+        """Return a device for one epoch, with a stream of its own.
 
-        If no device is named, it is the current one of the calling thread.
+        Without an index it is the calling thread's current device.
         """
 
     def allocate(self, nbytes: int) -> tuple[memoryview[Any], PageLocked]:
-        """Return page-locked memory, and what `copy` takes it by."""
+        """Return page-locked memory, as bytes to write and as the source that `copy` takes."""
 
     def adopt(self) -> None:
-        """Make the device current in the calling thread, and a stream of its own."""
+        """Make the device, and a stream of its own, current in the calling thread."""
 
     def copy(self, source: PageLocked, leaves: Sequence[Leaf]) -> list[Any]:
         """Begin to copy leaves out of page-locked memory.
@@ -64,34 +68,35 @@ class Device(Protocol):
         """
 
     def pin(self, batch: Any) -> Any:
-        """Put a batch that lies in no slot into page-locked memory; return what `move` takes.
+        """Copy a batch that lies in no slot to page-locked memory.
 
-        That refers to all that is copied from.
+        Returns:
+            An argument for `move`; it refers to all memory that is copied from.
         """
 
     def move(self, batch: Any) -> tuple[Any, list[Any]]:
-        """Begin to copy what `pin` returned; return it on the device, and its tensors."""
+        """Begin to copy a pinned batch; return the batch on the device, and a list of its tensors."""
 
     def record(self) -> Event:
         """Return an event behind all copies that were begun."""
 
     def receive(self, event: Event, tensors: Iterable[Any]) -> Event | None:
-        """Let the calling thread's current stream wait for copies, and use what they made.
+        """Let the calling thread's current stream wait for copies, and use the copied tensors.
 
         The host does not wait.
 
         Args:
             event: Behind the copies.
-            tensors: Memory on the device; not reused before that stream is done with it.
+            tensors: On the device; their memory is not reused before that stream is done with it.
 
         Returns:
-            A place in that stream, before it uses them; None if it is not told.
+            An event in that stream, before it uses the tensors; None if the device records none.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class StreamlessDevice:
-    """A device that has no streams to copy on; no copier is asked to.
+    """A device that has no streams to copy on: batches are moved there without the copier.
 
     Threads:
         move: consumer.

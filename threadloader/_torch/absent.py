@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from threadloader._device import Device, TargetDevice
     from threadloader._torch.random_ops import RandomOperators
 
 __all__ = [
@@ -150,10 +151,11 @@ def set_generator_state(generator: Any, state: bytes) -> None:  # noqa: ARG001  
     raise TypeError(generator)
 
 
-def open_device(value: Any) -> Any:
-    """Return a device that is none of torch's, or None for the CPU; refuse all others."""
+def open_device(value: Any) -> TargetDevice:
+    """Return a device that is not torch's, or None for the CPU; refuse all others."""
     if hasattr(value, "receive"):
-        return value
+        device: Device = value
+        return device
     if value == "cpu":
         return None
     msg = f"device={value!r} needs torch: pip install threadloader[torch]"

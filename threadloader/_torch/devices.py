@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from threadloader._device import Device, Event, Leaf
+    from threadloader._device import Device, Event, Leaf, TargetDevice
 
 __all__ = ["empty_pinned", "open_device", "page_locked"]
 
@@ -55,19 +55,19 @@ _DTYPES: dict[str, torch.dtype] = {
 }
 
 
-def open_device(value: Any) -> Device | StreamlessDevice | None:
+def open_device(value: Any) -> TargetDevice:
     """Return the device that batches are copied to.
 
     Args:
-        value: What the user gave: a name, an index, a ``torch.device``; or a `Device`.
+        value: The user's argument: a name, an index, a ``torch.device``; or a `Device`.
 
     Returns:
-        None for the CPU.
+        The device, or None for the CPU.
 
     Raises:
         RuntimeError: The device is not there; the message says what is missing.
         ValueError: It is the name of no device, or of one that holds no data.
-        TypeError: It is no device.
+        TypeError: It is not a device.
     """
     if hasattr(value, "receive"):
         device: Device = value
