@@ -75,7 +75,7 @@ class Device(Protocol):
         """
 
     def move(self, batch: Any) -> tuple[Any, list[Any]]:
-        """Begin to copy a pinned batch; return the batch on the device, and a list of its tensors."""
+        """Begin to copy a pinned batch; return it on the device, and a list of its tensors."""
 
     def record(self) -> Event:
         """Return an event behind all copies that were begun."""

@@ -15,7 +15,7 @@ from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import collate, ring
 from threadloader._epoch import epoch
 from threadloader._session import kept_workers, session
-from threadloader._threads import pool
+from threadloader._threads import pool, thread_group
 from threadloader._threads.starting import start_each
 from threadloader._work import counters, open_batch, progress
 
@@ -45,11 +45,11 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(session, "RLock", it.RLock)
     monkeypatch.setattr(collate, "Lock", it.Lock)
     monkeypatch.setattr(counters, "Lock", it.Lock)
-    monkeypatch.setattr(pool, "Lock", it.Lock)
+    monkeypatch.setattr(thread_group, "Lock", it.Lock)
     monkeypatch.setattr(pool, "Joinable", Thread)
     monkeypatch.setattr(pool, "start_all", start_each)
     # Looked up within the run, where it is the one written in Python.
-    monkeypatch.setattr(pool, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
+    monkeypatch.setattr(thread_group, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
     # A second a look, so that tickets have one row and every schedule can be repeated.
     for module in (epoch, open_batch):
         monkeypatch.setattr(module, "perf_counter", itertools.count(1.0).__next__)
@@ -94,6 +94,7 @@ SWITCHED = [
         collate,
         epoch,
         pool,
+        thread_group,
         progress,
         ring,
         kept_workers,

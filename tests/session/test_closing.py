@@ -15,7 +15,7 @@ from support.fake_device import FakeDevice
 from support.patience import PATIENCE
 from support.streams import Rows, make
 
-from threadloader._threads.pool import ThreadGroup
+from threadloader._threads.thread_group import ThreadGroup
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

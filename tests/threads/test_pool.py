@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
-    from threadloader._threads.pool import Job
+    from threadloader._threads.thread_group import Job
 
 
 class Jobs:

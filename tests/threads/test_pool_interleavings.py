@@ -15,11 +15,12 @@ from support.patience import PATIENCE
 
 from threadloader import ClosedError
 from threadloader._threads import pool as pool_module
+from threadloader._threads import thread_group
 from threadloader._threads.pool import Pool
 from threadloader._threads.starting import start_each
 
 if TYPE_CHECKING:
-    from threadloader._threads.pool import Job
+    from threadloader._threads.thread_group import Job
 
 it = pytest.importorskip("interleave_test", reason="needs Python 3.12")
 
@@ -55,11 +56,11 @@ class Thread(it.Thread):
 
 @pytest.fixture(autouse=True)
 def controlled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "Lock", it.Lock)
+    monkeypatch.setattr(thread_group, "Lock", it.Lock)
     monkeypatch.setattr(pool_module, "Joinable", Thread)
     monkeypatch.setattr(pool_module, "start_all", start_each)
     # Looked up within the run, where it is the one written in Python.
-    monkeypatch.setattr(pool_module, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
+    monkeypatch.setattr(thread_group, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
 
 
 def _pool(size: int) -> Pool[int]:
@@ -146,7 +147,7 @@ def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> 
             iterations=300,
             strategy=strategy,
             seed=0,
-            include=[pool_module.__file__],
+            include=[pool_module.__file__, thread_group.__file__],
         )
 
 
@@ -238,6 +239,6 @@ def test_one_thread_going_idle_against_a_put_under_every_schedule() -> None:
         iterations=20_000,
         strategy="dfs",
         granularity="line",
-        include=[pool_module.__file__],
+        include=[pool_module.__file__, thread_group.__file__],
     )
     assert result.exhausted

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from threadloader._epoch.feed import Feed
     from threadloader._epoch.skipped import Tally
     from threadloader._settings import Settings
-    from threadloader._threads.pool import ThreadGroup
+    from threadloader._threads.thread_group import ThreadGroup
     from threadloader._work.counters import Stats
     from threadloader._work.open_batch import Worker
     from threadloader._work.workers import Workers

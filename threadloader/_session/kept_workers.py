@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime.dropping import Living
 from threadloader._lifetime.process import end_thread_at_exit
-from threadloader._threads.pool import join
+from threadloader._threads.thread_group import join
 from threadloader._work.workers import make_workers
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from threadloader._epoch.epoch import Epoch
     from threadloader._settings import Settings
-    from threadloader._threads.pool import ThreadGroup
+    from threadloader._threads.thread_group import ThreadGroup
     from threadloader._work.counters import Stats
     from threadloader._work.workers import Workers
 

@@ -1,8 +1,6 @@
 """The pool: named threads that take jobs from the oldest work first.
 
-A *work* is something that can be cut into jobs: the pool asks the oldest one for its next job
-until it has none left, so that all threads stand behind the batch that is delivered next.  The
-pool knows nothing about what a job does.
+The pool knows nothing about what a job does; see `thread_group` for how jobs are handed out.
 
 The threads are daemons that the pool joins itself: when asked to, and for at most two seconds
 when the interpreter exits.  Ordinary threads would be joined there without a limit, so that one
@@ -13,75 +11,28 @@ off inside native code, and torch aborts the process then.
 from __future__ import annotations
 
 import time
-from collections import deque
 from contextlib import ExitStack
 from functools import partial
-from queue import SimpleQueue
-from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.process import Phase, at_exit, in_forked_child, is_exiting
 from threadloader._threads.starting import Joinable, start_all
-from threadloader._threads.stopping import Stop, stopped_by
+from threadloader._threads.stopping import stopped_by
+from threadloader._threads.thread_group import STOPPED, ThreadGroup, Work, join
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
     from threading import Thread
 
-__all__ = ["Job", "Pool", "SingleJob", "ThreadGroup", "Work", "join"]
+__all__ = ["EXIT_SECONDS", "Pool"]
 
-_STOPPED = "the threads have ended; iter(loader) starts new ones"
 _EXITING = "no threads can be started any more: the interpreter exits"
 EXIT_SECONDS = 2.0  # how long the interpreter's exit waits for running jobs; unmeasured, a choice
 
-W = TypeVar("W")  # what a thread gets for its lifetime, and hands to each job
-W_contra = TypeVar("W_contra", contravariant=True)
-
-
-class Job(Protocol[W_contra]):
-    """One piece of work.  It must not raise."""
-
-    def __call__(self, worker: W_contra, /) -> None:
-        """Do it, in the thread that ``worker`` describes."""
-
-
-class Work(Protocol[W_contra]):
-    """Something that hands out jobs until it has none left."""
-
-    def claim(self) -> Job[W_contra] | None:
-        """Return the next job, or None for ever after the last.
-
-        Called with the pool's lock held: it must be quick and run no user code.
-        """
-
-    def jobs(self) -> int:
-        """Estimate how many jobs are left, at least 1; that many threads are woken."""
-
-
-class SingleJob(Generic[W]):
-    """Work that is one job, for the thread whose turn it is.
-
-    Args:
-        job: The job.
-    """
-
-    __slots__ = ("_job",)
-
-    def __init__(self, job: Job[W]) -> None:
-        self._job: Job[W] | None = job
-
-    def claim(self) -> Job[W] | None:
-        """Return the job, and then None."""
-        job, self._job = self._job, None
-        return job
-
-    def jobs(self) -> int:
-        """Return 1."""
-        return 1
-
+W = TypeVar("W")  # the value that a thread gets for its lifetime, and hands to each job
 
 # Every thread that may be running, by its group and number: the process-wide hook of the
 # interpreter's exit.  No lock is held while a thread starts: before `Thread.start` returns, the new
@@ -113,102 +64,6 @@ def _end_threads() -> None:
         if thread.is_alive():  # one that comes to life only now sees that it has nothing to do
             deadline = started + group.exit_seconds
             thread.join(max(0.0, deadline - time.monotonic()))
-
-
-class ThreadGroup(Generic[W]):
-    """What a pool and its threads share; it references neither.
-
-    Idle threads wait for a token, not on a condition: a finalizer has to wake them, it can run
-    at any moment, also inside one of our own locks, and `SimpleQueue.put` is the one call of the
-    standard library that is promised to be safe there.
-
-    Invariants, whenever ``_lock`` is not held:
-        1. Works are in the order in which they were put.
-        2. ``_idle`` plus the tokens True on their way is the number of threads that wait or are
-           about to, less those that a token False has just woken: no wake-up is lost, and one
-           too many costs a look at the queue.
-
-    Threads:
-        put: the planner or a reader.
-        take: worker only.
-        stop, wake: shared, also from finalizers; they take no lock.
-        threads, gone: shared; a list that is appended to and copied, atomic on both builds.
-    """
-
-    def __init__(self, size: int, exit_seconds: float) -> None:
-        self._size = size
-        self.exit_seconds = exit_seconds
-        self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
-        self.stopping = False  # only ever set; read and written whole, on both builds
-        self.ended = Stop()  # for jobs that wait, for the next try of a remote read say
-        self.threads: list[Thread] = []  # each from before its start on
-        self._lock = Lock()
-        # All below: guarded by _lock.
-        self._works: deque[Work[W]] = deque()
-        self._idle = 0
-
-    def put(self, work: Work[W]) -> None:
-        """See `Pool.put`."""
-        with self._lock:
-            if self.stopping:
-                raise ClosedError(_STOPPED)
-            self._works.append(work)
-            self._wake(work.jobs())
-
-    def take(self) -> Job[W] | None:
-        """Return the next job of the oldest work, waiting for one; None to end the thread."""
-        while True:
-            # Works are dropped after the lock is released: with their last reference goes what
-            # they hold, and with that may run finalizers of the user's.
-            dropped: list[Work[W]] = []
-            with self._lock:
-                if self.stopping:
-                    dropped += self._works
-                    self._works.clear()
-                    return None
-                job = self._claim(dropped)
-                if job is not None:
-                    return job
-                self._idle += 1
-            dropped.clear()
-            if not self._tokens.get():
-                with self._lock:
-                    self._idle -= 1
-
-    def stop(self) -> None:
-        """See `Pool.stop`."""
-        self.stopping = True
-        self.ended.set()
-        for _ in range(self._size):
-            self._tokens.put(False)
-
-    def wake(self) -> None:
-        """See `Pool.wake`."""
-        self._tokens.put(False)
-
-    @property
-    def gone(self) -> bool:
-        """Whether it was stopped, and no thread is left."""
-        return self.stopping and not any(thread.is_alive() for thread in self.threads.copy())
-
-    def _claim(self, dropped: list[Work[W]]) -> Job[W] | None:
-        """Return the oldest job; move works that have none.  Call with ``_lock`` held."""
-        while self._works:
-            job = self._works[0].claim()
-            if job is not None:
-                # What `put` woke was an estimate, which samples may have made too low since.
-                if self._idle > 0 and (len(self._works) > 1 or self._works[0].jobs() > 1):
-                    self._wake(1)
-                return job
-            dropped.append(self._works.popleft())
-        return None
-
-    def _wake(self, threads: int) -> None:
-        """Wake up to that many idle threads.  Call with ``_lock`` held."""
-        for _ in range(min(self._idle, threads)):
-            # In this order, an interrupt in between costs a token too many, and none too few.
-            self._tokens.put(True)
-            self._idle -= 1
 
 
 class Pool(Generic[W]):
@@ -292,7 +147,7 @@ class Pool(Generic[W]):
             self._start()
 
     def join(self) -> None:
-        """Wait until every thread has ended, but for nobody in one of them; call `stop` first."""
+        """Wait until every thread has ended, but not in one of them; call `stop` first."""
         join([self.group])
 
     def _start(self) -> None:
@@ -324,7 +179,7 @@ class Pool(Generic[W]):
             self.stop()
             number = self._forget_unstarted()
             if self._failed is not _raise:  # other epochs may wait for these threads
-                told = error if isinstance(error, Exception) else ClosedError(_STOPPED)
+                told = error if isinstance(error, Exception) else ClosedError(STOPPED)
                 self._failed(number, told)
             raise
 
@@ -346,20 +201,7 @@ class Pool(Generic[W]):
 def _check(group: ThreadGroup[Any]) -> None:
     """Refuse to start a thread that nobody would wait for."""
     if is_exiting() or group.stopping:
-        raise ClosedError(_EXITING if is_exiting() else _STOPPED)
-
-
-def join(groups: Iterable[ThreadGroup[Any]]) -> None:
-    """Wait until all threads of groups that were stopped have ended.
-
-    In one of those threads it waits for nobody: two that wait for each other would never end.
-    """
-    threads = [thread for group in groups for thread in group.threads.copy() if thread.is_alive()]
-    here = get_ident()  # not `current_thread`, which does not know a thread that begins or ends
-    if any(thread.ident == here for thread in threads):
-        return
-    for thread in threads:
-        thread.join()
+        raise ClosedError(_EXITING if is_exiting() else STOPPED)
 
 
 def _run(

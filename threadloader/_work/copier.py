@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.failure import failure_of_copy
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._threads.pool import Pool, SingleJob
+from threadloader._threads.pool import Pool
+from threadloader._threads.thread_group import SingleJob
 from threadloader._threads.waiting import Tokens, wait_until
 from threadloader.errors import DeviceError
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from threadloader._batch.filling import Filling, Sent
     from threadloader._device import Device, Event
-    from threadloader._threads.pool import ThreadGroup
+    from threadloader._threads.thread_group import ThreadGroup
     from threadloader._work.open_batch import OpenBatch
     from threadloader._work.progress import Progress
 

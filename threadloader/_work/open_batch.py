@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.fetcher import Fetches
     from threadloader._fetch.on_error import OnError
     from threadloader._order.tickets import PlannedBatch
-    from threadloader._threads.pool import Job
+    from threadloader._threads.thread_group import Job
     from threadloader._work.counters import Counters
     from threadloader._work.progress import Progress
 

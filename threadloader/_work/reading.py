@@ -33,7 +33,7 @@ from threadloader._resume.stateful import (
     states_of,
 )
 from threadloader._rng.streams import begin_samples, end
-from threadloader._threads.pool import SingleJob
+from threadloader._threads.thread_group import SingleJob
 from threadloader._threads.worker_info import in_pass
 from threadloader._work.open_batch import OpenBatch, Worker, work_inline
 from threadloader.errors import ClosedError, StateError

@@ -20,8 +20,10 @@ from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.redirect import isolated
 from threadloader._rng.streams import Current, WorkerStream
 from threadloader._threads.per_thread import close_here
-from threadloader._threads.pool import Pool, join
-from threadloader._threads.worker_info import Startup, introduced
+from threadloader._threads.pool import Pool
+from threadloader._threads.startup import Startup
+from threadloader._threads.thread_group import join
+from threadloader._threads.worker_info import introduced
 from threadloader._work.open_batch import Worker
 from threadloader._work.reading import ReadSamples
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.dataset_copy import Copied, DatasetCopy
     from threadloader._fetch.fetcher import Cancellable, Fetches
     from threadloader._settings import Settings
-    from threadloader._threads.pool import ThreadGroup
+    from threadloader._threads.thread_group import ThreadGroup
     from threadloader._work.counters import Stats
 
 __all__ = ["Workers", "make_workers"]
