@@ -1,6 +1,6 @@
-"""How many cores this process may really use.
+"""How many cores this process may use, and so how many threads a loader starts.
 
-``os.cpu_count()`` tells what the machine has.  In a container, under ``taskset`` or as one of
+``os.cpu_count()`` counts the machine's cores.  In a container, under ``taskset`` or as one of
 several ranks on a host a process may use fewer, and threads beyond that only wait.
 """
 
@@ -14,7 +14,7 @@ __all__ = ["default_threads", "usable_cores"]
 
 
 def default_threads() -> int:
-    """Count the threads that a loader starts when none are asked for, at least 1.
+    """Return the number of threads that a loader starts by default, at least 1.
 
     Launchers (torchrun, Accelerate, DeepSpeed) set ``LOCAL_WORLD_SIZE`` to the number of ranks
     on this host; each takes its share of the cores.
@@ -25,7 +25,7 @@ def default_threads() -> int:
 
 
 def usable_cores(cgroups: Path = Path("/sys/fs/cgroup"), proc: Path = Path("/proc")) -> int:
-    """Count the cores open to this process: its affinity, capped by its cgroup's quota.
+    """Return the number of cores that this process may use: its affinity, or its cgroup's quota.
 
     Args:
         cgroups: Where the cgroup file system is mounted.

@@ -1,16 +1,16 @@
-"""One instance for each thread, of what threads can't share: a file handle, a connection, a client.
+"""An instance of its own for each thread, of a file, connection or client that they can't share.
 
-A thread makes its instance when it first asks, and closes it itself when it ends.  So nobody
-closes what another thread is reading from, and what only its own thread may close (a `sqlite3`
-connection) is closed, too.
+A thread makes its instance on first use, and closes it itself when it ends.  So no thread closes a
+file that another one reads, and objects that only their own thread may close (a `sqlite3`
+connection) are closed, too.
 
-No hook in whoever runs the threads is needed for that: a thread that ends drops its storage for
-`threading.local`, and finalizers of what was there run in that very thread, on ordinary and
+That needs no hook in the code that runs the threads: a thread that ends drops its storage for
+`threading.local`, and the finalizers of its instances run in that very thread, on ordinary and
 free-threaded builds alike.  By then its storage is gone, so they must not ask for it: CPython
 would give the thread a new one, and never free it (0.5 KiB, tried on 3.11 and 3.13t).  There is
-one `threading.local` for all, never dropped: with one for each `PerThread`, and a weak reference
-to it from each thread, 3 of 40 runs that dropped them all the time crashed or hung on 3.13t; of
-this, none.
+one `threading.local` for all, never dropped.  With one for each `PerThread`, and a weak reference
+to it from each thread, 3 of 40 runs that dropped them all the time crashed or hung on 3.13t; with
+this one, none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @final
 class PerThread(Generic[T]):
-    """Something of which each thread has its own, made on first use and closed at the end.
+    """An object of which each thread has its own instance, made on first use and closed at the end.
 
     Keep it on a dataset, and call it where a sample is read::
 
@@ -54,9 +54,9 @@ class PerThread(Generic[T]):
     Args:
         factory: Makes an instance, in the thread that asks.  It may use other objects of this
             kind, whose instances are closed after the one that it makes.
-        close: Closes an instance.  By default that is done by its ``close()``, or else by its
-            ``__exit__()``, if it has one of them.  What it raises at the end of a thread goes to
-            `sys.unraisablehook`, and the thread's other instances are closed all the same.
+        close: Closes an instance.  The default calls its ``close()``, or else its ``__exit__()``,
+            if it has one of them.  An error at the end of a thread goes to `sys.unraisablehook`,
+            and the thread's other instances are closed all the same.
 
     Raises:
         TypeError: ``factory`` can't be called.
@@ -83,7 +83,7 @@ class PerThread(Generic[T]):
         """Return the calling thread's instance, which is made now if there is none.
 
         Raises:
-            Exception: What the factory raises; the next call tries again.
+            Exception: The factory's error; the next call tries again.
         """
         opened, place = _here.opened, (self._key, get_ident())
         mine: _Opened[T] | None = opened.get(place)
@@ -98,7 +98,7 @@ class PerThread(Generic[T]):
         Other threads keep theirs.
 
         Raises:
-            Exception: What closing it raises; it counts as closed.
+            Exception: The error of closing it; it counts as closed.
         """
         opened = _here.opened.pop((self._key, get_ident()), None)
         if opened is not None:
@@ -122,7 +122,7 @@ def _close(instance: Any) -> None:
 
 
 class _Key:
-    """Stands for a `PerThread` among what threads have opened, and does not keep it alive."""
+    """Stands for a `PerThread` in the storage of threads, and does not keep it alive."""
 
     __slots__ = ("dropped",)
 
@@ -131,9 +131,9 @@ class _Key:
 
 
 class _Opened(Generic[T]):
-    """An instance that is closed when it is asked to, or when it is dropped.
+    """An instance that is closed on request, or when it is dropped.
 
-    What ``__del__`` raises goes to `sys.unraisablehook`, and who dropped it goes on.
+    An error in ``__del__`` goes to `sys.unraisablehook`, and the thread that dropped it goes on.
     """
 
     __slots__ = ("_close", "_process", "instance")
@@ -156,7 +156,7 @@ class _Opened(Generic[T]):
 
 
 class _OpenedHere(dict[tuple[_Key, int], _Opened[Any]]):
-    """What one thread has opened, the last at the end; no other thread sees it.
+    """The instances of one thread, the last at the end; no other thread sees them.
 
     The thread is in the keys, too: in one of some hundred runs of the tests, on 3.13t, a thread
     found the storage of another that had ended (not found out), and must not use its instances.
@@ -184,7 +184,7 @@ class _OpenedHere(dict[tuple[_Key, int], _Opened[Any]]):
 
 
 class _Here(threading.local):
-    """What the calling thread has."""
+    """The storage of the calling thread."""
 
     def __init__(self) -> None:
         self.opened = _OpenedHere()
@@ -198,7 +198,7 @@ _here = _Here()
 
 
 def _drop(key: _Key) -> None:
-    """Close the calling thread's instance of a `PerThread` that is gone; others close theirs."""
+    """Close the calling thread's instance of a `PerThread` that is gone; others close their own."""
     key.dropped = True
     # The collector may come in the middle of `_Here`'s own beginning: there is nothing opened then.
     opened: _OpenedHere | None = getattr(_here, "opened", None)
@@ -209,5 +209,5 @@ def _drop(key: _Key) -> None:
 @in_forked_child  # where instances of the parent's are not closed; see `_Opened`
 @at_exit(Phase.CLOSE_INSTANCES)
 def close_here() -> None:
-    """Close all that the calling thread has, while what closing needs is still there."""
+    """Close all instances of the calling thread, while the interpreter is still whole."""
     _here.opened.close_all()

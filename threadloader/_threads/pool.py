@@ -34,11 +34,11 @@ EXIT_SECONDS = 2.0  # how long the interpreter's exit waits for running jobs; un
 
 W = TypeVar("W")  # the value that a thread gets for its lifetime, and hands to each job
 
-# Every thread that may be running, by its group and number: the process-wide hook of the
-# interpreter's exit.  No lock is held while a thread starts: before `Thread.start` returns, the new
-# thread may run finalizers of the user's, and one that begins an epoch would wait for that lock.
-# So threads are noted before they start, and by single calls, which are atomic on both builds: the
-# dict is changed and copied, never iterated.
+# Every thread that may be running, by its group and number, for the interpreter's exit.  No lock is
+# held while a thread starts: before `Thread.start` returns, the new thread may run finalizers of
+# the user's, and one that begins an epoch would wait for that lock.  So threads are noted before
+# they start, and by single calls, which are atomic on both builds: the dict is changed and copied,
+# never iterated.
 _running: dict[tuple[ThreadGroup[Any], int], Thread] = {}
 
 
@@ -55,7 +55,7 @@ def _forget_running() -> None:
 @at_exit(Phase.END_THREADS)
 def _end_threads() -> None:
     """Stop all threads of all pools, and wait for them, all within their limits."""
-    # Exiting by now: who starts a thread notes it first, and looks then whether it may.
+    # `is_exiting()` is true by now; see `Pool._start`.
     running = _running.copy()
     for group in {group for group, _ in running}:
         group.stop()
@@ -74,14 +74,14 @@ class Pool(Generic[W]):
         name: Prefix of the threads' names, which become ``<name>-<role>-<n>``.
         enter: Makes the context in which thread ``n`` runs; its value is given to each job.
         first: The number of the first thread.
-        role: What its threads are called.
-        failed: Told in its thread of each one that ends by an error, a context that can't be
-            entered say, and of one that can't be started; the others are stopped after that.
+        role: Of its threads, as their names say.
+        failed: Called with the number and the error of a thread that ends by an error (its context
+            can't be entered, say) or that can't be started; then the others are stopped.
         exit_seconds: How long the interpreter's exit waits for running jobs.
 
     Threads:
         put: the planner or a reader.
-        start: shared; who comes second goes on while the threads are being started.
+        start: shared; a second caller goes on while the first starts the threads.
         join: shared, after `stop`.
         stop, wake, stopped, threads: shared.
     """
@@ -104,7 +104,7 @@ class Pool(Generic[W]):
         self._enter = enter
         self._failed = _raise if failed is None else failed
         self.group: ThreadGroup[W] = ThreadGroup(size, exit_seconds)
-        self._to_start = [True]  # taken by who starts the threads: popping is atomic on both builds
+        self._to_start = [True]  # popped by who starts the threads, which is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
         self._stop = when_dropped(self, self.group.stop)
 
@@ -147,7 +147,7 @@ class Pool(Generic[W]):
             self._start()
 
     def join(self) -> None:
-        """Wait until every thread has ended, but not in one of them; call `stop` first."""
+        """Wait until every thread has ended; call `stop` first.  In one of them, return at once."""
         join([self.group])
 
     def _start(self) -> None:
@@ -168,25 +168,25 @@ class Pool(Generic[W]):
                 )
                 for number in range(first, first + self.size)
             ]
-            # Noted before it is asked whether all end, as that is said before it is asked who
-            # runs: whichever comes second knows of the other.
+            # First they are noted, and then `_check` looks whether the interpreter exits.  The exit
+            # sets its flag first, and then looks who runs.  So one of the two sees the other.
             for number, thread in enumerate(threads, first):
                 group.threads.append(thread)
                 _running[group, number] = thread
             start_all(threads, partial(_check, group))
         except BaseException as error:
-            # No more threads to be had, or Ctrl-C: better none than some.
+            # The system gives no more threads, or Ctrl-C: better none than some.
             self.stop()
             number = self._forget_unstarted()
             if self._failed is not _raise:  # other epochs may wait for these threads
-                told = error if isinstance(error, Exception) else ClosedError(STOPPED)
-                self._failed(number, told)
+                reported = error if isinstance(error, Exception) else ClosedError(STOPPED)
+                self._failed(number, reported)
             raise
 
     def _forget_unstarted(self) -> int:
-        """Let go of threads that will never run; return the number of the first, or the last.
+        """Forget threads that will never run; return the first one's number, or else the last's.
 
-        One that is about to run sees that it was stopped.
+        A thread that is about to run sees that it was stopped.
         """
         first = self._first + self.size - 1
         for number, thread in enumerate(self.threads, self._first):
@@ -213,8 +213,8 @@ def _run(
     """Run jobs until there are none; the body of each thread."""
     running = _running  # a child that a job forks has another
     try:
-        # Whoever stops a group, or leaves the interpreter, waits for the threads that were alive by
-        # then; any other comes here later, and must do nothing.
+        # Whoever stops a group, or ends the interpreter, waits for the threads that are alive then;
+        # any other thread comes here later, and must do nothing.
         if group.stopping or is_exiting():
             return
         with ExitStack() as life:
@@ -225,7 +225,7 @@ def _run(
                 while running is _running and (job := group.take()) is not None:
                     job(worker)
                     del job  # an idle thread keeps no batch alive
-            except BaseException as error:  # noqa: BLE001  # told to who waits
+            except BaseException as error:  # noqa: BLE001  # handed to the waiting consumer
                 BaseException.with_traceback(
                     error, error.__traceback__ and error.__traceback__.tb_next
                 )

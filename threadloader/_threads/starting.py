@@ -1,8 +1,8 @@
 """Threads that can be started, and waited for, where Ctrl-C can come up at any moment.
 
 `Thread.start` waits on a condition until the new thread runs.  An interrupt inside of it leaves the
-condition locked: the new thread would wait for that lock for ever, and so would who joins it.  But
-only the main thread is interrupted, so another one starts them in its place.
+condition locked: the new thread would wait for that lock for ever, and so would its `join`.  Only
+the main thread is interrupted, so another thread starts threads in its place.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Outcome: TypeAlias = "SimpleQueue[BaseException | None]"
 
 
 class Joinable(Thread):
-    """A thread that is waited for again after Ctrl-C.
+    """A thread that can be joined again after Ctrl-C came up in `join`.
 
-    Up to CPython 3.12 a thread counts as ended, while it runs, where an interrupt came up in its
-    `join` or `is_alive`.
+    Up to CPython 3.12, a running thread counts as ended after an interrupt in its `join` or
+    `is_alive`.
 
     Args:
-        options: Of the thread.
+        options: As for `Thread`.
 
     Invariants:
-        1. ``_runs`` is released once, by the thread, when it has run; who waits holds it for a
-           moment.  Nothing is guarded by it.
+        1. ``_runs`` is released once, by the thread, when it has run; a waiting thread holds it
+           for a moment.  Nothing is guarded by it.
 
     Threads:
         run: the thread itself.
@@ -53,7 +53,7 @@ class Joinable(Thread):
         self._runs.acquire()
 
     def run(self) -> None:
-        """Do what the thread is for."""
+        """Run the thread's target."""
         self._began = True
         try:
             super().run()
@@ -75,11 +75,11 @@ class Joinable(Thread):
 
 
 def start_all(threads: Sequence[Thread], check: Callable[[], None] | None = None) -> None:
-    """Start threads, and return when they run; after an error those before it do.
+    """Start threads, and return when they run; after an error, those before it run.
 
     Args:
         threads: The threads.
-        check: Called before each, by who starts it; its error is raised.
+        check: Called before each, in the thread that starts it; its error is raised.
 
     Raises:
         RuntimeError: A thread can't be started.
@@ -94,7 +94,7 @@ def start_all(threads: Sequence[Thread], check: Callable[[], None] | None = None
         try:
             start_new_thread(context.run, (_start, threads, check, outcome))
             error = outcome.get()
-        except RuntimeError:  # not even that thread is to be had
+        except RuntimeError:  # not even that thread can be started
             raise
         except BaseException:  # Ctrl-C: from here on they run, so they can be stopped and joined
             outcome.get()
@@ -117,9 +117,9 @@ def _start(threads: Sequence[Thread], check: Callable[[], None] | None, outcome:
     error = None
     try:
         start_each(threads, check)
-    except BaseException as failed:  # noqa: BLE001  # handed to who waits
+    except BaseException as failed:  # noqa: BLE001  # handed to the waiting thread
         error = failed.with_traceback(None)
-    # Twice: an interrupt may come up when the first was taken.
+    # Twice: an interrupt may come up when the first has just been taken.
     outcome.put(error)
     outcome.put(error)
     del error

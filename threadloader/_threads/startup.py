@@ -26,22 +26,23 @@ class Startup:
     """Whether all workers of a pool have begun, and with which error.
 
     Args:
-        workers: That are waited for, as they have a ``worker_init_fn`` to run; 0 for none.
+        workers: How many are waited for; 0 if they have no ``worker_init_fn`` to run.
 
     Invariants, whenever ``_lock`` is not held:
         1. Each worker that is not missing any more has run its ``worker_init_fn``.
 
     Threads:
         begun: worker, once each.
-        failed: worker, or who starts the threads.
+        failed: worker, or the thread that starts the workers.
         wait, watch, take_error: consumer.
         nudge: shared.
     """
 
     def __init__(self, workers: int) -> None:
-        self._epochs: Living[Any] = Living()  # which wait for these workers
+        self._epochs: Living[Any] = Living()  # that these workers load
         self.awaited = workers > 0
-        # Who waits.  Added, taken out and copied by single calls, atomic on both builds.
+        # One for each waiting thread.  Added, removed and copied by single calls, atomic on both
+        # builds.
         self._waiting: set[Tokens] = set()
         self._lock = RLock()  # re-entrant for a finalizer of the user's that runs inside
         # All below: guarded by _lock.
@@ -50,7 +51,7 @@ class Startup:
         self._failed = False
 
     def begun(self, number: int, error: BaseException | None) -> None:
-        """Note that a worker is ready, or what its ``worker_init_fn`` raised."""
+        """Note that a worker is ready, or the error of its ``worker_init_fn``."""
         with self._lock:
             self._missing -= 1
             if error is not None:
@@ -59,7 +60,7 @@ class Startup:
         self.nudge()
 
     def failed(self, number: int, error: BaseException) -> None:
-        """Note the error by which a worker ended, or did not even begin; no epoch waits for it."""
+        """Note the error of a worker that ended or could not begin, and cancel all its epochs."""
         with suppress(BaseException):  # an error that refuses notes
             error.add_note(f"worker {number} could not run")
         with self._lock:
@@ -86,18 +87,18 @@ class Startup:
             return True
         tokens: Tokens = SimpleQueue()
         try:
-            self._waiting.add(tokens)  # in this order, or they could begin, and nobody be told
+            self._waiting.add(tokens)  # first, or the last could begin now and wake nobody
             return wait_until(lambda: not self._missing or epoch.cancelled, tokens, timeout)
         finally:
             self._waiting.discard(tokens)
 
     def nudge(self) -> None:
-        """Let who waits look again."""
+        """Let all waiting threads look again."""
         for tokens in self._waiting.copy():
             tokens.put(None)
 
     def take_error(self) -> BaseException | None:
-        """Return what the lowest of the workers raised, the first time; None if none did.
+        """Return the error of the lowest worker, once; None if all have begun.
 
         It is not kept here, where the threads could reach it: once raised, it leads to the
         consumer's frames, and an iterator that its own threads hold is never dropped.

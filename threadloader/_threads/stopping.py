@@ -1,6 +1,6 @@
-"""Telling a thread that waits, for a server's next try say, that it is to end.
+"""Stopping a thread that waits, for the next try of a remote read say.
 
-A finalizer may tell, and it can run at any moment, inside any lock.  So nothing here takes one:
+A finalizer may stop it, at any moment and inside any lock.  So nothing here takes a lock:
 `SimpleQueue.put` is the one call of the standard library that is promised to be safe there.
 """
 
@@ -18,7 +18,7 @@ __all__ = ["Stop", "is_set", "stopped_by", "stops_here", "wait"]
 
 
 class Stop:
-    """Whether something was stopped; it never starts again.
+    """A flag that is set once, and wakes the threads that wait for it.
 
     Threads:
         all: shared; ``set`` also from finalizers.
@@ -28,17 +28,18 @@ class Stop:
 
     def __init__(self) -> None:
         self.is_set = False  # only ever set; read and written whole, on both builds
-        # Who is to be woken.  No lock: storing, popping and copying are atomic on both builds.
+        # The queues of waiting threads.  No lock: storing, popping and copying are atomic on both
+        # builds.
         self._waiting: dict[int, SimpleQueue[None]] = {}
 
     def set(self) -> None:
-        """Wake all that wait, now and later.  Idempotent."""
+        """Wake all waiting threads, now and later.  Idempotent."""
         self.is_set = True
         for waiter in self._waiting.copy().values():
             waiter.put(None)
 
     def add(self, waiter: SimpleQueue[None]) -> None:
-        """Let ``waiter`` be woken, at once if it is too late to wait."""
+        """Let ``waiter`` be woken; at once if the flag is set."""
         self._waiting[id(waiter)] = waiter
         if self.is_set:  # in this order, or it could be set in between and wake nobody
             waiter.put(None)
@@ -54,7 +55,7 @@ def is_set(stops: Sequence[Stop]) -> bool:
 
 
 def wait(stops: Sequence[Stop], seconds: float) -> bool:
-    """Wait until any of ``stops`` is set, or the time is over; return whether one is set."""
+    """Wait until any of ``stops`` is set, or time is up; return whether one is set."""
     waiter: SimpleQueue[None] = SimpleQueue()
     for stop in stops:
         stop.add(waiter)
@@ -76,13 +77,13 @@ _here = _Local()
 
 
 def stops_here() -> tuple[Stop, ...]:
-    """Return what ends the calling thread's work: of a worker, that its pool was stopped."""
+    """Return the flags that end the calling thread's work: in a worker, its pool's."""
     return _here.stops
 
 
 @contextmanager
 def stopped_by(*stops: Stop) -> Iterator[None]:
-    """Let `stops_here` return these, too, while the calling thread is here."""
+    """Let `stops_here` return these, too, inside this context."""
     before = _here.stops
     _here.stops = (*before, *stops)
     try:

@@ -1,4 +1,4 @@
-"""What a pool and its threads share: the jobs, who waits for one, and the word to stop.
+"""What a pool and its threads share: the queue of works, the idle threads, and the stop flag.
 
 A *work* is something that can be cut into jobs.  The threads take jobs of the oldest work until it
 has none left, so that all of them stand behind the batch that is delivered next.
@@ -31,7 +31,7 @@ class Job(Protocol[W_contra]):
     """One piece of work.  It must not raise."""
 
     def __call__(self, worker: W_contra, /) -> None:
-        """Do it, in the thread that ``worker`` describes."""
+        """Do the job, in the thread that ``worker`` describes."""
 
 
 class Work(Protocol[W_contra]):
@@ -70,17 +70,19 @@ class SingleJob(Generic[W]):
 
 
 class ThreadGroup(Generic[W]):
-    """What a pool and its threads share; it references neither.
+    """The threads of a pool, and the queue of works that they take jobs from.
 
-    Idle threads wait for a token, not on a condition: a finalizer has to wake them, it can run
-    at any moment, also inside one of our own locks, and `SimpleQueue.put` is the one call of the
+    It references neither the pool nor, once they have ended, what the threads ran with.
+
+    Idle threads wait for a token, not on a condition: a finalizer has to wake them.  It can run at
+    any moment, also inside one of our own locks, and `SimpleQueue.put` is the one call of the
     standard library that is promised to be safe there.
 
     Invariants, whenever ``_lock`` is not held:
         1. Works are in the order in which they were put.
         2. ``_idle`` plus the tokens True on their way is the number of threads that wait or are
-           about to, less those that a token False has just woken: no wake-up is lost, and one
-           too many costs a look at the queue.
+           about to, less the threads that a token False has just woken.  So no wake-up is lost,
+           and one too many costs a look at the queue.
 
     Threads:
         put: the planner or a reader.
@@ -94,7 +96,7 @@ class ThreadGroup(Generic[W]):
         self.exit_seconds = exit_seconds
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
         self.stopping = False  # only ever set; read and written whole, on both builds
-        self.ended = Stop()  # for jobs that wait, for the next try of a remote read say
+        self.ended = Stop()  # wakes jobs that wait, for the next try of a remote read say
         self.threads: list[Thread] = []  # each from before its start on
         self._lock = Lock()
         # All below: guarded by _lock.
@@ -112,8 +114,8 @@ class ThreadGroup(Generic[W]):
     def take(self) -> Job[W] | None:
         """Return the next job of the oldest work, waiting for one; None to end the thread."""
         while True:
-            # Works are dropped after the lock is released: with their last reference goes what
-            # they hold, and with that may run finalizers of the user's.
+            # Works are dropped after the lock is released: the last reference to one may run
+            # finalizers of the user's.
             dropped: list[Work[W]] = []
             with self._lock:
                 if self.stopping:
@@ -142,7 +144,7 @@ class ThreadGroup(Generic[W]):
 
     @property
     def gone(self) -> bool:
-        """Whether it was stopped, and no thread is left."""
+        """Whether the group was stopped, and no thread is left."""
         return self.stopping and not any(thread.is_alive() for thread in self.threads.copy())
 
     def _claim(self, dropped: list[Work[W]]) -> Job[W] | None:
@@ -150,7 +152,7 @@ class ThreadGroup(Generic[W]):
         while self._works:
             job = self._works[0].claim()
             if job is not None:
-                # What `put` woke was an estimate, which samples may have made too low since.
+                # `put` woke as many threads as it estimated: samples may be slower since.
                 if self._idle > 0 and (len(self._works) > 1 or self._works[0].jobs() > 1):
                     self._wake(1)
                 return job
@@ -168,7 +170,7 @@ class ThreadGroup(Generic[W]):
 def join(groups: Iterable[ThreadGroup[Any]]) -> None:
     """Wait until all threads of groups that were stopped have ended.
 
-    In one of those threads it waits for nobody: two that wait for each other would never end.
+    Called in one of these threads, it returns at once: two that wait for each other never end.
     """
     threads = [thread for group in groups for thread in group.threads.copy() if thread.is_alive()]
     here = get_ident()  # not `current_thread`, which does not know a thread that begins or ends

@@ -20,11 +20,11 @@ Tokens: TypeAlias = "SimpleQueue[None]"
 
 
 def wait_until(reached: Callable[[], bool], tokens: Tokens, timeout: float | None) -> bool:
-    """Wait until something is reached; return False if that takes too long.
+    """Wait until ``reached()`` is true; return False if that takes too long.
 
     Args:
-        reached: Whether it is; asked again with each token.
-        tokens: Get one whenever the answer may be another.  One too many does no harm.
+        reached: Called again with each token.
+        tokens: Gets one whenever the answer may have changed.  One too many does no harm.
         timeout: Seconds; None waits for ever.
     """
     end = None if timeout is None else monotonic() + timeout

@@ -1,7 +1,8 @@
 """Who a worker is: what `get_worker_info()` answers, thread by thread.
 
-User code asks torch's function, imported whenever and under any name, so that very function is
-taught about threads (see `_torch.teach_worker_info`).  Without torch there is one here.
+User code calls torch's function, which it may have imported at any time and under any name.  So
+that very function learns about threads (see `_torch.teach_worker_info`).  Without torch there is
+a function here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from threadloader import _torch
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._lifetime.process import in_forked_child
-from threadloader._threads.started_threads import HandingOn
+from threadloader._threads.propagation import Propagation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,10 +36,10 @@ _here = _Local()
 _WorkerInfo: Any = type(_torch.make_worker_info(0, 1, 0, None, None))
 
 
-class _HandedOn(_WorkerInfo):  # type: ignore[misc]  # torch's, or ours
-    """What a thread that a worker started is told: the same, but it keeps no dataset alive.
+class _PropagatedInfo(_WorkerInfo):  # type: ignore[misc]  # torch's, or ours
+    """The info of a worker in a thread that it started: the same, but it keeps no dataset alive.
 
-    A thread may outlive its worker by far, and often what ends it is that the dataset is dropped.
+    A thread may outlive its worker by far, and often ends because the dataset is dropped.
     """
 
     __slots__ = ("_dataset",)
@@ -47,36 +48,36 @@ class _HandedOn(_WorkerInfo):  # type: ignore[misc]  # torch's, or ours
 
     @classmethod
     def of(cls, info: Any) -> Any:
-        """Return what is handed on of a worker's info."""
+        """Return a worker's info for a thread that it starts."""
         if info is None or type(info) is cls:
             return info
-        handed_on = cls.__new__(cls)
+        propagated = cls.__new__(cls)
         names = set(getattr(info, "__dataclass_fields__", None) or vars(info))
         for name in names - {"dataset"}:
-            object.__setattr__(handed_on, name, getattr(info, name))  # it is frozen
+            object.__setattr__(propagated, name, getattr(info, name))  # it is frozen
         dataset = info.dataset
         try:
             refer: Any = weakref.ref(dataset)
         except TypeError:  # a list, say
             refer = partial(_same, dataset)
-        object.__setattr__(handed_on, "_dataset", refer)
-        return handed_on
+        object.__setattr__(propagated, "_dataset", refer)
+        return propagated
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-def _known_here() -> Callable[[], AbstractContextManager[None]] | None:
-    """Return what makes another thread know what the calling one does; None for nothing."""
+def _context_here() -> Callable[[], AbstractContextManager[None]] | None:
+    """Return a maker of the calling thread's context for another one; None outside workers."""
     info, seed = _here.info, _here.pass_seed
     if info is None and seed is None:
         return None
-    return partial(_knowing, _HandedOn.of(info), seed)
+    return partial(_in_context, _PropagatedInfo.of(info), seed)
 
 
 @contextmanager
-def _knowing(info: Any, seed: int | None) -> Iterator[None]:
+def _in_context(info: Any, seed: int | None) -> Iterator[None]:
     before = _here.info, _here.pass_seed
     _here.info, _here.pass_seed = info, seed
     try:
@@ -85,12 +86,12 @@ def _knowing(info: Any, seed: int | None) -> Iterator[None]:
         _here.info, _here.pass_seed = before
 
 
-_handing_on = HandingOn(_known_here)
+_propagation = Propagation(_context_here)
 
 
 @in_forked_child
 def _forget() -> None:
-    """A process that a worker forks is no worker of ours."""
+    """Forget the worker: a process that it forks is none of this loader's workers."""
     _here.info = None
 
 
@@ -100,9 +101,9 @@ if _torch.AVAILABLE:
 else:
 
     def get_worker_info() -> Any:
-        """Return what the calling worker is: its id, the number of workers, seed and dataset.
+        """Return the calling worker's id, number of workers, seed and dataset; None in no worker.
 
-        None outside workers.  Where torch is installed, this is torch's function.
+        Where torch is installed, this is torch's function.
         """
         return _here.info
 
@@ -117,11 +118,11 @@ def pass_seed_here() -> int | None:
 
 
 def in_pass(seed: int | None, function: Callable[..., T], *args: Any) -> T:
-    """Call a function that finds ``seed`` by `pass_seed_here`.
+    """Call a function inside of which `pass_seed_here` returns ``seed``.
 
-    And so do threads that it starts, as long as they live.
+    It also returns it in threads that the function starts, as long as they live.
     """
-    _handing_on.install()
+    _propagation.install()
     # No context manager: Ctrl-C can come up in one before it has put back what was there.
     before, _here.pass_seed = _here.pass_seed, seed
     try:
@@ -135,18 +136,18 @@ def in_pass(seed: int | None, function: Callable[..., T], *args: Any) -> T:
 def introduced(
     number: int, workers: int, base_seed: int, dataset: Any, rng: Any = None
 ) -> Iterator[None]:
-    """Let `get_worker_info()` describe the calling thread while it is here.
+    """Let `get_worker_info()` describe the calling thread as a worker, inside this context.
 
-    And threads that it starts meanwhile, as long as they live.
+    It also describes threads that are started meanwhile, as long as they live.
 
     Args:
         number: The worker, from 0.
         workers: How many there are.
         base_seed: Drawn once for all workers; a worker's seed is this plus its number.
-        dataset: What this worker fetches from.
-        rng: Has its generators.
+        dataset: This worker's copy.
+        rng: An object with its generators.
     """
-    _handing_on.install()
+    _propagation.install()
     before = _here.info
     _here.info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
     try:

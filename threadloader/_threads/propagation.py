@@ -1,13 +1,13 @@
-"""Threads that a worker starts, and tasks that it gives to an executor, know what it knows.
+"""A worker's context reaches the threads that it starts, and the tasks that it submits.
 
-A worker process of torch's has all its threads in it; here a thread that a dataset starts, to read
-ahead say, would be nobody's.  So once there are workers `Thread.start` looks whether the calling
-thread knows something to hand on, which then surrounds ``run()``, of whatever subclass.
+In torch, threads that a dataset starts are in a worker's process, and `get_worker_info()` answers
+there.  Here they would belong to no worker.  So once there are workers, `Thread.start` asks for
+the calling thread's context, and the new thread runs in it, whatever its class.
 
-The threads of a `ThreadPoolExecutor` are started by whoever finds too few of them, and then work
-for all.  So they know nothing themselves: each task knows what its submitter knew, and the
-initializer what the executor's maker did.  Not covered: ``_thread.start_new_thread``, threads of
-C libraries, and tasks of other pools, whose threads know what the pool's maker did.
+Any thread may start a thread of a `ThreadPoolExecutor`, which then works for all.  So such a thread
+has no context of its own: each task runs in the context of its submitter, and the initializer in
+the context of the executor's maker.  Not covered: ``_thread.start_new_thread``, threads of C
+libraries, and tasks of other pools, which run in the context of the pool's maker.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    # Makes the context in which another thread knows what the asking one does.
-    Known = Callable[[], AbstractContextManager[None]]
-    Ask = Callable[[], Known | None]
+    # Makes a context manager, inside of which another thread has the asking thread's context.
+    MakesContext = Callable[[], AbstractContextManager[None]]
+    Ask = Callable[[], MakesContext | None]
 
-__all__ = ["HandingOn"]
+__all__ = ["Propagation"]
 
 _MISSING: Any = object()
 
@@ -38,13 +38,13 @@ class _Local(threading.local):
 _here = _Local()
 
 
-class HandingOn:
-    """What threads hand on to those that they start.
+class Propagation:
+    """Propagates a thread's context to the threads that it starts.
 
     It is installed once and never undone: others may have replaced the same functions since.
 
     Args:
-        ask: Returns what the calling thread hands on; None if there is nothing, as in all threads
+        ask: Returns what makes the calling thread's context; None if it has none, as all threads
             that have nothing to do with workers.
 
     Threads:
@@ -58,7 +58,7 @@ class HandingOn:
         self._installed = False  # only ever set
 
     def install(self) -> None:
-        """Begin to hand on, for good."""
+        """Begin to propagate contexts, for good."""
         if self._installed:
             return
         thread: Any = Thread
@@ -72,23 +72,23 @@ class HandingOn:
 def _start(original: Callable[[Thread], None], ask: Ask) -> Callable[[Thread], None]:
     @wraps(original)
     def start(self: Thread) -> None:
-        known = ask()
-        if known is None or _here.submits:
+        context = ask()
+        if context is None or _here.submits:
             return original(self)
         # On the instance, since subclasses have a run() of their own; it may have one, too.
         names, run = vars(self), self.run
         before = names.get("run", _MISSING)
 
-        def run_knowing() -> None:
+        def run_in_context() -> None:
             put_back()
-            with known():
+            with context():
                 run()
 
         def put_back() -> None:
-            if names.get("run") is run_knowing:
+            if names.get("run") is run_in_context:
                 names.pop("run") if before is _MISSING else names.update(run=before)
 
-        names["run"] = run_knowing
+        names["run"] = run_in_context
         try:
             return original(self)
         except BaseException:  # no thread is to be had, or it was started before
@@ -101,12 +101,12 @@ def _start(original: Callable[[Thread], None], ask: Ask) -> Callable[[Thread], N
 def _submit(original: Callable[..., Any], ask: Ask) -> Callable[..., Any]:
     @wraps(original)
     def submit(self: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        known = ask()
-        if known is None or not _runs_here(self):
+        context = ask()
+        if context is None or not _runs_here(self):
             return original(self, fn, *args, **kwargs)
         before, _here.submits = _here.submits, True
         try:
-            return original(self, partial(_call, known, fn), *args, **kwargs)
+            return original(self, partial(_call, context, fn), *args, **kwargs)
         finally:
             _here.submits = before
 
@@ -123,17 +123,17 @@ def _init(original: Callable[..., None], ask: Ask) -> Callable[..., None]:
         initargs: tuple[Any, ...] = (),
         **others: Any,
     ) -> None:
-        known = ask()
-        if known is not None and callable(initializer) and _runs_here(self):
-            initializer = partial(_call, known, initializer)
+        context = ask()
+        if context is not None and callable(initializer) and _runs_here(self):
+            initializer = partial(_call, context, initializer)
         original(self, max_workers, thread_name_prefix, initializer, initargs, **others)
 
     return init
 
 
-def _call(known: Known, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function that knows what its submitter did."""
-    with known():
+def _call(context: MakesContext, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function in its submitter's context."""
+    with context():
         return function(*args, **kwargs)
 
 
