@@ -1,1 +1,1 @@
-"""Sampler → planned batches → tickets: which samples come when; no threads, no data."""
+"""Sampler → planned batches → tickets; no threads, no data."""

@@ -1,1 +1,1 @@
-"""What is remembered of a pass over the data, so that another can go on from there."""
+"""A place in a pass over the data, saved so that a later pass can go on from there."""

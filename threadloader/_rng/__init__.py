@@ -1,1 +1,1 @@
-"""Random numbers that depend on the seed and the sample, not on the thread that asks."""
+"""Random numbers that depend on the seed and the sample, not on the thread."""

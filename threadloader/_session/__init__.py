@@ -1,1 +1,1 @@
-"""One loader between its epochs: settings, kept workers, state, how the next one begins."""
+"""One loader between its epochs: settings, kept workers, state, how the next epoch begins."""

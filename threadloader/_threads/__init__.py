@@ -1,1 +1,1 @@
-"""Threads, which know no data: how they start, wait, stop, and who they are."""
+"""Threads: how they start, wait and stop, and who they are; they know no data."""

@@ -1,4 +1,4 @@
-"""The one package that imports torch; without torch the same names answer for its absence.
+"""The only folder that imports torch; without torch the same names stand for its absence.
 
 `AVAILABLE` says whether torch is there.  All else has one meaning either way: `Tensor` is a type
 that no object has where torch is missing, and the functions are then never reached.

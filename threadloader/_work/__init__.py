@@ -1,1 +1,1 @@
-"""What worker threads and the copier do: tickets, reading, progress, errors."""
+"""The jobs of worker threads and of the copier: tickets, reading, progress, errors."""

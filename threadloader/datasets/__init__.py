@@ -1,4 +1,4 @@
-"""Datasets of what people have: arrays, images, shards, here or behind a URL.
+"""Datasets over arrays, images and shards, in local files or behind URLs.
 
 Importing this package loads no decoder and no client of a remote store: naming a class loads its
 module (PEP 562), and the first sample loads what that module needs of other packages.  The names
