@@ -1,4 +1,4 @@
-"""The exceptions of the package's own, in one tree; for a wrong argument Python's own serve.
+"""The exceptions of the package, in one tree; a wrong argument raises one of Python's own.
 
 ThreadLoaderError
 ├── ClosedError   (RuntimeError)   the iterator or loader was closed
@@ -8,8 +8,8 @@ ThreadLoaderError
 ├── SampleError   (RuntimeError)   a sample raised StopIteration, which would end the epoch unseen
 └── StateError    (ValueError)     a saved state does not belong to this loader
 
-An error of the user's dataset, sampler or collate function is never wrapped: it arrives as
-the object that was raised, with a note that names worker, batch and index.
+An error of the user's dataset, sampler or collate function is never wrapped: it arrives as the
+object that was raised, with a note that names worker, batch and index.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _LONGEST_NAME = 200  # characters of a member's name in a message
-_LONGEST_MESSAGE = 1000  # characters: a hostile archive decides on names, and on what others quote
+_LONGEST_MESSAGE = 1000  # characters: a hostile archive chooses names, which messages quote
 
 
 def shortened(text: str, most: int = _LONGEST_NAME) -> str:
@@ -38,7 +38,7 @@ def shortened(text: str, most: int = _LONGEST_NAME) -> str:
 
 
 class ThreadLoaderError(Exception):
-    """Base of every error that threadloader raises of its own."""
+    """Base of all exceptions of threadloader."""
 
 
 class ClosedError(ThreadLoaderError, RuntimeError):
@@ -49,7 +49,7 @@ class DataError(ThreadLoaderError, ValueError):
     """A file is not what it should be; the message says which file, and where in it.
 
     Args:
-        message: What is wrong; of more than 1,000 characters the first are kept.
+        message: What is wrong; only its first 1,000 characters are kept.
         path: The file, or its URL.
         member: Name in the archive, if it is one.
         offset: Where in the file (bytes), if that is known.
@@ -73,7 +73,7 @@ class DataError(ThreadLoaderError, ValueError):
 
 
 class DeviceError(ThreadLoaderError, RuntimeError):
-    """A batch was not copied, as the device had failed before; that error is ``__cause__``."""
+    """A batch was not copied, since the device had failed before; that error is ``__cause__``."""
 
 
 class RemoteError(ThreadLoaderError, OSError):
@@ -99,4 +99,4 @@ class SampleError(ThreadLoaderError, RuntimeError):
 
 
 class StateError(ThreadLoaderError, ValueError):
-    """A saved state is no state of this loader; the message says what differs."""
+    """A saved state does not belong to this loader; the message says what differs."""

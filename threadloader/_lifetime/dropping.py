@@ -1,8 +1,8 @@
-"""What happens once an object is gone, and which objects are still there.
+"""Calls that are made when an object is dropped, and a set of objects that are still there.
 
 Not `weakref.finalize`, which keeps all finalizers of the process in one dict and runs over it at
-the interpreter's exit: without a GIL that fails, and no finalizer of the user's is called, when a
-thread begins or drops an epoch meanwhile (CPython 3.13.15: 6 of 750 runs of a script that does).
+the interpreter's exit.  Without a GIL that fails when a thread begins or drops an epoch meanwhile,
+and then no finalizer of the user's is called (CPython 3.13.15: 6 of 750 runs of such a script).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def when_dropped(
 
     Args:
         watched: The object, which `function` and `args` must not refer to.
-        function: What is called; it must wait for nobody, since it may run inside any lock.  It is
-            called again if Ctrl-C came up in it: the second call must do no harm.
+        function: The function; it must not wait, since it may run inside any lock.  It is called
+            again if Ctrl-C came up in it: the second call must do no harm.
         args: Its arguments.
-        at_exit: Whether it is called at the interpreter's exit, too, if the object is still there.
-            Later it never is.
+        at_exit: Whether it is also called at the interpreter's exit, if the object is still there.
+            After the exit it is never called.
 
     Returns:
-        Calls it now instead, unless it was called.
+        A function that makes the call now instead, unless it was made.
 
     Threads:
         all: shared.
@@ -56,8 +56,8 @@ def when_dropped(
     call = _Call(function, args)
     if at_exit:
         _called_at_exit[call] = None
-    # Twice: a Ctrl-C that comes up just as the first begins is printed by Python, and lost.  The
-    # reference that was made last is called first.
+    # Twice: Python prints and loses a Ctrl-C that comes up just as the first begins.  The reference
+    # that was made last is called first.
     _watched[call] = weakref.ref(watched, call.last), weakref.ref(watched, call.first)
     return call
 
@@ -75,8 +75,8 @@ class _Call:
     def __call__(self) -> None:
         claimed: list[Any] = []
         try:
-            # Popped and noted by one call: an interrupt comes before or after, and of threads that
-            # come at once one finds it.
+            # Popped and noted by one call: an interrupt comes before or after it, and if several
+            # threads come at once, one of them finds it.
             claimed.extend(map(_watched.pop, (self,), (None,)))
             if claimed[0] is None:
                 return
@@ -90,7 +90,7 @@ class _Call:
                 _called_at_exit.pop(self, None)
 
     def first(self, _: object, _exits: Callable[[], bool] = sys.is_finalizing) -> None:
-        if _exits():  # what was watched by exit handlers that came after `_end`
+        if _exits():  # an exit handler that came after `_end` has watched the object
             return
         try:
             self()
@@ -119,9 +119,9 @@ def _interrupt_later() -> None:
 
 def _interrupt(left: SimpleQueue[object], end: object) -> None:
     left.get()  # once that frame is gone
-    end = DROPPED  # noqa: F841  # nobody is told any more
+    end = DROPPED  # noqa: F841  # it has done its work
     if not callable(signal.getsignal(signal.SIGINT)):
-        return  # it would end the process, or be ignored: what came was no Ctrl-C
+        return  # it would end the process, or be ignored: it was no Ctrl-C that came
     if hasattr(signal, "pthread_kill"):  # wakes the main thread, if it waits for something
         signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
     else:
@@ -129,12 +129,12 @@ def _interrupt(left: SimpleQueue[object], end: object) -> None:
 
 
 class Living(Generic[T]):
-    """Those of some objects that are still there.
+    """A weak set of objects, whose operations are atomic.
 
-    Not a `weakref.WeakSet`, either: it iterates over its references, which needs a lock where
-    another thread may add one meanwhile, and a finalizer can run inside that; and its callback is
-    written in Python, so that Ctrl-C can come up in it, and is printed and lost there.  Here they
-    are added, taken out and copied by single calls of C, which are atomic on both builds.
+    Not a `weakref.WeakSet`: it iterates over its references, which needs a lock where another
+    thread may add one meanwhile, and a finalizer can run inside that lock.  Its callback is written
+    in Python, so Ctrl-C can come up in it, and is printed and lost there.  Here references are
+    added, removed and copied by single calls of C, which are atomic on both builds.
 
     Threads:
         all: shared, also from finalizers.
@@ -144,11 +144,11 @@ class Living(Generic[T]):
         self._references: set[weakref.ref[T]] = set()
 
     def add(self, living: T) -> None:
-        """Add an object, which is kept by others, and hashed by its identity."""
+        """Add an object, which others keep, and whose hash is its identity."""
         self._references.add(weakref.ref(living, self._references.discard))
 
     def all(self) -> list[T]:
-        """Return those that are still there."""
+        """Return the objects that are still there."""
         found = [reference() for reference in self._references.copy()]
         return [living for living in found if living is not None]
 

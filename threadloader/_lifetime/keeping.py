@@ -1,8 +1,8 @@
-"""What is never freed: memory whose release could end the process.
+"""Memory that is leaked on purpose, since freeing it could end the process.
 
 torch frees page-locked memory in C++: it asks the device about the copies from it, in a place
 where no error can be raised.  So after an error in a kernel, or in a forked child, the process
-ends there, before Python's traceback (pytorch#178154).  Not to free it costs nothing then.
+ends there, before Python's traceback (pytorch#178154).  Leaking it costs nothing then.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _increase.restype = None
 
 
 def keep(thing: Any, _increase: Callable[[Any], None] = _increase) -> None:
-    """Keep an object, and all that it refers to, for the life of the process.
+    """Leak an object: it, and all that it refers to, is never freed.
 
-    A list would not do: the interpreter's exit frees what modules hold.
+    A list would not do: the interpreter's exit frees the objects that modules hold.
     """
     _increase(thing)  # a reference that nobody has, and so nobody drops
 
@@ -34,8 +34,8 @@ class PageLocked:
     """Page-locked memory of one slot: freed only where that can't end the process.
 
     Args:
-        memory: What owns it; the device copies from that.
-        check: Does what freeing does, and raises where that would end the process.
+        memory: The object that owns the memory; the device copies from it.
+        check: Asks the device as freeing does; raises an error where freeing would end the process.
 
     Threads:
         all: any.  It may be dropped by any thread, and from a finalizer.
@@ -59,6 +59,6 @@ class PageLocked:
             if self._pid == _getpid() and not _exits():
                 self._check()
                 return
-        except BaseException:  # noqa: BLE001, S110  # whatever it is, freeing would meet it, too
+        except BaseException:  # noqa: BLE001, S110  # freeing would meet the same error
             pass
         _keep(self.memory)

@@ -1,7 +1,7 @@
 """The only folder that imports torch; without torch the same names stand for its absence.
 
-`AVAILABLE` says whether torch is there.  All else has one meaning either way: `Tensor` is a type
-that no object has where torch is missing, and the functions are then never reached.
+`AVAILABLE` says whether torch is there.  All other names mean the same either way: where torch is
+missing, `Tensor` is a type that no object has, so that nobody calls the functions for tensors.
 
 A name is listed twice: in ``__all__`` of the module that calls torch, and of `absent`.  mypy
 compares the two objects, and a test the lists.

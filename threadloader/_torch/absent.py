@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What torch's class of this name says of a worker."""
+    """The description of a worker, with the attributes of torch's class of this name."""
 
     id: int
     num_workers: int
@@ -118,7 +118,7 @@ def use_one_thread() -> None:
 
 
 def as_iterable_dataset(iterable: Any) -> Any:
-    """Return ``iterable``: there is no class to be made an instance of."""
+    """Return ``iterable``: there is no class to wrap it in."""
     return iterable
 
 
@@ -132,12 +132,12 @@ def draw_shared_seed(dataset: object, generator: Any) -> None:  # the same
 
 
 def draw_base_seed(generator: Any) -> int:  # noqa: ARG001  # the same
-    """Draw 63 bits from NumPy's global state, which decides the order, too."""
+    """Draw 63 bits from NumPy's global state, which also decides the order."""
     return int(np.random.randint(1 << 63, dtype=np.uint64))  # noqa: NPY002
 
 
 def new_generator(seed: int) -> np.random.Generator:
-    """Return a generator for samplers that draws what ``seed`` decides."""
+    """Return a generator for samplers, with a seed."""
     return np.random.default_rng(seed)
 
 
@@ -147,7 +147,7 @@ def generator_state(generator: Any) -> bytes:
 
 
 def set_generator_state(generator: Any, state: bytes) -> None:  # noqa: ARG001  # the same
-    """Refuse what is no generator of NumPy's."""
+    """Refuse: there is no generator of torch's to set."""
     raise TypeError(generator)
 
 
@@ -188,17 +188,17 @@ def has_getitem(dataset: object) -> bool:
 
 
 def is_subset(dataset: object) -> bool:  # noqa: ARG001  # same signature as with torch
-    """There is no `Subset`."""
+    """Return False: there is no `Subset`."""
     return False
 
 
 def tensors_in(dataset: object) -> tuple[()]:  # noqa: ARG001  # the same
-    """There is no `TensorDataset`."""
+    """Return no tensors: there is no `TensorDataset`."""
     return ()
 
 
 def permutes(sampler: object) -> bool:  # noqa: ARG001  # the same
-    """There is no sampler of torch's."""
+    """Return False: there is no sampler of torch's."""
     return False
 
 
@@ -218,7 +218,7 @@ def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
 
 
 def rank_and_world() -> None:
-    """Return None: there is no `torch.distributed` that could have been set up."""
+    """Return None: there is no `torch.distributed`."""
 
 
 def dense_nbytes(tensor: Any) -> NoReturn:
@@ -232,7 +232,7 @@ def is_shared(value: object) -> bool:  # noqa: ARG001  # same signature as with 
 
 
 def is_extended() -> bool:
-    """Return False: there is no map of torch's to extend."""
+    """Return False: there is no map of torch's that could be extended."""
     return False
 
 

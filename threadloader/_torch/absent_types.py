@@ -30,11 +30,11 @@ class KeyedGenerator:
 
 
 class Dataset(Generic[T_co]):
-    """The base of this package's map-style datasets; torch's would be it."""
+    """The base of this package's map-style datasets, in place of torch's."""
 
 
 class IterableDataset(Dataset[T_co]):
-    """The base of this package's iterable datasets, which workers read replicas of."""
+    """The base of this package's iterable datasets; each worker reads a replica."""
 
 
 class DataLoader(Generic[T_co]):

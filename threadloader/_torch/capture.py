@@ -1,8 +1,8 @@
-"""CUDA graphs: that one is captured in another thread does not forbid ours its calls.
+"""CUDA graphs: our threads go on while another thread captures one.
 
 While a thread captures in CUDA's default mode, ``"global"``, calls that may allocate or wait are
-forbidden in all threads: they fail, and the capture with them.  A thread whose own mode is
-"thread local" is left out of that, and its calls are no part of what is captured.
+forbidden in all threads: they fail, and the capture with them.  That leaves out a thread whose own
+mode is "thread local", and its calls are not captured.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal, and HIP's
 
 
 def ignore_captures() -> None:
-    """Let the calling thread work on while others capture; do nothing where that can't be told.
+    """Let the calling thread go on while others capture; do nothing where CUDA has no such call.
 
     Source: ``cudaThreadExchangeStreamCaptureMode``, which torch itself calls for its allocator.
     """
     for exchange in _exchanges():
-        # It writes the mode that there was into its argument.
+        # It writes the former mode into its argument.
         if exchange(ctypes.byref(ctypes.c_int(_THREAD_LOCAL))) == 0:
             return
 
 
 def _exchanges() -> Iterator[Callable[[Any], int]]:
-    """Yield the runtime's function: of the libraries that torch has loaded, never of another."""
+    """Yield the runtime's function, from libraries that torch has loaded, never from others."""
     name = "hip" if torch.version.hip else "cuda"
     for library in _libraries():
         with suppress(OSError, AttributeError):

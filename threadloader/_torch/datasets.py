@@ -1,4 +1,4 @@
-"""What torch's own dataset classes promise: which are wrappers, and what lies inside them."""
+"""torch's own datasets: which classes are wrappers, and which data lies inside them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
     "tensors_in",
 ]
 
-# What tells two of a class apart that have the same length: the name of its entries.
+# The attribute in which two objects of a class and a length may differ.
 CONTENTS: Mapping[type, str] = {
     Subset: "indices",
     SubsetRandomSampler: "indices",
@@ -47,7 +47,7 @@ CONTENTS: Mapping[type, str] = {
 
 
 def as_iterable_dataset(iterable: Any) -> IterableDataset[Any]:
-    """Return a dataset that stands for a plain iterable while DataLoader checks its arguments."""
+    """Return a dataset for DataLoader's checks, in the place of a plain iterable."""
     return _Iterable(iterable)
 
 
@@ -76,12 +76,12 @@ def has_getitem(dataset: object) -> bool:
 
 
 def is_subset(dataset: object) -> bool:
-    """Whether ``dataset`` is a `Subset`, exactly: of a subclass nobody knows what it returns."""
+    """Whether ``dataset`` is a `Subset`, exactly: a subclass may return other samples."""
     return type(dataset) is Subset
 
 
 def tensors_in(dataset: object) -> Sequence[Tensor]:
-    """Return the tensors of a `TensorDataset`, exactly; none of any other dataset."""
+    """Return the tensors of a `TensorDataset`, exactly; of other datasets, none."""
     return dataset.tensors if type(dataset) is TensorDataset else ()
 
 

@@ -1,6 +1,6 @@
-"""Accelerators as the copier sees them: page-locked memory, one stream of its own, and events.
+"""Accelerators as the copier uses them: page-locked memory, a stream of its own, and events.
 
-The one seam to a device.  Tests have a second implementation of it, whose copies finish late.
+Tests have another implementation of `Device`, whose copies finish late.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def _check_there(wanted: torch.device, value: Any) -> None:
         has = "no accelerator" if present is None else f"{present.type!r} alone"
         msg = f"device={value!r} needs a torch with {wanted.type!r}; {torch.__version__} has {has}"
         raise RuntimeError(f"{msg}; {_WITHOUT}")
-    # As torch tells it without CUDA being set up, where it can: a process that has done so can't
-    # be forked any more.  Not by torch.accelerator, which does set it up.
+    # torch counts devices without setting CUDA up, where it can: a process that has set it up can't
+    # be forked any more.  Not by torch.accelerator, which sets it up.
     count = torch.get_device_module(present).device_count()
     if not count:
         hidden = " (CUDA_VISIBLE_DEVICES is set)" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
@@ -120,9 +120,9 @@ def _check_there(wanted: torch.device, value: Any) -> None:
 
 
 def adopted_device() -> Callable[[], None]:
-    """Note the calling thread's current device, for another thread to make its own.
+    """Return a function that makes the calling thread's current device that of another thread.
 
-    A new thread starts with device 0, and the first thing that it does there makes a context.
+    A new thread starts with device 0, and its first call to that device makes a context.
     """
     accelerator = torch.accelerator.current_accelerator()
     module = None if accelerator is None else torch.get_device_module(accelerator)
@@ -145,16 +145,16 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Pinned:
-    """A batch in no slot, as it is copied."""
+    """A page-locked batch that lies in no slot."""
 
     batch: Any
-    events: list[Any]  # behind what was made on the device
-    there: list[Any]  # tensors that were
-    memory: PageLocked  # of all of it; dropped last
+    events: list[Any]  # after which tensors that the dataset made on the device are there
+    there: list[Any]  # those tensors
+    memory: PageLocked  # of the batch; dropped last
 
 
 class Accelerator:
-    """A device that torch's generic interface to accelerators knows; see `Device`.
+    """A device behind torch's generic interface to accelerators; see `Device`.
 
     Args:
         device: Without an index, the current one of the thread that calls `here`.
@@ -187,7 +187,7 @@ class Accelerator:
         return memory, PageLocked(tensor, self._check)
 
     def _check(self) -> None:
-        """Record an event behind all copies, as torch does to free what they were made from."""
+        """Record an event behind all copies, as torch does when it frees their sources."""
         for device, stream in list(_streams.items()):
             if device.type != self.device.type:
                 continue
@@ -198,7 +198,7 @@ class Accelerator:
         return nullcontext()
 
     def adopt(self) -> None:
-        # Of the thread, for its life: it does nothing else.
+        # For the thread's life: it does nothing else.
         torch.accelerator.set_device_index(self.device.index)
         self._use(self._stream)
 
@@ -224,7 +224,7 @@ class Accelerator:
 
         with self._guard():
             batch = mapped(batch, pin)
-            # What the dataset made on the device itself is there once the worker's stream is.
+            # Tensors that the dataset made on the device are there after these events.
             events = []
             for device in {tensor.device for tensor in there}:
                 events.append(event := self._new_event())
@@ -277,7 +277,7 @@ class _Cuda(Accelerator):
         ignore_captures()
 
     def _new_stream(self) -> Any:
-        # Of the urgent kind, which has a pool of its own: seldom is it one of the user's, too.
+        # Streams of high priority are a pool of their own: the user seldom has the same one.
         return torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
 
     def _guard(self) -> AbstractContextManager[object]:
@@ -310,7 +310,7 @@ def empty_pinned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Tensor, 
 
 def pinned_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor in page-locked memory."""
-    if type(tensor) is not Tensor:  # code of the user's: no lock is held
+    if type(tensor) is not Tensor:  # the user's code: it runs without the lock
         return tensor.pin_memory()
     with _making:
         return tensor.pin_memory()
@@ -319,8 +319,8 @@ def pinned_tensor(tensor: Tensor) -> Tensor:
 def view_of(memory: Tensor, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Tensor:
     """Return a tensor of ``shape`` over the memory of another, from ``offset`` (bytes) on.
 
-    It is no view as autograd has them, so that the two share no version counter, and takes a
-    third of the time that slicing and viewing take.
+    It is not a view for autograd, so the two share no version counter.  It takes a third of the
+    time of slicing and viewing.
     """
     view = torch.empty(0, dtype=_DTYPES[dtype.str], device=memory.device)
     strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
@@ -332,13 +332,13 @@ def moved(batch: Any, device: torch.device, tensors: list[Any]) -> Any:
 
     Args:
         batch: Its tensors, and objects with a ``to()``, are copied; all else stays as it is.
-        device: Where to.
-        tensors: Gets all tensors that were copied, those in objects too.
+        device: The device.
+        tensors: Gets all copied tensors, also tensors in objects.
 
     Returns:
         The structure that torch's ``pin_memory=True`` makes.
     """
-    # Of MPS, the copy could come after the next use of memory, which is not page-locked there.
+    # On MPS the copy could come after the next use of memory, which is not page-locked there.
     # Source: pytorch#189690.
     waits = device.type == "mps"
 
@@ -360,7 +360,7 @@ def moved(batch: Any, device: torch.device, tensors: list[Any]) -> Any:
     return mapped(batch, move)
 
 
-# The methods that return what a sparse tensor consists of; it has no memory of its own.
+# The methods that return the parts of a sparse tensor, which has no memory of its own.
 _PARTS = {
     torch.sparse_coo: ("_indices", "_values"),
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),

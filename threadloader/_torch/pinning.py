@@ -25,10 +25,10 @@ def _pinned_leaf(leaf: Any) -> Any:
 
 
 def can_pin(device: str) -> bool:
-    """Whether batches can be pinned for the current accelerator; a warning tells why not.
+    """Whether batches can be pinned for the current accelerator; a warning says why not.
 
     Args:
-        device: What the user gave for ``pin_memory_device``, which torch ignores.
+        device: The user's ``pin_memory_device``, which torch ignores.
     """
     if device:
         warnings.warn(

@@ -1,8 +1,8 @@
-"""torch's random functions, redirected without the names that `random_ops` rests on.
+"""torch's random functions, redirected without the private names that `random_ops` needs.
 
 A mode that sees every call of a torch function from Python, about 1 us each, and adds the
-generator to those that take one.  It misses what is drawn below Python: dropout, `torch.nn.init`
-and scripted code.
+generator to calls that take one.  It misses random numbers that are drawn below Python: by
+dropout, `torch.nn.init` and scripted code.
 """
 
 from __future__ import annotations

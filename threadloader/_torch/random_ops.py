@@ -5,8 +5,8 @@ for; all other operators fall through.  The key counts only in threads that incl
 rest of the process neither changes nor gets slower.  Dropout, initialisers, distributions,
 scripted code and torchvision's transforms all end in these operators.
 
-This rests on names that torch does not promise, so it is tried once; see `random_mode` for what
-is done where it fails.
+This uses names that torch does not promise, so it is tried once; `random_mode` takes its place
+where it fails.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OperatorsByKey:
         here: A `threading.local`; its ``stream`` has the thread's ``torch_generator``, or is None.
 
     Raises:
-        Exception: Something that this rests on is not there.
+        Exception: torch lacks one of these names.
 
     Invariants, whenever ``_lock`` is not held:
         1. The objects that kernels were given for generators live on in ``_kept``, the last
@@ -70,8 +70,8 @@ class OperatorsByKey:
 
     def __init__(self, here: Any) -> None:
         self._lock = Lock()
-        # All below, but what never changes: guarded by _lock; looked at without it, as reading a
-        # dict is atomic on both builds.
+        # All below that changes: guarded by _lock; read without it, as reading a dict is atomic on
+        # both builds.
         self._kept: dict[int, Any] = {}
         self._key = torch._C._dispatch_key_parse(_NAME)
         self._include: Any = torch._C._dispatch_tls_set_dispatch_key_included
@@ -111,7 +111,7 @@ class OperatorsByKey:
         self._include(self._key, False)
 
     def _kernel(self, operator: Any, here: Any) -> Callable[..., Any]:
-        """Return what a thread that includes the key calls, with the call's set of keys."""
+        """Return the function that a thread that includes the key calls, with the set of keys."""
         arguments = operator._schema.arguments
         place = next(n for n, argument in enumerate(arguments) if argument.name == "generator")
         on_tensor = str(arguments[0].type) == "Tensor"
@@ -134,7 +134,7 @@ class OperatorsByKey:
                 args = (*args[:place], stream.torch_generator, *args[place + 1 :])
             else:
                 kwargs["generator"] = stream.torch_generator
-            # What the operator calls itself has its generator by now.
+            # Operators that this one calls get its generator.
             include(key, False)
             try:
                 return redispatch(keys - keys_without, *args, **kwargs)
@@ -152,7 +152,7 @@ class OperatorsByKey:
 
 
 def on_cpu(device: Any) -> bool:
-    """Whether a device that a factory function is given is the CPU."""
+    """Whether a factory function with this ``device`` makes a tensor on the CPU."""
     return device is None or torch.device(device).type == "cpu"
 
 

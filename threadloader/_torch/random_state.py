@@ -1,4 +1,4 @@
-"""torch's random state as a worker sees it: seeding functions, and a generator set to a key.
+"""torch's random state in a worker: the seeding functions, and a generator that is set to a key.
 
 `torch.manual_seed` and its like get their code exchanged, as they may have been imported long
 ago (see `worker_info`).
@@ -54,7 +54,7 @@ def teach_random(here: Any) -> RandomOperators:
 
 
 def _works(operators: OperatorsByKey, here: Any) -> bool:
-    """Try whether a draw comes from the thread's stream, and leaves the global state alone."""
+    """Return whether a draw comes from the thread's stream and leaves the global state alone."""
 
     class Trial:
         torch_generator = torch.Generator().manual_seed(1)
@@ -93,7 +93,7 @@ class KeyedGenerator:
         """Set the state.
 
         Args:
-            seed: What ``initial_seed`` answers.
+            seed: The value of ``initial_seed()``.
             words: ``WORDS // 2`` random numbers of 64 bits.
         """
         self._seed[0] = seed

@@ -44,14 +44,14 @@ SEQUENTIAL: tuple[Any, ...] = (SequentialSampler,)
 def draw_base_seed(generator: Any) -> int:
     """Draw one 64-bit number, as DataLoader does for its workers before the sampler draws.
 
-    Drawn also where nobody uses it: the sampler's seed follows it in the random state.
+    It is drawn also where nobody uses it: the sampler's seed follows it in the random state.
     Source: ``_BaseDataLoaderIter.__init__`` in torch/utils/data/dataloader.py.
     """
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def new_generator(seed: int) -> Any:
-    """Return a generator for samplers that draws what ``seed`` decides."""
+    """Return a generator for samplers, with a seed."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -65,20 +65,20 @@ def set_generator_state(generator: Any, state: bytes) -> None:
     """Give a generator a state that `generator_state` returned.
 
     Raises:
-        RuntimeError: It is of another kind of generator.
+        RuntimeError: It is the state of another kind of generator.
     """
     generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
 
 
 def permutes(sampler: Any) -> bool:
-    """Whether `permutations` knows the sampler's indices."""
+    """Whether `permutations` yields the sampler's indices."""
     return type(sampler) is RandomSampler and not sampler.replacement
 
 
 def permutations(sampler: RandomSampler) -> Iterator[NDArray[Any]]:
     """Yield the indices of a pass over a `RandomSampler`, as arrays.
 
-    They are the sampler's own, and drawn when it would draw them.
+    They are those that the sampler would yield, drawn at the same time.
     Source: ``RandomSampler.__iter__`` in torch/utils/data/sampler.py; compared with it by
     tests/conformance/test_array_datasets.py.
     """

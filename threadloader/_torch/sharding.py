@@ -14,7 +14,7 @@ from threadloader._lifetime.process import in_forked_child
 
 __all__ = ["draw_shared_seed", "prepare_pipe", "rank_and_world", "unwrapped"]
 
-# torch walks through a pipe by a hook on its class, and refuses a second walk meanwhile.
+# torch walks through a pipe by a hook on its class, and refuses a second walk at the same time.
 _walking = Lock()
 
 
@@ -26,7 +26,7 @@ def _forget() -> None:
 
 
 def rank_and_world() -> tuple[int, int] | None:
-    """Return this process's rank and the number of ranks; None without `torch.distributed`."""
+    """Return this process's rank and the number of ranks; None if none were set up."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
@@ -39,12 +39,12 @@ def _is_pipe(dataset: object) -> bool:
 
 
 def unwrapped(dataset: Any) -> Any:
-    """Return the pipe that DataLoader has wrapped for pickling, which threads do not need."""
+    """Return a pipe without DataLoader's wrapper for pickling, which threads do not need."""
     return getattr(dataset, "_datapipe", dataset) if _is_pipe(dataset) else dataset
 
 
 def draw_shared_seed(dataset: object, generator: Any) -> int | None:
-    """Draw the seed that all workers' shuffling pipes share, one for all ranks; None if no pipe.
+    """Draw the seed of all workers' shuffling pipes, one for all ranks; None if there is no pipe.
 
     Drawn before the base seed.  Source: ``_BaseDataLoaderIter.__init__`` in
     torch/utils/data/dataloader.py.

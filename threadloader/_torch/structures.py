@@ -14,13 +14,13 @@ __all__ = ["mapped"]
 def mapped(batch: Any, change: Callable[[Any], Any], method: str = "to") -> Any:
     """Return a batch with each leaf changed.
 
-    Mappings and sequences keep their type, if they can be made again; strings, tensors, and
-    objects that know themselves what is to be done, are leaves.
+    Mappings and sequences keep their type, if it can be made again.  Leaves are strings, tensors,
+    and objects with the method.
 
     Args:
         batch: Any structure.
         change: Called with each leaf.
-        method: Of objects that are leaves, containers or not.
+        method: An object that has it is a leaf, also if it is a container.
 
     Source: the cases that ``torch.utils.data._utils.pin_memory.pin_memory`` tells apart.
     """

@@ -1,4 +1,4 @@
-"""What torch keeps per thread: carried from the consumer to the workers, or set for them."""
+"""Settings that torch keeps for each thread: the consumer's modes, and the number of cores."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ __all__ = ["inherited_modes", "use_one_thread"]
 
 
 def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
-    """Note the calling thread's device, grad and inference mode, for another thread to work in.
+    """Note the calling thread's device, grad mode and inference mode, for another thread.
 
     A forked worker process inherits the modes; a new thread starts with torch's defaults.
 
     Returns:
-        Makes the context in which the other thread runs.
+        A maker of the context in which the other thread runs.
     """
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     adopt_device = adopted_device()
@@ -41,10 +41,10 @@ def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
 def use_one_thread() -> None:
     """Let torch's operators use one thread when the calling thread calls them.
 
-    ``torch.set_num_threads`` would be the wrong tool alone: it also sets what every thread
-    starts with from then on, the consumer's backward pass included.  So OpenMP is told, whose
-    number belongs to the calling thread; and where it can't be reached, what torch keeps for
-    all is set back by a thread that ends at once.
+    ``torch.set_num_threads`` alone would also set the number for all threads that start later, the
+    consumer's backward pass included.  So OpenMP's own number is set, which belongs to the calling
+    thread.  Where OpenMP can't be reached, torch's number for all threads is put back by a thread
+    that ends at once.
     """
     # Asking makes torch initialise this thread, which would undo the setting later.
     threads = torch.get_num_threads()
@@ -64,7 +64,7 @@ def use_one_thread() -> None:
         helper = Thread(target=torch.set_num_threads, args=(threads,), name="tl-intraop")
         try:
             helper.start()
-        except RuntimeError:  # no thread is to be had: better too many for operators
+        except RuntimeError:  # no thread can be started: better too many for operators
             torch.set_num_threads(threads)
         else:
             helper.join()

@@ -1,8 +1,8 @@
 """torch's `get_worker_info()` and `initial_seed()`, made to see threads.
 
-torch keeps the worker info in a global of its module, and user code may have imported the
-function long ago; so the code of the function is exchanged, not the function.  Outside worker
-threads it does what it did, in process workers too.
+torch keeps the worker info in a global of its module, and user code may have imported the function
+long ago.  So its code is exchanged, not the function.  Outside worker threads, and in process
+workers, it answers as before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils.data._utils import worker
 __all__ = ["get_worker_info", "make_worker_info", "teach_worker_info"]
 
 
-# They would take shared memory, and a file handle with it, for each batch made in a worker.
+# In a worker they would take shared memory, and a file handle with it, for each batch.
 _COLLATING = ("torch.utils.data._utils.collate", "torch_geometric.data.collate")
 
 
@@ -46,9 +46,9 @@ def make_worker_info(number: int, workers: int, seed: int, dataset: Any, rng: An
     Args:
         number: The worker, from 0.
         workers: How many there are.
-        seed: Its own.
-        dataset: What it fetches from.
-        rng: Has the attributes of torch's container of generators.
+        seed: The worker's own.
+        dataset: The worker's copy.
+        rng: An object with the attributes of torch's container of generators.
     """
     kind: Any = worker.WorkerInfo
     return kind(

@@ -2,12 +2,12 @@
 
 `accelerate.Accelerator.prepare` and `accelerate.skip_first_batches` build a plain `DataLoader`
 of a loader's attributes, whatever its class, and silently.  The functions here let Accelerate do
-just that, and then put a `ThreadLoader` with the same dataset and samplers in its place: of
-that class itself, also where yours is a subclass.
+that, and then put a `ThreadLoader` with the same dataset and samplers in its place.  Its class is
+`ThreadLoader`, also where yours is a subclass.
 
-What `prepare` returns has ``state_dict()`` and ``load_state_dict()``.  With Accelerate's
-``use_stateful_dataloader`` its ``save_state`` and ``load_state`` call them, and no torchdata
-is asked.
+A prepared loader has ``state_dict()`` and ``load_state_dict()``.  With Accelerate's
+``use_stateful_dataloader`` its ``save_state`` and ``load_state`` call them, and torchdata is not
+needed.
 
 The Trainer of transformers calls Accelerate's own function when it resumes within an epoch: the
 rest of that epoch is loaded by processes, unless ``ignore_data_skip`` is set.
@@ -45,7 +45,7 @@ def prepare(
         device_placement: For each object, whether it is put on the device.
 
     Returns:
-        What ``accelerator.prepare`` returns: the objects in their order, or the only one.
+        The prepared objects in their order, or the only one, as ``accelerator.prepare`` does.
 
     Raises:
         TypeError: Accelerate wraps loaders in something other than its `DataLoaderAdapter`, or a
@@ -63,14 +63,14 @@ def prepare(
 
 
 def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
-    """Return a loader of what follows the first batches, in the threads of ``loader``.
+    """Return a loader of the batches after the first ones, with the threads of ``loader``.
 
     Args:
-        loader: A `ThreadLoader`, or what `prepare` returned for one.
-        num_batches: Batches left out of each epoch; of a map-style dataset, they are not fetched.
+        loader: A `ThreadLoader`, prepared or not.
+        num_batches: Batches left out of each epoch; those of a map-style dataset are not fetched.
 
     Returns:
-        What ``accelerate.skip_first_batches`` returns, with threads.
+        The loader of ``accelerate.skip_first_batches``, with threads.
 
     Raises:
         TypeError: ``loader`` has no threads to keep, or Accelerate wraps it in something else.
@@ -88,7 +88,7 @@ def skip_first_batches(loader: Any, num_batches: int = 0) -> Any:
 def _exchange(loader: ThreadLoader[Any], adapter: Any) -> Any:
     """Let an adapter of Accelerate's load by a copy of ``loader``; return the adapter.
 
-    Whatever it does to batches is outside of the loader that it adapts.
+    The adapter changes batches outside of the loader that it adapts.
 
     Source: ``DataLoaderAdapter``, ``DataLoaderShard`` and ``DataLoaderDispatcher`` in
     accelerate/data_loader.py: all of them use the public attribute ``base_dataloader``.
@@ -107,15 +107,15 @@ def _exchange(loader: ThreadLoader[Any], adapter: Any) -> Any:
 
 
 def _step_back(adapter: Any, states: deque[dict[str, Any]]) -> None:
-    """Let the state of a dispatcher be that of what it yielded.
+    """Let the state of a dispatcher be that of the batches that it has yielded.
 
-    It draws a batch for each process, one round ahead of what it yields, and has a look at the
-    state before each: the first look of a round is what counts.  Of torchdata's states it
-    corrects the numbers; ours has none of the keys that it knows.
+    It draws a batch for each process, one round ahead of the batches that it yields, and reads the
+    state before each: the first state of a round counts.  It corrects numbers in states of
+    torchdata's; ours have none of the keys that it knows.
 
     Args:
-        adapter: Has looked at a state.
-        states: It looked at, the last ones.
+        adapter: The dispatcher, which has just read a state.
+        states: The last states that it read.
 
     Source: ``DataLoaderAdapter.adjust_state_dict_for_prefetch``, made to be overridden.
     """
@@ -130,7 +130,7 @@ def _step_back(adapter: Any, states: deque[dict[str, Any]]) -> None:
 def _no_torchdata(accelerator: accelerate.Accelerator, objects: Sequence[Any]) -> Iterator[bool]:
     """Yield whether loaders are to be stateful; Accelerate makes none of torchdata's meanwhile.
 
-    It would ask theirs for its state at once, which starts processes and draws an order.
+    It would ask torchdata's for their states at once, which starts processes and draws an order.
     """
     fresh = [
         each
