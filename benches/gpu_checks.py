@@ -23,7 +23,7 @@ import torch
 
 from benches.harness.machine import gil_enabled
 from threadloader import ThreadLoader
-from threadloader._torch.devices import open_device
+from threadloader._torch.accelerators import open_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._batch.collate import Output
-    from threadloader._device import Device
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.on_error import OnError
     from threadloader._order.planner import TicketSize
+    from threadloader._torch.device import Device
 
 __all__ = ["Settings"]
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from threadloader import _torch
-from threadloader._device import StreamlessDevice
 from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._fetch.source_function import SourceItems, sample_of
 from threadloader._lifetime.process import end_thread_at_exit
@@ -43,18 +42,19 @@ from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
 from threadloader._session.state import check_state, complete, look_of, upgraded
 from threadloader._settings import Settings
+from threadloader._torch.device import StreamlessDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from threadloader._batch.collate import Output
-    from threadloader._device import Device
     from threadloader._epoch.epoch import Epoch
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.fetcher import Samples
     from threadloader._fetch.on_error import OnError
     from threadloader._torch import Dataset
+    from threadloader._torch.device import Device
 
 __all__ = ["ThreadLoader"]
 

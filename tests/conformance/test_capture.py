@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from threadloader._torch import capture, devices
+from threadloader._torch import accelerators, capture
 from threadloader._torch.capture import ignore_captures
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ def test_workers_ignore_captures_where_cuda_is_set_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 1)
     monkeypatch.setattr(torch.accelerator, "set_device_index", told.append)
-    monkeypatch.setattr(devices, "ignore_captures", lambda: told.append("ignores captures"))
+    monkeypatch.setattr(accelerators, "ignore_captures", lambda: told.append("ignores captures"))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    devices.adopted_device()()
+    accelerators.adopted_device()()
     assert told == []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    devices.adopted_device()()
+    accelerators.adopted_device()()
     assert told == [1, "ignores captures"]
 
 
@@ -91,6 +91,6 @@ def test_the_copier_ignores_captures(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
     monkeypatch.setattr(torch.accelerator, "set_device_index", told.append)
     monkeypatch.setattr(torch.cuda, "set_stream", told.append)
-    monkeypatch.setattr(devices, "ignore_captures", lambda: told.append("ignores captures"))
-    devices._Cuda(torch.device("cuda", 1)).adopt()  # noqa: SLF001
+    monkeypatch.setattr(accelerators, "ignore_captures", lambda: told.append("ignores captures"))
+    accelerators._Cuda(torch.device("cuda", 1)).adopt()  # noqa: SLF001
     assert told == [1, None, "ignores captures"]

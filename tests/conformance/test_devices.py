@@ -25,8 +25,8 @@ from threadloader import ThreadLoader, _torch
 from threadloader._batch.collate import Collation
 from threadloader._batch.memory import PinnedMemory
 from threadloader._batch.ring import Ring
-from threadloader._torch import devices
-from threadloader._torch.devices import Accelerator, moved, open_device, view_of
+from threadloader._torch import accelerators
+from threadloader._torch.accelerators import Accelerator, moved, open_device, view_of
 from threadloader._torch.pinning import pinned
 from threadloader._torch.structures import mapped
 
@@ -264,7 +264,7 @@ class Streaming(Accelerator):
 def test_all_loaders_of_a_process_copy_on_one_stream_of_a_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(devices, "_streams", {})
+    monkeypatch.setattr(accelerators, "_streams", {})
     first, second = (Streaming(torch.device("meta", index)) for index in (0, 1))
     streams = [device.here()._stream for device in (first, first, second)]  # noqa: SLF001
     assert streams[0] is streams[1]

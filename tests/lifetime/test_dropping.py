@@ -8,7 +8,7 @@ from threading import Barrier, Thread
 from support.child import run_child
 from support.patience import PATIENCE
 
-from threadloader._lifetime.dropping import Living, _watched, when_dropped
+from threadloader._lifetime.dropping import AtomicWeakSet, _watched, when_dropped
 
 
 class Thing:
@@ -112,7 +112,7 @@ def test_it_is_called_once_at_exit_where_that_is_asked_for() -> None:
 
 
 def test_the_living_are_those_that_somebody_keeps() -> None:
-    living: Living[Thing] = Living()
+    living: AtomicWeakSet[Thing] = AtomicWeakSet()
     kept, dropped = Thing(), [Thing()]
     living.add(kept)
     living.add(dropped[0])
@@ -122,7 +122,7 @@ def test_the_living_are_those_that_somebody_keeps() -> None:
 
 
 def test_the_living_may_be_asked_for_while_others_come_and_go() -> None:
-    living: Living[Thing] = Living()
+    living: AtomicWeakSet[Thing] = AtomicWeakSet()
     kept = Thing()
     living.add(kept)
 

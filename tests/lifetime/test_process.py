@@ -120,13 +120,13 @@ process._at_exit[process.Phase.CANCEL_EPOCHS] = fail
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-@pytest.mark.parametrize("lock", ["devices._making", "sharding._walking"])
+@pytest.mark.parametrize("lock", ["accelerators._making", "sharding._walking"])
 def test_a_lock_of_the_process_is_free_in_a_forked_child(lock: str, spawn: Spawn) -> None:
     pytest.importorskip("torch")
     script = f"""
 import os, threading, warnings
 from threadloader import ThreadLoader
-from threadloader._torch import devices, sharding
+from threadloader._torch import accelerators, sharding
 warnings.simplefilter("ignore")
 held, done = threading.Event(), threading.Event()
 

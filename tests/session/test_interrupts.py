@@ -23,7 +23,7 @@ import pytest
 from support.patience import PATIENCE
 
 import threadloader
-from threadloader._lifetime.dropping import Living, when_dropped
+from threadloader._lifetime.dropping import AtomicWeakSet, when_dropped
 from threadloader._resume.position import Lane
 from threadloader._threads.starting import Joinable, start_all
 
@@ -183,7 +183,7 @@ def test_what_was_interrupted_when_it_was_called_is_called_again() -> None:
 
 
 def test_objects_are_told_as_long_as_they_live() -> None:
-    living: Living[Dropped] = Living()
+    living: AtomicWeakSet[Dropped] = AtomicWeakSet()
     one, two = Dropped(), Dropped()
     living.add(one)
     living.add(two)

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from support.patience import PATIENCE
-from threadloader._lifetime.keeping import PageLocked
+from threadloader._lifetime.leaking import PageLocked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from threadloader._device import Leaf
+    from threadloader._torch.device import Leaf
 
 __all__ = ["NOT_THERE", "FakeDevice", "OutOfMemoryError"]
 
@@ -260,7 +260,7 @@ class FakeDevice:
 
 
 class _Stream:
-    """The device during one epoch; see `threadloader._device.Device`."""
+    """The device during one epoch; see `threadloader._torch.device.Device`."""
 
     def __init__(self, device: FakeDevice) -> None:
         self.device = device

@@ -20,7 +20,7 @@ from threadloader._batch.memory import LeasedMemory
 from threadloader._batch.numpy_collate import numpy_collate, numpy_convert
 from threadloader._fetch.array_rows import Rows
 from threadloader._layout.inference import infer
-from threadloader._lifetime.keeping import keep
+from threadloader._lifetime.leaking import leak
 from threadloader._order.window import PrefetchDepth
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from threadloader._batch.filling import Failed, Filling
     from threadloader._batch.memory import BatchMemory
     from threadloader._batch.ring import Ring
-    from threadloader._device import Device
     from threadloader._layout.layout import Layout
+    from threadloader._torch.device import Device
 
 __all__ = ["Collation", "Output"]
 
@@ -255,7 +255,7 @@ class _DirectFilling:
             laid_out[1].free()
 
     def lose(self) -> None:
-        keep(self._result)
+        leak(self._result)
         laid_out, self._laid_out = self._laid_out, None
         if laid_out is not None:
             laid_out[1].abandon()

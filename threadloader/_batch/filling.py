@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._device import Device
+    from threadloader._torch.device import Device
 
 __all__ = ["Failed", "Filling", "Sent"]
 

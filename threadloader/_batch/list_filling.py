@@ -12,13 +12,13 @@ from threadloader import _torch
 from threadloader._batch.filling import Sent
 from threadloader._batch.misfit import advise, odd_row
 from threadloader._fetch.array_rows import listed
-from threadloader._lifetime.keeping import keep
+from threadloader._lifetime.leaking import leak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from threadloader._batch.filling import Failed
-    from threadloader._device import Device
+    from threadloader._torch.device import Device
 
 __all__ = ["ListFilling", "SampleFilling", "collated"]
 
@@ -56,7 +56,7 @@ class _WholeFilling:
 
     def lose(self) -> None:
         """Keep it for ever instead."""
-        keep(self._result)
+        leak(self._result)
 
 
 class ListFilling(_WholeFilling):

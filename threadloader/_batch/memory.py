@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._batch.ring import Ring
-    from threadloader._device import Device
     from threadloader._layout.layout import Field, Layout, Place
+    from threadloader._torch.device import Device
 
 __all__ = ["BatchMemory", "LeasedMemory", "PinnedMemory", "StagingMemory"]
 

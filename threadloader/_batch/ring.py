@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader._lifetime.keeping import keep
+from threadloader._lifetime.leaking import leak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -241,7 +241,7 @@ class Ring:
     def abandon(self, slots: Sequence[Slot]) -> None:
         """Never use or free slots again: nobody knows whether something still reads them."""
         for slot in slots:
-            keep(slot)
+            leak(slot)
         with self._lock:
             for slot in slots:
                 self._leases.pop(slot, None)

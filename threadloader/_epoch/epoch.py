@@ -28,11 +28,11 @@ from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
-    from threadloader._device import Device
     from threadloader._epoch.feed import Feed
     from threadloader._epoch.skipped import Tally
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import ThreadGroup
+    from threadloader._torch.device import Device
     from threadloader._work.counters import Stats
     from threadloader._work.open_batch import Worker
     from threadloader._work.workers import Workers
@@ -156,10 +156,10 @@ class Epoch(Iterator[Any]):
             self = DROPPED  # this frame stays with the error
 
     @property
-    def groups(self) -> list[ThreadGroup[Any]]:
+    def thread_groups(self) -> list[ThreadGroup[Any]]:
         """What is left of the epoch when it is dropped: the threads that still run."""
-        groups: list[ThreadGroup[Any]] = [] if self._copier is None else [self._copier.group]
-        return groups if self._staff is None else [*groups, *self._staff.groups]
+        groups: list[ThreadGroup[Any]] = [] if self._copier is None else [self._copier.thread_group]
+        return groups if self._staff is None else [*groups, *self._staff.thread_groups]
 
     def __len__(self) -> int:
         return self._length()

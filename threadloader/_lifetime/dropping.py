@@ -21,7 +21,7 @@ from threadloader._lifetime.process import Phase, at_exit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DROPPED", "Living", "when_dropped"]
+__all__ = ["DROPPED", "AtomicWeakSet", "when_dropped"]
 
 T = TypeVar("T")
 
@@ -128,7 +128,7 @@ def _interrupt(left: SimpleQueue[object], end: object) -> None:
         interrupt_main()
 
 
-class Living(Generic[T]):
+class AtomicWeakSet(Generic[T]):
     """A weak set of objects, whose operations are atomic.
 
     Not a `weakref.WeakSet`: it iterates over its references, which needs a lock where another

@@ -17,7 +17,7 @@ from threadloader._threads.cores import default_threads
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Output
-    from threadloader._device import Device, StreamlessDevice
+    from threadloader._torch.device import Device, StreamlessDevice
 
 __all__ = [
     "check_callable",

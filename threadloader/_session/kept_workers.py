@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadloader._lifetime.dropping import Living
+from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._lifetime.process import end_thread_at_exit
 from threadloader._threads.thread_group import join
 from threadloader._work.workers import make_workers
@@ -40,7 +40,7 @@ class KeptWorkers:
         self._workers: Workers | None = None
         # Of an iterable that epochs share: the threads that were not seen to end.
         self._readers: tuple[ThreadGroup[Any], ...] = ()
-        self._epochs: Living[Epoch] = Living()
+        self._epochs: AtomicWeakSet[Epoch] = AtomicWeakSet()
         # The threads whose end nobody has seen, those of dropped iterators, too; as keys, which are
         # added, taken out and copied by single calls, atomic on both builds.
         self._groups: dict[ThreadGroup[Any], None] = {}
@@ -84,7 +84,7 @@ class KeptWorkers:
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
         workers = make_workers(settings, base_seed, self._stats, earlier)
         if shared:
-            self._readers = (*readers, workers.pools[0].group)
+            self._readers = (*readers, workers.pools[0].thread_group)
         # Unless the user's code, called just now, has begun another epoch.
         if settings.persistent_workers and not self.keeps:
             self._workers = workers
@@ -94,7 +94,7 @@ class KeptWorkers:
         """Note an epoch, to be closed with the loader, and its threads, to be waited for."""
         self._epochs.add(epoch)
         self._forget_gone()
-        for group in epoch.groups:
+        for group in epoch.thread_groups:
             self._groups[group] = None
 
     def give_up(self, error: BaseException, workers: Workers | None, *, reused: bool) -> None:

@@ -103,10 +103,10 @@ class Pool(Generic[W]):
         self._name = name
         self._enter = enter
         self._failed = _raise if failed is None else failed
-        self.group: ThreadGroup[W] = ThreadGroup(size, exit_seconds)
+        self.thread_group: ThreadGroup[W] = ThreadGroup(size, exit_seconds)
         self._to_start = [True]  # popped by who starts the threads, which is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
-        self._stop = when_dropped(self, self.group.stop)
+        self._stop = when_dropped(self, self.thread_group.stop)
 
     def put(self, work: Work[W]) -> None:
         """Queue ``work`` behind all that was put before.
@@ -116,7 +116,7 @@ class Pool(Generic[W]):
             RuntimeError: A thread can't be started.
         """
         self.start()
-        self.group.put(work)
+        self.thread_group.put(work)
 
     def stop(self) -> None:
         """Let every thread end after its running job.  Idempotent; does not wait."""
@@ -125,16 +125,16 @@ class Pool(Generic[W]):
     @property
     def stopped(self) -> bool:
         """Whether `stop` was called; stale as soon as it is read."""
-        return self.group.stopping
+        return self.thread_group.stopping
 
     @property
     def threads(self) -> tuple[Thread, ...]:
         """The threads that were started."""
-        return tuple(self.group.threads.copy())
+        return tuple(self.thread_group.threads.copy())
 
     def wake(self) -> None:
         """Let an idle thread look at the queue again, to drop works that were cancelled."""
-        self.group.wake()
+        self.thread_group.wake()
 
     def start(self) -> None:
         """Start the threads now; otherwise the first `put` does.  Idempotent.
@@ -148,12 +148,12 @@ class Pool(Generic[W]):
 
     def join(self) -> None:
         """Wait until every thread has ended; call `stop` first.  In one of them, return at once."""
-        join([self.group])
+        join([self.thread_group])
 
     def _start(self) -> None:
         # All threads exist before any has a job: on an ordinary build the first to run a long
         # sample would hold the GIL, and each further start would wait for it in turn.
-        group, first = self.group, self._first
+        group, first = self.thread_group, self._first
         try:
             try:
                 self._to_start.pop()
@@ -193,8 +193,8 @@ class Pool(Generic[W]):
             if thread.ident is None:
                 first = min(first, number)
             if not thread.is_alive():
-                _running.pop((self.group, number), None)
-                self.group.threads.remove(thread)
+                _running.pop((self.thread_group, number), None)
+                self.thread_group.threads.remove(thread)
         return first
 
 

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from threading import RLock
 from typing import Any
 
-from threadloader._lifetime.dropping import Living
+from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._threads.waiting import Tokens, wait_until
 from threadloader.errors import ClosedError
 
@@ -39,7 +39,7 @@ class Startup:
     """
 
     def __init__(self, workers: int) -> None:
-        self._epochs: Living[Any] = Living()  # that these workers load
+        self._epochs: AtomicWeakSet[Any] = AtomicWeakSet()  # that these workers load
         self.awaited = workers > 0
         # One for each waiting thread.  Added, removed and copied by single calls, atomic on both
         # builds.

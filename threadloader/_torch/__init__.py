@@ -14,9 +14,9 @@ import importlib.util
 AVAILABLE = importlib.util.find_spec("torch") is not None
 
 if AVAILABLE:
+    from threadloader._torch.accelerators import *
     from threadloader._torch.collation import *
     from threadloader._torch.datasets import *
-    from threadloader._torch.devices import *
     from threadloader._torch.pinning import *
     from threadloader._torch.random_state import *
     from threadloader._torch.sampling import *

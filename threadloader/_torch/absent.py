@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
-    from threadloader._device import Device, TargetDevice
+    from threadloader._torch.device import Device, TargetDevice
     from threadloader._torch.random_ops import RandomOperators
 
 __all__ = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from threadloader._torch.devices import pinned_tensor
+from threadloader._torch.accelerators import pinned_tensor
 from threadloader._torch.structures import mapped
 
 __all__ = ["can_pin", "pinned"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from threadloader._torch.devices import adopted_device
+from threadloader._torch.accelerators import adopted_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from threadloader._batch.filling import Filling, Sent
-    from threadloader._device import Device, Event
     from threadloader._threads.thread_group import ThreadGroup
+    from threadloader._torch.device import Device, Event
     from threadloader._work.open_batch import OpenBatch
     from threadloader._work.progress import Progress
 
@@ -81,9 +81,9 @@ class Copier:
         self.wake = progress.told = partial(line.inbox.put, None)
 
     @property
-    def group(self) -> ThreadGroup[None]:
+    def thread_group(self) -> ThreadGroup[None]:
         """What is left of the copier when it is dropped: the thread, while it runs."""
-        return self._pool.group
+        return self._pool.thread_group
 
     def start(self) -> None:
         """Start the thread, once."""

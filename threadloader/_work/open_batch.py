@@ -25,11 +25,11 @@ from threadloader.errors import ThreadLoaderError
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
     from threadloader._batch.filling import Filling, Sent
-    from threadloader._device import Event
     from threadloader._fetch.fetcher import Fetches
     from threadloader._fetch.on_error import OnError
     from threadloader._order.tickets import PlannedBatch
     from threadloader._threads.thread_group import Job
+    from threadloader._torch.device import Event
     from threadloader._work.counters import Counters
     from threadloader._work.progress import Progress
 

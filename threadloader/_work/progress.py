@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
-from threadloader._lifetime.dropping import Living
+from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._lifetime.process import Phase, at_exit, in_forked_child
 from threadloader._threads.waiting import Tokens, wait_until
 
@@ -38,14 +38,14 @@ class Awaited(Protocol):
 
 
 # Every epoch that may have open batches: the process-wide hook of the interpreter's exit.
-_epochs: Living[Progress] = Living()
+_epochs: AtomicWeakSet[Progress] = AtomicWeakSet()
 
 
 @in_forked_child
 def _forget_epochs() -> None:
     """Start afresh in a forked child: no epoch of the parent's goes on."""
     global _epochs  # noqa: PLW0603  # of the process, and this is a new one
-    _epochs = Living()
+    _epochs = AtomicWeakSet()
 
 
 @at_exit(Phase.CANCEL_EPOCHS)

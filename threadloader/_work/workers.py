@@ -122,13 +122,13 @@ class Workers:
             pool.wake()
 
     @property
-    def groups(self) -> list[ThreadGroup[Worker]]:
+    def thread_groups(self) -> list[ThreadGroup[Worker]]:
         """What is left of the pools when they are dropped: the threads that still run."""
-        return [pool.group for pool in self.pools]
+        return [pool.thread_group for pool in self.pools]
 
     def join(self) -> None:
         """Wait until every thread has ended, but for nobody in one of them; call `stop` first."""
-        join(self.groups)
+        join(self.thread_groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PageLocked", "keep"]
+__all__ = ["PageLocked", "leak"]
 
 _increase = ctypes.pythonapi.Py_IncRef
 _increase.argtypes = [ctypes.py_object]
 _increase.restype = None
 
 
-def keep(thing: Any, _increase: Callable[[Any], None] = _increase) -> None:
+def leak(thing: Any, _increase: Callable[[Any], None] = _increase) -> None:
     """Leak an object: it, and all that it refers to, is never freed.
 
     A list would not do: the interpreter's exit frees the objects that modules hold.
@@ -52,7 +52,7 @@ class PageLocked:
         self,
         _getpid: Callable[[], int] = os.getpid,
         _exits: Callable[[], bool] = sys.is_finalizing,
-        _keep: Callable[[Any], None] = keep,
+        _leak: Callable[[Any], None] = leak,
     ) -> None:
         # Names of the module may be gone by now: the interpreter may be at its end.
         try:
@@ -61,4 +61,4 @@ class PageLocked:
                 return
         except BaseException:  # noqa: BLE001, S110  # freeing would meet the same error
             pass
-        _keep(self.memory)
+        _leak(self.memory)

@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threadloader._device import StreamlessDevice
-from threadloader._lifetime.keeping import PageLocked
+from threadloader._lifetime.leaking import PageLocked
 from threadloader._lifetime.process import in_forked_child
 from threadloader._torch.capture import ignore_captures
+from threadloader._torch.device import StreamlessDevice
 from threadloader._torch.structures import mapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from threadloader._device import Device, Event, Leaf, TargetDevice
+    from threadloader._torch.device import Device, Event, Leaf, TargetDevice
 
 __all__ = ["empty_pinned", "open_device", "page_locked"]
 

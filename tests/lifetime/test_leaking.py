@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from support.child import run_child
 
-from threadloader._lifetime.keeping import PageLocked
+from threadloader._lifetime.leaking import PageLocked
 
 # Whoever frees the memory ends the process, as in C++.
 HEAD = """
 import ctypes, os
-from threadloader._lifetime.keeping import PageLocked, keep
+from threadloader._lifetime.leaking import PageLocked, leak
 
 new = ctypes.pythonapi.PyCapsule_New
 new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -56,7 +56,7 @@ def test_memory_is_kept_where_it_is_not(error: BaseException) -> None:
 @with_abort
 def test_what_is_kept_outlives_the_interpreter() -> None:
     assert exit_code("held = [memory()]") != 0
-    assert exit_code("held = [memory()]; keep(held)") == 0
+    assert exit_code("held = [memory()]; leak(held)") == 0
 
 
 @with_abort

@@ -1,6 +1,6 @@
-"""What the copier asks of a device: the seam between it and an accelerator.
+"""The interface of a device, between the copier and an accelerator; this module needs no torch.
 
-``_torch`` has the real one; tests have one whose copies finish late and in any order.
+`accelerators` has the real ones; tests have one whose copies finish late and in any order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from threadloader._lifetime.keeping import PageLocked
+    from threadloader._lifetime.leaking import PageLocked
 
 __all__ = ["Device", "Event", "Leaf", "StreamlessDevice", "TargetDevice"]
 
