@@ -11,7 +11,6 @@ import pytest
 from support.child import run_child
 from support.patience import PATIENCE
 
-import threadloader
 from threadloader._lifetime import process
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ done.set()
 holder.join()
 print(os.waitstatus_to_exitcode(status))
 """
-    assert spawn(run, script).result(3 * PATIENCE)[:2] == (0, "0")
+    assert spawn(run_child, script).result(3 * PATIENCE)[:2] == (0, "0")
 
 
 def test_a_phase_has_one_owner() -> None:
@@ -206,7 +205,7 @@ next(iterator)
 def test_a_handler_from_before_the_import_finds_all_closed_but_can_do_without_threads(
     spawn: Spawn,
 ) -> None:
-    code, output, errors = spawn(run, EARLY).result(3 * PATIENCE)
+    code, output, errors = spawn(run_child, EARLY).result(3 * PATIENCE)
     assert (code, errors) == (0, "")
     assert output.splitlines() == [
         "goes on ClosedError",
@@ -230,7 +229,7 @@ when_dropped(kept[1], int, "no number", at_exit=True)
 when_dropped(kept[2], print, "third", at_exit=True)
 when_dropped(kept[3], print, "not at exit")
 """
-    code, output, errors = spawn(run, script).result(3 * PATIENCE)
+    code, output, errors = spawn(run_child, script).result(3 * PATIENCE)
     assert (code, output.splitlines()) == (0, ["first", "third"])
     assert "no number" in errors
 
@@ -260,7 +259,7 @@ has_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no
 
 
 def forks(script: str) -> tuple[int, str, str]:
-    return run(FORKS.format(seconds=int(PATIENCE)) + script)
+    return run_child(FORKS.format(seconds=int(PATIENCE)) + script)
 
 
 @has_fork
