@@ -20,7 +20,7 @@ from threadloader import ClosedError, _torch, get_worker_info
 from threadloader._lifetime import process
 from threadloader._threads import pool as pool_module
 from threadloader._work import copier as copier_module
-from threadloader._work import workers as staff_module
+from threadloader._work import workers as workers_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,7 +78,7 @@ def test_the_error_of_a_worker_that_cannot_begin_is_raised_and_the_loader_goes_o
 ) -> None:
     if kind == "plain" and 0 not in failing:
         pytest.skip("there is one worker")
-    whole = staff_module.WorkerStream
+    whole = workers_module.WorkerStream
     dying: Future[threading.Thread] = Future()
 
     def stream(base_seed: int, number: int) -> Any:
@@ -90,12 +90,12 @@ def test_the_error_of_a_worker_that_cannot_begin_is_raised_and_the_loader_goes_o
             dying.result(PATIENCE).join(PATIENCE)  # or it could load all before that one fails
         return whole(base_seed, number)
 
-    monkeypatch.setattr(staff_module, "WorkerStream", stream)
+    monkeypatch.setattr(workers_module, "WorkerStream", stream)
     loader = KINDS[kind](worker_init_fn=nothing if sets_up else None)
     error = spawn(end_of, loader).result(PATIENCE)
     assert isinstance(error, MemoryError)
     assert error.__notes__[0] in {f"worker {number} could not run" for number in failing}
-    monkeypatch.setattr(staff_module, "WorkerStream", whole)
+    monkeypatch.setattr(workers_module, "WorkerStream", whole)
     assert spawn(total, loader).result(PATIENCE) == TOTALS[kind]
     spawn(loader.close).result(PATIENCE)
 
@@ -106,7 +106,7 @@ def test_after_that_error_an_iterator_is_at_its_end(
     def stream(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(staff_module, "WorkerStream", stream)
+    monkeypatch.setattr(workers_module, "WorkerStream", stream)
     iterator = iter(KINDS["map"]())
     assert isinstance(spawn(next, iterator).exception(PATIENCE), MemoryError)
     assert spawn(next, iterator, "end").result(PATIENCE) == "end"

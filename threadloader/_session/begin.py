@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from threadloader._epoch.epoch import Epoch
 from threadloader._epoch.open_feed import open_feed
@@ -13,18 +13,14 @@ from threadloader._order.sampler_pass import open_pass
 from threadloader._session.pipes import prepare_pipes
 from threadloader._session.run_state import LastEpoch
 from threadloader._session.state import is_over
-from threadloader.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochDraws, Seeds
+    from threadloader._session.run_state import State
     from threadloader._session.session import Session
     from threadloader._settings import Settings
-
-    State = Mapping[str, Any]
 
 __all__ = ["begin"]
 
@@ -83,10 +79,8 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
     position = session.next_position(settings, seeds.epoch, saved)
     draws = seeds.begin_epoch(settings.seed, settings.generator, saved)
     shared_seed = draws.shared_seed(settings.dataset)
-    position.order = _dataset_order(settings.dataset, saved)
     sampler_pass = _open_sampler_pass(settings, draws, position)
     reused = session.kept_workers.reuse(settings)
-    position.broken_off = reused is not None and not position.lanes
     epoch_seeds = draws.seeds(kept=reused is not None)
     workers, feed, epoch = reused, None, None
     try:
@@ -108,7 +102,8 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
             device=device,
             prepare=prepare,
         )
-        session.kept_workers.add(epoch)
+        order = None if sampler_pass is None else sampler_pass.order
+        session.add(epoch, LastEpoch(position, draws, order, dataset))
     except BaseException as error:  # Ctrl-C, say
         if epoch is not None:
             epoch.cancel()
@@ -117,8 +112,6 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
         shared = reused is not None and not settings.replicated
         session.kept_workers.give_up(error, workers, reused=shared)
         raise
-    order = None if sampler_pass is None else sampler_pass.order
-    session.run = replace(session.run, last=LastEpoch(position, draws, order, dataset))
     return epoch
 
 
@@ -139,23 +132,3 @@ def _open_sampler_pass(
         position=position,
         arrays=not settings.whole_batches and source_of(settings.dataset) is not None,
     )
-
-
-def _dataset_order(dataset: Any, saved: State | None) -> State | None:
-    """Return the ``order_identity()`` of an iterable dataset; None if it has none.
-
-    Raises:
-        StateError: It is not what it was when the state was saved, in the middle of the epoch.
-    """
-    identify = getattr(dataset, "order_identity", None)
-    order: State | None = None if identify is None else identify()
-    before = None if saved is None or not saved["begun"] else saved.get("dataset's order")
-    if before is not None and order is not None and before != order:
-        msg = (
-            f"the dataset's order followed from {before} when the state was saved, and now "
-            f"follows from {order}"
-        )
-        if before.get("epoch") != order.get("epoch"):
-            msg += ": call its set_epoch() before iter()"
-        raise StateError(msg)
-    return order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadloader._rng.seeds import Seeds
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochDraws
 
-__all__ = ["LastEpoch", "RunState"]
+__all__ = ["LastEpoch", "RunState", "State"]
+
+State: TypeAlias = "Mapping[str, Any]"  # of a loader, as its `state_dict` returns it
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,11 @@ class RunState:
     """Replaced whole whenever an epoch begins, and put back if that epoch does not come about."""
 
     seeds: Seeds = field(default_factory=Seeds)  # of the next epoch
-    loaded: Mapping[str, Any] | None = None  # the state that the next epoch goes on from
+    loaded: State | None = None  # the state that the next epoch goes on from
     last: LastEpoch | None = None
 
     @property
-    def saved(self) -> Mapping[str, Any] | None:
+    def saved(self) -> State | None:
         """The state that the next epoch goes on from; None for none.
 
         It was loaded, or it is that of the last epoch, if that could not go on from it.

@@ -29,15 +29,17 @@ from threadloader._resume.stateful import (
 from threadloader._session.kept_workers import KeptWorkers
 from threadloader._work.counters import Stats
 from threadloader._work.open_batch import Worker
+from threadloader.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from threadloader._batch.memory import BatchMemory
     from threadloader._batch.ring import RingStatistics
+    from threadloader._epoch.epoch import Epoch
     from threadloader._epoch.skipped import Skipped
     from threadloader._layout.layout import Layout
-    from threadloader._session.run_state import RunState
+    from threadloader._session.run_state import LastEpoch, RunState, State
     from threadloader._settings import Settings
     from threadloader._work.counters import Totals
     from threadloader._work.workers import Workers
@@ -68,7 +70,7 @@ class Session:
         1. The last epoch of ``run`` is the one that the kept threads and the seeds are of.
 
     Threads:
-        renew, restore_dataset, next_position, put_back: compatible, with ``planning`` held.
+        renew, restore_dataset, next_position, add, put_back: compatible, with ``planning`` held.
         load, state: consumer.
         close, statistics: shared.
     """
@@ -113,7 +115,7 @@ class Session:
             collation = _new_collation(settings, ring)
             self.ring, self._memory, self.collation = ring, memory, collation
 
-    def restore_dataset(self, settings: Settings, saved: Mapping[str, Any] | None) -> Any:
+    def restore_dataset(self, settings: Settings, saved: State | None) -> Any:
         """Give the user's dataset its state in ``saved``, before anything is copied or started.
 
         Returns:
@@ -127,15 +129,16 @@ class Session:
             give_back("dataset", settings.dataset, state)
         return state
 
-    def next_position(
-        self, settings: Settings, epoch: int, saved: Mapping[str, Any] | None
-    ) -> Position:
+    def next_position(self, settings: Settings, epoch: int, saved: State | None) -> Position:
         """Return where the next epoch begins.
 
         Args:
             settings: Of the loader.
             epoch: Its number, if no state was saved.
             saved: The state to go on from; None for the beginning.
+
+        Raises:
+            StateError: An iterable dataset has another order than in that state.
         """
         if saved is not None:
             position = Position.of(saved["epoch"], saved)
@@ -144,9 +147,21 @@ class Session:
             position = Position(epoch, lanes, turn=len(lanes) - 1)
         if not (settings.iterable or position.lanes):
             position.lanes.append(Lane())
+        position.order = _dataset_order(settings.dataset, saved)
+        position.broken_off = self.kept_workers.keeps and not position.lanes
         last = self.run.last
         position.before = None if last is None else last.position.batches
         return position
+
+    def add(self, epoch: Epoch, last: LastEpoch) -> None:
+        """Note an epoch that is about to begin, to be closed with the loader.
+
+        Args:
+            epoch: The iterator.
+            last: What remains of it.
+        """
+        self.kept_workers.add(epoch)
+        self.run = replace(self.run, last=last)
 
     def put_back(self, run: RunState, workers: Workers | None) -> None:
         """Let the epoch that was begun last, and did not come about, be none.  Idempotent.
@@ -159,7 +174,7 @@ class Session:
         if self.kept_workers.workers is not workers:
             self.kept_workers.dismiss()
 
-    def load(self, state: Mapping[str, Any] | None) -> None:
+    def load(self, state: State | None) -> None:
         """Let the next epoch go on from a state, with new threads and replicas; None for none."""
         self.kept_workers.dismiss()
         self.kept_workers.cancel()
@@ -257,3 +272,23 @@ def _new_collation(settings: Settings, ring: Ring) -> Collation:
         memory=memory,
         pin=pin,
     )
+
+
+def _dataset_order(dataset: Any, saved: State | None) -> Mapping[str, Any] | None:
+    """Return the ``order_identity()`` of an iterable dataset; None if it has none.
+
+    Raises:
+        StateError: It is not what it was when the state was saved, in the middle of the epoch.
+    """
+    identify = getattr(dataset, "order_identity", None)
+    order: Mapping[str, Any] | None = None if identify is None else identify()
+    before = None if saved is None or not saved["begun"] else saved.get("dataset's order")
+    if before is not None and order is not None and before != order:
+        msg = (
+            f"the dataset's order followed from {before} when the state was saved, and now "
+            f"follows from {order}"
+        )
+        if before.get("epoch") != order.get("epoch"):
+            msg += ": call its set_epoch() before iter()"
+        raise StateError(msg)
+    return order
