@@ -84,12 +84,10 @@ class Settings:
             prefetch=loader.prefetch,
             factor=loader.prefetch_factor,
         )
-        arguments = {
-            field.name: getattr(loader, field.name)
-            for field in fields(cls)
-            if field.name not in derived
-        }
-        return cls(**arguments, **derived)
+        for name in _NAMES:
+            if name not in derived:
+                derived[name] = getattr(loader, name)
+        return cls(**derived)
 
     @property
     def batched(self) -> bool:
@@ -111,3 +109,6 @@ class Settings:
         """Whether workers read the user's dataset itself."""
         shared = "auto" if self.unsharded else "shared"
         return self.num_workers == 0 or self.dataset_copy == shared
+
+
+_NAMES = tuple(field.name for field in fields(Settings))  # looked up once, as it takes a while

@@ -1,4 +1,4 @@
-"""ThreadLoader: torch's arguments, checked; it owns the ring, the statistics and the pool.
+"""ThreadLoader: torch's arguments, checked, and the session that loads with them.
 
 Nothing that a worker thread holds refers to the loader, so dropping it ends what it started.
 """
@@ -21,21 +21,21 @@ from threadloader._session.arguments import (
     check_callable,
     check_function,
     check_generator,
-    check_output,
+    check_no_order,
+    check_prefetch,
     check_runnable,
     check_samplers,
     check_shuffle,
-    check_stream,
     check_threads,
     check_transform,
-    check_window,
-    count,
+    checked_attribute,
+    checked_count,
+    checked_seed,
+    default_num_workers,
+    given_num_workers,
     is_iterable,
+    open_device,
     plain_int,
-    seed_of,
-    setting,
-    workers_for,
-    workers_of,
 )
 from threadloader._session.begin import begin
 from threadloader._session.run_state import RunState
@@ -161,13 +161,13 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         on_error: OnError = "raise",
         max_skipped: int | None = 1000,
     ) -> None:
-        num_workers = workers_of(threads, num_workers)
+        num_workers = given_num_workers(threads, num_workers)
         batch_size = plain_int(batch_size)
         iterable = is_iterable(dataset)
         unsharded = iterable and not isinstance(dataset, _torch.IterableDataset)
         check_transform(transform, iterable=iterable)
-        seed = seed_of(seed, generator)
-        check_window(prefetch, prefetch_factor)
+        seed = checked_seed(seed, generator)
+        check_prefetch(prefetch, prefetch_factor)
         if not iterable:  # torch refuses any
             check_shuffle(shuffle, dataset)
         check_threads(
@@ -178,8 +178,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             multiprocessing_context=multiprocessing_context,
         )
         if unsharded or (iterable and not _torch.AVAILABLE):  # of its own classes torch checks it
-            check_stream(shuffle, sampler, batch_sampler)
-        num_workers = workers_for(
+            check_no_order(shuffle, sampler, batch_sampler)
+        num_workers = default_num_workers(
             num_workers, iterable=iterable, unsharded=unsharded, transform=transform
         )
         ordered = iterable or sampler is not None or batch_sampler is not None
@@ -221,7 +221,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self.on_error: OnError = on_error
         self.max_skipped = max_skipped
         self.device, self.device_prefetch = device, device_prefetch
-        self._opened = check_output(self.output, device)  # a device, and what it was opened as
+        self._opened = device, open_device(self.output, device)
         self._iterable = iterable
         self._unsharded = unsharded
         batched = batch_sampler is not None or batch_size is not None
@@ -246,7 +246,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         chunk_size: int | None = None,
         **options: Any,
     ) -> ThreadLoader[Any]:
-        """Load what a function returns, until that is nothing, or you stop.
+        """Load what a function returns, until it returns nothing or you stop.
 
         Args:
             source: Called with ``batch_size`` whenever its items have run out, by one thread;
@@ -256,14 +256,14 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             options: Other arguments of this class.
         """
         check_function("source", source)
-        items = SourceItems(source, count("batch_size", batch_size, at_least=1))
+        items = SourceItems(source, checked_count("batch_size", batch_size, at_least=1))
         loader = cls(items, batch_size, transform=sample_of, **options)
         if chunk_size is not None:
-            loader._ticket_size = TicketSize(count("chunk_size", chunk_size, at_least=1))
+            loader._ticket_size = TicketSize(checked_count("chunk_size", chunk_size, at_least=1))
         return loader
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, setting(name, value))
+        super().__setattr__(name, checked_attribute(name, value))
 
     def __iter__(self) -> Epoch:  # type: ignore[override]  # not an iterator of torch's
         """Start an epoch; its threads end with it, unless the workers are persistent.
@@ -271,7 +271,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         Raises:
             AssertionError: ``timeout`` without workers, or a ``prefetch_factor`` of 0, as torch.
             TypeError: A ``prefetch_factor`` that is no int, as torch.
-            StateError: A state was loaded, and the sampler or dataset does not give what it gave.
+            StateError: A state was loaded that does not fit the sampler, the dataset, the
+                generator or the number of replicas.
         """
         end_thread_at_exit()
         # All attributes that may be set count from the next epoch on.
@@ -284,18 +285,18 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         return epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the iterator of the last ``iter()`` is: what was delivered, of which epoch.
+        """Return the state of the last ``iter()``: its epoch, and how much of it was delivered.
 
-        As of torchdata's ``StatefulDataLoader``: batches that were prefetched are not counted,
+        As with torchdata's ``StatefulDataLoader``, batches that were prefetched are not counted,
         and after StopIteration it is the beginning of the next epoch.  It can be written as JSON,
-        if the states of your own objects can; it has less than 500 bytes and theirs, and about
+        if the states of your own objects can.  It has less than 500 bytes beside theirs, and about
         4,000 more with a ``generator=`` of torch's.  It does not depend on the number of threads,
-        but for replicas of an iterable dataset.
+        except for replicas of an iterable dataset.
 
-        A ``state_dict()`` of yours is asked after each batch (see ``snapshot_every_n_steps``):
-        of a sampler, batch sampler or their iterator in the consumer's thread, of an iterable
-        dataset or its iterator in the worker that reads it.  That of a map-style dataset is asked
-        here, of your own object.
+        A ``state_dict()`` of yours is called after each batch (see ``snapshot_every_n_steps``):
+        that of a sampler, batch sampler or their iterator in the consumer's thread, that of an
+        iterable dataset or its iterator in the worker that reads it.  That of a map-style dataset
+        is called here, on your own object.
 
         Threads:
             consumer.
@@ -307,20 +308,20 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         return complete(parts, look_of(self, streams=self._iterable))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Let the next ``iter()`` go on where a state was saved; ``{}`` begins anew.
+        """Let the next ``iter()`` continue where a state was saved; ``{}`` begins anew.
 
-        Iterators that are alive end.  What was delivered is not loaded again.  To find what
-        follows costs nothing for sequential and keyed orders, one permutation for torch's
-        shuffle, one pass over the indices for a sampler of yours without ``load_state_dict``, and
-        for such an iterable dataset it is read again up to there, with a warning.  Yours are
-        called by ``iter()``, before the object's own ``__iter__``; that of an iterator, or of an
-        iterable dataset that is its own, after it.
+        Iterators that are alive end.  Batches that were delivered are not loaded again.  To find
+        the next one costs nothing for sequential and keyed orders, one permutation for torch's
+        shuffle, and one pass over the indices for a sampler of yours without ``load_state_dict``.
+        An iterable dataset without it is read again up to there, with a warning.  ``iter()`` calls
+        a ``load_state_dict()`` of yours before the object's own ``__iter__``; that of an iterator,
+        or of an iterable dataset that is its own iterator, after it.
 
         Raises:
             StateError: It is no state of a `ThreadLoader`, or of a newer version, or of a loader
                 with another dataset, sampler, batch size or seed: the message says which.  Also
                 raised by ``iter()`` or the first ``next()``, if the sampler or dataset does not
-                give what it gave.
+                give the same samples again.
 
         Threads:
             consumer.
@@ -334,13 +335,14 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         return iter(self)  # for those who know torch's loader from inside
 
     def check_worker_number_rationality(self) -> None:
-        """Do nothing: more threads than cores are right where samples wait for a network."""
+        """Do nothing: more threads than cores are right for samples that wait for a network."""
 
     def __len__(self) -> int:
-        """Return the batches in an epoch.
+        """Return the number of batches in an epoch.
 
-        The length of an iterable dataset is noted: as in torch, an epoch warns if it has more, but
-        only of a length that somebody was told, and the dataset is asked by nobody else.
+        That of an iterable dataset is kept: as in torch, an epoch that has more warns of the length
+        that was reported here.  To ask the dataset in each epoch instead would call user code that
+        torch does not call, and warn of a length that nobody has seen.
 
         Raises:
             TypeError: The sampler or iterable has no length.
@@ -377,14 +379,14 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def close(self) -> None:
         """End all iterators and threads, after running samples, and keep no memory of batches.
 
-        Threads of iterators that were dropped are waited for, too; but in a sample of this loader,
-        nobody is.  iter() starts afresh.
+        It waits for the threads of dropped iterators, too; but called in a sample of this loader,
+        it waits for nobody.  The next ``iter()`` starts afresh.
         """
         self._live_here()
         self._session.close()
 
     def statistics(self) -> Statistics:
-        """Return what has been counted so far, in this process."""
+        """Return what was counted so far, in this process."""
         self._live_here()
         return self._session.statistics(self.num_workers)
 
@@ -396,7 +398,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         if self.device is None:
             return None
         if self._opened[0] is not self.device:
-            self._opened = check_output(self.output, self.device)
+            self._opened = self.device, open_device(self.output, self.device)
         return self._opened[1]
 
     def _live_here(self) -> None:

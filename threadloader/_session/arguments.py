@@ -1,6 +1,6 @@
-"""The arguments of `ThreadLoader`, checked: what is wrong is named, with its value.
+"""The arguments of `ThreadLoader`, checked: an error names the argument and its value.
 
-Where torch refuses the same, the messages are torch's.
+Where torch refuses the same value, the message is torch's.
 """
 
 from __future__ import annotations
@@ -24,34 +24,39 @@ __all__ = [
     "check_choice",
     "check_function",
     "check_generator",
-    "check_output",
+    "check_no_order",
+    "check_prefetch",
     "check_runnable",
     "check_samplers",
     "check_shuffle",
-    "check_stream",
     "check_threads",
     "check_transform",
-    "check_window",
-    "count",
+    "checked_attribute",
+    "checked_count",
+    "checked_output",
+    "checked_seed",
+    "default_num_workers",
+    "given_num_workers",
     "is_iterable",
-    "output_of",
+    "open_device",
     "plain_int",
-    "seed_of",
-    "setting",
-    "workers_for",
-    "workers_of",
 ]
 
 
-def workers_of(threads: int | None, num_workers: int | None) -> int | None:
-    """Return the number of worker threads that two names for it ask for; None if neither does."""
+def given_num_workers(threads: int | None, num_workers: int | None) -> int | None:
+    """Return the number of workers that the user gave, by either name; None if by neither.
+
+    Raises:
+        TypeError: It is no int.
+        ValueError: It is negative, or the two names have two values.
+    """
     if threads is not None:
-        threads = count("threads", threads, at_least=0)
+        threads = checked_count("threads", threads, at_least=0)
     if num_workers is None:
         return threads
     try:
         if num_workers < 0:
-            return num_workers  # torch refuses it
+            return num_workers  # torch refuses a negative one
         num_workers = operator.index(num_workers)
     except TypeError as error:
         error.add_note(f"num_workers must be an int, but got {num_workers!r}")
@@ -63,15 +68,21 @@ def workers_of(threads: int | None, num_workers: int | None) -> int | None:
 
 
 def check_threads(threads: int | None, timeout: Any, **needing: Any) -> None:
-    """Refuse, under the name that the user gave it, no threads with arguments that need some.
+    """Refuse ``threads=0`` together with arguments that need threads.
+
+    Torch refuses ``num_workers=0`` with them, but its messages name no ``threads``.
 
     Args:
-        threads: What the user said under that name; None for nothing.
-        timeout: One of those arguments; what is no number is named, too.
-        needing: The others; None or False where they are not asked for.
+        threads: The argument; None if it was not given.
+        timeout: The argument; it needs threads if it is not 0.
+        needing: Other arguments that need threads; None or False if they were not given.
+
+    Raises:
+        TypeError: The timeout is no number.
+        ValueError: There are no threads for an argument that needs some.
     """
     try:
-        bool(timeout < 0)  # torch refuses it
+        bool(timeout < 0)  # torch refuses a negative one
     except TypeError as error:
         error.add_note(f"timeout must be a number of seconds, but got {timeout!r}")
         raise
@@ -82,7 +93,12 @@ def check_threads(threads: int | None, timeout: Any, **needing: Any) -> None:
 
 
 def check_shuffle(shuffle: Any, dataset: Any) -> None:
-    """Refuse a word that is none of ours, where torch takes any for True, and a lack of length."""
+    """Refuse a word but "keyed", all of which torch takes for True, and a dataset without length.
+
+    Raises:
+        TypeError: An order is asked for, and the dataset has no length.
+        ValueError: It is another word.
+    """
     if isinstance(shuffle, str) and shuffle != "keyed":
         msg = f"shuffle must be True, False or 'keyed', but got {shuffle!r}"
         raise ValueError(msg)
@@ -92,14 +108,16 @@ def check_shuffle(shuffle: Any, dataset: Any) -> None:
         raise error
 
 
-def workers_for(num_workers: int | None, *, iterable: bool, unsharded: bool, transform: Any) -> int:
-    """Return how many threads there are, where the user does not say; warn of idle ones.
+def default_num_workers(
+    num_workers: int | None, *, iterable: bool, unsharded: bool, transform: Any
+) -> int:
+    """Return the number of workers, by default the cores; warn of workers that would be idle.
 
     Args:
-        num_workers: What the user said, if anything.
-        iterable: Whether the dataset is.
+        num_workers: The argument; None for the default.
+        iterable: Whether the dataset is an iterable.
         unsharded: Whether it is an iterable of no class of torch's.
-        transform: What is applied to its samples; None for nothing.
+        transform: The argument; None for no transform.
     """
     threads = default_threads() if num_workers is None else num_workers
     if not iterable or transform is not None or threads <= 1:
@@ -120,8 +138,13 @@ def workers_for(num_workers: int | None, *, iterable: bool, unsharded: bool, tra
     return threads if num_workers is not None else 1
 
 
-def output_of(output: Output | None) -> Output:
-    """Return what batches consist of."""
+def checked_output(output: Output | None) -> Output:
+    """Return the kind of batches, by default torch's where it is installed.
+
+    Raises:
+        ModuleNotFoundError: It is ``"torch"``, and torch is not installed.
+        ValueError: It is no such kind.
+    """
     if output is None:
         return "torch" if _torch.AVAILABLE else "numpy"
     check_choice("output", output, ("torch", "numpy"))
@@ -132,10 +155,10 @@ def output_of(output: Output | None) -> Output:
 
 
 def is_iterable(dataset: Any) -> bool:
-    """Whether ``dataset`` is read in its own order: torch's IterableDataset, or a plain iterable.
+    """Whether ``dataset`` is read in its own order: torch's IterableDataset, or any iterable.
 
     Raises:
-        TypeError: It is neither that nor map-style.
+        TypeError: It is neither iterable nor map-style, or it is a class.
     """
     _check_object("dataset", dataset)
     if isinstance(dataset, _torch.IterableDataset):
@@ -152,7 +175,7 @@ def is_iterable(dataset: Any) -> bool:
 
 
 def check_samplers(sampler: Any, batch_sampler: Any) -> None:
-    """Refuse samplers that can't be iterated."""
+    """Refuse samplers that can't be iterated over."""
     for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
         _check_object(name, value)
         # __getitem__ alone makes an iterable, too.
@@ -166,14 +189,14 @@ def check_samplers(sampler: Any, batch_sampler: Any) -> None:
 
 
 def _check_object(name: str, value: Any) -> None:
-    """Refuse a class in the place of an object of it; but an enumeration, say, can be iterated."""
+    """Refuse a class in place of its object, unless the class is iterable, as an enumeration is."""
     if isinstance(value, type) and not hasattr(type(value), "__iter__"):
         msg = f"{name} is the class {value.__name__}: give an object of it, {value.__name__}(...)"
         raise TypeError(msg)
 
 
-def check_stream(shuffle: object, sampler: Any, batch_sampler: Any) -> None:
-    """Refuse an order for what has its own, with torch's words."""
+def check_no_order(shuffle: object, sampler: Any, batch_sampler: Any) -> None:
+    """Refuse an order for an iterable dataset, which has its own, with torch's message."""
     named = {"shuffle": shuffle or None, "sampler": sampler, "batch_sampler": batch_sampler}
     for name, value in named.items():
         if value is not None:
@@ -185,7 +208,7 @@ def check_stream(shuffle: object, sampler: Any, batch_sampler: Any) -> None:
 
 
 def check_transform(transform: Any, *, iterable: bool) -> None:
-    """Refuse what can't be called, and a transform for a map-style dataset."""
+    """Refuse a transform that can't be called, and any for a map-style dataset."""
     check_callable("transform", transform)
     if transform is not None and not iterable:
         msg = (
@@ -195,8 +218,8 @@ def check_transform(transform: Any, *, iterable: bool) -> None:
         raise TypeError(msg)
 
 
-def check_window(prefetch: int | None, prefetch_factor: int | None) -> None:
-    """Refuse two names for one setting."""
+def check_prefetch(prefetch: int | None, prefetch_factor: int | None) -> None:
+    """Refuse both names of one setting at once."""
     if prefetch is not None and prefetch_factor is not None:
         msg = (
             f"prefetch and prefetch_factor are one setting, but got {prefetch} and "
@@ -205,9 +228,9 @@ def check_window(prefetch: int | None, prefetch_factor: int | None) -> None:
         raise ValueError(msg)
 
 
-def count(name: str, value: int, *, at_least: int) -> int:
-    """Return a whole number that was asked for."""
-    value = whole(name, value)
+def checked_count(name: str, value: int, *, at_least: int) -> int:
+    """Return a whole number as an int; refuse other types and numbers below ``at_least``."""
+    value = checked_int(name, value)
     if value < at_least:
         msg = f"{name} must be at least {at_least}, but got {value}"
         raise ValueError(msg)
@@ -215,12 +238,12 @@ def count(name: str, value: int, *, at_least: int) -> int:
 
 
 def plain_int(value: Any) -> Any:
-    """Return NumPy's whole numbers as an int, and all else as it is: torch checks it."""
+    """Return a whole number of NumPy's as an int, and any other value unchanged."""
     return int(value) if isinstance(value, np.integer) else value
 
 
-def whole(name: str, value: int) -> int:
-    """Return an int, of whatever kind it was."""
+def checked_int(name: str, value: int) -> int:
+    """Return a whole number of Python's or NumPy's as an int; refuse other types."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         msg = f"{name} must be an int, but got {value!r}"
         raise TypeError(msg)
@@ -228,7 +251,7 @@ def whole(name: str, value: int) -> int:
 
 
 def check_generator(generator: Any) -> None:
-    """Refuse what draws no permutations."""
+    """Refuse a generator that is neither torch's nor NumPy's."""
     kinds = (_torch.Generator, np.random.Generator)
     if generator is not None and not isinstance(generator, kinds):
         msg = (
@@ -237,12 +260,12 @@ def check_generator(generator: Any) -> None:
         raise TypeError(msg)
 
 
-def check_runnable(workers: int, timeout: float, prefetch_factor: int | None) -> None:
-    """Refuse what torch refuses only when the epoch starts, with its words."""
-    if workers < 0:
-        msg = f"num_workers option should be non-negative, but got {workers}"
+def check_runnable(num_workers: int, timeout: float, prefetch_factor: int | None) -> None:
+    """Refuse what torch refuses only when an epoch starts, with its messages."""
+    if num_workers < 0:
+        msg = f"num_workers option should be non-negative, but got {num_workers}"
         raise AssertionError(msg)
-    if workers == 0 and timeout != 0:
+    if num_workers == 0 and timeout != 0:
         msg = "_SingleProcessDataLoaderIter requires timeout == 0"
         error = AssertionError(msg)
         error.add_note("timeout needs threads: without them next() does the work itself")
@@ -252,22 +275,27 @@ def check_runnable(workers: int, timeout: float, prefetch_factor: int | None) ->
         raise AssertionError(msg)
 
 
-def seed_of(seed: Any, generator: Any) -> int | None:
-    """Return the seed, an int; refuse what is none, and two sources of random numbers."""
+def checked_seed(seed: Any, generator: Any) -> int | None:
+    """Return the seed as an int; None for none.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is negative, or has more than 64 bits, or there is a generator, too.
+    """
     if seed is None:
         return None
     if generator is not None:
         msg = "seed and generator both decide the order: give one of them"
         raise ValueError(msg)
-    whole_seed = count("seed", seed, at_least=0)
+    whole_seed = checked_count("seed", seed, at_least=0)
     if whole_seed >= 1 << 64:
         msg = f"seed must be less than 2**64, but got {seed}"
         raise ValueError(msg)
     return whole_seed
 
 
-def setting(name: str, value: Any) -> Any:
-    """Return an attribute of a loader as it is kept; any but our own as it is.
+def checked_attribute(name: str, value: Any) -> Any:
+    """Return the value that is kept of an attribute; one of torch's is kept unchanged.
 
     Raises:
         TypeError: It has a wrong type.
@@ -275,11 +303,13 @@ def setting(name: str, value: Any) -> Any:
     """
     if name in _COUNTS:
         at_least, optional = _COUNTS[name]
-        return value if value is None and optional else count(name, value, at_least=at_least)
+        return (
+            value if value is None and optional else checked_count(name, value, at_least=at_least)
+        )
     if name == "output":
-        return output_of(value)
+        return checked_output(value)
     if name == "seed":
-        return seed_of(value, None)
+        return checked_seed(value, None)
     if name == "transform":
         check_callable(name, value)
     if name in _CHOICES and not callable(value):
@@ -288,7 +318,7 @@ def setting(name: str, value: Any) -> Any:
 
 
 # Our own attributes, which may be set between two epochs.
-_COUNTS = {  # the least, and whether there may be none
+_COUNTS = {  # the least value, and whether None is one
     "device_prefetch": (1, False),
     "max_skipped": (0, True),
     "prefetch": (1, True),
@@ -300,30 +330,42 @@ _CHOICES = {
 }  # or callable
 
 
-def check_output(output: Output, device: Any) -> tuple[Any, Device | StreamlessDevice | None]:
-    """Return a device, and what it was opened as; refuse arrays on one of torch's."""
+def open_device(output: Output, device: Any) -> Device | StreamlessDevice | None:
+    """Return the device of an argument; None for the CPU.
+
+    Raises:
+        RuntimeError: The device is not there.
+        ValueError: It makes tensors, and batches are to be arrays.
+    """
     opened = None if device is None else _torch.open_device(device)
     if output == "numpy" and opened is not None and opened is not device:
         msg = f"device={device!r} makes tensors, and can't be with output='numpy'"
         raise ValueError(msg)
-    return device, opened
+    return opened
 
 
 def check_function(name: str, value: Any) -> None:
-    """Refuse None and what can't be called."""
+    """Refuse a value that can't be called."""
     if not callable(value):
         msg = f"{name} must be callable, but got {value!r}"
         raise TypeError(msg)
 
 
 def check_callable(name: str, value: Any) -> None:
-    """Refuse what can't be called."""
+    """Refuse a value that can't be called; None is one that is not given."""
     if value is not None:
         check_function(name, value)
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...], also: str = "") -> None:
-    """Refuse what is none of the choices; ``also`` says what else there is."""
+    """Refuse a value that is none of the choices.
+
+    Args:
+        name: The argument.
+        value: Its value.
+        choices: The words that it may be.
+        also: What else it may be, for the message.
+    """
     if not isinstance(value, str) or value not in choices:
         msg = f"{name} must be one of {', '.join(choices)}{also}, but got {value!r}"
         raise ValueError(msg)

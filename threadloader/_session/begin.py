@@ -70,7 +70,7 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
         session: Of the loader; with ``planning`` held.
         settings: Of the loader.
         seeds: Of the epoch.
-        saved: The state to go on from; None for the beginning.
+        saved: The state to continue from; None for the beginning.
     """
     session.renew(settings)
     # Before there are workers, whose first use of the device would be in its place.

@@ -52,7 +52,7 @@ class KeptWorkers:
 
     @property
     def keeps(self) -> bool:
-        """Whether there are workers that a next epoch goes on with."""
+        """Whether there are workers with which the next epoch continues."""
         return self._workers is not None and not self._workers.stopped
 
     def reuse(self, settings: Settings) -> Workers | None:
@@ -62,7 +62,7 @@ class KeptWorkers:
             self.dismiss()
             return None
         if settings.replicated:
-            # Its replicas are one state each: as in torch, the epoch before ends here.
+            # A replica has one state: as in torch, the epoch before ends here.
             self.cancel()
         return workers
 
@@ -75,23 +75,23 @@ class KeptWorkers:
         """
         shared = settings.unsharded and settings.shares_dataset
         if shared:
-            # It is read by one thread at a time, and one that waits for its consumer would not end.
+            # One thread reads it at a time, and a reader that waits for its consumer would not end.
             self.cancel()
-        # In this order: an epoch that is only about to start its reader sees that it was cancelled.
-        # Not of the last one alone: one that was cancelled before it began has waited for nobody.
+        # After that, so that an epoch that is about to start its reader sees that it is cancelled.
+        # Readers of all epochs: one that was cancelled before it began has waited for no other.
         readers = [group for group in self._readers if not group.gone] if shared else []
         earlier = tuple(thread for group in readers for thread in group.threads.copy())
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
         workers = make_workers(settings, base_seed, self._stats, earlier)
         if shared:
             self._readers = (*readers, workers.pools[0].thread_group)
-        # Unless the user's code, called just now, has begun another epoch.
+        # Unless user code, called just now, has begun another epoch.
         if settings.persistent_workers and not self.keeps:
             self._workers = workers
         return workers
 
     def add(self, epoch: Epoch) -> None:
-        """Note an epoch, to be closed with the loader, and its threads, to be waited for."""
+        """Note an epoch, to be closed with the loader, and its threads, which `close` waits for."""
         self._epochs.add(epoch)
         self._forget_gone()
         for group in epoch.thread_groups:
@@ -101,16 +101,16 @@ class KeptWorkers:
         """End the workers of an epoch that does not come about.
 
         Args:
-            error: Why it does not.
-            workers: What it was to have.
-            reused: Whether epochs before it go on with the same workers: these are kept.
+            error: The reason.
+            workers: Its workers; None if there are none yet.
+            reused: Whether they are those of the epoch before, which goes on: they are kept.
         """
         if not reused:
             self.dismiss()
             if workers is not None:
                 workers.stop()
         if isinstance(error, ClosedError):
-            end_thread_at_exit()  # which is what closed its threads
+            end_thread_at_exit()  # the exit may be what closed its threads
 
     def dismiss(self) -> None:
         """Let kept threads end after their running jobs: the next epoch has new ones."""
@@ -126,7 +126,7 @@ class KeptWorkers:
             epoch.cancel()
 
     def close(self) -> None:
-        """End all epochs and threads, after running samples; in one of these, wait for none."""
+        """End all epochs and threads, after running samples; called in a sample, wait for none."""
         self.dismiss()
         self.cancel()
         groups = list(self._groups.copy())
@@ -136,7 +136,7 @@ class KeptWorkers:
         self._forget_gone()
 
     def _forget_gone(self) -> None:
-        """Note no longer the threads that have ended."""
+        """Forget the threads that have ended."""
         for group in self._groups.copy():
             if group.gone:
                 self._groups.pop(group, None)

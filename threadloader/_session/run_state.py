@@ -43,14 +43,14 @@ class RunState:
     """Replaced whole whenever an epoch begins, and put back if that epoch does not come about."""
 
     seeds: Seeds = field(default_factory=Seeds)  # of the next epoch
-    loaded: State | None = None  # the state that the next epoch goes on from
+    loaded: State | None = None  # the next epoch continues from it
     last: LastEpoch | None = None
 
     @property
     def saved(self) -> State | None:
-        """The state that the next epoch goes on from; None for none.
+        """The state that the next epoch continues from; None for none.
 
-        It was loaded, or it is that of the last epoch, if that could not go on from it.
+        It was loaded, or the last epoch was to continue from it and could not.
         """
         if self.loaded is not None or self.last is None:
             return self.loaded
@@ -58,9 +58,9 @@ class RunState:
         return position.saved if position.refused else None
 
     def advanced(self) -> RunState:
-        """Return the same for the epoch after the next, whose seeds are then drawn in place."""
+        """Return what the epoch after the next finds; the next one draws its seeds in there."""
         return RunState(copy.copy(self.seeds), None, self.last)
 
     def carried_over(self) -> RunState:
-        """Return what another process, or a copy of the loader, begins with."""
+        """Return what a forked process, or a copy of the loader, begins with."""
         return replace(self, seeds=copy.copy(self.seeds), last=None)

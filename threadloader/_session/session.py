@@ -77,16 +77,17 @@ class Session:
 
     def __init__(self, settings: Settings, run: RunState) -> None:
         # Held while an epoch is planned, so that threads that call `iter` at once take turns: what
-        # an epoch draws, from the generator or a sampler, lies between what others draw, or no
-        # state could tell it, and who comes first makes the workers that are kept for all.
+        # an epoch draws, from the generator or a sampler, comes in one piece, or no state could
+        # reproduce it, and whoever comes first makes the workers that are kept for all.
         #
-        # The one lock that is held over user code, as that is what takes turns: the sampler, what
-        # copies the dataset, its `load_state_dict`.  Re-entrant for such code, and finalizers,
-        # that call `iter` of this loader.  Under it nobody starts a thread, waits for one, or
-        # gives it work: all that is `Epoch.start`, after it.  So it is free while a thread starts,
-        # which may run a finalizer that calls `iter`, and a worker that asks for it (a sample may
-        # load from its own loader) waits only for user code of another thread.  So does a finalizer
-        # in another thread: a lock that it interrupted, and that such code takes, would stop both.
+        # It is the only lock that is held over user code, as that is what takes turns: the sampler,
+        # copying the dataset, its `load_state_dict`.  It is re-entrant for such code, and for
+        # finalizers, that call `iter` of this loader.  Under it nobody starts a thread, waits for
+        # one, or gives it work: `Epoch.start` does that, after it.  So the lock is free while a
+        # thread starts, which may run a finalizer that calls `iter`; and a worker that takes it (a
+        # sample may load from its own loader) waits only for user code of another thread.  So does
+        # a finalizer in another thread: if it interrupted a lock that such code takes, both would
+        # stop.
         self.planning = RLock()
         # All below but what is only read in between: guarded by planning.
         self._pid = os.getpid()
@@ -102,11 +103,11 @@ class Session:
 
     @property
     def is_here(self) -> bool:
-        """Whether this process is the one where it runs."""
+        """Whether it was made in this process."""
         return self._pid == os.getpid()
 
     def renew(self, settings: Settings) -> None:
-        """Make anew what other settings need: the slots, and what makes batches."""
+        """Make the ring and the collation anew, if these settings need others."""
         self.window = settings.window
         memory = settings.device, settings.pinned
         moved = self._memory != memory
@@ -135,7 +136,7 @@ class Session:
         Args:
             settings: Of the loader.
             epoch: Its number, if no state was saved.
-            saved: The state to go on from; None for the beginning.
+            saved: The state to continue from; None for the beginning.
 
         Raises:
             StateError: An iterable dataset has another order than in that state.
@@ -164,18 +165,22 @@ class Session:
         self.run = replace(self.run, last=last)
 
     def put_back(self, run: RunState, workers: Workers | None) -> None:
-        """Let the epoch that was begun last, and did not come about, be none.  Idempotent.
+        """Forget the epoch that was begun last, which did not come about.  Idempotent.
 
         Args:
-            run: As it was before.
-            workers: Those that were kept then.
+            run: Where the run was before.
+            workers: The workers that were kept then.
         """
         self.run = run
         if self.kept_workers.workers is not workers:
             self.kept_workers.dismiss()
 
     def load(self, state: State | None) -> None:
-        """Let the next epoch go on from a state, with new threads and replicas; None for none."""
+        """Let the next epoch continue from a state, with new threads and replicas.
+
+        Args:
+            state: As `ThreadLoader.state_dict` returned it; None for the beginning.
+        """
         self.kept_workers.dismiss()
         self.kept_workers.cancel()
         self.run = replace(self.run, loaded=state, last=None)
@@ -186,10 +191,10 @@ class Session:
         self.ring.clear()
 
     def state(self, settings: Settings) -> dict[str, Any]:
-        """Return the state of the epoch that is going on, or of the next.
+        """Return the parts of a state that follow from the current epoch, or from the next.
 
         Args:
-            settings: What the next epoch would load.
+            settings: Of the loader.
         """
         last = self.run.last
         if last is None or last.position.finished:
@@ -208,7 +213,7 @@ class Session:
         else:
             state = last.state()
             dataset = last.dataset if settings.iterable else self._dataset_between(settings)
-            # Where each replica has its own state, that of the dataset before says nothing more.
+            # Where each replica has its own state, that of the dataset adds nothing.
             if settings.iterable and all("mark" in lane for lane in state["lanes"]):
                 dataset = None
         return state if dataset is None else state | {"dataset": copy.deepcopy(dataset)}
@@ -226,9 +231,9 @@ class Session:
         )
 
     def _dataset_between(self, settings: Settings) -> Any:
-        """Return the state of the user's dataset, as replicas find it; None if it has none.
+        """Return the state of the user's dataset between two epochs; None if it has none.
 
-        Not of one that replicas have read on: they have a state each.
+        Nor has an iterable of which replicas were read: these have a state each.
         """
         iterable = settings.iterable
         if not is_stateful(settings.dataset) or (iterable and self.run.last is not None):
@@ -236,7 +241,7 @@ class Session:
         return (snapshot_between if iterable else snapshot)(settings.dataset)
 
     def _lanes_between(self, settings: Settings) -> list[Lane]:
-        """Return the lanes of the next epoch: what the user's objects are like between two."""
+        """Return the lanes of the next epoch, with the states of the user's objects before it."""
         last = self.run.last
         finished = last is not None and last.position.finished
         if not settings.iterable:

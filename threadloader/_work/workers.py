@@ -1,7 +1,7 @@
-"""The threads of an epoch, and what each of them has: its dataset, its identity, its counters.
+"""The workers of an epoch: each has a thread, its dataset, its identity and its counters.
 
-Map-style datasets have one pool, all of whose threads stand behind the oldest batch.  Replicas
-of an iterable dataset have a pool of one thread each, so that a replica stays in its thread.
+A map-style dataset has one pool, all of whose threads work on the oldest batch.  Each replica of
+an iterable dataset has a pool of one thread, so that it stays in its thread.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Workers:
     """Pools that start, stop and end together, and what their workers fetch from."""
 
     pools: list[Pool[Worker]]
-    fetchers: list[Fetches]
+    fetchers: list[Fetches]  # one a worker
     startup: Startup
     collate_fn: Any  # the user's
     collate_fns: list[Any]  # each worker's copy of it; None for that itself
@@ -77,10 +77,10 @@ class Workers:
 
         Args:
             timeout: Seconds; None waits for ever.
-            epoch: Once it is cancelled there is nothing to wait for; `nudge` then.
+            epoch: If it is cancelled meanwhile, and `nudge` is called, the wait ends.
 
         Raises:
-            BaseException: What the lowest of the workers raised; all threads end then.
+            BaseException: The error of the worker with the lowest number; all threads end then.
         """
         error = None
         try:
@@ -94,7 +94,7 @@ class Workers:
             self = error = epoch = DROPPED  # this frame stays with the error
 
     def start(self) -> None:
-        """Start all threads now, where a worker has something to do before its first batch."""
+        """Start all threads now, if they have ``worker_init_fn`` to call before a first batch."""
         if self.startup.awaited:
             for pool in self.pools:
                 pool.start()
@@ -107,27 +107,27 @@ class Workers:
         return error
 
     def stop(self) -> None:
-        """Let every thread end after its running job; does not wait."""
+        """Let every thread end after its running job; return at once."""
         for pool in self.pools:
             pool.stop()
 
     def nudge(self) -> None:
-        """Let who waits in `ready` look again."""
+        """Let a thread that waits in `ready` see whether the epoch was cancelled."""
         if self.startup.awaited:
             self.startup.nudge()
 
     def wake(self) -> None:
-        """Let idle threads drop what was cancelled."""
+        """Let idle threads drop jobs that were cancelled."""
         for pool in self.pools:
             pool.wake()
 
     @property
     def thread_groups(self) -> list[ThreadGroup[Worker]]:
-        """What is left of the pools when they are dropped: the threads that still run."""
+        """The threads, which outlive the pools when these are dropped."""
         return [pool.thread_group for pool in self.pools]
 
     def join(self) -> None:
-        """Wait until every thread has ended, but for nobody in one of them; call `stop` first."""
+        """Wait until all threads have ended, or for none if called in one; call `stop` first."""
         join(self.thread_groups)
 
 
