@@ -337,8 +337,10 @@ def test_an_iterable_without_a_state_is_read_again_up_to_there(threads: int, spa
     state = spawn(state_after, made(), 2).result(PATIENCE)
     with made() as loader:
         loader.load_state_dict(state)
-        with pytest.warns(UserWarning, match=r"is read again, to be left out \(batches: 2\)"):
+        message = r"is read again, to be left out \(batches: 2\)"
+        with pytest.warns(UserWarning, match=message) as caught:
             iterator = iter(loader)
+        assert [warning.filename for warning in caught] == [__file__]
         assert spawn(lists, iterator).result(PATIENCE) == [[6, 7, 8], [9, 10]]
 
 

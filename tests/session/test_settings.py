@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import gc
+import inspect
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +15,8 @@ from support.patience import PATIENCE
 from support.streams import lists, make
 
 from threadloader import ThreadLoader
+from threadloader._device import StreamlessDevice
+from threadloader._settings import Settings
 
 if TYPE_CHECKING:
     from support.patience import Spawn
@@ -154,3 +160,47 @@ def test_copies_of_a_loader_keep_its_settings_and_check_theirs() -> None:
     assert twin.max_skipped == 7
     with pytest.raises(ValueError, match="max_skipped"):
         twin.max_skipped = -1
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_device_without_streams_is_given_each_batch_by_the_consumer(
+    threads: int, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    device = StreamlessDevice(lambda batch: (get_ident(), batch.tolist()))
+    monkeypatch.setattr("threadloader._torch.open_device", lambda value: value)
+
+    def load() -> None:
+        with make(range(4), 2, threads=threads, device=device) as loader:
+            assert list(loader) == [(get_ident(), [0, 1]), (get_ident(), [2, 3])]
+
+    spawn(load).result(PATIENCE)
+
+
+def test_a_setting_has_the_name_of_its_argument() -> None:
+    names = {field.name for field in dataclasses.fields(Settings)}
+    derived = {
+        "iterable",
+        "move",
+        "name",
+        "pinned",
+        "reported_length",
+        "ticket_size",
+        "unsharded",
+        "whole_batches",
+        "window",
+    }
+    assert names - set(inspect.signature(ThreadLoader).parameters) == derived
+
+
+def test_nothing_that_an_epoch_leaves_running_keeps_its_settings(spawn: Spawn) -> None:
+    def begun(loader: ThreadLoader[Any]) -> Any:
+        iterator = iter(loader)
+        next(iterator)
+        return iterator
+
+    dataset = list(range(99))
+    with make(dataset, threads=2, persistent_workers=True) as loader:
+        iterator = spawn(begun, loader).result(PATIENCE)
+        kept = [each for each in gc.get_objects() if type(each) is Settings]
+        assert not [settings for settings in kept if settings.dataset is dataset]
+        iterator.close()
