@@ -15,8 +15,8 @@ from support.patience import PATIENCE
 from support.streams import lists, make
 
 from threadloader import ThreadLoader
-from threadloader._device import StreamlessDevice
 from threadloader._settings import Settings
+from threadloader._torch.device import StreamlessDevice
 
 if TYPE_CHECKING:
     from support.patience import Spawn

@@ -48,7 +48,7 @@ class Epoch(Iterator[Any]):
         feed: Plans the batches and gives them to the threads.
         collation: Tells how large batches are.
         tally: Counts the samples that were left out.
-        staff: The threads that do the work; None for the calling thread.
+        workers: The threads that do the work; None for the calling thread.
         inline: The worker that the calling thread is, without threads.
         stats: Counts what is delivered.
         device: The device of the settings, opened for this epoch; None for none.
@@ -69,7 +69,7 @@ class Epoch(Iterator[Any]):
         feed: Feed,
         collation: Collation,
         tally: Tally,
-        staff: Workers | None,
+        workers: Workers | None,
         *,
         inline: Worker,
         stats: Stats,
@@ -81,8 +81,8 @@ class Epoch(Iterator[Any]):
         self._collation = collation
         self._tally = tally
         self._window = settings.window
-        self._staff = staff
-        self._owns_staff = not settings.persistent_workers
+        self._workers = workers
+        self._owns_workers = not settings.persistent_workers
         self._inline = inline
         self._stats = stats
         self._length = partial(len, settings.index_sampler)
@@ -115,16 +115,16 @@ class Epoch(Iterator[Any]):
         )
         self._failed: Callable[[], None] | None = None  # counts the batch whose error was raised
         signals: list[Callable[[], None]] = [partial(collation.ring.leave, progress)]
-        if staff is not None:
-            signals.append(staff.stop if self._owns_staff else staff.wake)
+        if workers is not None:
+            signals.append(workers.stop if self._owns_workers else workers.wake)
         if self._copier is not None:
             signals.append(self._copier.wake)
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
         self._signal = when_dropped(self, abandon, progress, signals)
         try:
             collation.ring.enter(progress)
-            if staff is not None:
-                staff.startup.watch(self)
+            if workers is not None:
+                workers.startup.watch(self)
             feed.start()
         except BaseException:  # Ctrl-C in the sampler, say
             self.cancel()
@@ -141,8 +141,8 @@ class Epoch(Iterator[Any]):
                 self._prepare(self._progress)
             if self._copier is not None:
                 self._copier.start()
-            if self._staff is not None:
-                self._staff.start()
+            if self._workers is not None:
+                self._workers.start()
                 if self._feed.eager:
                     self._draw()
         except BaseException as error:  # the same
@@ -159,7 +159,7 @@ class Epoch(Iterator[Any]):
     def thread_groups(self) -> list[ThreadGroup[Any]]:
         """What is left of the epoch when it is dropped: the threads that still run."""
         groups: list[ThreadGroup[Any]] = [] if self._copier is None else [self._copier.thread_group]
-        return groups if self._staff is None else [*groups, *self._staff.thread_groups]
+        return groups if self._workers is None else [*groups, *self._workers.thread_groups]
 
     def __len__(self) -> int:
         return self._length()
@@ -207,8 +207,8 @@ class Epoch(Iterator[Any]):
         Persistent workers are not waited for: they may run samples of another epoch.
         """
         self.cancel()
-        if self._staff is not None and self._owns_staff:
-            self._staff.join()
+        if self._workers is not None and self._owns_workers:
+            self._workers.join()
         if self._copier is not None:
             self._copier.join()
 
@@ -222,8 +222,8 @@ class Epoch(Iterator[Any]):
         self._pack = None
         self._feed.end()
         self._signal()  # which dropping the iterator will not do again
-        if self._staff is not None:
-            self._staff.nudge()
+        if self._workers is not None:
+            self._workers.nudge()
         if self._copier is not None:
             self._copier.nudge()
 
@@ -282,9 +282,9 @@ class Epoch(Iterator[Any]):
         try:
             batch = self._first()
             started = perf_counter()
-            waits = self._staff is not None
-            if self._staff is not None:
-                batch = self._wait(batch, self._staff)
+            waits = self._workers is not None
+            if self._workers is not None:
+                batch = self._wait(batch, self._workers)
             elif isinstance(batch, OpenBatch):
                 self._feed.work(batch, self._progress, self._inline)
                 if self._copier is not None:
@@ -341,20 +341,20 @@ class Epoch(Iterator[Any]):
                 raise self._closed()
             if isinstance(batch, OpenBatch):
                 self._feed.left(batch)
-            if self._staff is None:
+            if self._workers is None:
                 return
             self._draw()
             if not self._open:
                 # Here and not at StopIteration, which a loop over len(loader) never asks for.
                 self._collation.ring.leave(self._progress)
-                if self._owns_staff:
-                    self._staff.stop()
+                if self._owns_workers:
+                    self._workers.stop()
         finally:
             self = batch = DROPPED  # this frame stays with the error
 
     def _closed(self) -> BaseException:
         """Return what the consumer of a cancelled epoch is told: why no worker could begin, say."""
-        error = None if self._staff is None else self._staff.take_error()
+        error = None if self._workers is None else self._workers.take_error()
         if error is None and self._copier is not None:
             error = self._copier.take_error()
         if error is None:
@@ -372,7 +372,7 @@ class Epoch(Iterator[Any]):
         finally:
             self = batch = DROPPED  # this frame stays with the error
 
-    def _wait(self, first: OpenBatch | FailedBatch, staff: Workers) -> OpenBatch | FailedBatch:
+    def _wait(self, first: OpenBatch | FailedBatch, workers: Workers) -> OpenBatch | FailedBatch:
         """Wait for a batch until it is done, or the epoch is closed, and return it.
 
         Raises:
@@ -383,7 +383,7 @@ class Epoch(Iterator[Any]):
         progress, limit = self._progress, self._timeout
         try:
             try:
-                in_time = staff.ready(limit, progress)
+                in_time = workers.ready(limit, progress)
             except Exception:
                 self.cancel()
                 self._ended = True
@@ -403,14 +403,14 @@ class Epoch(Iterator[Any]):
             return first
         finally:
             # This frame stays with an error of worker_init_fn.
-            self = staff = first = progress = batches = DROPPED
+            self = workers = first = progress = batches = DROPPED
 
     def _draw(self) -> None:
         """Draw batches from the sampler until the window is full."""
         depth = self._collation.depth
         packing = self._feed.packs and self._copier is None and self._collation.packs
         most = depth.pack(self._window) if packing else 1
-        room = 1 if self._staff is None else depth.room(self._window, most)
+        room = 1 if self._workers is None else depth.room(self._window, most)
         while not (self._drawn_all or self._progress.cancelled) and len(self._open) < room:
             try:
                 batch = self._feed.draw(self._progress, most)
