@@ -171,15 +171,15 @@ def make_workers(
     fetchers = _fetchers(settings, replicas, copied)
     startup = Startup(num_workers if settings.worker_init_fn is not None else 0)
     setup = _WorkerSetup(
-        num_workers,
-        base_seed,
-        stats,
-        settings.isolate_rng,
-        earlier_readers,
-        _torch.inherited_modes(),
-        fetchers,
-        [init_fn for _, init_fn in replicas],
-        startup,
+        num_workers=num_workers,
+        base_seed=base_seed,
+        stats=stats,
+        isolate_rng=settings.isolate_rng,
+        earlier_readers=earlier_readers,
+        modes=_torch.inherited_modes(),
+        fetchers=fetchers,
+        init_fns=[init_fn for _, init_fn in replicas],
+        startup=startup,
     )
     return Workers(_pools(settings, setup), fetchers, startup, settings.collate_fn, collate_fns)
 
