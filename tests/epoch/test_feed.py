@@ -14,8 +14,8 @@ from threadloader._epoch.feed import SamplerFeed, StreamFeed
 from threadloader._epoch.open_feed import open_feed
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._order.planner import Planner, TicketSize
-from threadloader._order.sampler_pass import UserPass
 from threadloader._order.samplers import BatchSampler
+from threadloader._order.user_pass import UserPass
 from threadloader._resume.position import Lane, Position
 from threadloader._rng.seeds import EpochSeeds
 from threadloader._work.counters import Stats

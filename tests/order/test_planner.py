@@ -13,9 +13,9 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader._order.planner import Planner, TicketCutter, TicketSize
-from threadloader._order.sampler_pass import UserPass
 from threadloader._order.samplers import BatchSampler, RandomSampler, SequentialSampler
 from threadloader._order.tickets import PlannedBatch, Ticket
+from threadloader._order.user_pass import UserPass
 from threadloader._resume.position import Lane
 
 if TYPE_CHECKING:

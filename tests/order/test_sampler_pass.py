@@ -13,14 +13,16 @@ from support.patience import PATIENCE
 from support.resuming import after, state_after
 
 from threadloader import StateError, ThreadLoader
-from threadloader._order.sampler_pass import KnownPass, UserPass, open_pass
+from threadloader._order.known_pass import KnownPass
+from threadloader._order.known_samplers import known
+from threadloader._order.sampler_pass import open_pass
 from threadloader._order.samplers import (
     BatchSampler,
     KeyedSampler,
     RandomSampler,
     SequentialSampler,
-    starting_at,
 )
+from threadloader._order.user_pass import UserPass
 from threadloader._resume.checkpoint import Checkpoint
 from threadloader._resume.position import Lane, Position
 from threadloader._resume.stateful import restore_whole
@@ -45,6 +47,12 @@ def at_random() -> Any:
 
 def keyed() -> Any:
     return KeyedSampler(range(3000), np.random.default_rng(1))
+
+
+def starting_at(sampler: Any, batches: int) -> Iterator[Any]:
+    adapter = known(sampler)
+    assert adapter is not None
+    return adapter.starting_at(batches)
 
 
 @pytest.mark.parametrize("made", [sequential, at_random, keyed])
@@ -173,12 +181,12 @@ def opened(sampler: Any, lane: Lane | None = None) -> Any:
 
 
 def test_a_known_sampler_says_all_by_how_far_it_got() -> None:
-    known = opened(BatchSampler(sequential(), 3, drop_last=False), Lane(2))
-    assert isinstance(known, KnownPass)
-    assert (known.batches, known.samples, known.mark(3, 9, [6])) == (2, 6, None)
-    assert known.order is not None
-    assert known.order.state() is None
-    assert next(known) == [6, 7, 8]
+    begun = opened(BatchSampler(sequential(), 3, drop_last=False), Lane(2))
+    assert isinstance(begun, KnownPass)
+    assert (begun.batches, begun.samples, begun.mark(3, 9, [6])) == (2, 6, None)
+    assert begun.order is not None
+    assert begun.order.state() is None
+    assert next(begun) == [6, 7, 8]
 
 
 def test_any_other_sampler_is_drawn_from_its_beginning() -> None:

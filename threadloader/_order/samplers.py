@@ -1,12 +1,7 @@
-"""Samplers: our own, where torch's can't serve, and where in their order a pass starts.
-
-Of torch's own classes and ours, exactly these, it is known what decides their order and how to go
-on in the middle of it.
-"""
+"""The samplers of our own: those of torch's where torch is not installed, and the keyed one."""
 
 from __future__ import annotations
 
-import copy
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +12,7 @@ from threadloader._order.permutation import KeyedPermutation
 from threadloader._rng.seeds import draw_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sized
+    from collections.abc import Iterable, Iterator, Sized
 
     from numpy.typing import NDArray
 
@@ -26,49 +21,19 @@ __all__ = [
     "KeyedSampler",
     "RandomSampler",
     "SequentialSampler",
-    "array_batches",
     "batches_of",
-    "decided_by_seed",
-    "gives_arrays",
     "inner_sampler",
-    "is_known",
+    "is_batching",
     "length_of",
     "make_sampler",
-    "starting_at",
-    "with_generator",
 ]
 
-_SPAN = 1024  # indices that are computed at once, in 0.3 ms
+SPAN = 1024  # indices that are computed at once, in 0.3 ms
 
 
 def make_sampler(dataset: Any, generator: Any, *, shuffle: bool) -> Iterable[int]:
     """Return the sampler for ``shuffle`` where torch's are not there, or can't draw."""
     return RandomSampler(dataset, generator) if shuffle else SequentialSampler(dataset)
-
-
-def with_generator(sampler: Any, generator: Any, keyed_generator: Callable[[], Any]) -> Any:
-    """Return ``sampler``, or a copy of it that draws from a generator.
-
-    Args:
-        sampler: A copy is made of torch's or our own that would draw from the process's random
-            state, alone or in a `BatchSampler`.
-        generator: Draws the order.
-        keyed_generator: Returns what draws that of a `KeyedSampler`.
-    """
-    if _is_batching(sampler):
-        name, before = "sampler", sampler.sampler
-        after = with_generator(before, generator, keyed_generator)
-    elif type(sampler) in (RandomSampler, KeyedSampler, *_torch.DRAWING):
-        name, before = "generator", sampler.generator
-        given = keyed_generator() if type(sampler) is KeyedSampler else generator
-        after = given if before is None else before
-    else:
-        return sampler
-    if after is before:
-        return sampler
-    twin = copy.copy(sampler)
-    setattr(twin, name, after)
-    return twin
 
 
 def batches_of(indices: Iterable[Any], batch_size: int, *, drop_last: bool) -> Iterator[list[Any]]:
@@ -79,14 +44,14 @@ def batches_of(indices: Iterable[Any], batch_size: int, *, drop_last: bool) -> I
             yield batch
 
 
-def _is_batching(sampler: object) -> bool:
-    """Whether ``sampler`` is a batch sampler of torch's or our own, no subclass of it."""
+def is_batching(sampler: object) -> bool:
+    """Whether ``sampler`` is a batch sampler of torch's or our own, and not of a subclass."""
     return type(sampler) in (BatchSampler, *_torch.BATCHING)
 
 
 def inner_sampler(sampler: Any) -> Any:
-    """Return the sampler of single indices in a batch sampler; any other is its own."""
-    return sampler.sampler if _is_batching(sampler) else sampler
+    """Return the sampler of single indices in a batch sampler; any other sampler is returned."""
+    return sampler.sampler if is_batching(sampler) else sampler
 
 
 def length_of(value: Any) -> int | None:
@@ -95,104 +60,6 @@ def length_of(value: Any) -> int | None:
         return len(value)
     except Exception:  # noqa: BLE001  # the user's: TypeError, NotImplementedError
         return None
-
-
-def is_known(sampler: Any) -> bool:
-    """Whether a pass over ``sampler`` can be begun anywhere, knowing its class alone."""
-    kinds = (SequentialSampler, RandomSampler, KeyedSampler, *_torch.DRAWING, *_torch.SEQUENTIAL)
-    return type(inner_sampler(sampler)) in kinds
-
-
-def decided_by_seed(sampler: Any) -> bool:
-    """Whether a known sampler without a generator draws one number, which decides its order."""
-    return type(inner_sampler(sampler)) in (RandomSampler, KeyedSampler, *_torch.SEEDED)
-
-
-def starting_at(sampler: Any, batches: int) -> Iterator[Any]:
-    """Return a pass over a known sampler without its first batches.
-
-    Args:
-        sampler: Yields a batch's indices, or single ones.
-        batches: Left out: computed by none, and drawn by none but torch's.
-    """
-    if not batches:
-        return iter(sampler)
-    inner = inner_sampler(sampler)
-    if inner is sampler:
-        return _from(inner, batches)
-    rest = _from(inner, batches * sampler.batch_size)
-    return batches_of(rest, sampler.batch_size, drop_last=sampler.drop_last)
-
-
-def _from(sampler: Any, position: int) -> Iterator[Any]:
-    """Return a pass over a known sampler of single indices from a position on."""
-    kind = type(sampler)
-    if kind in (SequentialSampler, *_torch.SEQUENTIAL):
-        return iter(range(position, len(sampler.data_source)))
-    if kind is KeyedSampler:
-        rest: Iterator[Any] = sampler.starting_at(position)
-        return rest
-    indices: Iterator[Any] = iter(sampler)
-    next(islice(indices, position, position), None)
-    return indices
-
-
-def gives_arrays(sampler: Any) -> bool:
-    """Whether `array_batches` knows a known sampler's indices."""
-    inner = inner_sampler(sampler)
-    kinds = (SequentialSampler, RandomSampler, KeyedSampler, *_torch.SEQUENTIAL)
-    return inner is not sampler and (type(inner) in kinds or _torch.permutes(inner))
-
-
-def array_batches(sampler: Any, batches: int) -> Iterator[range] | Iterator[NDArray[Any]]:
-    """Return a pass over a batch sampler that `gives_arrays`: a range or an array for each batch.
-
-    No index becomes an object of its own, which for a batch of 256 costs more than to gather its
-    rows.  The indices, and what is drawn for them, are those of `starting_at`.
-
-    Args:
-        sampler: Yields a batch's indices.
-        batches: Left out.
-    """
-    inner = inner_sampler(sampler)
-    size, start = sampler.batch_size, batches * sampler.batch_size
-    kind = type(inner)
-    if kind in (SequentialSampler, *_torch.SEQUENTIAL):
-        return _ranges(inner, start, size, drop_last=sampler.drop_last)
-    orders: Iterator[NDArray[Any]]
-    if kind is KeyedSampler:
-        orders, start = inner.spans(start, -(-_SPAN // size) * size), 0
-    elif kind is RandomSampler:
-        orders = inner.permutations()
-    else:
-        orders = _torch.permutations(inner)
-    return _cut(orders, start, size, drop_last=sampler.drop_last)
-
-
-def _ranges(sampler: Any, start: int, size: int, *, drop_last: bool) -> Iterator[range]:
-    samples = len(sampler.data_source)
-    for first in range(start, samples, size):
-        batch = range(first, min(samples, first + size))
-        if len(batch) == size or not drop_last:
-            yield batch
-
-
-def _cut(
-    orders: Iterator[NDArray[Any]], start: int, size: int, *, drop_last: bool
-) -> Iterator[NDArray[Any]]:
-    """Yield parts of ``size`` indices of arrays that follow one another, from a position on."""
-    rest = np.empty(0, np.int64)
-    for each in orders:
-        order = each[start:]
-        start = max(0, start - len(each))
-        if len(rest):
-            order = np.concatenate((rest, order))
-        whole = len(order) - len(order) % size
-        for first in range(0, whole, size):
-            yield order[first : first + size]
-        rest = order[whole:]
-    if len(rest) and not drop_last:
-        yield rest
 
 
 class SequentialSampler:
@@ -255,7 +122,7 @@ class KeyedSampler:
 
     def starting_at(self, position: int) -> Iterator[int]:
         """Yield the indices from a position on; none before it is computed."""
-        for span in self.spans(position, _SPAN):
+        for span in self.spans(position, SPAN):
             yield from span.tolist()
 
     def spans(self, position: int, size: int) -> Iterator[NDArray[Any]]:

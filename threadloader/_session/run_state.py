@@ -11,7 +11,7 @@ from threadloader._rng.seeds import Seeds
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from threadloader._order.sampler_pass import KnownOrder
+    from threadloader._order.known_pass import KnownOrder
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochDraws
 

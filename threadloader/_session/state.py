@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from threadloader import _torch
-from threadloader._order.samplers import inner_sampler, is_known, length_of
+from threadloader._order.known_samplers import known
+from threadloader._order.samplers import inner_sampler, length_of
 from threadloader._resume.position import Position
 from threadloader.errors import StateError
 
@@ -51,7 +52,7 @@ def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
             "sampler's contents": _digest_of(inner),
             "batch_sampler": _name_of(index_sampler),
             # The length of a user's may depend on the epoch, which it is yet to be told.
-            "batches": length_of(index_sampler) if is_known(index_sampler) else None,
+            "batches": None if known(index_sampler) is None else length_of(index_sampler),
         }
     return {name: value for name, value in look.items() if value not in (None, False)}
 

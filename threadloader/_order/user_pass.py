@@ -1,0 +1,192 @@
+"""A pass over a sampler of the user's, from any batch on, and what is saved of it.
+
+A sampler or an iterator that has a ``state_dict`` is asked for its state after each batch.  Any
+other is drawn from its beginning again, and what it gives then is compared with what it gave.
+
+What is suspended in the middle of a pass refers to no object that leads back to it, so that a
+pass ends, and with it the user's generators, as soon as nobody draws from it any more.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+import zlib
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from threadloader._order.samplers import batches_of, inner_sampler, length_of
+from threadloader._resume.checkpoint import Checkpoint
+from threadloader._resume.stateful import is_stateful, restore, restore_whole, snapshot, states_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+__all__ = ["UserPass", "mark_of_next"]
+
+
+class UserPass:
+    """One pass over a sampler of the user's.
+
+    Args:
+        sampler: Yields a batch's indices, or single ones.
+        every: Batches from one saved state of the sampler to the next; 0 for none.
+        start: What to go back to; None for the beginning.
+    """
+
+    known = own = False
+    order = None
+
+    def __init__(self, sampler: Any, every: int = 0, start: Checkpoint | None = None) -> None:
+        inner = inner_sampler(sampler)
+        self._sampler = sampler
+        self._every = every
+        self._check: int | None = 0
+        self.batches = self.samples = 0
+        states: Mapping[str, Any] = {}
+        over = False
+        if start is not None:
+            self.batches, self.samples, states = start.batches, start.samples, start.states
+            over = start.ended
+            _restore_sampler(inner, start)
+        self._batch_size = None if inner is sampler else sampler.batch_size
+        self._iterating = _Iterating(inner, states.get("self", states.get("iterator")), over=over)
+        self._drawing: Iterator[Any]
+        if inner is sampler:
+            self._drawing = self._iterating.start()
+        else:
+            self._drawing = _user_batches(
+                self._iterating, sampler.batch_size, drop_last=sampler.drop_last
+            )
+
+    def __next__(self) -> Any:
+        return next(self._drawing)
+
+    def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> Checkpoint | int | None:
+        """Return what the sampler is like, or a check of what it gave; see `SamplerPass`."""
+        if not self._iterating.stateful:
+            self._check = _checked(self._check, indices)
+            return self._check
+        if not self._every:
+            return None
+        ended = self._batch_size is not None and len(indices) < self._batch_size
+        if ended or batches == 1 or batches % self._every == 0:
+            return Checkpoint(batches, samples, self._iterating.states(), ended=ended)
+        return None
+
+    def finder_of_first(self) -> Callable[[], Callable[[], Checkpoint | None] | None]:
+        """Return what `Lane.find_first` is: the pass does not live for it."""
+        return partial(_first_of, weakref.ref(self._iterating))
+
+    def length(self) -> int | None:
+        """Return how many batches it gives in all; of one with a state that may depend on it."""
+        return None if self._iterating.stateful else length_of(self._sampler)
+
+
+class _Iterating:
+    """The iterator of a user's sampler, which is asked for once.
+
+    Args:
+        sampler: Yields single indices, or is the user's own batch sampler.
+        saved: State of its iterator, to go on from; None for none.
+        over: Whether the pass is over: there is nothing to iterate over.
+    """
+
+    def __init__(self, sampler: Any, saved: Any, *, over: bool) -> None:
+        self._sampler = sampler
+        self._saved = saved
+        self._iterator: Any = iter(()) if over else None
+        self._first: Checkpoint | None = None
+        self.stateful = is_stateful(sampler)
+
+    def start(self) -> Iterator[Any]:
+        """Return the iterator."""
+        if self._iterator is None:
+            self._iterator = iter(self._sampler)
+            if self._saved is not None:
+                restore("sampler's iterator", self._iterator, self._saved)
+            if not self.stateful and is_stateful(self._iterator):
+                self.stateful = True
+                self._first = Checkpoint(0, 0, self.states())
+        iterator: Iterator[Any] = self._iterator
+        return iterator
+
+    def first(self) -> Checkpoint | None:
+        """Return what the iterator was like at its beginning, where the sampler has no state."""
+        self.start()
+        return self._first
+
+    def states(self) -> dict[str, Any]:
+        """Return the states of the user's objects, by role."""
+        return states_of("sampler", self._sampler, self._iterator)
+
+
+def _user_batches(
+    iterating: _Iterating, batch_size: int, *, drop_last: bool
+) -> Iterator[list[Any]]:
+    """Yield a batch's indices, as torch's ``BatchSampler`` does; the sampler starts with it."""
+    yield from batches_of(iterating.start(), batch_size, drop_last=drop_last)
+
+
+def _restore_sampler(sampler: Any, mark: Checkpoint) -> None:
+    """Give a user's sampler the state in which a pass goes on, or begins."""
+    states = mark.states
+    give_back = restore_whole if mark.whole or mark.ended else restore
+    if "sampler" in states:
+        give_back("sampler", sampler, states["sampler"])
+    elif mark.ended and "self" in states:
+        give_back("sampler", sampler, states["self"])
+    # A pass that is over may have left something on the sampler, a generator's state say.
+    ended = states.get("ended", states.get("iterator") if mark.ended else None)
+    if ended is not None:
+        restore("sampler's iterator", iter(sampler), ended)
+
+
+def _checked(check: int | None, indices: Sequence[Any]) -> int | None:
+    """Return a number that follows from another and from indices; None for ones without a value.
+
+    Of whole numbers it is the sum that counts, and which come first and last: a tenth of what it
+    costs to look at their order, too.
+    """
+    if check is None or not len(indices):
+        return check
+    try:
+        # Of NumPy's narrow ones the sum would be narrow, too.
+        numbers = indices if type(indices[0]) is int else [int(index) for index in indices]
+        told = (int(sum(numbers)), int(indices[0]), int(indices[-1]))
+        return (check * 1_000_003 + told[0] * 8_191 + told[1] * 31 + told[2] + 1) % (1 << 32)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        pass
+    try:
+        return zlib.crc32(json.dumps(indices).encode(), check)  # strings, tuples
+    except (TypeError, ValueError):
+        return None
+
+
+def _first_of(ref: weakref.ref[_Iterating]) -> Callable[[], Checkpoint | None] | None:
+    """Return what takes a checkpoint of an iterator at its beginning; None if that is dropped.
+
+    Not `weakref.WeakMethod`: its callback is written in Python, so Ctrl-C can come up in it, and
+    is printed and lost there.
+    """
+    iterating = ref()
+    return None if iterating is None else iterating.first
+
+
+def mark_of_next(sampler: Any, last: Checkpoint | None, *, whole: bool) -> Checkpoint | None:
+    """Return a checkpoint from which the next pass over a user's sampler begins.
+
+    Args:
+        sampler: Yields a batch's indices, or single ones.
+        last: The checkpoint at the end of the pass before, if that came to its end.
+        whole: Whether no pass was broken off.
+
+    Returns:
+        None if neither the sampler nor its iterator has a state.
+    """
+    inner = inner_sampler(sampler)
+    if is_stateful(inner):
+        return Checkpoint(0, 0, {"sampler": snapshot(inner)}, whole=whole)
+    states = {} if last is None else last.states
+    ended = states.get("iterator", states.get("ended"))
+    return None if ended is None else Checkpoint(0, 0, {"ended": ended})
