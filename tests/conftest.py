@@ -23,7 +23,7 @@ from support.patience import PATIENCE, PAUSE
 __all__ = ["PATIENCE", "PAUSE", "TEST_LIMIT"]
 
 from threadloader._batch import memory
-from threadloader._order import planner
+from threadloader._order import tickets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,7 +115,7 @@ def slots_for_all_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def one_row_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each row be a ticket, so that rows before a late one are written."""
-    monkeypatch.setattr(planner, "TICKET_SECONDS", 0.0)
+    monkeypatch.setattr(tickets, "TICKET_SECONDS", 0.0)
 
 
 @pytest.fixture

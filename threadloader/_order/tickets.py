@@ -1,7 +1,10 @@
-"""What crosses threads: planned batches, and tickets, which are some rows of one.
+"""Planned batches, and the tickets that they are cut into.
 
-All are frozen, so that no thread can change what another one reads; but a list of samples that
-was read from an iterable is emptied by the one worker that takes it.
+A *ticket* is some rows of one batch, the unit that a worker takes.  It is cut when a worker asks
+for one, so that its size can follow the time that the samples before it took.
+
+Batches and tickets cross threads, and are frozen: no thread can change what another one reads.
+But a list of samples that was read from an iterable is emptied by the one worker that takes it.
 """
 
 from __future__ import annotations
@@ -12,20 +15,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from threadloader._resume.checkpoint import Checkpoint
 
-__all__ = ["PlannedBatch", "Ticket"]
+__all__ = ["PlannedBatch", "Ticket", "TicketCutter", "TicketSize"]
+
+TICKET_SECONDS = 1e-3  # work in a ticket: about 100 times what handing one over costs (bench: rows)
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """One batch as the sampler gave it; nothing of it is loaded yet.
+    """One batch as the sampler gave it, before anything of it is loaded.
 
-    Or several small ones that follow one another, to be made as one and delivered one by one.
+    Or several small batches that follow one another, to be made as one and delivered one by one.
     """
 
     sequence: int  # position of the batch in the epoch, from 0
@@ -35,17 +40,17 @@ class PlannedBatch:
     label: str = "index"  # what an entry of ``indices`` is, for notes on errors
     # Of the sampler after this batch: its state, or a number that follows from what it gave.
     mark: Checkpoint | int | None = field(default=None, compare=False)
-    ends: tuple[int, ...] = ()  # of several: the row after each one's last
+    ends: tuple[int, ...] = ()  # of several batches: the row after the last of each
 
     def index_of(self, row: int) -> Any:
-        """Return a row's index, of an iterable dataset how many samples come before it."""
+        """Return a row's index, or for an iterable dataset the position of its sample."""
         if self.label != "index":
             return self.position + row
         index = self.indices[row]
         return index.item() if isinstance(self.indices, np.ndarray) else index
 
     def parts(self) -> Iterator[PlannedBatch]:
-        """Yield the batches that it is, each by itself."""
+        """Yield the several batches, each by itself."""
         start = 0
         for number, end in enumerate(self.ends):
             indices = self.indices[start:end]
@@ -55,7 +60,7 @@ class PlannedBatch:
 
     @property
     def batches(self) -> int:
-        """How many batches it is."""
+        """The number of batches, at least 1."""
         return len(self.ends) or 1
 
 
@@ -66,3 +71,107 @@ class Ticket:
     batch: PlannedBatch
     start: int  # row
     stop: int  # row
+
+
+class TicketSize:
+    """The number of rows that a ticket should have, from the time that samples take.
+
+    Args:
+        fixed: Rows of a ticket, whatever time they take; None to follow the time.
+
+    Threads:
+        rows: any, with the pool's lock held.
+        measured: worker.  Racing updates lose one measurement of many.  That is harmless: stores
+            and loads of an attribute are atomic on both builds.
+    """
+
+    __slots__ = ("_fixed", "_rows_seen", "_seconds")
+
+    def __init__(self, fixed: int | None = None) -> None:
+        self._fixed = fixed
+        self._seconds = 0.0  # per sample, smoothed
+        self._rows_seen = 0
+
+    def rows(self, batch_rows: int, threads: int, batches: int = 1) -> int:
+        """Return how many rows of a batch the next ticket should have, at least 1.
+
+        Args:
+            batch_rows: Rows of the batch.
+            threads: Threads that share the work.
+            batches: Batches of this size that they share.
+        """
+        if self._fixed is not None:
+            return self._fixed
+        if not self._rows_seen:
+            return 1
+        if batch_rows * self._seconds <= TICKET_SECONDS:
+            rows = batch_rows
+        else:
+            fair = -(-batch_rows * batches // threads)
+            rows = min(fair, int(TICKET_SECONDS / self._seconds))
+        # Grow no faster than the evidence: the first samples may be cheap by chance.
+        return max(1, min(rows, self._rows_seen))
+
+    def measured(self, rows: int, seconds: float) -> None:
+        """Take the time of a finished ticket into account."""
+        if not rows:
+            return
+        per_sample = seconds / rows
+        seen = self._rows_seen
+        self._seconds = per_sample if not seen else 0.75 * self._seconds + 0.25 * per_sample
+        self._rows_seen = seen + rows
+
+
+class TicketCutter:
+    """Cuts one batch into tickets, in the order of its rows.
+
+    Args:
+        batch: The batch.
+        ticket_size: Says how many rows the next ticket should have.
+        threads: Threads that share the work.
+        batches: Returns how many batches they share; None if they share this one alone.
+        whole: Whether the batch is one ticket, whatever time its samples take.
+
+    Threads:
+        cut, left: compatible; the pool calls them with its lock held.
+    """
+
+    __slots__ = ("_batch", "_batches", "_next", "_threads", "_ticket_size", "_whole")
+
+    def __init__(
+        self,
+        batch: PlannedBatch,
+        ticket_size: TicketSize,
+        threads: int,
+        batches: Callable[[], int] | None = None,
+        *,
+        whole: bool,
+    ) -> None:
+        self._batch = batch
+        self._ticket_size = ticket_size
+        self._threads = threads
+        self._batches = batches
+        self._whole = whole
+        self._next: int | None = 0  # first row that is in no ticket yet; None after the last
+
+    def cut(self) -> Ticket | None:
+        """Return the next ticket, or None after the last.  An empty batch has one, empty."""
+        start = self._next
+        if start is None:
+            return None
+        rows = len(self._batch.indices)
+        size = rows if self._whole else self._size(rows)
+        stop = min(rows, start + size)
+        self._next = stop if stop < rows else None
+        return Ticket(self._batch, start, stop)
+
+    def left(self) -> int:
+        """Estimate how many tickets are left, at least 1."""
+        if self._next is None or self._whole:
+            return 1
+        rows = len(self._batch.indices)
+        return max(1, -(-(rows - self._next) // self._size(rows)))
+
+    def _size(self, rows: int) -> int:
+        batches = 1 if self._batches is None else self._batches()
+        return self._ticket_size.rows(rows, self._threads, batches)
