@@ -1,6 +1,6 @@
-"""The layout that one sample tells, and what a sample looks like.
+"""The layout of batches, inferred from one sample; and a description of any sample.
 
-Inferred is only what has one exact layout that ``default_collate`` treats alike.
+A layout is inferred only where `default_collate` gives the same batch.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["describe", "infer"]
 
-MAX_LEAVES = 64  # a sample with more (a list of numbers, say) costs less in default_collate
+MAX_LEAVES = 64  # a sample with more (a list of numbers, say) is faster in default_collate
 
-# The dtypes that NumPy and torch share, by type code; all others fall back.  Of the two 64-bit
-# codes (C's long and long long) torch takes both where signed, only `numpy.uint64` where not.
+# The dtypes that NumPy and torch share, by type code; all others fall back.  There are two 64-bit
+# codes, for C's long and long long.  torch takes both if signed, and only `numpy.uint64` if not.
 _CODES = frozenset("?bBhHiIlqefdFD") | {np.dtype(np.uint64).char}
 _NUMPY_SCALARS = frozenset(np.dtype(code).type for code in "?bBhHiIlqefdFD")
 _PYTHON_SCALARS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
@@ -47,9 +47,9 @@ def infer(sample: Any) -> Layout | None:
 
 
 def describe(value: Any) -> Any:
-    """Return what has to be equal for samples to make a batch, of any sample; hashable.
+    """Return a description of a sample, hashable; samples make a batch if theirs are equal.
 
-    For messages: unlike `infer` it knows no limits, and no path that does not apply.
+    For messages.  Unlike `infer` it takes any sample.
     """
     kind = type(value)
     if isinstance(value, Mapping):

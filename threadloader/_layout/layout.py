@@ -1,12 +1,12 @@
 """The layout of a batch: the structure that all its samples share, and the shape of each leaf.
 
-A layout is inferred from one sample and exact: the types of the containers, their keys and
-their order, and for each leaf its type, dtype and shape.  Samples that fit are split into one
-column a leaf and written into the batch's memory with one call a column.  What does not fit
-exactly is refused, never converted: `collate` then falls back to torch's own function.
+A layout is inferred from one sample, and it is exact: it has the types of the containers, their
+keys in order, and for each leaf its type, dtype and shape.  Samples that fit are split into one
+column a leaf, and each column is written into the batch's memory with one call.  A sample that does
+not fit exactly is refused, never converted: `collate` then falls back to torch's own function.
 
-A batch that fits becomes what ``torch.utils.data.default_collate`` makes of it: tuples become
-lists, named tuples and dicts keep their type, strings are gathered.
+The batch has the structure that ``torch.utils.data.default_collate`` gives it: tuples become lists,
+named tuples and dicts keep their type, strings are gathered.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
     "leaves_of",
 ]
 
-MAX_PLACES = 64  # numbers of rows that a layout remembers the places for
+MAX_PLACES = 64  # different numbers of rows for which a layout remembers the places
 
 Field = Any  # one leaf of the whole batch while it is written: an array, or a list of strings
 
@@ -47,7 +47,7 @@ class DictNode:
 
     def split(self, samples: Sequence[Any], columns: list[Sequence[Any]]) -> bool:
         """Add a column for each leaf; return False if a sample does not fit."""
-        # The batch has its first sample's order of keys, so the order has to be equal too.
+        # The batch has the keys in the order of its first sample, so that has to be equal, too.
         if not uniform(map(type, samples), dict) or not uniform(map(tuple, samples), self.keys):
             return False
         return all(
@@ -111,7 +111,7 @@ def _build(node: Node, parts: Iterator[Any], *, batch: bool) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a leaf of a batch of a given number of rows needs."""
+    """The memory that one leaf of a batch needs, for a number of rows."""
 
     dtype: np.dtype[Any]
     flat: tuple[int, ...]  # (rows * shape[0], *shape[1:]): what concatenate() writes into
@@ -135,7 +135,7 @@ class Layout:
         self._places: dict[int, tuple[Place | None, ...]] = {}  # by the number of rows
 
     def places(self, rows: int) -> tuple[Place | None, ...]:
-        """Return what each leaf of a batch of ``rows`` samples needs; None for text."""
+        """Return the place of each leaf in a batch of ``rows`` samples; None for text."""
         places = self._places.get(rows)
         if places is None:
             places = tuple(_place(leaf, rows) for leaf in self._leaves)
@@ -144,7 +144,7 @@ class Layout:
         return places
 
     def fits(self, sample: Any) -> bool:
-        """Whether a sample is of this layout, as far as a look at it tells; `write` is exact."""
+        """Whether a sample seems to have this layout; `write` is exact."""
         columns: list[Sequence[Any]] = []
         return _split(self._root, (sample,), columns) and all(
             leaf.fits(column[0]) for leaf, column in zip(self._leaves, columns, strict=True)

@@ -1,6 +1,6 @@
-"""The leaves of samples: arrays, numbers, text; how a column of them is written into a batch.
+"""The leaves of samples (arrays, numbers, text), and how a column of one is written into a batch.
 
-What does not fit exactly is refused, never converted.
+A value that does not fit exactly is refused, never converted.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ScalarLeaf:
 
 @dataclass(frozen=True, slots=True)
 class TextLeaf:
-    """A leaf of str or bytes: it takes no memory of the slot, but a list of its own."""
+    """A leaf of str or bytes: it has a list of its own, and no memory of a slot."""
 
     kind: type
     gathered: Callable[[list[Any]], Any]  # default_collate gives a tuple inside sequences

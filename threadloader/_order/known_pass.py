@@ -1,7 +1,7 @@
-"""A pass over a known sampler, from any batch on, and what is saved of it: what decides its order.
+"""A pass over a known sampler, begun at any batch, and its order, which is all that is saved.
 
-That is the state of a generator, or one seed.  Where neither is anybody's, both are drawn from the
-process's random state when the sampler draws.
+One seed decides an order, or the state of a generator.  Where the user gave no generator, these
+come from the process's random state.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ __all__ = ["KnownOrder", "KnownPass", "order_of_next"]
 
 
 class KnownOrder:
-    """What decides the order of one pass over a known sampler.
+    """The order of one pass over a known sampler: a seed, or the state of a generator.
 
     Args:
         sampler: The sampler.
-        draws: Of the epoch.
-        saved: As `state` returned it before; None to draw it.
+        draws: The random draws of the epoch.
+        saved: What `state` returned in the epoch that is resumed; None to draw it.
     """
 
     def __init__(
         self, sampler: KnownSampler, draws: EpochDraws, saved: Mapping[str, Any] | None
     ) -> None:
         own = _own_generator(sampler, draws.generator)
-        # From the process's random state.
+        # Whether it draws from the process's random state.
         self._draws_alone = sampler.draws and sampler.generator is None and not draws.seeded
         self._undecided = self._draws_alone and saved is None
         self._saved = saved
-        self._start: Any = None  # the state of a generator, as it was
+        self._start: Any = None  # the state of a generator at the beginning of the pass
         if own is not None:
             if saved is None:
                 self._start = state_of(own)
@@ -66,9 +66,9 @@ class KnownOrder:
         return self._sampler.with_generator(generator, lambda: generator)
 
     def _decide(self) -> None:
-        """Draw the seed that the sampler would draw from the process's random state, or keep that.
+        """Draw the seed that the sampler would draw from the process's random state.
 
-        Not before the first index is asked for, as in torch.
+        If more than a seed decides the order, keep that state instead.
         """
         if not self._undecided:
             return
@@ -123,7 +123,7 @@ def _known_batches(order: KnownOrder, batches: int, *, arrays: bool) -> Iterator
 
 
 def order_of_next(sampler: KnownSampler, given: Any) -> dict[str, Any] | None:
-    """Return what decides the next pass, JSON-able: the state of the sampler's own generator.
+    """Return the order of the next pass, JSON-able: the state of the sampler's own generator.
 
     Args:
         sampler: The sampler.

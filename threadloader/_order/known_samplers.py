@@ -2,9 +2,9 @@
 
     index sampler -> `known` -> the adapter of its kind, or None for a sampler of the user's
 
-A kind says what decides the order, and how to begin in the middle of it.  Only these very classes
-are known: a subclass of the user's may do anything.  Another kind is one more class in this
-module, and its line in `_KINDS`.
+An adapter knows what decides the order, and how to begin in the middle of it.  Only these very
+classes are known: a subclass of the user's may do anything.  Another kind is one more class in this
+module, and its line in `_KINDS` (`_torch.sampling` names torch's classes).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class KnownSampler:
         """Return a pass as a range or an array for each batch; None if there are only lists.
 
         No index becomes an object of its own, which for a batch of 256 costs more than to gather
-        its rows.  The indices, and what is drawn for them, are those of `starting_at`.
+        its rows.  The indices and the random draws are the same as with `starting_at`.
 
         Args:
             batches: How many to leave out.
@@ -186,7 +186,7 @@ _KINDS: Mapping[type, type[KnownSampler]] = MappingProxyType(
 
 
 def known(index_sampler: Any) -> KnownSampler | None:
-    """Return what is known of a sampler; None if that is nothing.
+    """Return the adapter of a known sampler; None for a sampler of the user's.
 
     Args:
         index_sampler: Yields a batch's indices, or single ones.
@@ -202,7 +202,7 @@ def with_generator(sampler: Any, generator: Any, keyed_generator: Callable[[], A
         sampler: A known one that would draw from the process's random state is copied, also
             within batch samplers.
         generator: Draws the order.
-        keyed_generator: Returns what draws the order of a `KeyedSampler`.
+        keyed_generator: Returns the generator for a `KeyedSampler`.
     """
     if is_batching(sampler):
         inner = with_generator(sampler.sampler, generator, keyed_generator)

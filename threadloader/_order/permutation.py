@@ -1,10 +1,10 @@
-"""A permutation of 0 to n - 1 that is computed where it is asked for, in constant memory.
+"""A permutation of 0 to n - 1 whose entries are computed when they are asked for.
 
     index -> its two halves of bits -> 12 rounds, each mixes one half into the other -> index
 
-A Feistel network is a bijection on whole numbers of b bits, whatever its rounds compute.  Where
-that leads to a number from n on, it is applied again (cycle walking), less than once more on
-average, which leaves a bijection on 0 to n - 1.
+It takes constant memory.  A Feistel network is a bijection on whole numbers of b bits, whatever its
+rounds compute.  Where it gives a number that is n or more, it is applied again (cycle walking).
+That happens less than once on average, and leaves a bijection on 0 to n - 1.
 
 Source: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002; the rounds mix
 by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["KeyedPermutation"]
 
 _ROUNDS = 12
-_SMALL = 1 << 16  # numbers up to which a table is made instead, 512 KiB: exactly uniform
+_SMALL = 1 << 16  # up to this length a table is made instead (512 KiB): exactly uniform
 
 
 class KeyedPermutation:
-    """A permutation that a seed decides, with random access.
+    """A permutation that follows from a seed, with random access.
 
     Args:
         length: Numbers, at least 0 and at most 2**62.
@@ -58,10 +58,10 @@ class KeyedPermutation:
         return self.length
 
     def span(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return what the numbers from ``start`` to ``stop`` (excluded) are mapped to.
+        """Return the entries ``start`` to ``stop`` (excluded).
 
         Returns:
-            Shape ``(stop - start,)``; memory and time grow with that alone.
+            Shape ``(stop - start,)``; memory and time grow with this length alone.
         """
         if self._table is not None:
             return self._table[start:stop]
@@ -71,7 +71,7 @@ class KeyedPermutation:
         return values.astype(np.int64)
 
     def _rounds(self, values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Apply the network to numbers of as many bits as it has."""
+        """Apply the network to numbers that have as many bits as it has."""
         one = np.uint64(1)
         low, high = (one << self._right) - one, (one << self._left) - one
         left, right = values >> self._right, values & low
@@ -84,7 +84,7 @@ class KeyedPermutation:
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return numbers each bit of which depends on every bit of one of ``values``."""
+    """Return a number for each of ``values``, whose bits all depend on all bits of the value."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(0xBF58476D1CE4E5B9)
     values ^= values >> np.uint64(27)

@@ -1,4 +1,4 @@
-"""One pass over an index sampler, begun at any batch, and what is saved between two passes."""
+"""A pass over any index sampler, begun at any batch; and what a state holds between two passes."""
 
 from __future__ import annotations
 
@@ -25,32 +25,33 @@ class SamplerPass(Protocol):
         all: planner only.
     """
 
-    known: bool  # whether the sampler is one of torch's or ours
-    own: bool  # whether what it gives is nobody else's, and never changes
+    known: bool  # whether the sampler is a known one
+    own: bool  # whether it gives ranges and arrays that nobody else has, and that never change
     batches: int  # left out at its beginning
-    samples: int  # in them
+    samples: int  # in these batches
 
     @property
     def order(self) -> KnownOrder | None:
-        """What decides its order; None of a sampler of the user's."""
+        """The order of a known sampler; None for a sampler of the user's."""
 
     def __next__(self) -> Any:
-        """Return the sampler's next object: a batch's indices, or a single one."""
+        """Return the sampler's next object: the indices of a batch, or a single one."""
 
     def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> Checkpoint | int | None:
-        """Return what tells of the sampler after the batch that it gave last; None if nothing does.
+        """Return a checkpoint taken after the last batch, or a check of all indices, or None.
 
         Args:
-            batches: Drawn so far.
-            samples: In them.
-            indices: Of the last one.
+            batches: Batches drawn so far.
+            samples: Samples in them.
+            indices: The indices of the last batch.
 
         Returns:
-            Its state, or a number that follows from all indices that it gave.
+            A `Checkpoint` if the sampler or its iterator has a state.  A check, which is a number
+            that follows from all indices so far, if neither has.  None if there is nothing to save.
         """
 
     def length(self) -> int | None:
-        """Return how many batches it gives in all, if that tells samplers apart."""
+        """Return the number of batches in all; None if that is not to be compared."""
 
 
 def open_pass(
@@ -60,9 +61,9 @@ def open_pass(
 
     Args:
         sampler: Yields a batch's indices, or single ones.
-        draws: Of the epoch.
-        every: Batches from one saved state of a user's sampler to the next; 0 for none.
-        position: Where to begin; with one lane.
+        draws: The random draws of the epoch.
+        every: Batches from one checkpoint of a user's sampler to the next; 0 for no checkpoints.
+        position: Where to begin; has one lane.
         arrays: Whether a batch's indices may be a range or an array.
     """
     (lane,) = position.lanes
@@ -84,6 +85,6 @@ def mark_between(sampler: Any, last: Checkpoint | None, *, whole: bool) -> Check
 
 
 def order_between(sampler: Any, given: Any) -> dict[str, Any] | None:
-    """Return what decides the next order of a known sampler; see `order_of_next`."""
+    """Return the next order of a known sampler, if it has a generator; see `order_of_next`."""
     adapter = known(sampler)
     return None if adapter is None else order_of_next(adapter, given)

@@ -32,7 +32,7 @@ SPAN = 1024  # indices that are computed at once, in 0.3 ms
 
 
 def make_sampler(dataset: Any, generator: Any, *, shuffle: bool) -> Iterable[int]:
-    """Return the sampler for ``shuffle`` where torch's are not there, or can't draw."""
+    """Return a sampler for ``shuffle``, where torch is missing or its samplers can't be used."""
     return RandomSampler(dataset, generator) if shuffle else SequentialSampler(dataset)
 
 
@@ -63,7 +63,7 @@ def length_of(value: Any) -> int | None:
 
 
 class SequentialSampler:
-    """Indices 0, 1, 2 ... where torch's sampler of this name is not there."""
+    """Indices 0, 1, 2 ...; stands for torch's class of this name where torch is not installed."""
 
     def __init__(self, dataset: Sized) -> None:
         self.data_source = dataset
@@ -76,10 +76,10 @@ class SequentialSampler:
 
 
 class RandomSampler:
-    """A fresh permutation each epoch where torch's sampler of this name is not there.
+    """A new permutation each epoch; stands for torch's class where torch is not installed.
 
     Args:
-        dataset: Tells the number of samples.
+        dataset: Its length is the number of samples.
         generator: Draws the permutations; by default NumPy's global state, so that
             ``numpy.random.seed`` decides the order as ``torch.manual_seed`` does with torch.
     """
@@ -93,11 +93,11 @@ class RandomSampler:
             yield from order.tolist()
 
     def permutations(self) -> Iterator[NDArray[Any]]:
-        """Yield the indices as one array."""
-        # When it is asked for the first index, like torch's: the seed of workers is drawn before.
+        """Yield the indices of a pass, as one array."""
+        # Drawn when the first index is asked for, as torch does: after the seed of the workers.
         draw = self.generator
         if draw is None:
-            # NumPy's, also where torch is installed.
+            # From NumPy's global state, also where torch is installed.
             draw = np.random.default_rng(np.random.randint(1 << 63, dtype=np.uint64))  # noqa: NPY002
         yield draw.permutation(len(self.data_source))
 
@@ -106,11 +106,11 @@ class RandomSampler:
 
 
 class KeyedSampler:
-    """A fresh permutation each epoch in constant memory: see `threadloader._order.permutation`.
+    """A new permutation each epoch, in constant memory: see `threadloader._order.permutation`.
 
     Args:
-        dataset: Tells the number of samples.
-        generator: Draws one seed an epoch; None for the process's own random state.
+        dataset: Its length is the number of samples.
+        generator: Draws one seed an epoch; None for the process's random state.
     """
 
     def __init__(self, dataset: Any, generator: Any = None) -> None:
@@ -121,12 +121,12 @@ class KeyedSampler:
         return self.starting_at(0)
 
     def starting_at(self, position: int) -> Iterator[int]:
-        """Yield the indices from a position on; none before it is computed."""
+        """Yield the indices from a position on, without computing those before it."""
         for span in self.spans(position, SPAN):
             yield from span.tolist()
 
     def spans(self, position: int, size: int) -> Iterator[NDArray[Any]]:
-        """Yield the indices from a position on, ``size`` at once."""
+        """Yield the indices from a position on, as arrays of ``size``; the last may be shorter."""
         samples = len(self.data_source)
         order = KeyedPermutation(samples, draw_seed(self.generator))
         for start in range(position, samples, size):
@@ -137,7 +137,7 @@ class KeyedSampler:
 
 
 class BatchSampler:
-    """Lists of ``batch_size`` indices where torch's sampler of this name is not there."""
+    """Lists of indices; stands for torch's class of this name where torch is not installed."""
 
     def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: object) -> None:
         if type(drop_last) is not bool:  # in torch's words

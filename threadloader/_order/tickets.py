@@ -37,8 +37,8 @@ class PlannedBatch:
     indices: Sequence[Any] | NDArray[Any]  # one entry a row
     drawn: Any  # the sampler's own object, which `__getitems__` is called with; or samples read
     position: int = 0  # of its first sample in the epoch, from 0
-    label: str = "index"  # what an entry of ``indices`` is, for notes on errors
-    # Of the sampler after this batch: its state, or a number that follows from what it gave.
+    label: str = "index"  # the word for an entry of ``indices`` in notes on errors
+    # A checkpoint of the sampler after this batch, or the check of all indices so far, or None.
     mark: Checkpoint | int | None = field(default=None, compare=False)
     ends: tuple[int, ...] = ()  # of several batches: the row after the last of each
 

@@ -1,10 +1,10 @@
-"""A pass over a sampler of the user's, from any batch on, and what is saved of it.
+"""A pass over a sampler of the user's, begun at any batch, and its checkpoints or checks.
 
 A sampler or an iterator that has a ``state_dict`` is asked for its state after each batch.  Any
-other is drawn from its beginning again, and what it gives then is compared with what it gave.
+other is drawn from its beginning again, and a check shows whether it gives the same indices.
 
-What is suspended in the middle of a pass refers to no object that leads back to it, so that a
-pass ends, and with it the user's generators, as soon as nobody draws from it any more.
+A suspended generator refers to no object that leads back to it.  So a pass ends, and with it the
+user's generators, as soon as nobody draws from it any more.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class UserPass:
 
     Args:
         sampler: Yields a batch's indices, or single ones.
-        every: Batches from one saved state of the sampler to the next; 0 for none.
-        start: What to go back to; None for the beginning.
+        every: Batches from one checkpoint to the next; 0 for no checkpoints.
+        start: The checkpoint to go back to; None for the beginning.
     """
 
     known = own = False
@@ -63,7 +63,7 @@ class UserPass:
         return next(self._drawing)
 
     def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> Checkpoint | int | None:
-        """Return what the sampler is like, or a check of what it gave; see `SamplerPass`."""
+        """Return a checkpoint, or a check of all indices so far; see `SamplerPass`."""
         if not self._iterating.stateful:
             self._check = _checked(self._check, indices)
             return self._check
@@ -75,21 +75,24 @@ class UserPass:
         return None
 
     def finder_of_first(self) -> Callable[[], Callable[[], Checkpoint | None] | None]:
-        """Return what `Lane.find_first` is: the pass does not live for it."""
+        """Return the `Lane.find_first` of this pass, which does not keep it alive."""
         return partial(_first_of, weakref.ref(self._iterating))
 
     def length(self) -> int | None:
-        """Return how many batches it gives in all; of one with a state that may depend on it."""
+        """Return the number of batches in all; None if the sampler has a state.
+
+        A state may change the length.
+        """
         return None if self._iterating.stateful else length_of(self._sampler)
 
 
 class _Iterating:
-    """The iterator of a user's sampler, which is asked for once.
+    """The iterator of a user's sampler, which is made once.
 
     Args:
         sampler: Yields single indices, or is the user's own batch sampler.
-        saved: State of its iterator, to go on from; None for none.
-        over: Whether the pass is over: there is nothing to iterate over.
+        saved: State to restore in its iterator; None for none.
+        over: Whether the pass is over, and there is nothing to iterate over.
     """
 
     def __init__(self, sampler: Any, saved: Any, *, over: bool) -> None:
@@ -100,7 +103,7 @@ class _Iterating:
         self.stateful = is_stateful(sampler)
 
     def start(self) -> Iterator[Any]:
-        """Return the iterator."""
+        """Return the iterator, made by the first call."""
         if self._iterator is None:
             self._iterator = iter(self._sampler)
             if self._saved is not None:
@@ -112,7 +115,7 @@ class _Iterating:
         return iterator
 
     def first(self) -> Checkpoint | None:
-        """Return what the iterator was like at its beginning, where the sampler has no state."""
+        """Return a checkpoint of the iterator at its beginning; None if the sampler has a state."""
         self.start()
         return self._first
 
@@ -124,12 +127,15 @@ class _Iterating:
 def _user_batches(
     iterating: _Iterating, batch_size: int, *, drop_last: bool
 ) -> Iterator[list[Any]]:
-    """Yield a batch's indices, as torch's ``BatchSampler`` does; the sampler starts with it."""
+    """Yield the indices of each batch, as torch's ``BatchSampler`` does.
+
+    A generator, so that the sampler starts when its first batch is asked for.
+    """
     yield from batches_of(iterating.start(), batch_size, drop_last=drop_last)
 
 
 def _restore_sampler(sampler: Any, mark: Checkpoint) -> None:
-    """Give a user's sampler the state in which a pass goes on, or begins."""
+    """Restore a user's sampler to the state from which a pass goes on, or begins."""
     states = mark.states
     give_back = restore_whole if mark.whole or mark.ended else restore
     if "sampler" in states:
@@ -143,18 +149,22 @@ def _restore_sampler(sampler: Any, mark: Checkpoint) -> None:
 
 
 def _checked(check: int | None, indices: Sequence[Any]) -> int | None:
-    """Return a number that follows from another and from indices; None for ones without a value.
+    """Return the check of all indices so far; None if there are indices that JSON can't hold.
 
-    Of whole numbers it is the sum that counts, and which come first and last: a tenth of what it
-    costs to look at their order, too.
+    Of whole numbers the sum, the first and the last count.  To look at their order, too, would
+    cost ten times as much.
+
+    Args:
+        check: The check of the indices before; None for none.
+        indices: The indices of the next batch.
     """
     if check is None or not len(indices):
         return check
     try:
         # Of NumPy's narrow ones the sum would be narrow, too.
         numbers = indices if type(indices[0]) is int else [int(index) for index in indices]
-        told = (int(sum(numbers)), int(indices[0]), int(indices[-1]))
-        return (check * 1_000_003 + told[0] * 8_191 + told[1] * 31 + told[2] + 1) % (1 << 32)
+        total, first, last = int(sum(numbers)), int(indices[0]), int(indices[-1])
+        return (check * 1_000_003 + total * 8_191 + first * 31 + last + 1) % (1 << 32)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         pass
     try:
@@ -164,7 +174,7 @@ def _checked(check: int | None, indices: Sequence[Any]) -> int | None:
 
 
 def _first_of(ref: weakref.ref[_Iterating]) -> Callable[[], Checkpoint | None] | None:
-    """Return what takes a checkpoint of an iterator at its beginning; None if that is dropped.
+    """Return `_Iterating.first`, or None if nobody draws from the pass any more.
 
     Not `weakref.WeakMethod`: its callback is written in Python, so Ctrl-C can come up in it, and
     is printed and lost there.

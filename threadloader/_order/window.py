@@ -1,4 +1,4 @@
-"""How far ahead batches are planned: a few, enough to keep all workers busy, bounded in bytes."""
+"""How many batches are planned ahead: enough to keep all workers busy, bounded in bytes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from dataclasses import dataclass
 
 __all__ = ["PrefetchDepth", "Window"]
 
-WINDOW = 4  # batches at least: one in use, one due, two in the making
+WINDOW = 4  # batches, at least: one in use, one due, two being made
 SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
-UNKNOWN_ROWS = 16  # samples in a batch of unknown size
-SMALL_NBYTES = 16 << 20  # bytes that such a window may take
-# Small batches of an array dataset are made several as one.  With 16 of 64 KiB a batch takes what
-# indexing the array does, with 4 a third more (CPU time of one thread; bench: gather).
+SMALL_NBYTES = 16 << 20  # bytes that a window of so many may take
+UNKNOWN_ROWS = 16  # samples that are assumed in a batch of unknown size
+# Several small batches of an array dataset are made as one.  With 16 of 64 KiB a batch takes the
+# time of indexing the array, with 4 a third more (CPU time of one thread; bench: gather).
 PACK = 16  # batches
-PACK_NBYTES = 1 << 20  # bytes of them together
-PACKED_NBYTES = 128 << 10  # bytes of one: each is copied out, which is dearer than handing it over
+PACK_NBYTES = 1 << 20  # bytes of these together
+PACKED_NBYTES = 128 << 10  # bytes of one batch: larger ones are dearer to copy than to hand over
 PACKS = 4  # in a window
-LATE = 16  # batches: the largest of so many that were delivered last tells how many to plan
-LARGE_NBYTES = 1 << 30  # bytes that any window may take, as long as two batches fit
+LATE = 16  # batches: the largest of the last so many decides how many to plan
+LARGE_NBYTES = 1 << 30  # bytes that any window may take, if two batches fit into them
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Window:
 
         Args:
             workers: Threads.
-            rows: Samples in a batch; None if a user's batch sampler does not tell.
+            rows: Samples in a batch; None if that is not known.
             whole: Whether one worker does a whole batch.
-            prefetch: Batches; None if not given.
-            factor: Batches a worker; None if not given.
+            prefetch: Batches; None if the user did not choose.
+            factor: Batches a worker; None if the user did not choose.
         """
         if prefetch is not None:
             return cls(prefetch, fixed=True)
@@ -55,7 +55,7 @@ class Window:
 
     @property
     def most(self) -> int:
-        """Batches at the most, whatever their size."""
+        """The largest number of batches, whatever their size."""
         return self.batches if self.fixed else max(self.batches, SMALL_WINDOW)
 
     def pack(self, nbytes: int) -> int:
@@ -87,9 +87,9 @@ class Window:
 class PrefetchDepth:
     """How many batches to plan, as batches grow and shrink.
 
-    It follows what was delivered, so that how far a sampler is drawn ahead depends on the data and
-    on no thread's speed.  It grows by one batch at a time: where the next batches are far larger
-    than those before, few of them are on their way when that shows.
+    It follows the batches that were delivered.  So how far a sampler is drawn ahead depends on the
+    data, and not on the speed of threads.  It grows by one batch at a time: if the next batches are
+    far larger, few of them are on their way when that shows.
 
     Threads:
         all: consumer.  Epochs of one loader share it; a race loses one observation of many.
@@ -98,12 +98,12 @@ class PrefetchDepth:
     __slots__ = ("_delivered", "_depth", "_largest")
 
     def __init__(self) -> None:
-        self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced whole
-        self._largest = 0  # bytes: of those
+        self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced, not changed
+        self._largest = 0  # bytes: the largest of them
         self._depth = 0  # batches; 0 before any was planned
 
     def delivered(self, nbytes: int) -> None:
-        """Note the bytes of a batch; 0 if nobody knows them."""
+        """Note the bytes of a delivered batch; 0 if they are unknown."""
         if nbytes:
             delivered = *self._delivered[1 - LATE :], nbytes
             self._delivered, self._largest = delivered, max(delivered)

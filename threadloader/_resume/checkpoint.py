@@ -1,4 +1,4 @@
-"""A state between two batches of a sampler or an iterable dataset, to go back to."""
+"""A checkpoint: the states of a sampler or an iterable dataset between two batches."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["Checkpoint"]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a sampler or an iterable was like between two batches, to go back to."""
+    """The states of a sampler or an iterable between two batches, to go back to."""
 
     batches: int  # drawn or read before
-    samples: int  # in them
-    states: dict[str, Any]  # of the user's objects that have any, by role
-    ended: bool = False  # whether nothing comes after: an object may be at its beginning again
-    whole: bool = False  # whether a pass begins here, and none was broken off before
+    samples: int  # in these batches
+    states: dict[str, Any]  # of the user's objects, by role; those without a state are left out
+    ended: bool = False  # whether no batch comes after: an object may be at its beginning again
+    whole: bool = False  # whether a pass begins here, and the one before was not broken off

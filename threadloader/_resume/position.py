@@ -1,7 +1,7 @@
-"""How far the consumer has got in an epoch: which batches were delivered, and in what state.
+"""Where the consumer is in an epoch: the batches that were delivered, and the latest checkpoints.
 
-A sampler's batches are one *lane*, and so are those of each replica of an iterable dataset.  In a
-lane batches are delivered in order, or ``ahead`` of others that were drawn before them.
+The batches of a sampler are one *lane*, and so are those of each replica of an iterable dataset.
+In a lane, batches are delivered in order, or ``ahead`` of others that were drawn before them.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ __all__ = ["Lane", "Position"]
 
 
 def _nothing() -> None:
-    """There is nothing to find out."""
+    """Return no function: there is no checkpoint to find."""
 
 
 @dataclass(slots=True)
 class Lane:
-    """What was delivered of one sampler or replica.
+    """The delivered batches of one sampler or replica, and its checkpoints.
 
     Threads:
-        all: consumer; but ``first`` is set by the worker that reads a replica, whole.
+        all: consumer; but ``first`` is set, atomically, by the worker that reads a replica.
     """
 
     batches: int = 0  # all before this one were delivered
-    mark: Checkpoint | None = None  # the latest of those before ``batches``
-    check: tuple[int, int] | None = None  # or batches, and a number that follows from them
+    mark: Checkpoint | None = None  # the latest one at or before ``batches``
+    check: tuple[int, int] | None = None  # or batches, and a number that follows from their indices
     ahead: dict[int, Checkpoint | int | None] = field(default_factory=dict)  # delivered beyond
-    length: int | None = None  # batches that a user's sampler gives in all
+    length: int | None = None  # batches of a user's sampler in all
     first: Checkpoint | None = None  # at the beginning
-    # Finds that out where it takes asking: returns what does, if that still lives.
+    # Returns a function that takes ``first`` now; None if it is too late for that.
     find_first: Callable[[], Callable[[], Checkpoint | None] | None] = _nothing
     total: int | None = None  # batches of a replica, once it was read to its end
-    end_mark: Checkpoint | None = None  # then
-    before: tuple[Any, ...] = ()  # the number delivered last, and what the lane was like then
+    end_mark: Checkpoint | None = None  # at that end
+    before: tuple[Any, ...] = ()  # the number delivered last, and the fields before that
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing left to deliver, of a replica."""
+        """Whether all batches of a replica were delivered, as far as is known."""
         return self.total is not None and self.batches >= self.total
 
     def delivered(self, number: int, mark: Checkpoint | int | None) -> None:
-        """Take note of a batch.
+        """Count a batch as delivered.
 
         Args:
-            number: Of the batch in the lane, from 0.
-            mark: What tells of the lane after it: a state or a check; None for nothing.
+            number: The number of the batch in the lane, from 0.
+            mark: A checkpoint taken after it, or the check of all indices so far, or None.
         """
         self.before = number, self.batches, self.mark, self.check, self.ahead.copy()
-        if number == self.batches and not self.ahead:  # as it is in order
+        if number == self.batches and not self.ahead:  # always, if batches come in order
             self.batches = number + 1
             if mark is not None:
                 self._keep(self.batches, mark)
@@ -67,30 +67,30 @@ class Lane:
             self._keep(self.batches, mark)
 
     def take_back(self, number: int) -> None:
-        """Take no note of a batch, if it was the last: the consumer did not get it."""
+        """Undo `delivered`, if this was the last batch: the consumer did not get it."""
         if self.before[:1] == (number,):
             _, self.batches, self.mark, self.check, self.ahead = self.before
             self.before = ()
 
     def ends(self, number: int, mark: Checkpoint | None) -> None:
-        """Take note that a replica has no batch of a number, nor any after it."""
+        """Note that a replica has no batch of this number, nor any after it."""
         if self.total is None or number < self.total:
             self.total, self.end_mark = number, mark
 
     def drawn_again(self, number: int, mark: Checkpoint | int | None) -> None:
-        """Take note of the mark of a batch that was delivered before this lane was restored."""
+        """Note the checkpoint of a batch that was delivered before this lane was restored."""
         if number in self.ahead:
             self.ahead[number] = mark
         else:
             self._keep(number + 1, mark)
 
     def state(self) -> dict[str, Any]:
-        """Return the lane, JSON-able if the states of the user's objects are."""
+        """Return the state of the lane, JSON-able if the states of the user's objects are."""
         state: dict[str, Any] = {"batches": self.batches}
         if self.ended:
             state["ended"] = True
         if self.ahead:
-            # Bits, not a list: few bytes, also with a large window.
+            # Bits, not a list: that is short, even with a large window.
             state["ahead"] = hex(sum(1 << (number - self.batches) for number in self.ahead))
         if self.check is not None:
             state["check"] = list(self.check)
@@ -106,10 +106,10 @@ class Lane:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Lane:
-        """Return the lane that `state` described.
+        """Return the lane with a state that `state` returned.
 
         Raises:
-            ValueError, TypeError, KeyError, AttributeError: It is none.
+            ValueError, TypeError, KeyError, AttributeError: It is not the state of a lane.
         """
         batches, bits = state["batches"], int(state.get("ahead", "0x0"), 16)
         check = state.get("check")
@@ -133,7 +133,7 @@ class Lane:
         return lane
 
     def _keep(self, batches: int, mark: Checkpoint | int | None) -> None:
-        """Keep what tells of the lane after so many batches, if anything does."""
+        """Keep a checkpoint or check taken after so many batches, if it is later."""
         if type(mark) is int:
             if self.check is None or batches > self.check[0]:
                 self.check = batches, mark
@@ -168,47 +168,47 @@ def _decoded(encoded: Mapping[str, Any]) -> Checkpoint:
 
 @dataclass(slots=True)
 class Position:
-    """Where an epoch is.
+    """Where the consumer is in an epoch.
 
     Threads:
         all: consumer.
     """
 
-    epoch: int
+    epoch: int  # its number, from 0
     lanes: list[Lane]  # none until the replicas are counted
     turn: int = 0  # the replica that delivered last
     saved: Mapping[str, Any] | None = None  # the loader's state that the lanes are restored from
-    finished: bool = False  # whether the consumer was told of the end
-    broken_off: bool = False  # whether its replicas were in the middle of another before
+    finished: bool = False  # whether the consumer got the StopIteration
+    broken_off: bool = False  # whether the replicas were in the middle of another epoch before
     refused: bool = False  # whether the sampler does not fit the state
-    skipped: int = 0  # samples left out of what was delivered
+    skipped: int = 0  # samples that were left out of the delivered batches
     before: int | None = None  # batches of the epoch before; None if there was none
-    order: Mapping[str, Any] | None = None  # of an iterable dataset, if it tells
+    order: Mapping[str, Any] | None = None  # an iterable dataset's ``order_identity()``, if any
 
     @classmethod
     def of(cls, epoch: int, state: Mapping[str, Any]) -> Position:
-        """Return the position that a loader's state tells of; raises what `Lane.of` does."""
+        """Return the position in a loader's state; raises the same errors as `Lane.of`."""
         lanes = [Lane.of(lane) for lane in state["lanes"]]
         turn, skipped = int(state.get("turn", len(lanes) - 1)), int(state.get("skipped", 0))
         return cls(epoch, lanes, turn, saved=state, skipped=skipped)
 
     @property
     def restored(self) -> bool:
-        """Whether the lanes are those of a saved state."""
+        """Whether the lanes come from a saved state."""
         return self.saved is not None
 
     @property
     def batches(self) -> int:
-        """How many were delivered."""
+        """The number of delivered batches."""
         return sum(lane.batches + len(lane.ahead) for lane in self.lanes)
 
     @property
     def saved_order(self) -> Mapping[str, Any] | None:
-        """What decided the order of the sampler, by that state."""
+        """The order of a known sampler in the saved state; None for none."""
         return None if self.saved is None else self.saved.get("order")
 
     def state(self) -> dict[str, Any]:
-        """Return the lanes, JSON-able if the states of the user's objects are."""
+        """Return the state, JSON-able if the states of the user's objects are."""
         state: dict[str, Any] = {"lanes": [lane.state() for lane in self.lanes]}
         if len(self.lanes) > 1:
             state["turn"] = self.turn
@@ -219,13 +219,13 @@ class Position:
         return state
 
     def lanes_after(self) -> list[Lane]:
-        """Return the lanes of an epoch that goes on with the same replicas, after this one."""
+        """Return the lanes of the next epoch, which goes on with the same replicas."""
         marks = [_between(lane.end_mark) for lane in self.lanes]
         return [Lane(first=mark) for mark in marks] if any(marks) else []
 
 
 def _between(mark: Checkpoint | None) -> Checkpoint | None:
-    """Return what an iterable is like between two passes, of what it was like after one."""
+    """Return a checkpoint of an iterable between two passes, from the one after a pass."""
     states = mark.states if mark is not None else {}
     if "self" in states:
         states = {"dataset": states["self"]}

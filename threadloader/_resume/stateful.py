@@ -1,4 +1,4 @@
-"""Objects of the user's that have a state: torchdata's ``Stateful``, known by its two methods."""
+"""The user's objects that have a state: torchdata's ``Stateful``, recognised by its two methods."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _END = object()
 def is_stateful(value: object) -> bool:
     """Whether ``value`` has ``load_state_dict``, and a ``state_dict`` that needs no arguments.
 
-    That of litdata's ``StreamingDataset`` needs some: its own loader alone calls it.
+    The ``state_dict`` of litdata's ``StreamingDataset`` needs some: only its own loader calls it.
     """
-    tells = getattr(value, "state_dict", None)
-    takes = getattr(value, "load_state_dict", None)
-    return callable(tells) and callable(takes) and not _needs_arguments(tells)
+    save = getattr(value, "state_dict", None)
+    load = getattr(value, "load_state_dict", None)
+    return callable(save) and callable(load) and not _needs_arguments(save)
 
 
 def _needs_arguments(method: Any) -> bool:
-    """Whether a method can't be called without; in 0.3 us, where `inspect` takes ten."""
+    """Whether a method can't be called without arguments; in 0.3 us, where `inspect` takes 10."""
     function = getattr(method, "__func__", None)
     code = getattr(function, "__code__", None)
     if function is None or code is None:
@@ -50,31 +50,31 @@ def _needs_arguments(method: Any) -> bool:
 
 
 def snapshot(value: Any) -> Any:
-    """Return the state of an object, which later changes of the object leave alone."""
+    """Return a copy of an object's state."""
     return copy.deepcopy(value.state_dict())
 
 
 def snapshot_between(iterable: Any) -> Any:
-    """Return the state of an iterable that no pass is under way of; None if it has none yet.
+    """Return the state of an iterable between two passes; None if it has none yet.
 
-    One that makes its position in ``__iter__`` has none before: it is at its beginning.
-    torchdata's loader asks no iterable before that; a state that can't be told for another
-    reason raises after the first batch.
+    An iterable that sets its position in ``__iter__`` has none before: it is at its beginning.
+    torchdata's loader asks no iterable before that.  If ``state_dict`` fails for another reason,
+    it raises again after the first batch.
     """
     try:
         return snapshot(iterable)
-    except Exception:  # noqa: BLE001  # whatever looking for a position that is not there raises
+    except Exception:  # noqa: BLE001  # any error of looking for a position that is not there
         return None
 
 
 def states_of(role: str, iterable: Any, iterator: Any) -> dict[str, Any]:
-    """Return the states of an iterable and of its iterator that have any, by role.
+    """Return the states of an iterable and its iterator, by role, if they have any.
 
     Args:
-        role: What the iterable is.
-        iterable: Of the user's.
-        iterator: Of it; where it is the iterable itself, which goes back to its beginning, perhaps,
-            when it is iterated over, the role is ``"self"``.
+        role: The role of the iterable.
+        iterable: The user's.
+        iterator: Its iterator.  If that is the iterable itself, the role is ``"self"``: another
+            ``iter`` may take it back to its beginning.
     """
     objects = {role: iterable, "iterator": iterator}
     if iterator is iterable:
@@ -83,10 +83,10 @@ def states_of(role: str, iterable: Any, iterator: Any) -> dict[str, Any]:
 
 
 def fresh_state(iterable: Any) -> Any:
-    """Return the state of an iterable that another is going to be restored to.
+    """Return the state of an iterable, before another state is restored.
 
-    Where asking begins a pass, for the next ``__iter__`` to return (torchdata's ``nodes.Loader``),
-    that one is taken: it would stand in the place of the one that is restored.
+    With some, ``state_dict`` begins a pass, which the next ``__iter__`` returns (torchdata's
+    ``nodes.Loader``).  That pass is used up here: it would come in place of the restored one.
     """
     state = snapshot_between(iterable)
     if not isgeneratorfunction(getattr(type(iterable), "__iter__", None)):
@@ -98,7 +98,7 @@ def restore(role: str, value: Any, state: Any) -> None:
     """Give an object a state that `snapshot` returned.
 
     Args:
-        role: What the object is, for the error.
+        role: The object's role, for the error.
         value: The object.
         state: Copied.
 
@@ -114,8 +114,8 @@ def restore(role: str, value: Any, state: Any) -> None:
 def restore_between(role: str, iterable: Any, state: Any) -> None:
     """Give an iterable a state before a pass over it; see `restore`.
 
-    One that is its own iterator is iterated over first, as its ``__iter__`` may make what
-    ``load_state_dict`` goes on with: torchdata's loader does so, too.
+    ``iter`` is called first on an iterable that is its own iterator: its ``__iter__`` may make what
+    ``load_state_dict`` needs.  torchdata's loader does the same.
     Source: ``_worker_loop`` in torchdata/stateful_dataloader/worker.py.
     """
     if _is_iterator(iterable):
@@ -126,8 +126,8 @@ def restore_between(role: str, iterable: Any, state: Any) -> None:
 def restore_begun(iterable: Any, state: Any) -> None:
     """Bring an iterable that is its own iterator into the middle of a pass that was begun.
 
-    What ``load_state_dict`` got may wait for the next ``__iter__``, as with litdata: the state
-    that it has then tells.
+    The loaded state may not count before the next ``__iter__``, as with litdata.  Its state after
+    loading shows that.
     """
     restore("dataset", iterable, state)
     if not _is_same(snapshot(iterable), state):
@@ -137,14 +137,14 @@ def restore_begun(iterable: Any, state: Any) -> None:
 
 
 def restore_after(iterable: Any, states: Mapping[str, Any]) -> None:
-    """Bring an iterable to where a pass over it had ended, for the next pass to be whole.
+    """Bring an iterable to the end of a pass, so that the next pass is whole.
 
     Args:
         iterable: An iterable dataset.
-        states: As `states_of` returned them.
+        states: As `states_of` returned them at that end.
     """
     if "iterator" in states and "dataset" in states:
-        # The iterator tells the place.  Its ``__iter__`` counts the passes, perhaps.
+        # The iterator has the place.  Its ``__iter__`` may count the passes.
         restore_between("dataset", iterable, states["dataset"])
         restore("dataset's iterator", iter(iterable), states["iterator"])
         return
@@ -156,28 +156,29 @@ def restore_after(iterable: Any, states: Mapping[str, Any]) -> None:
 def restore_whole(role: str, value: Any, state: Any, fresh: Any = None) -> None:
     """Give an iterable the state that it had between two passes, so that its next pass is whole.
 
-    After the end of a pass some go back to a state from which the next begins.  Some save that
-    they are at their end: one pass after it is restored is empty (torchdata's
-    ``StatefulDistributedSampler``).  Some are at their end for ever then (Hugging Face's
-    ``IterableDataset``): they keep the state that they have.  Which of them it is one item tells.
+    Iterables differ in the state that they save at the end of a pass.  From some of these states
+    the next pass begins.  From others one empty pass comes first (torchdata's
+    ``StatefulDistributedSampler``).  From others nothing comes any more (Hugging Face's
+    ``IterableDataset``): such an iterable keeps the state that it has.  To read one item shows the
+    difference.
 
     Args:
         role: See `restore`.
         value: The object; an item of it may be read.
         state: See `restore`.
-        fresh: What it had before any state was restored; None for what it has.
+        fresh: Its state before any was restored; None for the one that it has now.
     """
     if fresh is None and is_stateful(value):
         fresh = snapshot_between(value)
         if _is_same(fresh, state):
-            return  # to load it could mean more than to have it: where a pass is to begin, say
+            return  # to load a state may do more: set where a pass begins, say
     restore_between(role, value, state)
     if not _is_at_end(value):
         restore_between(role, value, state)
     elif not _is_at_end(value):
         restore_between(role, value, state)
-        _is_at_end(value)  # the one pass that is empty
-    elif fresh is not None and not _is_iterator(value):  # which has one pass: it is at its end
+        _is_at_end(value)  # the one empty pass
+    elif fresh is not None and not _is_iterator(value):  # an iterator has one pass, and this ended
         restore_between(role, value, fresh)
 
 
@@ -188,7 +189,7 @@ def _is_iterator(iterable: object) -> bool:
 def _is_same(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # noqa: BLE001  # arrays and tensors have no one truth
+    except Exception:  # noqa: BLE001  # arrays and tensors have no single truth
         return False
 
 

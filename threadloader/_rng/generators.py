@@ -1,4 +1,4 @@
-"""The state of a generator, of torch's or of NumPy's: taken, written as JSON, and given back."""
+"""States of torch's and NumPy's generators: taken, written as JSON, and restored."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["encoded_state", "generator_with", "restore_generator", "state_of"]
 
 
 def state_of(generator: Any) -> bytes | Mapping[str, Any]:
-    """Return the state of a generator, in microseconds, as no JSON.
+    """Return the state of a generator, in microseconds; not yet as JSON.
 
     Args:
-        generator: A ``torch.Generator`` or ``numpy.random.Generator``; None for the process's
-            random state of torch.
+        generator: A ``torch.Generator`` or ``numpy.random.Generator``; None for torch's random
+            state of the process.
     """
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
@@ -30,7 +30,7 @@ def state_of(generator: Any) -> bytes | Mapping[str, Any]:
 
 
 def encoded_state(state: bytes | Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state that `state_of` returned, JSON-able; about 4 KB for one of torch's."""
+    """Return a state that `state_of` returned, as JSON; about 4 KB for a generator of torch's."""
     if isinstance(state, bytes):
         return {"torch": base64.b64encode(zlib.compress(state)).decode("ascii")}
     return {"numpy": _plain(state)}
@@ -40,7 +40,7 @@ def restore_generator(generator: Any, encoded: Mapping[str, Any]) -> None:
     """Give a generator a state that `encoded_state` returned.
 
     Raises:
-        StateError: It is of another library, or of another kind of generator.
+        StateError: The state is that of another library's generator, or of another kind.
     """
     try:
         if isinstance(generator, np.random.Generator):
@@ -54,14 +54,14 @@ def restore_generator(generator: Any, encoded: Mapping[str, Any]) -> None:
 
 
 def generator_with(encoded: Mapping[str, Any]) -> Any:
-    """Return a new generator of torch's in a state that `encoded_state` returned."""
+    """Return a new ``torch.Generator`` that has a state which `encoded_state` returned."""
     generator = _torch.new_generator(0)
     restore_generator(generator, encoded)
     return generator
 
 
 def _plain(value: Any) -> Any:
-    """Return a state of NumPy's with lists for its arrays."""
+    """Return a state of NumPy's with lists in place of arrays."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, np.ndarray):

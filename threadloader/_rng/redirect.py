@@ -1,19 +1,19 @@
 """The functions of `random` and `numpy.random`, redirected to the calling thread's stream.
 
-User code calls module functions, and those share one generator in the whole process.  While
-there are workers they ask for the calling thread's stream first; in threads that have none they
-do what they always did, a little slower (bench: rng).
+User code calls functions of these modules, which share one generator in the whole process.  While
+there are workers, they draw from the calling thread's stream.  In a thread without a stream they do
+the same as ever, a little slower (bench: rng).
 
-`random`: its hidden instance becomes one of a subclass whose primitive draws look for a stream.
-So functions that were imported long ago (``from random import randint``) follow, as they are
-methods of that instance; those that are written in C (``random``, ``getrandbits``) or reach past
-the subclass (``seed``, ``getstate``, ``setstate``) are replaced in the module.
+`random`: the class of its hidden instance becomes a subclass whose primitive draws look for a
+stream.  Functions that were imported long ago (``from random import randint``) follow, since they
+are methods of that instance.  Functions that are written in C (``random``, ``getrandbits``) or
+bypass the subclass (``seed``, ``getstate``, ``setstate``) are replaced in the module.
 
 `numpy.random`: the hidden `RandomState`, which libraries take for ``random_state=None``, is
-replaced, and so are its methods in the module.  `seed`, `sample` and `ranf`, which are no methods,
-ask it themselves.
+replaced, and so are its methods in the module.  The functions `seed`, `sample` and `ranf` are no
+methods, and ask the replaced one.
 
-What is pickled or copied meanwhile is what it would be without workers, and has no class of ours.
+Pickles and copies that are made meanwhile are those without workers, and have no class of ours.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ __all__ = ["isolated", "isolated_here", "redirect_for"]
 T = TypeVar("T")
 
 _Random = random.Random
-_shared: Any = vars(random)["_inst"]  # what the functions are methods of
+_shared: Any = vars(random)["_inst"]  # the instance whose methods the functions are
 _legacy: Any = vars(np.random.mtrand)["_rand"]  # the same for numpy.random
 
 
 class _Redirected(_Random):
-    """`random.Random`, whose primitive draws come from the thread's stream if it has one.
+    """`random.Random`, whose primitive draws come from the thread's stream if there is one.
 
-    All others are made of these by `random.Random` itself.  No ``super()``: a method that
-    somebody imported in the meantime outlives the class of the instance.
+    `random.Random` makes all other draws of these.  No ``super()``: a method that somebody
+    imported meanwhile is called when the instance has its own class again.
     """
 
     def random(self) -> float:
@@ -103,7 +103,7 @@ class _Redirected(_Random):
 class _RedirectedLegacy(np.random.RandomState):
     """The hidden `RandomState` of `numpy.random`, as libraries see it while there are workers.
 
-    One that a library keeps goes on to work when there are no workers any more.
+    If a library keeps it, it still works when there are no workers any more.
     """
 
 
@@ -121,11 +121,11 @@ def _legacy_method(name: str) -> Callable[..., Any]:
 class _Redirection:
     """The names of one module that are replaced while there are workers.
 
-    What somebody else has put in a name's place is left alone.
+    A name that somebody else has replaced is left alone.
 
     Args:
         module: The module.
-        after: What each name becomes.
+        after: The replacement for each name.
     """
 
     def __init__(self, module: Any, after: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ def _redirections() -> tuple[_Redirection, ...]:
         if not name.startswith("_") and callable(getattr(_legacy, name)):
             setattr(_RedirectedLegacy, name, _legacy_method(name))
     proxy = _RedirectedLegacy(_legacy._bit_generator)  # noqa: SLF001  # the very same state
-    # Methods of the proxy: they are pickled as those of the RandomState are, with their state.
+    # Methods of the proxy are pickled like those of the RandomState, with its state.
     functions = {name: getattr(proxy, name) for name in names}
     return (
         _Redirection(random, methods),
@@ -170,7 +170,7 @@ def _redirections() -> tuple[_Redirection, ...]:
 
 
 class _Hooks:
-    """Whether the functions are redirected, and how many need it.
+    """Whether the functions are redirected, and who needs that.
 
     Invariants, whenever ``_lock`` is not held:
         1. The functions are redirected if and only if there are ``_holders``.
@@ -180,27 +180,27 @@ class _Hooks:
     """
 
     def __init__(self, redirections: tuple[_Redirection, ...]) -> None:
-        self._redirections = redirections  # of one module each
+        self._redirections = redirections  # one for each module
         self._lock = RLock()
         # All below: guarded by _lock.
         self._holders: set[object] = set()
         self._redirected: bool | None = False  # None half-way: Ctrl-C may come up there
-        self._settling = False  # a call from a finalizer leaves it to the one that it interrupts
+        self._settling = False  # whether `_settle` runs: a finalizer inside it leaves it the work
 
     def hold(self, holder: object) -> None:
-        """Redirect the functions until `release` is called with the same."""
+        """Redirect the functions until `release` is called with the same holder."""
         with self._lock:
             self._holders.add(holder)
             self._settle()
 
     def release(self, holder: object) -> None:
-        """Hold the functions no more.  Idempotent."""
+        """Take back a `hold`.  Idempotent."""
         with self._lock:
-            self._holders.discard(holder)  # it may have held them in the parent process
+            self._holders.discard(holder)  # the hold may be one of the parent process
             self._settle()
 
     def _settle(self) -> None:
-        """Redirect the functions, or do so no more.  Call with ``_lock`` held."""
+        """Redirect the functions, or stop that, as the holders say.  Call with ``_lock`` held."""
         if self._settling:
             return
         self._settling = True
@@ -218,10 +218,10 @@ class _Hooks:
             self._settling = False
 
     def forked(self) -> None:
-        """Start afresh in a child process: there are no workers, and the lock may be held."""
+        """Start anew in a child process: it has no workers, and the lock may be held."""
         self._lock = RLock()
         self._holders, self._settling = set(), False
-        self._redirected = None  # or half-way there
+        self._redirected = None  # not known: the fork may have come half-way
         self._settle()
         if here.stream is not None:  # a worker forked: the child's random state is its own
             here.stream = here.outer = here.samples = None
@@ -229,15 +229,15 @@ class _Hooks:
 
 
 _operators = _torch.teach_random(here)
-_hooks = _Hooks(_redirections())  # made here: in a first epoch they would take 0.5 ms of it
+_hooks = _Hooks(_redirections())  # made here: it takes 0.5 ms, which a first epoch should not
 in_forked_child(_hooks.forked)
 
 
 def redirect_for(stream: WorkerStream) -> Callable[[], object]:
     """Keep the functions redirected as long as ``stream`` lives, or until the result is called.
 
-    For the calling thread, which is a worker for the time of one batch again and again: to
-    redirect them takes longer than small batches do.
+    For the calling thread, which is a worker again and again, for one batch each time.  To redirect
+    the functions takes longer than a small batch.
     """
     holder = object()
     end = when_dropped(stream, _hooks.release, holder)
@@ -250,14 +250,16 @@ def redirect_for(stream: WorkerStream) -> Callable[[], object]:
 
 
 def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args: Any) -> T:
-    """Call a function in the consumer's thread as in `isolated`; the functions are redirected.
+    """Call a function in the consumer's thread, which draws from ``stream`` meanwhile.
+
+    Like `isolated`, but see `redirect_for`: the functions are redirected already.
 
     Args:
-        stream: What it draws from; None changes nothing.
+        stream: The stream; None changes nothing.
         function: The function.
         args: Its arguments.
     """
-    # No context manager: Ctrl-C can come up in one before it has put back what was there.
+    # No context manager: Ctrl-C can come up in one before it has restored the streams.
     before = here.stream, here.outer, here.samples
     try:
         if stream is None:
@@ -272,10 +274,10 @@ def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args
 
 @contextmanager
 def isolated(stream: WorkerStream | None) -> Iterator[None]:
-    """Let a worker's thread draw from ``stream``, and from those of its samples, while this lasts.
+    """Let a worker's thread draw from ``stream``, and from those of its samples.
 
     Args:
-        stream: The worker's; None changes nothing.
+        stream: The worker's stream; None changes nothing.
     """
     if stream is None:
         yield

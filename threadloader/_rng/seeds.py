@@ -1,9 +1,9 @@
-"""Where the seed of each epoch comes from: the random state that torch draws from, or ``seed=``.
+"""The seed of each epoch: drawn from the random state that torch draws from, or from ``seed=``.
 
-One number an epoch decides everything that its workers draw.  With ``seed`` it follows from that
-alone, with torch and without; the order is decided by it, too, and nobody's random state is
-touched.  An epoch that is resumed draws what it drew
-before, from the user's generator as it was; from the process's random state it draws nothing.
+One number an epoch decides everything that its workers draw.  With ``seed`` that number, and the
+order, follow from ``seed`` and the number of the epoch alone, with torch and without; no random
+state is touched.  An epoch that is resumed draws the same from the user's generator as before, and
+nothing from the process's random state.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["EpochDraws", "EpochSeeds", "Seeds", "draw_seed"]
 
 @dataclass(frozen=True, slots=True)
 class EpochSeeds:
-    """What the random numbers of one epoch follow from."""
+    """The seeds of all random numbers in one epoch."""
 
-    workers: int  # the base seed; a worker's own is this plus its number
-    samples: int  # of the streams of samples and batches
+    workers: int  # the base seed: a worker's own seed is this plus its number
+    samples: int  # for the streams of samples and batches
 
 
 class Seeds:
@@ -40,23 +40,23 @@ class Seeds:
     """
 
     def __init__(self) -> None:
-        self.epoch = 0  # that starts next
-        self.base: int | None = None  # drawn last
+        self.epoch = 0  # the number of the epoch that begins next
+        self.base: int | None = None  # the base seed that was drawn last
         self.since = 0  # epochs since the base seed was drawn
-        self.drawn = False  # whether ``seed`` decides by draws, as before version 2 of states
+        self.drawn = False  # whether a generator seeded with ``seed`` draws: before state version 2
 
     def begin_epoch(
         self, seed: int | None, given: Any, saved: Mapping[str, Any] | None
     ) -> EpochDraws:
-        """Go on to the next epoch; return what draws its seeds and its order.
+        """Go on to the next epoch; return its random draws.
 
         Args:
-            seed: What all epochs follow from, with their numbers; None to draw from ``given``.
-            given: The user's generator; None for the process's own random state.
-            saved: A loader's state, of the epoch that begins; None for none.
+            seed: The loader's ``seed``; None to draw from ``given``.
+            given: The user's generator; None for the process's random state.
+            saved: The loader's state to go on from; None for none.
 
         Raises:
-            StateError: The state is of another kind of generator.
+            StateError: The state is that of another kind of generator.
         """
         drawn: Mapping[str, Any] = {}
         begun = False
@@ -78,34 +78,34 @@ class Seeds:
         return EpochDraws(self, given, lambda: given, drawn=drawn, begun=begun)
 
     def state(self, given: Any, *, kept: bool) -> dict[str, Any]:
-        """Return what decides the next epoch, JSON-able.
+        """Return what decides the seeds of the next epoch, JSON-able.
 
         Args:
             given: The user's generator; None for none.
-            kept: Whether workers are kept, and so their seed.
+            kept: Whether workers are kept, and with them their seed.
         """
         state: dict[str, Any] = {}
         if given is not None:
             state["generator"] = encoded_state(state_of(given))
         if kept and self.base is not None:
             state |= {"base": self.base, "since": self.since + 1}
-        return state | self.told()
+        return state | self.drawn_state()
 
-    def told(self) -> dict[str, Any]:
-        """Return what a state tells of how ``seed`` decides, JSON-able."""
+    def drawn_state(self) -> dict[str, Any]:
+        """Return the part of a state that says whether a generator draws, JSON-able."""
         return {"drawn": True} if self.drawn else {}
 
 
 class EpochDraws:
-    """What one epoch draws before its first batch.
+    """The random draws of one epoch, before its first batch.
 
     Args:
         seeds: Of the loader.
-        generator: EpochDraws; None for the process's own random state.
-        keyed_generator: Returns what draws for keyed orders, which need no torch.
-        seeded: Whether the loader has a ``seed``, which decides all of it.
-        base: Of the workers; None to draw it.
-        drawn: What was drawn, by a saved state.
+        generator: Draws; None for the process's random state.
+        keyed_generator: Returns the generator for keyed orders, which need no torch.
+        seeded: Whether the loader has a ``seed``, which decides all draws.
+        base: The base seed of the workers; None to draw it.
+        drawn: What was drawn before, if the epoch is resumed; the ``"draws"`` of a saved state.
         begun: Whether that state is of this very epoch, not of the end of the one before.
 
     Threads:
@@ -130,7 +130,7 @@ class EpochDraws:
         self._base = base
         self._seeds = seeds
         self._start = None if seeded or generator is None else state_of(generator)
-        self._again = begun and not seeded  # what was drawn once is not drawn afresh
+        self._again = begun and not seeded  # whether the same is drawn as before
         self._silent = self._again and generator is None
         self._redraws = self._again and not self._silent and drawn["since"] == 0
         self._has_base = "base" in drawn
@@ -138,7 +138,7 @@ class EpochDraws:
         self._state: dict[str, Any] | None = None
 
     def shared_seed(self, dataset: object) -> int | None:
-        """Return the seed that all workers' shuffling pipes share; None if no pipe."""
+        """Return the seed that the workers' data pipes shuffle with; None for no data pipe."""
         if not self._silent:
             self._shared = _torch.draw_shared_seed(dataset, self.generator)
         return self._shared
@@ -147,12 +147,12 @@ class EpochDraws:
         """Return the seeds of the epoch.
 
         Args:
-            kept: Whether workers of the epoch before go on: torch draws for new workers alone.
+            kept: Whether the workers of the epoch before go on: torch draws only for new ones.
         """
         seeds = self._seeds
         fresh = self._redraws if self._has_base else self.seeded or not kept
         if fresh:
-            drawn = draw_seed(self.generator)  # the order follows it, also where it is not used
+            drawn = draw_seed(self.generator)  # also if it is not used: the order is drawn after it
             seeds.base, seeds.since = drawn if self._base is None else self._base, 0
         else:
             seeds.since += 1
@@ -170,9 +170,9 @@ class EpochDraws:
             _torch.draw_shared_seed(dataset, self.generator)
 
     def state(self) -> dict[str, Any]:
-        """Return what was drawn, JSON-able."""
+        """Return the draws, JSON-able."""
         if self.seeded:
-            return self._seeds.told()
+            return self._seeds.drawn_state()
         if self._state is None:
             state: dict[str, Any] = {"base": self._epoch.workers, "since": self._since}
             if self._start is not None:
@@ -184,7 +184,7 @@ class EpochDraws:
 
 
 def draw_seed(generator: Any) -> int:
-    """Draw 63 bits from ``generator``; None for the process's own random state."""
+    """Draw 63 bits from ``generator``; None for the process's random state."""
     if isinstance(generator, np.random.Generator):
         return int(generator.integers(1 << 63))
     return _torch.draw_base_seed(generator)

@@ -1,11 +1,11 @@
-"""Random streams: a sample draws from its own, whichever thread loads it.
+"""Random streams: each sample draws from its own, whichever thread loads it.
 
     (seed of the epoch, position of the sample) -> 128-bit key -> generators, on the first draw
 
-A worker's thread has one set of generators for its samples.  Nothing is done for a sample that
-draws nothing: its position is looked up only when a draw asks for it, and generators that were
-keyed for another position are keyed anew then.  What a draw is redirected by is in
-`random_hooks` and in `_torch`; this module only knows which stream the calling thread is in.
+A worker's thread has one set of generators for all its samples.  A sample that draws nothing costs
+nothing: only a draw looks up the position, and keys the generator if it has the key of another
+position.  `redirect` and `_torch` redirect the draws; this module only knows the stream of the
+calling thread.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _STREAMS = b"streams"
 
 
 class Stream(Protocol):
-    """What a thread draws from: one generator of each kind.
+    """One generator of each kind, for a thread to draw from.
 
     Threads:
         all: one thread, the worker that owns it.
@@ -58,32 +58,33 @@ class Stream(Protocol):
 
     @property
     def random_generator(self) -> random.Random:
-        """What functions of `random` draw from."""
+        """The generator for the functions of `random`."""
 
     @property
     def legacy_generator(self) -> np.random.RandomState:
-        """What functions of `numpy.random` draw from."""
+        """The generator for the functions of `numpy.random`."""
 
     @property
     def numpy_generator(self) -> np.random.Generator:
-        """What `sample_rng` returns."""
+        """The generator that `sample_rng` returns."""
 
     @property
     def torch_generator(self) -> Any:
-        """What torch's operators draw from."""
+        """The generator for torch's operators."""
 
     def seed(self) -> int:
-        """Return 63 bits for a generator of somebody else's."""
+        """Return 63 bits, to seed a generator of another library with."""
 
     def initial_seed(self) -> int | None:
-        """Return what ``torch.initial_seed`` answers; None for what it does without a stream."""
+        """Return the result of ``torch.initial_seed``; None for its result without a stream."""
 
 
 def _key(seed: int, position: int, purpose: bytes) -> bytes:
-    """Return the 16 bytes that a generator is made of.
+    """Return the 16 bytes that a generator is keyed with, in 0.5 us.
 
-    Source: BLAKE2b (RFC 7693), with the purpose as its personalisation, 16 bytes at most: any two
-    of (seed, position, purpose) give keys that have nothing to do with each other, in 0.5 us.
+    Two different triples of seed, position and purpose give keys without any relation.
+
+    Source: BLAKE2b (RFC 7693), with the purpose as its personalisation, 16 bytes at most.
     """
     return hashlib.blake2b(
         _key_input(seed & _MASK, position & _MASK), digest_size=16, person=purpose
@@ -91,20 +92,25 @@ def _key(seed: int, position: int, purpose: bytes) -> bytes:
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """Return the seed of one of several epochs that have ``seed`` in common, 63 bits."""
+    """Return 63 bits for one of several epochs that have ``seed`` in common.
+
+    Args:
+        seed: Of all these epochs.
+        epoch: The number of the epoch, from 0.
+    """
     return int.from_bytes(_key(seed, epoch, _EPOCH)[:8], "little") >> 1
 
 
 def streams_seed(seed: int, epoch: int) -> int:
-    """Return what all streams of an epoch follow from, 63 bits; `epoch_seed` decides its order."""
+    """Return 63 bits for the random streams of an epoch; `epoch_seed` is for its order."""
     return int.from_bytes(_key(seed, epoch, _STREAMS)[:8], "little") >> 1
 
 
 class SampleStream:
-    """Streams keyed by the position of a sample, or of a batch, in the epoch.
+    """A stream that moves from sample to sample, or from batch to batch.
 
     Invariants:
-        1. A generator whose ``_*_at`` is the current position was keyed for it.
+        1. A generator whose ``_*_at`` is the current position has the key of that position.
     """
 
     __slots__ = (
@@ -132,20 +138,20 @@ class SampleStream:
         self._random: random.Random | None = None
         self._legacy: np.random.RandomState | None = None
         self._numpy: np.random.Generator | None = None
-        # Made here: while a sample is loaded, modes of torch's may give tensors without memory.
+        # Made here: while a sample is loaded, torch may be in a mode that gives no memory.
         self._torch: Any = _torch.KeyedGenerator() if _torch.AVAILABLE else None
         self._philox: Any = None
         self._philox_state: Any = None
         self._forget()
 
     def move(self, seed: int, kind: bytes, first: int, counted: Sized) -> None:
-        """Go to another place.
+        """Go to another position, and follow the positions after it.
 
         Args:
             seed: Of the epoch.
-            kind: What is counted.
-            first: The position that is reached when ``counted`` is empty.
-            counted: Grows by one with each position: a list of the samples that are done.
+            kind: Whether samples or batches are counted.
+            first: The position as long as ``counted`` is empty.
+            counted: A list that grows by one with each position: the samples that are done.
         """
         self._seed = seed
         self._kind = kind
@@ -213,7 +219,7 @@ class SampleStream:
         return self._torch.generator
 
     def initial_seed(self) -> int:
-        """Return the seed of this position, or what user code has seeded `torch_generator` with."""
+        """Return the seed of `torch_generator`, which user code may have changed."""
         if self._torch_at == self._first + len(self._counted):
             return self._torch.generator.initial_seed()  # type: ignore[no-any-return]
         return self.seed()
@@ -228,14 +234,14 @@ class SampleStream:
 
 
 class WorkerStream:
-    """Streams of one worker from its start on: what a replica of an iterable dataset draws from.
+    """The stream of one worker, from its start on: a replica of an iterable dataset draws from it.
 
-    Seeded as torch seeds a worker process, so a replica draws what it would draw there.
+    It is seeded as torch seeds a worker process, so a replica draws the same numbers as there.
     Source: ``_worker_loop`` in torch/utils/data/_utils/worker.py.
 
     Args:
         base_seed: Drawn once for all workers.
-        number: The worker, from 0.
+        number: The number of the worker, from 0.
     """
 
     __slots__ = (
@@ -250,7 +256,7 @@ class WorkerStream:
     )
 
     def __init__(self, base_seed: int, number: int) -> None:
-        self.samples = SampleStream()  # what it draws from while it loads a sample
+        self.samples = SampleStream()  # for the worker while it loads a sample
         self._base_seed = base_seed
         self._number = number
         self._random: random.Random | None = None
@@ -259,14 +265,14 @@ class WorkerStream:
         self._torch: Any = None
 
     def initial_seed(self) -> int | None:
-        """Return what user code has seeded `torch_generator` with; None for nothing."""
+        """Return the seed that user code gave `torch_generator`; None if it gave none."""
         if self._torch is None:
             return None
         seed: int = self._torch.initial_seed()
         return None if seed == self._base_seed + self._number else seed
 
     def seed(self) -> int:
-        """Return 63 bits, drawn afresh: how many samples were read is the dataset's own affair."""
+        """Return 63 bits, drawn anew by each call: nobody counts the samples of a replica."""
         return int(self.numpy_generator.integers(1 << 63))
 
     @property
@@ -302,8 +308,8 @@ class WorkerStream:
 
 
 class _Here(threading.local):
-    stream: Stream | None = None  # what draws come from now; None leaves them alone
-    outer: WorkerStream | None = None  # what they come from outside of samples
+    stream: Stream | None = None  # the one to draw from now; None leaves draws alone
+    outer: WorkerStream | None = None  # the one to draw from outside of samples
     samples: SampleStream | None = None
 
 
@@ -329,7 +335,7 @@ def _current() -> Stream:
 
 @contextmanager
 def drawing_from(stream: WorkerStream) -> Iterator[None]:
-    """Let the calling thread draw from ``stream``, and from that of each sample while it lasts."""
+    """Let the calling thread draw from ``stream``, and from those of its samples."""
     before = here.stream, here.outer, here.samples
     here.stream = here.outer = stream
     here.samples = stream.samples
@@ -345,7 +351,7 @@ def begin_samples(seed: int, first: int, done: Sized) -> None:
     Args:
         seed: Of the epoch.
         first: Position of the first sample in the epoch, from 0.
-        done: Grows with each sample.
+        done: The samples that are done; grows with each.
     """
     samples = here.samples
     if samples is not None:
@@ -367,7 +373,10 @@ def begin_batch(seed: int, sequence: int) -> None:
 
 
 def end() -> None:
-    """Let the calling thread draw as it did before `begin_samples` or `begin_batch`."""
+    """Let the calling thread draw from its worker's stream again.
+
+    The end of `begin_samples` and `begin_batch`.
+    """
     samples = here.samples
     if samples is not None:
         samples.move(0, _SAMPLE, 0, ())  # the stream keeps no samples alive
@@ -378,8 +387,9 @@ def sample_rng() -> np.random.Generator:
     """Return the generator of the sample that the calling thread loads.
 
     It gives the same numbers whatever the number of threads, and is valid until the sample is
-    done.  In a collate function it is the batch's.  In a replica of an iterable dataset it is
-    the worker's.  Outside of loading, say in a ``dataset[0]`` of yours, it is a fresh one.
+    done.  In a collate function it is the generator of the batch, in a replica of an iterable
+    dataset that of the worker.  Outside of loading, say in a ``dataset[0]`` of yours, it is a new
+    one.
     """
     stream = here.stream
     return np.random.default_rng() if stream is None else stream.numpy_generator

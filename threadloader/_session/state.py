@@ -1,7 +1,7 @@
-"""A loader's state: how far it is in which epoch, and what decides the rest; versioned, JSON-able.
+"""A loader's state: where it is in which epoch, and what decides the rest; versioned, JSON-able.
 
-It holds no indices and no samples.  What the user's own objects return of their ``state_dict`` is
-in it as it is, and the state of a generator of theirs.  All else is below 500 bytes.
+It holds no indices and no samples.  The states of the user's own objects are in it as their
+``state_dict`` returns them, and the state of the user's generator.  All else is below 500 bytes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _DEFAULTS = {"drop_last": False, "torch": False}  # left out, as None is, to sav
 
 
 def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
-    """Return what tells loaders apart: types, lengths, sizes.
+    """Return what has to be equal for a loader to go on from a state: types, lengths, sizes.
 
     Args:
         loader: A `ThreadLoader`.
-        streams: Whether it reads an iterable dataset, in whose place its sampler is a dummy.
+        streams: Whether its dataset is iterable, and its sampler a dummy.
     """
     look: dict[str, Any] = {
         "torch": _torch.AVAILABLE,
@@ -51,16 +51,16 @@ def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
             "sampler": _name_of(inner),
             "sampler's contents": _digest_of(inner),
             "batch_sampler": _name_of(index_sampler),
-            # The length of a user's may depend on the epoch, which it is yet to be told.
+            # The length of a user's sampler may depend on the epoch, which is not set yet.
             "batches": None if known(index_sampler) is None else length_of(index_sampler),
         }
     return {name: value for name, value in look.items() if value not in (None, False)}
 
 
 def _digest_of(value: Any) -> int | None:
-    """Return a number that follows from what a subset or sampler of torch's was made of.
+    """Return a number that follows from the contents of a subset or sampler of torch's.
 
-    A few evenly spaced entries are enough to tell two random splits apart.
+    That is from a few evenly spaced entries: these are enough to tell two random splits apart.
     """
     name = _torch.CONTENTS.get(type(value))
     if name is None:
@@ -80,24 +80,24 @@ def _name_of(value: object) -> str:
 
 
 def complete(parts: Mapping[str, Any], look: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state.
+    """Return the state of a loader.
 
     Args:
-        parts: Those that tell of the epoch, and of the dataset.
+        parts: Of the epoch and of the dataset.
         look: Of the loader; see `look_of`.
     """
     return {_VERSION_KEY: VERSION, "loader": dict(look), **parts}
 
 
 def check_state(state: Any, look: Mapping[str, Any]) -> None:
-    """Refuse what a loader can't go on from.
+    """Refuse a state that a loader can't go on from.
 
     Args:
         state: As ``state_dict`` returned it, perhaps of another loader.
         look: Of the loader that is to go on; see `look_of`.
 
     Raises:
-        StateError: It is no state, incomplete, newer than this version, or another loader's.
+        StateError: It is no state, or incomplete, of a newer version, or of another loader.
     """
     version = state.get(_VERSION_KEY) if isinstance(state, Mapping) else None
     if type(version) is not int or version < 1:
@@ -128,19 +128,19 @@ def check_state(state: Any, look: Mapping[str, Any]) -> None:
 
 
 def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state that was checked as one of this version.
+    """Return a state that was checked, as one of this version.
 
-    In version 1 torch or NumPy drew from ``seed`` what streams and keyed orders follow from.  They
-    go on to, in all later epochs and states of the loader: the run is one run.
+    In version 1 a generator seeded with ``seed`` drew the seeds of random streams and keyed orders.
+    It still does so in all later epochs and states of this loader, as they are of the same run.
     """
-    mine = copy.deepcopy(dict(state))
-    if mine[_VERSION_KEY] == 1 and "seed" in mine["loader"]:
-        mine["draws"] = {**mine["draws"], "drawn": True}
-    return mine | {_VERSION_KEY: VERSION}
+    current = copy.deepcopy(dict(state))
+    if current[_VERSION_KEY] == 1 and "seed" in current["loader"]:
+        current["draws"] = {**current["draws"], "drawn": True}
+    return current | {_VERSION_KEY: VERSION}
 
 
 def _wrong_parts(state: Mapping[str, Any], *, streams: bool) -> list[str]:
-    """Return the names of the parts that can't be read."""
+    """Return the names of the parts that are not as `state_dict` writes them."""
     wrong = []
     try:
         lanes = Position.of(0, state).lanes
@@ -155,9 +155,9 @@ def _wrong_parts(state: Mapping[str, Any], *, streams: bool) -> list[str]:
 
 
 def is_over(state: Mapping[str, Any]) -> bool:
-    """Whether the epoch has ended though its end was not asked for.
+    """Whether the epoch has ended, though its consumer did not ask for the end.
 
-    Accelerate's loaders are one batch ahead of what they yield, and note it in the state.
+    Accelerate's loaders are one batch ahead of their consumer, and note that in the state.
     Source: ``DataLoaderAdapter._update_state_dict`` in accelerate/data_loader.py.
     """
     return bool(state["begun"] and state.get("_iterator_finished"))
