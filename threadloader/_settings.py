@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from threadloader._batch.collate import Output
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.on_error import OnError
-    from threadloader._order.planner import TicketSize
+    from threadloader._order.tickets import TicketSize
     from threadloader._torch.device import Device
 
 __all__ = ["Settings"]
@@ -80,7 +80,7 @@ class Settings:
         derived["window"] = Window.chosen(
             loader.num_workers,
             rows=rows if batched else 1,
-            whole=derived["whole_batches"],
+            whole_batches=derived["whole_batches"],
             prefetch=loader.prefetch,
             factor=loader.prefetch_factor,
         )

@@ -15,8 +15,8 @@ from threadloader import _torch
 from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._fetch.source_function import SourceItems, sample_of
 from threadloader._lifetime.process import end_thread_at_exit
-from threadloader._order.planner import TicketSize
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
+from threadloader._order.tickets import TicketSize
 from threadloader._session.arguments import (
     check_callable,
     check_function,
@@ -40,7 +40,7 @@ from threadloader._session.arguments import (
 from threadloader._session.begin import begin
 from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
-from threadloader._session.state import check_state, complete, look_of, upgraded
+from threadloader._session.state import check_state, fingerprint_of, make_state, upgraded
 from threadloader._settings import Settings
 from threadloader._torch.device import StreamlessDevice
 
@@ -305,7 +305,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         if saved is not None:
             return copy.deepcopy(dict(saved))
         parts = self._session.state(self._settings())
-        return complete(parts, look_of(self, streams=self._iterable))
+        return make_state(parts, fingerprint_of(self, iterable=self._iterable))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next ``iter()`` continue where a state was saved; ``{}`` begins anew.
@@ -327,7 +327,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             consumer.
         """
         if state_dict != {}:
-            check_state(state_dict, look_of(self, streams=self._iterable))
+            check_state(state_dict, fingerprint_of(self, iterable=self._iterable))
         self._live_here()
         self._session.load(upgraded(state_dict) if state_dict else None)
 

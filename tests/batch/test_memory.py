@@ -146,7 +146,7 @@ def depths(sizes: list[int], window: Window) -> list[int]:
     return found
 
 
-WINDOW = Window.chosen(2, rows=64, whole=False, prefetch=None, factor=None)
+WINDOW = Window.chosen(2, rows=64, whole_batches=False, prefetch=None, factor=None)
 
 
 def test_the_window_shrinks_where_batches_grow() -> None:
@@ -169,7 +169,7 @@ def test_the_window_grows_again_after_large_batches() -> None:
 
 
 def test_a_window_that_the_user_chose_stays_as_it_is() -> None:
-    window = Window.chosen(2, rows=64, whole=False, prefetch=7, factor=None)
+    window = Window.chosen(2, rows=64, whole_batches=False, prefetch=7, factor=None)
     assert set(depths([MIB, 600 * MIB, 0, MIB], window)) == {7}
 
 
@@ -191,7 +191,7 @@ def test_a_window_that_is_chosen_later_counts_at_once() -> None:
     depth = PrefetchDepth()
     rooms = []
     for prefetch in (4, 64, 2):
-        window = Window.chosen(2, rows=64, whole=False, prefetch=prefetch, factor=None)
+        window = Window.chosen(2, rows=64, whole_batches=False, prefetch=prefetch, factor=None)
         depth.delivered(MIB)
         rooms.append(depth.room(window, 1))
     assert rooms == [4, 64, 2]
@@ -206,9 +206,9 @@ def test_the_largest_of_the_last_batches_counts() -> None:
 def test_large_batches_are_made_one_by_one() -> None:
     depth = PrefetchDepth()
     depth.delivered(64 << 10)
-    assert depth.pack(WINDOW) == 16
+    assert depth.group_size(WINDOW) == 16
     depth.delivered(200 << 10)
-    assert depth.pack(WINDOW) == 1
+    assert depth.group_size(WINDOW) == 1
 
 
 def test_few_batches_are_drawn_when_they_become_large(

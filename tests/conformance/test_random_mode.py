@@ -44,7 +44,7 @@ def test_a_function_draws_from_the_sample_s_stream_alone(name: str) -> None:
     stream = streams.WorkerStream(3, 0)
 
     def draw(position: int) -> Any:
-        streams.begin_samples(1, position, ())
+        streams.enter_sample_streams(1, position, ())
         return DRAWS[name]().tolist()
 
     state = torch.get_rng_state()

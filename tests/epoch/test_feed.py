@@ -13,8 +13,9 @@ from threadloader._batch.ring import Ring
 from threadloader._epoch.feed import SamplerFeed, StreamFeed
 from threadloader._epoch.open_feed import open_feed
 from threadloader._fetch.fetcher import Fetcher
-from threadloader._order.planner import Planner, TicketSize
+from threadloader._order.planner import Planner
 from threadloader._order.samplers import BatchSampler
+from threadloader._order.tickets import TicketSize
 from threadloader._order.user_pass import UserPass
 from threadloader._resume.position import Lane, Position
 from threadloader._rng.seeds import EpochSeeds
@@ -138,7 +139,10 @@ def test_a_stream_without_pools_has_one_source() -> None:
 
 def test_a_sampler_s_feed_ends_with_the_sampler() -> None:
     planner = Planner(
-        UserPass(BatchSampler(range(3), 2, drop_last=False)), Lane(), batched=True, whole=False
+        UserPass(BatchSampler(range(3), 2, drop_last=False)),
+        Lane(),
+        batched=True,
+        whole_batches=False,
     )
     shared = Stages([Fetcher(range(3), whole=False)], False, TicketSize(), collation())
     feed, progress = SamplerFeed(planner, shared, None, Position(0, [Lane()])), Progress()

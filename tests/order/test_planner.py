@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
-from threadloader._order.planner import Planner, TicketCutter, TicketSize
+from threadloader._order.planner import Planner
 from threadloader._order.samplers import BatchSampler, RandomSampler, SequentialSampler
-from threadloader._order.tickets import PlannedBatch, Ticket
+from threadloader._order.tickets import PlannedBatch, Ticket, TicketCutter, TicketSize
 from threadloader._order.user_pass import UserPass
 from threadloader._resume.position import Lane
 
@@ -46,7 +46,7 @@ def _tickets(cutter: TicketCutter) -> list[Ticket]:
 
 
 def _sizes(rows: int, pace: TicketSize, threads: int, *, whole: bool = False) -> list[int]:
-    cutter = TicketCutter(_batch(rows), pace, threads, whole=whole)
+    cutter = TicketCutter(_batch(rows), pace, threads, one_ticket=whole)
     return [ticket.stop - ticket.start for ticket in _tickets(cutter)]
 
 
@@ -210,7 +210,7 @@ def test_tickets_partition_the_rows_in_order_whatever_is_measured(
     rows: int, threads: int, whole: bool, measured: list[tuple[int, float]]
 ) -> None:
     pace, batch = TicketSize(), _batch(rows)
-    cutter = TicketCutter(batch, pace, threads, whole=whole)
+    cutter = TicketCutter(batch, pace, threads, one_ticket=whole)
     tickets = []
     while (ticket := cutter.cut()) is not None:
         tickets.append(ticket)
@@ -229,7 +229,7 @@ def test_an_empty_batch_has_one_empty_ticket() -> None:
 
 
 def test_a_cutter_that_ends_stays_ended() -> None:
-    cutter = TicketCutter(_batch(2), TicketSize(), 4, whole=True)
+    cutter = TicketCutter(_batch(2), TicketSize(), 4, one_ticket=True)
     _tickets(cutter)
     assert [cutter.cut(), cutter.cut()] == [None, None]
 
@@ -273,7 +273,9 @@ def test_where_a_batch_is_worth_sharing_no_ticket_exceeds_a_fair_share(
 @pytest.mark.parametrize(("batches", "sizes"), [(1, [1] * 16), (4, [4] * 4), (32, [10, 6])])
 def test_threads_share_all_batches_that_are_open(batches: int, sizes: list[int]) -> None:
     # 16 rows of 0.1 ms, 16 threads: shared alone, a batch is cut into tickets of one row.
-    cutter = TicketCutter(_batch(16), _pace(0.1 * MILLISECOND), 16, lambda: batches, whole=False)
+    cutter = TicketCutter(
+        _batch(16), _pace(0.1 * MILLISECOND), 16, lambda: batches, one_ticket=False
+    )
     assert [ticket.stop - ticket.start for ticket in _tickets(cutter)] == sizes
 
 
@@ -318,7 +320,7 @@ def test_samples_that_became_slow_make_small_tickets_soon() -> None:
 
 def test_what_was_cut_of_a_batch_does_not_bind_the_rest_of_it() -> None:
     pace = TicketSize()
-    cutter = TicketCutter(_batch(100), pace, 2, whole=False)
+    cutter = TicketCutter(_batch(100), pace, 2, one_ticket=False)
     first = cutter.cut()
     pace.measured(200, 200 * MICROSECOND)
     second = cutter.cut()
@@ -336,7 +338,7 @@ def test_what_was_cut_of_a_batch_does_not_bind_the_rest_of_it() -> None:
 def test_the_tickets_left_are_foretold_where_the_pace_does_not_change(
     rows: int, threads: int, whole: bool, seconds: float
 ) -> None:
-    cutter = TicketCutter(_batch(rows), _pace(seconds), threads, whole=whole)
+    cutter = TicketCutter(_batch(rows), _pace(seconds), threads, one_ticket=whole)
     foretold = cutter.left()
     tickets = 0
     while cutter.cut() is not None:

@@ -8,8 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from threadloader._order.planner import Planner, TicketCutter, TicketSize
+from threadloader._order.planner import Planner
 from threadloader._order.samplers import BatchSampler
+from threadloader._order.tickets import TicketCutter, TicketSize
 from threadloader._order.user_pass import UserPass
 from threadloader._resume.position import Lane
 
@@ -49,7 +50,7 @@ class OrderMachine(RuleBasedStateMachine):
         assert not self.ended
         assert batch.sequence == len(self.cut_rows)
         self.cut_rows.append([])
-        cutter = TicketCutter(batch, self.pace, THREADS, whole=self.whole)
+        cutter = TicketCutter(batch, self.pace, THREADS, one_ticket=self.whole)
         self.open.append((batch, cutter))
 
     @precondition(lambda self: self.open)

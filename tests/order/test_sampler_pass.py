@@ -89,11 +89,11 @@ def test_what_is_left_out_of_a_known_order_is_not_computed(kind: Any) -> None:
 
 def test_a_lane_counts_what_was_delivered_without_a_gap() -> None:
     lane = Lane()
-    marks = [Checkpoint(number + 1, 0, {"sampler": number}) for number in range(4)]
+    checkpoints = [Checkpoint(number + 1, 0, {"sampler": number}) for number in range(4)]
     for number, batches, ahead in [(1, 0, [1]), (3, 0, [1, 3]), (0, 2, [3]), (2, 4, [])]:
-        lane.delivered(number, marks[number])
+        lane.delivered(number, checkpoints[number])
         assert (lane.batches, sorted(lane.ahead)) == (batches, ahead)
-        assert lane.mark == (marks[batches - 1] if batches else None)
+        assert lane.checkpoint == (checkpoints[batches - 1] if batches else None)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +103,9 @@ def test_a_lane_counts_what_was_delivered_without_a_gap() -> None:
         Lane(5),
         Lane(5, total=5),
         Lane(5, check=(4, 77), length=9),
-        Lane(5, mark=Checkpoint(3, 9, {"sampler": {"at": [1]}})),
-        Lane(5, mark=Checkpoint(5, 9, {"self": 3}, ended=True)),
-        Lane(0, first=Checkpoint(0, 0, {"sampler": 3}, whole=True)),
+        Lane(5, checkpoint=Checkpoint(3, 9, {"sampler": {"at": [1]}})),
+        Lane(5, checkpoint=Checkpoint(5, 9, {"self": 3}, ended=True)),
+        Lane(0, first=Checkpoint(0, 0, {"sampler": 3}, between_passes=True)),
         Lane(5, ahead={7: None, 9: None}),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_lane_goes_through_json(lane: Lane) -> None:
 
 def test_a_lane_s_state_is_its_own() -> None:
     at = [1]
-    state = Lane(1, mark=Checkpoint(1, 1, {"sampler": at})).state()
+    state = Lane(1, checkpoint=Checkpoint(1, 1, {"sampler": at})).state()
     at.append(2)
     assert state["mark"]["states"] == {"sampler": [1]}
 
@@ -177,13 +177,13 @@ def test_what_has_no_state_is_not_restored() -> None:
 def opened(sampler: Any, lane: Lane | None = None) -> Any:
     draws = Seeds().begin_epoch(7, None, None)
     position = Position(0, [lane or Lane()], saved=None if lane is None else {})
-    return open_pass(sampler, draws, every=1, position=position)
+    return open_pass(sampler, draws, snapshot_every=1, position=position)
 
 
 def test_a_known_sampler_says_all_by_how_far_it_got() -> None:
     begun = opened(BatchSampler(sequential(), 3, drop_last=False), Lane(2))
     assert isinstance(begun, KnownPass)
-    assert (begun.batches, begun.samples, begun.mark(3, 9, [6])) == (2, 6, None)
+    assert (begun.batches, begun.samples, begun.checkpoint(3, 9, [6])) == (2, 6, None)
     assert begun.order is not None
     assert begun.order.state() is None
     assert next(begun) == [6, 7, 8]
@@ -198,11 +198,11 @@ def test_any_other_sampler_is_drawn_from_its_beginning() -> None:
 def test_the_check_tells_orders_apart() -> None:
     def checks(order: list[list[Any]]) -> list[Any]:
         user = opened(order)
-        return [user.mark(number + 1, 0, next(user)) for number in range(len(order))]
+        return [user.checkpoint(number + 1, 0, next(user)) for number in range(len(order))]
 
     one = checks([[1, 2], [3, 4]])
     assert one == checks([[1, 2], [3, 4]])
-    assert all(mark != other for mark, other in pairwise(one))
+    assert all(checkpoint != other for checkpoint, other in pairwise(one))
     for other in ([[2, 1], [3, 4]], [[3, 4], [1, 2]], [[0, 2], [3, 4]], [[1, 3, 2], [4]]):
         assert checks(other)[-1] != one[-1]
     assert checks([["a"], ["b"]])[-1] != checks([["b"], ["a"]])[-1]

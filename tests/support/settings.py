@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from threadloader._order.planner import TicketSize
+from threadloader._order.tickets import TicketSize
 from threadloader._settings import Settings
 
 __all__ = ["settings_of"]

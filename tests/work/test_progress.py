@@ -5,8 +5,7 @@ from __future__ import annotations
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
 from threadloader._fetch.failure import Failure
-from threadloader._order.planner import TicketSize
-from threadloader._order.tickets import PlannedBatch
+from threadloader._order.tickets import PlannedBatch, TicketSize
 from threadloader._work.open_batch import OpenBatch, Stages
 from threadloader._work.progress import Progress
 

@@ -29,8 +29,7 @@ from support.workers import join_workers
 
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
-from threadloader._order.planner import TicketSize
-from threadloader._order.tickets import PlannedBatch, Ticket
+from threadloader._order.tickets import PlannedBatch, Ticket, TicketSize
 from threadloader._resume.position import Lane, Position
 from threadloader._work.open_batch import Stages
 from threadloader._work.progress import Progress

@@ -409,7 +409,7 @@ class Epoch(Iterator[Any]):
         """Draw batches from the sampler until the window is full."""
         depth = self._collation.depth
         packing = self._feed.packs and self._copier is None and self._collation.packs
-        most = depth.pack(self._window) if packing else 1
+        most = depth.group_size(self._window) if packing else 1
         room = 1 if self._workers is None else depth.room(self._window, most)
         while not (self._drawn_all or self._progress.cancelled) and len(self._open) < room:
             try:

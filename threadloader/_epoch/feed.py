@@ -151,7 +151,7 @@ class SamplerFeed:
     def receipt(self, batch: OpenBatch, number: int = 0) -> Callable[[], None]:
         """Return what counts it as delivered; see `Feed`."""
         plan = batch.plan
-        return partial(self._position.lanes[0].delivered, plan.sequence + number, plan.mark)
+        return partial(self._position.lanes[0].delivered, plan.sequence + number, plan.checkpoint)
 
     def take_back(self, batch: OpenBatch | FailedBatch | None, number: int = 0) -> None:
         """Take no note of it; see `Feed`."""
@@ -276,7 +276,7 @@ class StreamFeed:
         if not batch.exhausted:
             return
         self._used_up |= batch.source.used_up
-        self._position.lanes[number].ends(batch.number, batch.mark)
+        self._position.lanes[number].ends(batch.number, batch.checkpoint)
         if batch.source in self._turns:
             self._turns.remove(batch.source)
 
@@ -284,7 +284,7 @@ class StreamFeed:
         """Return what counts it as delivered; see `Feed`."""
         if not isinstance(batch, StreamBatch):
             return _nothing
-        return partial(self._delivered, batch.source.number, batch.number, batch.mark)
+        return partial(self._delivered, batch.source.number, batch.number, batch.checkpoint)
 
     def take_back(self, batch: Any, number: int = 0) -> None:  # noqa: ARG002  # it is one batch
         """Take no note of it; see `Feed`."""
@@ -292,10 +292,10 @@ class StreamFeed:
             self._position.lanes[batch.source.number].take_back(batch.number)
             self._position.turn = self._turn_before
 
-    def _delivered(self, source: int, number: int, mark: Checkpoint | None) -> None:
+    def _delivered(self, source: int, number: int, checkpoint: Checkpoint | None) -> None:
         self._turn_before = self._position.turn
         self._position.turn = source
-        self._position.lanes[source].delivered(number, mark)
+        self._position.lanes[source].delivered(number, checkpoint)
 
     def returned(self) -> None:
         """Warn of replicas without batches, and of more batches than ``len(loader)`` told of."""

@@ -70,7 +70,7 @@ def open_feed(
         sampler_pass,
         position.lanes[0],
         batched=settings.batched,
-        whole=settings.whole_batches,
+        whole_batches=settings.whole_batches,
     )
     pool = None if workers is None else workers.pools[0]
     # A sampler of the user's may be told which epoch it is between iter() and the first batch.
@@ -135,7 +135,9 @@ def _fit_lanes(position: Position, replicas: int) -> None:
 
 def _warn_of_reading_again(position: Position) -> None:
     """Warn of an iterable that has to be read from its beginning."""
-    batches = sum(lane.batches for lane in position.lanes if not lane.ended and lane.mark is None)
+    batches = sum(
+        lane.batches for lane in position.lanes if not lane.ended and lane.checkpoint is None
+    )
     if batches:
         msg = (
             "the state holds none of the iterable dataset, so what was delivered is read again, "

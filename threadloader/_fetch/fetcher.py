@@ -13,7 +13,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._fetch.array_rows import source_of
-from threadloader._rng.streams import begin_samples, end
+from threadloader._rng.streams import enter_sample_streams, leave_streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,7 +150,7 @@ class Fetcher:
         add = samples.append
         try:
             if seed is not None:
-                begin_samples(seed, position, samples)
+                enter_sample_streams(seed, position, samples)
             for index in indices:
                 if epoch.cancelled:
                     break
@@ -159,15 +159,15 @@ class Fetcher:
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return samples, error
         finally:
-            end()
+            leave_streams()
             del samples, add  # the error keeps this frame
 
     def _fetch_whole(self, indices: Any, position: int, seed: int | None) -> Fetched:
         try:
             if seed is not None:
-                begin_samples(seed, position, ())
+                enter_sample_streams(seed, position, ())
             return self.dataset.__getitems__(indices), None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return [], error
         finally:
-            end()
+            leave_streams()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from threadloader._order.known_samplers import KnownSampler
     from threadloader._rng.seeds import EpochDraws
 
-__all__ = ["KnownOrder", "KnownPass", "order_of_next"]
+__all__ = ["KnownOrder", "KnownPass", "next_order"]
 
 
 class KnownOrder:
@@ -105,7 +105,7 @@ class KnownPass:
     def __next__(self) -> Any:
         return next(self._drawing)
 
-    def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> None:
+    def checkpoint(self, batches: int, samples: int, indices: Sequence[Any]) -> None:
         """Return None: the number of batches says all."""
 
     def length(self) -> None:
@@ -122,7 +122,7 @@ def _known_batches(order: KnownOrder, batches: int, *, arrays: bool) -> Iterator
     yield from sampler.starting_at(batches) if drawing is None else drawing
 
 
-def order_of_next(sampler: KnownSampler, given: Any) -> dict[str, Any] | None:
+def next_order(sampler: KnownSampler, given: Any) -> dict[str, Any] | None:
     """Return the order of the next pass, JSON-able: the state of the sampler's own generator.
 
     Args:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader._order.tickets import PlannedBatch, TicketCutter, TicketSize
+from threadloader._order.tickets import PlannedBatch
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._resume.position import Lane
 
-__all__ = ["NO_LENGTH", "Planner", "TicketCutter", "TicketSize"]
+__all__ = ["NO_LENGTH", "Planner"]
 
 NO_LENGTH = """the order follows from the dataset's length: give it a __len__, or the loader a \
 sampler or batch_sampler"""
@@ -35,7 +35,7 @@ class Planner:
         sampler: Yields a batch's indices, or one index if not ``batched``.
         lane: Tells which batches were delivered already: they are left out.
         batched: Whether a batch has many samples; else it is one sample, not collated.
-        whole: Whether the dataset's ``__getitems__`` is called with what the sampler
+        whole_batches: Whether the dataset's ``__getitems__`` is called with what the sampler
             yields.  That may then be any object, a slice or an iterator, and counts as one row.
 
     Threads:
@@ -43,7 +43,7 @@ class Planner:
     """
 
     def __init__(
-        self, sampler: SamplerPass, lane: Lane, *, batched: bool, whole: bool = False
+        self, sampler: SamplerPass, lane: Lane, *, batched: bool, whole_batches: bool = False
     ) -> None:
         self._lane = lane
         self._ahead = set(lane.ahead)
@@ -52,7 +52,7 @@ class Planner:
         self._refused: str | None = None  # why the sampler does not fit the state
         self._sampler = sampler
         self._compared = sampler.known  # whether its length was compared, or needs not be
-        self._drawing = _drawing(sampler, batched=batched, whole=whole)
+        self._drawing = _drawing(sampler, batched=batched, whole_batches=whole_batches)
         self._first: list[PlannedBatch | Exception | None] = []  # drawn ahead: one, or none
 
     def start(self) -> None:
@@ -79,7 +79,7 @@ class Planner:
         batch = self._draw()
         while self._ahead and batch is not None and batch.sequence in self._ahead:
             self._ahead.discard(batch.sequence)
-            self._lane.drawn_again(batch.sequence, batch.mark)
+            self._lane.drawn_again(batch.sequence, batch.checkpoint)
             batch = self._draw()
         if most == 1 or batch is None or self._ahead or not self._sampler.own:
             return batch
@@ -134,9 +134,9 @@ class Planner:
                 )
                 return
             self._drawn += 1
-            mark = batch.mark
-            if check is not None and check[0] == self._drawn and type(mark) is int:
-                if mark != check[1]:
+            checkpoint = batch.checkpoint
+            if check is not None and check[0] == self._drawn and type(checkpoint) is int:
+                if checkpoint != check[1]:
                     self._refused = (
                         f"the sampler gives other indices (batches 1 to {self._drawn}) than when "
                         "the state was saved: it needs a seed, its set_epoch() before the first "
@@ -152,7 +152,7 @@ class Planner:
 
 
 def _drawing(
-    sampler: SamplerPass, *, batched: bool, whole: bool
+    sampler: SamplerPass, *, batched: bool, whole_batches: bool
 ) -> Iterator[PlannedBatch | Exception]:
     """Yield the batches of the sampler, and its errors.
 
@@ -170,7 +170,7 @@ def _drawing(
         except Exception as error:  # noqa: BLE001  # raised to the consumer, in its turn
             yield _with_advice(error, sampler, None)
             continue
-        if not batched or (whole and not isinstance(drawn, (list, tuple))):
+        if not batched or (whole_batches and not isinstance(drawn, (list, tuple))):
             indices: Any = (drawn,)
         else:
             try:
@@ -181,11 +181,11 @@ def _drawing(
             drawn = indices if type(drawn) is list else drawn
         first, position = position, position + len(indices)
         try:
-            mark = sampler.mark(sequence + 1, position, indices)
+            checkpoint = sampler.checkpoint(sequence + 1, position, indices)
         except Exception as error:  # noqa: BLE001  # the same, from a state_dict()
-            mark = None
+            checkpoint = None
             yield error
-        yield PlannedBatch(sequence, indices, drawn, first, mark=mark)
+        yield PlannedBatch(sequence, indices, drawn, first, checkpoint=checkpoint)
         sequence += 1
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from threadloader._order.known_pass import KnownOrder, KnownPass, order_of_next
+from threadloader._order.known_pass import KnownOrder, KnownPass, next_order
 from threadloader._order.known_samplers import known, with_generator
-from threadloader._order.user_pass import UserPass, mark_of_next
+from threadloader._order.user_pass import UserPass, next_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochDraws
 
-__all__ = ["SamplerPass", "mark_between", "open_pass", "order_between"]
+__all__ = ["SamplerPass", "checkpoint_between", "open_pass", "order_between"]
 
 
 class SamplerPass(Protocol):
@@ -37,7 +37,9 @@ class SamplerPass(Protocol):
     def __next__(self) -> Any:
         """Return the sampler's next object: the indices of a batch, or a single one."""
 
-    def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> Checkpoint | int | None:
+    def checkpoint(
+        self, batches: int, samples: int, indices: Sequence[Any]
+    ) -> Checkpoint | int | None:
         """Return a checkpoint taken after the last batch, or a check of all indices, or None.
 
         Args:
@@ -55,14 +57,19 @@ class SamplerPass(Protocol):
 
 
 def open_pass(
-    sampler: Any, draws: EpochDraws, *, every: int, position: Position, arrays: bool = False
+    sampler: Any,
+    draws: EpochDraws,
+    *,
+    snapshot_every: int,
+    position: Position,
+    arrays: bool = False,
 ) -> SamplerPass:
     """Return a pass over ``sampler``.
 
     Args:
         sampler: Yields a batch's indices, or single ones.
         draws: The random draws of the epoch.
-        every: Batches from one checkpoint of a user's sampler to the next; 0 for no checkpoints.
+        snapshot_every: Batches from one checkpoint of a user's sampler to the next; 0 for none.
         position: Where to begin; has one lane.
         arrays: Whether a batch's indices may be a range or an array.
     """
@@ -73,18 +80,24 @@ def open_pass(
         return KnownPass(adapter, lane.batches, order, arrays=arrays)
     if draws.seeded:
         sampler = with_generator(sampler, draws.generator, draws.keyed_generator)
-    opened = UserPass(sampler, every, (lane.mark or lane.first) if position.restored else None)
+    opened = UserPass(
+        sampler, snapshot_every, (lane.checkpoint or lane.first) if position.restored else None
+    )
     if lane.first is None and not position.restored:
         lane.find_first = opened.finder_of_first()
     return opened
 
 
-def mark_between(sampler: Any, last: Checkpoint | None, *, whole: bool) -> Checkpoint | None:
-    """Return a checkpoint of a user's sampler between two passes; see `mark_of_next`."""
-    return None if known(sampler) is not None else mark_of_next(sampler, last, whole=whole)
+def checkpoint_between(
+    sampler: Any, last: Checkpoint | None, *, between_passes: bool
+) -> Checkpoint | None:
+    """Return a checkpoint of a user's sampler between two passes; see `next_checkpoint`."""
+    if known(sampler) is not None:
+        return None
+    return next_checkpoint(sampler, last, between_passes=between_passes)
 
 
 def order_between(sampler: Any, given: Any) -> dict[str, Any] | None:
-    """Return the next order of a known sampler, if it has a generator; see `order_of_next`."""
+    """Return the next order of a known sampler, if it has a generator; see `next_order`."""
     adapter = known(sampler)
-    return None if adapter is None else order_of_next(adapter, given)
+    return None if adapter is None else next_order(adapter, given)

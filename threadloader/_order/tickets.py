@@ -39,7 +39,7 @@ class PlannedBatch:
     position: int = 0  # of its first sample in the epoch, from 0
     label: str = "index"  # the word for an entry of ``indices`` in notes on errors
     # A checkpoint of the sampler after this batch, or the check of all indices so far, or None.
-    mark: Checkpoint | int | None = field(default=None, compare=False)
+    checkpoint: Checkpoint | int | None = field(default=None, compare=False)
     ends: tuple[int, ...] = ()  # of several batches: the row after the last of each
 
     def index_of(self, row: int) -> Any:
@@ -130,13 +130,13 @@ class TicketCutter:
         ticket_size: Says how many rows the next ticket should have.
         threads: Threads that share the work.
         batches: Returns how many batches they share; None if they share this one alone.
-        whole: Whether the batch is one ticket, whatever time its samples take.
+        one_ticket: Whether the batch is one ticket, whatever time its samples take.
 
     Threads:
         cut, left: compatible; the pool calls them with its lock held.
     """
 
-    __slots__ = ("_batch", "_batches", "_next", "_threads", "_ticket_size", "_whole")
+    __slots__ = ("_batch", "_batches", "_next", "_one_ticket", "_threads", "_ticket_size")
 
     def __init__(
         self,
@@ -145,13 +145,13 @@ class TicketCutter:
         threads: int,
         batches: Callable[[], int] | None = None,
         *,
-        whole: bool,
+        one_ticket: bool,
     ) -> None:
         self._batch = batch
         self._ticket_size = ticket_size
         self._threads = threads
         self._batches = batches
-        self._whole = whole
+        self._one_ticket = one_ticket
         self._next: int | None = 0  # first row that is in no ticket yet; None after the last
 
     def cut(self) -> Ticket | None:
@@ -160,14 +160,14 @@ class TicketCutter:
         if start is None:
             return None
         rows = len(self._batch.indices)
-        size = rows if self._whole else self._size(rows)
+        size = rows if self._one_ticket else self._size(rows)
         stop = min(rows, start + size)
         self._next = stop if stop < rows else None
         return Ticket(self._batch, start, stop)
 
     def left(self) -> int:
         """Estimate how many tickets are left, at least 1."""
-        if self._next is None or self._whole:
+        if self._next is None or self._one_ticket:
             return 1
         rows = len(self._batch.indices)
         return max(1, -(-(rows - self._next) // self._size(rows)))

@@ -22,7 +22,7 @@ from threadloader._resume.stateful import is_stateful, restore, restore_whole, s
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["UserPass", "mark_of_next"]
+__all__ = ["UserPass", "next_checkpoint"]
 
 
 class UserPass:
@@ -30,17 +30,19 @@ class UserPass:
 
     Args:
         sampler: Yields a batch's indices, or single ones.
-        every: Batches from one checkpoint to the next; 0 for no checkpoints.
+        snapshot_every: Batches from one checkpoint to the next; 0 for none.
         start: The checkpoint to go back to; None for the beginning.
     """
 
     known = own = False
     order = None
 
-    def __init__(self, sampler: Any, every: int = 0, start: Checkpoint | None = None) -> None:
+    def __init__(
+        self, sampler: Any, snapshot_every: int = 0, start: Checkpoint | None = None
+    ) -> None:
         inner = inner_sampler(sampler)
         self._sampler = sampler
-        self._every = every
+        self._snapshot_every = snapshot_every
         self._check: int | None = 0
         self.batches = self.samples = 0
         states: Mapping[str, Any] = {}
@@ -62,15 +64,17 @@ class UserPass:
     def __next__(self) -> Any:
         return next(self._drawing)
 
-    def mark(self, batches: int, samples: int, indices: Sequence[Any]) -> Checkpoint | int | None:
+    def checkpoint(
+        self, batches: int, samples: int, indices: Sequence[Any]
+    ) -> Checkpoint | int | None:
         """Return a checkpoint, or a check of all indices so far; see `SamplerPass`."""
         if not self._iterating.stateful:
             self._check = _checked(self._check, indices)
             return self._check
-        if not self._every:
+        if not self._snapshot_every:
             return None
         ended = self._batch_size is not None and len(indices) < self._batch_size
-        if ended or batches == 1 or batches % self._every == 0:
+        if ended or batches == 1 or batches % self._snapshot_every == 0:
             return Checkpoint(batches, samples, self._iterating.states(), ended=ended)
         return None
 
@@ -134,16 +138,16 @@ def _user_batches(
     yield from batches_of(iterating.start(), batch_size, drop_last=drop_last)
 
 
-def _restore_sampler(sampler: Any, mark: Checkpoint) -> None:
+def _restore_sampler(sampler: Any, checkpoint: Checkpoint) -> None:
     """Restore a user's sampler to the state from which a pass goes on, or begins."""
-    states = mark.states
-    give_back = restore_whole if mark.whole or mark.ended else restore
+    states = checkpoint.states
+    give_back = restore_whole if checkpoint.between_passes or checkpoint.ended else restore
     if "sampler" in states:
         give_back("sampler", sampler, states["sampler"])
-    elif mark.ended and "self" in states:
+    elif checkpoint.ended and "self" in states:
         give_back("sampler", sampler, states["self"])
     # A pass that is over may have left something on the sampler, a generator's state say.
-    ended = states.get("ended", states.get("iterator") if mark.ended else None)
+    ended = states.get("ended", states.get("iterator") if checkpoint.ended else None)
     if ended is not None:
         restore("sampler's iterator", iter(sampler), ended)
 
@@ -183,20 +187,22 @@ def _first_of(ref: weakref.ref[_Iterating]) -> Callable[[], Checkpoint | None] |
     return None if iterating is None else iterating.first
 
 
-def mark_of_next(sampler: Any, last: Checkpoint | None, *, whole: bool) -> Checkpoint | None:
+def next_checkpoint(
+    sampler: Any, last: Checkpoint | None, *, between_passes: bool
+) -> Checkpoint | None:
     """Return a checkpoint from which the next pass over a user's sampler begins.
 
     Args:
         sampler: Yields a batch's indices, or single ones.
         last: The checkpoint at the end of the pass before, if that came to its end.
-        whole: Whether no pass was broken off.
+        between_passes: Whether no pass was broken off.
 
     Returns:
         None if neither the sampler nor its iterator has a state.
     """
     inner = inner_sampler(sampler)
     if is_stateful(inner):
-        return Checkpoint(0, 0, {"sampler": snapshot(inner)}, whole=whole)
+        return Checkpoint(0, 0, {"sampler": snapshot(inner)}, between_passes=between_passes)
     states = {} if last is None else last.states
     ended = states.get("iterator", states.get("ended"))
     return None if ended is None else Checkpoint(0, 0, {"ended": ended})

@@ -12,10 +12,10 @@ SMALL_NBYTES = 16 << 20  # bytes that a window of so many may take
 UNKNOWN_ROWS = 16  # samples that are assumed in a batch of unknown size
 # Several small batches of an array dataset are made as one.  With 16 of 64 KiB a batch takes the
 # time of indexing the array, with 4 a third more (CPU time of one thread; bench: gather).
-PACK = 16  # batches
-PACK_NBYTES = 1 << 20  # bytes of these together
-PACKED_NBYTES = 128 << 10  # bytes of one batch: larger ones are dearer to copy than to hand over
-PACKS = 4  # in a window
+GROUP = 16  # batches
+GROUP_NBYTES = 1 << 20  # bytes of these together
+MEMBER_NBYTES = 128 << 10  # bytes of one batch: larger ones are dearer to copy than to hand over
+GROUPS = 4  # in a window
 LATE = 16  # batches: the largest of the last so many decides how many to plan
 LARGE_NBYTES = 1 << 30  # bytes that any window may take, if two batches fit into them
 
@@ -33,7 +33,7 @@ class Window:
         workers: int,
         *,
         rows: int | None,
-        whole: bool,
+        whole_batches: bool,
         prefetch: int | None,
         factor: int | None,
     ) -> Window:
@@ -42,7 +42,7 @@ class Window:
         Args:
             workers: Threads.
             rows: Samples in a batch; None if that is not known.
-            whole: Whether one worker does a whole batch.
+            whole_batches: Whether one worker does a whole batch.
             prefetch: Batches; None if the user did not choose.
             factor: Batches a worker; None if the user did not choose.
         """
@@ -50,7 +50,7 @@ class Window:
             return cls(prefetch, fixed=True)
         if factor:
             return cls(factor * workers, fixed=True)
-        busy = workers if whole else -(-2 * workers // (rows or UNKNOWN_ROWS))
+        busy = workers if whole_batches else -(-2 * workers // (rows or UNKNOWN_ROWS))
         return cls(max(WINDOW, 2 + busy), fixed=False)
 
     @property
@@ -58,26 +58,26 @@ class Window:
         """The largest number of batches, whatever their size."""
         return self.batches if self.fixed else max(self.batches, SMALL_WINDOW)
 
-    def pack(self, nbytes: int) -> int:
+    def group_size(self, nbytes: int) -> int:
         """Return how many batches may be made as one.
 
         Args:
             nbytes: Bytes that a batch takes now; 0 if unknown.
         """
-        if not nbytes or nbytes > PACKED_NBYTES:
+        if not nbytes or nbytes > MEMBER_NBYTES:
             return 1
-        most = self.batches // PACKS if self.fixed else PACK
-        return max(1, min(most, PACK_NBYTES // nbytes))
+        most = self.batches // GROUPS if self.fixed else GROUP
+        return max(1, min(most, GROUP_NBYTES // nbytes))
 
-    def room(self, nbytes: int, pack: int = 1) -> int:
+    def room(self, nbytes: int, group_size: int = 1) -> int:
         """Return how many batches to plan.
 
         Args:
             nbytes: Bytes that a batch takes now; 0 if unknown.
-            pack: Batches that are made as one, and count as one.
+            group_size: Batches that are made as one, and count as one.
         """
-        if pack > 1:
-            return PACKS
+        if group_size > 1:
+            return GROUPS
         if self.fixed or not nbytes:
             return self.batches
         small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
@@ -108,14 +108,14 @@ class PrefetchDepth:
             delivered = *self._delivered[1 - LATE :], nbytes
             self._delivered, self._largest = delivered, max(delivered)
 
-    def pack(self, window: Window) -> int:
+    def group_size(self, window: Window) -> int:
         """Return how many batches may be made as one."""
-        return window.pack(self._largest)
+        return window.group_size(self._largest)
 
-    def room(self, window: Window, pack: int) -> int:
+    def room(self, window: Window, group_size: int) -> int:
         """Return how many batches to plan; see `Window.room`."""
-        room = window.room(self._largest, pack)
+        room = window.room(self._largest, group_size)
         if window.fixed:
             return room
-        self._depth = min(room, self._depth + 1) if self._depth and pack == 1 else room
+        self._depth = min(room, self._depth + 1) if self._depth and group_size == 1 else room
         return self._depth

@@ -16,4 +16,4 @@ class Checkpoint:
     samples: int  # in these batches
     states: dict[str, Any]  # of the user's objects, by role; those without a state are left out
     ended: bool = False  # whether no batch comes after: an object may be at its beginning again
-    whole: bool = False  # whether a pass begins here, and the one before was not broken off
+    between_passes: bool = False  # whether a pass begins here, and none was broken off before

@@ -31,7 +31,7 @@ class Lane:
     """
 
     batches: int = 0  # all before this one were delivered
-    mark: Checkpoint | None = None  # the latest one at or before ``batches``
+    checkpoint: Checkpoint | None = None  # the latest one at or before ``batches``
     check: tuple[int, int] | None = None  # or batches, and a number that follows from their indices
     ahead: dict[int, Checkpoint | int | None] = field(default_factory=dict)  # delivered beyond
     length: int | None = None  # batches of a user's sampler in all
@@ -39,7 +39,7 @@ class Lane:
     # Returns a function that takes ``first`` now; None if it is too late for that.
     find_first: Callable[[], Callable[[], Checkpoint | None] | None] = _nothing
     total: int | None = None  # batches of a replica, once it was read to its end
-    end_mark: Checkpoint | None = None  # at that end
+    end_checkpoint: Checkpoint | None = None  # at that end
     before: tuple[Any, ...] = ()  # the number delivered last, and the fields before that
 
     @property
@@ -47,42 +47,42 @@ class Lane:
         """Whether all batches of a replica were delivered, as far as is known."""
         return self.total is not None and self.batches >= self.total
 
-    def delivered(self, number: int, mark: Checkpoint | int | None) -> None:
+    def delivered(self, number: int, checkpoint: Checkpoint | int | None) -> None:
         """Count a batch as delivered.
 
         Args:
             number: The number of the batch in the lane, from 0.
-            mark: A checkpoint taken after it, or the check of all indices so far, or None.
+            checkpoint: A checkpoint taken after it, or the check of all indices so far, or None.
         """
-        self.before = number, self.batches, self.mark, self.check, self.ahead.copy()
+        self.before = number, self.batches, self.checkpoint, self.check, self.ahead.copy()
         if number == self.batches and not self.ahead:  # always, if batches come in order
             self.batches = number + 1
-            if mark is not None:
-                self._keep(self.batches, mark)
+            if checkpoint is not None:
+                self._keep(self.batches, checkpoint)
             return
-        self.ahead[number] = mark
+        self.ahead[number] = checkpoint
         while self.batches in self.ahead:
-            mark = self.ahead.pop(self.batches)
+            checkpoint = self.ahead.pop(self.batches)
             self.batches += 1
-            self._keep(self.batches, mark)
+            self._keep(self.batches, checkpoint)
 
     def take_back(self, number: int) -> None:
         """Undo `delivered`, if this was the last batch: the consumer did not get it."""
         if self.before[:1] == (number,):
-            _, self.batches, self.mark, self.check, self.ahead = self.before
+            _, self.batches, self.checkpoint, self.check, self.ahead = self.before
             self.before = ()
 
-    def ends(self, number: int, mark: Checkpoint | None) -> None:
+    def ends(self, number: int, checkpoint: Checkpoint | None) -> None:
         """Note that a replica has no batch of this number, nor any after it."""
         if self.total is None or number < self.total:
-            self.total, self.end_mark = number, mark
+            self.total, self.end_checkpoint = number, checkpoint
 
-    def drawn_again(self, number: int, mark: Checkpoint | int | None) -> None:
+    def drawn_again(self, number: int, checkpoint: Checkpoint | int | None) -> None:
         """Note the checkpoint of a batch that was delivered before this lane was restored."""
         if number in self.ahead:
-            self.ahead[number] = mark
+            self.ahead[number] = checkpoint
         else:
-            self._keep(number + 1, mark)
+            self._keep(number + 1, checkpoint)
 
     def state(self) -> dict[str, Any]:
         """Return the state of the lane, JSON-able if the states of the user's objects are."""
@@ -96,12 +96,12 @@ class Lane:
             state["check"] = list(self.check)
         if self.length is not None:
             state["of"] = self.length
-        mark = self.end_mark if self.ended else self.mark
-        if mark is None and not self.ended:
+        checkpoint = self.end_checkpoint if self.ended else self.checkpoint
+        if checkpoint is None and not self.ended:
             find = None if self.first is not None else self.find_first()
-            mark = self.first if find is None else find()
-        if mark is not None:
-            state["mark"] = _encoded(mark)
+            checkpoint = self.first if find is None else find()
+        if checkpoint is not None:
+            state["mark"] = _encoded(checkpoint)
         return state
 
     @classmethod
@@ -123,35 +123,35 @@ class Lane:
         lane.ahead.update(
             (batches + bit, None) for bit in range(bits.bit_length()) if bits >> bit & 1
         )
-        mark = _decoded(state["mark"]) if "mark" in state else None
-        if mark is not None and not mark.batches:
-            lane.first = mark
+        checkpoint = _decoded(state["mark"]) if "mark" in state else None
+        if checkpoint is not None and not checkpoint.batches:
+            lane.first = checkpoint
         else:
-            lane.mark = mark
+            lane.checkpoint = checkpoint
         if state.get("ended"):
-            lane.ends(lane.batches, mark)
+            lane.ends(lane.batches, checkpoint)
         return lane
 
-    def _keep(self, batches: int, mark: Checkpoint | int | None) -> None:
+    def _keep(self, batches: int, checkpoint: Checkpoint | int | None) -> None:
         """Keep a checkpoint or check taken after so many batches, if it is later."""
-        if type(mark) is int:
+        if type(checkpoint) is int:
             if self.check is None or batches > self.check[0]:
-                self.check = batches, mark
-        elif isinstance(mark, Checkpoint) and (
-            self.mark is None or mark.batches > self.mark.batches
+                self.check = batches, checkpoint
+        elif isinstance(checkpoint, Checkpoint) and (
+            self.checkpoint is None or checkpoint.batches > self.checkpoint.batches
         ):
-            self.mark = mark
+            self.checkpoint = checkpoint
 
 
-def _encoded(mark: Checkpoint) -> dict[str, Any]:
+def _encoded(checkpoint: Checkpoint) -> dict[str, Any]:
     encoded: dict[str, Any] = {
-        "batches": mark.batches,
-        "samples": mark.samples,
-        "states": copy.deepcopy(mark.states),
+        "batches": checkpoint.batches,
+        "samples": checkpoint.samples,
+        "states": copy.deepcopy(checkpoint.states),
     }
-    if mark.ended:
+    if checkpoint.ended:
         encoded["ended"] = True
-    if mark.whole:
+    if checkpoint.between_passes:
         encoded["whole"] = True
     return encoded
 
@@ -162,7 +162,7 @@ def _decoded(encoded: Mapping[str, Any]) -> Checkpoint:
         int(encoded["samples"]),
         dict(encoded["states"]),
         ended=bool(encoded.get("ended")),
-        whole=bool(encoded.get("whole")),
+        between_passes=bool(encoded.get("whole")),
     )
 
 
@@ -220,13 +220,13 @@ class Position:
 
     def lanes_after(self) -> list[Lane]:
         """Return the lanes of the next epoch, which goes on with the same replicas."""
-        marks = [_between(lane.end_mark) for lane in self.lanes]
-        return [Lane(first=mark) for mark in marks] if any(marks) else []
+        checkpoints = [_between(lane.end_checkpoint) for lane in self.lanes]
+        return [Lane(first=checkpoint) for checkpoint in checkpoints] if any(checkpoints) else []
 
 
-def _between(mark: Checkpoint | None) -> Checkpoint | None:
+def _between(checkpoint: Checkpoint | None) -> Checkpoint | None:
     """Return a checkpoint of an iterable between two passes, from the one after a pass."""
-    states = mark.states if mark is not None else {}
+    states = checkpoint.states if checkpoint is not None else {}
     if "self" in states:
         states = {"dataset": states["self"]}
-    return Checkpoint(0, 0, states, whole=True) if "dataset" in states else None
+    return Checkpoint(0, 0, states, between_passes=True) if "dataset" in states else None

@@ -30,12 +30,12 @@ __all__ = [
     "SampleStream",
     "Stream",
     "WorkerStream",
-    "begin_batch",
-    "begin_samples",
     "drawing_from",
-    "end",
+    "enter_batch_stream",
+    "enter_sample_streams",
     "epoch_seed",
     "here",
+    "leave_streams",
     "sample_rng",
     "sample_seed",
     "streams_seed",
@@ -345,7 +345,7 @@ def drawing_from(stream: WorkerStream) -> Iterator[None]:
         here.stream, here.outer, here.samples = before
 
 
-def begin_samples(seed: int, first: int, done: Sized) -> None:
+def enter_sample_streams(seed: int, first: int, done: Sized) -> None:
     """Let the calling thread draw from the streams of samples, one after the other.
 
     Args:
@@ -359,7 +359,7 @@ def begin_samples(seed: int, first: int, done: Sized) -> None:
         here.stream = samples
 
 
-def begin_batch(seed: int, sequence: int) -> None:
+def enter_batch_stream(seed: int, sequence: int) -> None:
     """Let the calling thread draw from the stream of a batch, for its collate function.
 
     Args:
@@ -372,10 +372,10 @@ def begin_batch(seed: int, sequence: int) -> None:
         here.stream = samples
 
 
-def end() -> None:
+def leave_streams() -> None:
     """Let the calling thread draw from its worker's stream again.
 
-    The end of `begin_samples` and `begin_batch`.
+    Called after `enter_sample_streams` or `enter_batch_stream`.
     """
     samples = here.samples
     if samples is not None:

@@ -12,7 +12,7 @@ from threadloader._fetch.array_rows import source_of
 from threadloader._order.sampler_pass import open_pass
 from threadloader._session.pipes import prepare_pipes
 from threadloader._session.run_state import LastEpoch
-from threadloader._session.state import is_over
+from threadloader._session.state import has_ended
 
 if TYPE_CHECKING:
     from threadloader._order.sampler_pass import SamplerPass
@@ -39,7 +39,7 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
         with session.planning:
             before, workers = session.run, session.kept_workers.workers
             saved = before.saved
-            over = saved is not None and is_over(saved)
+            over = saved is not None and has_ended(saved)
             if over:
                 settings = replace(settings, move=None)
             # At once, for an epoch that the user's code begins meanwhile.
@@ -128,7 +128,7 @@ def _open_sampler_pass(
     return open_pass(
         settings.index_sampler,
         draws,
-        every=settings.snapshot_every_n_steps or 0,
+        snapshot_every=settings.snapshot_every_n_steps or 0,
         position=position,
         arrays=not settings.whole_batches and source_of(settings.dataset) is not None,
     )

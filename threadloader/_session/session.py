@@ -17,7 +17,7 @@ from threadloader._batch.collate import Collation
 from threadloader._batch.memory import PinnedMemory, StagingMemory
 from threadloader._batch.ring import Ring
 from threadloader._epoch.skipped import SkippedSamples
-from threadloader._order.sampler_pass import mark_between, order_between
+from threadloader._order.sampler_pass import checkpoint_between, order_between
 from threadloader._resume.position import Lane, Position
 from threadloader._resume.stateful import (
     is_stateful,
@@ -245,9 +245,11 @@ class Session:
         last = self.run.last
         finished = last is not None and last.position.finished
         if not settings.iterable:
-            before = last.position.lanes[0].mark if last is not None and finished else None
-            mark = mark_between(settings.index_sampler, before, whole=finished or last is None)
-            return [Lane(first=mark)]
+            before = last.position.lanes[0].checkpoint if last is not None and finished else None
+            checkpoint = checkpoint_between(
+                settings.index_sampler, before, between_passes=finished or last is None
+            )
+            return [Lane(first=checkpoint)]
         if last is None or not finished:
             return []
         continues = settings.shares_dataset or self.kept_workers.keeps

@@ -17,7 +17,7 @@ from threadloader._order.samplers import inner_sampler, length_of
 from threadloader._resume.position import Position
 from threadloader.errors import StateError
 
-__all__ = ["VERSION", "check_state", "complete", "is_over", "look_of", "upgraded"]
+__all__ = ["VERSION", "check_state", "fingerprint_of", "has_ended", "make_state", "upgraded"]
 
 VERSION = 2
 _VERSION_KEY = "threadloader"
@@ -26,14 +26,14 @@ _PARTS = {"loader": Mapping, "epoch": int, "begun": bool, "draws": Mapping, "lan
 _DEFAULTS = {"drop_last": False, "torch": False}  # left out, as None is, to save bytes
 
 
-def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
+def fingerprint_of(loader: Any, *, iterable: bool) -> dict[str, Any]:
     """Return what has to be equal for a loader to go on from a state: types, lengths, sizes.
 
     Args:
         loader: A `ThreadLoader`.
-        streams: Whether its dataset is iterable, and its sampler a dummy.
+        iterable: Whether its dataset is iterable, and its sampler a dummy.
     """
-    look: dict[str, Any] = {
+    fingerprint: dict[str, Any] = {
         "torch": _torch.AVAILABLE,
         "dataset": _name_of(loader.dataset),
         "batch_size": loader.batch_size,
@@ -42,10 +42,10 @@ def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
         "generator": None if loader.generator is None else _name_of(loader.generator),
         "shared randomness": not loader.isolate_rng,
     }
-    if not streams:
+    if not iterable:
         index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         inner = inner_sampler(index_sampler)
-        look |= {
+        fingerprint |= {
             "samples": length_of(loader.dataset),
             "subset": _digest_of(loader.dataset),
             "sampler": _name_of(inner),
@@ -54,7 +54,7 @@ def look_of(loader: Any, *, streams: bool) -> dict[str, Any]:
             # The length of a user's sampler may depend on the epoch, which is not set yet.
             "batches": None if known(index_sampler) is None else length_of(index_sampler),
         }
-    return {name: value for name, value in look.items() if value not in (None, False)}
+    return {name: value for name, value in fingerprint.items() if value not in (None, False)}
 
 
 def _digest_of(value: Any) -> int | None:
@@ -79,22 +79,22 @@ def _name_of(value: object) -> str:
     return prefix + kind.__qualname__
 
 
-def complete(parts: Mapping[str, Any], look: Mapping[str, Any]) -> dict[str, Any]:
+def make_state(parts: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of a loader.
 
     Args:
         parts: Of the epoch and of the dataset.
-        look: Of the loader; see `look_of`.
+        fingerprint: Of the loader; see `fingerprint_of`.
     """
-    return {_VERSION_KEY: VERSION, "loader": dict(look), **parts}
+    return {_VERSION_KEY: VERSION, "loader": dict(fingerprint), **parts}
 
 
-def check_state(state: Any, look: Mapping[str, Any]) -> None:
+def check_state(state: Any, fingerprint: Mapping[str, Any]) -> None:
     """Refuse a state that a loader can't go on from.
 
     Args:
         state: As ``state_dict`` returned it, perhaps of another loader.
-        look: Of the loader that is to go on; see `look_of`.
+        fingerprint: Of the loader that is to go on; see `fingerprint_of`.
 
     Raises:
         StateError: It is no state, or incomplete, of a newer version, or of another loader.
@@ -111,16 +111,18 @@ def check_state(state: Any, look: Mapping[str, Any]) -> None:
         raise StateError(msg)
     wrong = [name for name, kind in _PARTS.items() if not isinstance(state.get(name), kind)]
     if not wrong:
-        wrong = _wrong_parts(state, streams="samples" not in look and "sampler" not in look)
+        wrong = _wrong_parts(
+            state, iterable="samples" not in fingerprint and "sampler" not in fingerprint
+        )
     if wrong:
         msg = f"the state is incomplete or changed: see its {', '.join(wrong)}"
         raise StateError(msg)
     saved = state["loader"]
     different = [
         f"{name} was {saved.get(name, _DEFAULTS.get(name))!r} and is "
-        f"{look.get(name, _DEFAULTS.get(name))!r}"
-        for name in {**look, **saved}
-        if saved.get(name) != look.get(name)
+        f"{fingerprint.get(name, _DEFAULTS.get(name))!r}"
+        for name in {**fingerprint, **saved}
+        if saved.get(name) != fingerprint.get(name)
     ]
     if different:
         msg = f"the state is that of another loader: {'; '.join(different)}"
@@ -139,12 +141,12 @@ def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
     return current | {_VERSION_KEY: VERSION}
 
 
-def _wrong_parts(state: Mapping[str, Any], *, streams: bool) -> list[str]:
+def _wrong_parts(state: Mapping[str, Any], *, iterable: bool) -> list[str]:
     """Return the names of the parts that are not as `state_dict` writes them."""
     wrong = []
     try:
         lanes = Position.of(0, state).lanes
-        if not streams and len(lanes) != 1 and (lanes or state["begun"]):
+        if not iterable and len(lanes) != 1 and (lanes or state["begun"]):
             wrong.append("lanes")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         wrong.append("lanes")
@@ -154,7 +156,7 @@ def _wrong_parts(state: Mapping[str, Any], *, streams: bool) -> list[str]:
     return wrong
 
 
-def is_over(state: Mapping[str, Any]) -> bool:
+def has_ended(state: Mapping[str, Any]) -> bool:
     """Whether the epoch has ended, though its consumer did not ask for the end.
 
     Accelerate's loaders are one batch ahead of their consumer, and note that in the state.

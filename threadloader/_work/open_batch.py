@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from threadloader._fetch.failure import Failure, failure_of, strip
 from threadloader._fetch.on_error import refusal
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._order.planner import TicketCutter, TicketSize
-from threadloader._order.tickets import Ticket
-from threadloader._rng.streams import begin_batch, begin_samples, end
+from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
+from threadloader._rng.streams import enter_batch_stream, enter_sample_streams, leave_streams
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ class OpenBatch:
         workers = len(stages.fetchers)
         progress.begun(self)
         self._cutter = TicketCutter(
-            plan, stages.ticket_size, workers, progress.shared, whole=stages.whole
+            plan, stages.ticket_size, workers, progress.shared, one_ticket=stages.whole
         )
 
     @property
@@ -270,10 +269,10 @@ def _refusal(failure: Failure, plan: PlannedBatch, stages: Stages) -> BaseExcept
         return failure.error  # Ctrl-C, behind the last sample perhaps: that row has no index
     try:
         if stages.seed is not None:  # what on_error draws is the sample's, too
-            begin_samples(stages.seed, plan.position + failure.row, ())
+            enter_sample_streams(stages.seed, plan.position + failure.row, ())
         return refusal(stages.on_error, failure.error, plan.index_of(failure.row))
     finally:
-        end()
+        leave_streams()
         failure = plan = stages = DROPPED
 
 
@@ -282,7 +281,7 @@ def _finish(batch: OpenBatch, stages: Stages, worker: Worker) -> Failure | None:
     failed = own = None
     try:
         if stages.seed is not None:
-            begin_batch(stages.seed, batch.plan.sequence)
+            enter_batch_stream(stages.seed, batch.plan.sequence)
         own = None if stages.collate_fns is None else stages.collate_fns[worker.number]
         failed = batch.filling.finish(own)
         return (
@@ -291,7 +290,7 @@ def _finish(batch: OpenBatch, stages: Stages, worker: Worker) -> Failure | None:
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return failure_of(error, None, batch.plan, worker.place)
     finally:
-        end()
+        leave_streams()
         failed = own = None
         batch = stages = DROPPED
 

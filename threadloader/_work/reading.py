@@ -32,7 +32,7 @@ from threadloader._resume.stateful import (
     snapshot_between,
     states_of,
 )
-from threadloader._rng.streams import begin_samples, end
+from threadloader._rng.streams import enter_sample_streams, leave_streams
 from threadloader._threads.thread_group import SingleJob
 from threadloader._threads.worker_info import in_pass
 from threadloader._work.open_batch import OpenBatch, Worker, work_inline
@@ -78,8 +78,8 @@ class IterableReader:
         self.number = number
         self.position = 0  # samples that were read
         self.used_up = False  # whether it is a generator that has ended before
-        self.mark: Checkpoint | None = None  # of the replica after the batch that was read last
-        self._end_mark: Checkpoint | None = None
+        self.checkpoint: Checkpoint | None = None  # taken after the last batch
+        self._end_checkpoint: Checkpoint | None = None
         self._batches = 0  # read
         self._dataset = dataset
         self._rows = settings.batch_size
@@ -102,8 +102,12 @@ class IterableReader:
         start = lane if position.restored else None
         self._stop = 0 if start is None else start.batches
         self._ahead = set() if start is None else set(start.ahead)
-        self._from = None if start is None else start.end_mark or start.mark or start.first
-        self._over = start is not None and (start.ended or bool(start.mark and start.mark.ended))
+        self._from = (
+            None if start is None else start.end_checkpoint or start.checkpoint or start.first
+        )
+        self._over = start is not None and (
+            start.ended or bool(start.checkpoint and start.checkpoint.ended)
+        )
 
     def start(self) -> None:
         """Ask the dataset for its iterator.
@@ -129,32 +133,32 @@ class IterableReader:
 
     def _restore(self) -> Mapping[str, Any]:
         """Bring the dataset to where the lane is; return the states that its iterator may need."""
-        mark = self._from
-        if mark is None:
+        checkpoint = self._from
+        if checkpoint is None:
             if self._tells and self._every and is_stateful(self._dataset):
                 # Of replicas in the middle of an epoch that was broken off, nobody else knows it.
                 state = snapshot_between(self._dataset)
                 if state is not None:
                     self._lane.first = Checkpoint(0, 0, {"dataset": state})
             return {}
-        self._batches, self.position = mark.batches, mark.samples
-        if mark.whole:
-            restore_after(self._dataset, mark.states)
+        self._batches, self.position = checkpoint.batches, checkpoint.samples
+        if checkpoint.between_passes:
+            restore_after(self._dataset, checkpoint.states)
             return {}
         resumed = self._batches and self._goes_on
-        if "dataset" in mark.states:
-            if resumed and "iterator" not in mark.states and is_stateful(self._dataset):
+        if "dataset" in checkpoint.states:
+            if resumed and "iterator" not in checkpoint.states and is_stateful(self._dataset):
                 self._fresh = fresh_state(self._dataset)
-            restore_between("dataset", self._dataset, mark.states["dataset"])
-        elif "self" in mark.states:
+            restore_between("dataset", self._dataset, checkpoint.states["dataset"])
+        elif "self" in checkpoint.states:
             self._ends_pass = bool(resumed)
-        return mark.states
+        return checkpoint.states
 
     def _restore_over(self) -> None:
         """Bring the dataset to the end of the pass, for the next one."""
-        mark = self.mark = self._end_mark = self._from
-        if self._every and mark is not None:
-            restore_after(self._dataset, mark.states)
+        checkpoint = self.checkpoint = self._end_checkpoint = self._from
+        if self._every and checkpoint is not None:
+            restore_after(self._dataset, checkpoint.states)
 
     def read(self, epoch: Cancellable) -> list[Any] | None:
         """Return the samples of the next batch, or None for ever after the last.
@@ -172,7 +176,7 @@ class IterableReader:
     def _read(self, epoch: Cancellable) -> list[Any] | None:
         self.skipped = []
         if self._iterator is None:
-            self.mark = self._end_mark
+            self.checkpoint = self._end_checkpoint
             return None
         rows = 1 if self._rows is None else self._rows
         samples: list[Any] = []
@@ -184,25 +188,25 @@ class IterableReader:
         except StopIteration:
             self._iterator = None
             if not samples or self._drop_last:
-                self.mark = self._end_mark = self._marked(iterator, ended=True)
+                self.checkpoint = self._end_checkpoint = self._take_checkpoint(iterator, ended=True)
                 self._let_go()
                 return None
         except BaseException:
             samples.clear()  # the error keeps this frame
             self._batches += 1
-            self.mark = None
+            self.checkpoint = None
             raise
         self._batches += 1
         self.position += len(samples)
         at_end = self._iterator is None
-        mark = None
+        checkpoint = None
         # After the first, too: else nothing would tell that there are states to come.
         if at_end or (self._every and (self._batches == 1 or self._batches % self._every == 0)):
-            mark = self._marked(iterator, ended=at_end)
+            checkpoint = self._take_checkpoint(iterator, ended=at_end)
         if at_end:
-            self._end_mark = mark
+            self._end_checkpoint = checkpoint
             self._let_go()
-        self.mark = mark if self._every else None
+        self.checkpoint = checkpoint if self._every else None
         return samples
 
     def _take(self, samples: list[Any], rows: int, epoch: Cancellable) -> None:
@@ -247,7 +251,7 @@ class IterableReader:
         if fresh is not None:
             restore_whole("dataset", self._dataset, snapshot(self._dataset), fresh)
 
-    def _marked(self, iterator: Any, *, ended: bool) -> Checkpoint | None:
+    def _take_checkpoint(self, iterator: Any, *, ended: bool) -> Checkpoint | None:
         """Return what the replica is like; None if it does not tell."""
         states = states_of("dataset", self._dataset, iterator)
         return Checkpoint(self._batches, self.position, states, ended=ended) if states else None
@@ -313,7 +317,7 @@ class ReadSamples:
         transformed: list[Any] = []
         try:
             if seed is not None:
-                begin_samples(seed, ticket.batch.position + ticket.start, transformed)
+                enter_sample_streams(seed, ticket.batch.position + ticket.start, transformed)
             for row in range(ticket.start, ticket.stop):
                 if epoch.cancelled:
                     break
@@ -322,7 +326,7 @@ class ReadSamples:
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return transformed, error
         finally:
-            end()
+            leave_streams()
             # The error keeps this frame.
             self = ticket = epoch = read = transform = transformed = DROPPED
 
@@ -334,7 +338,7 @@ class StreamBatch(OpenBatch):
         as `OpenBatch`; begin: the worker that reads the source.
     """
 
-    __slots__ = ("mark", "number", "source")
+    __slots__ = ("checkpoint", "number", "source")
 
     def __init__(
         self, sequence: int, source: IterableReader, number: int, stages: Stages, progress: Progress
@@ -343,7 +347,7 @@ class StreamBatch(OpenBatch):
         super().__init__(unread, stages, progress, begin=False)
         self.source = source
         self.number = number  # of those of its source
-        self.mark: Checkpoint | None = None  # of the source after it
+        self.checkpoint: Checkpoint | None = None  # of the source after it
 
 
 class ReadJob(SingleJob[Worker]):
@@ -388,7 +392,7 @@ def _read(
             return
         started = perf_counter()
         samples = batch.source.read(progress)
-        batch.mark = batch.source.mark
+        batch.checkpoint = batch.source.checkpoint
         worker.counters.fetch_seconds += perf_counter() - started
         rows = range(len(samples or ()))
         position = batch.source.position - len(rows)
