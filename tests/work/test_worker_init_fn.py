@@ -14,7 +14,7 @@ from support.workers import join_workers
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._epoch import epoch as epoch_module
-from threadloader._threads import worker_info as worker_module
+from threadloader._threads import startup as startup_module
 from threadloader._threads.waiting import wait_until
 from threadloader._work import progress as progress_module
 
@@ -92,7 +92,7 @@ def test_close_wakes_who_waits_for_an_init_fn_that_does_not_end(
         waits.set()  # whoever closes from now on is heard
         return wait_until(*how)
 
-    monkeypatch.setattr(worker_module, "wait_until", telling)
+    monkeypatch.setattr(startup_module, "wait_until", telling)
     with ThreadLoader(
         [1, 2],
         threads=2,
@@ -131,7 +131,7 @@ def test_the_timeout_is_that_of_init_fn_and_batch_together(
             return index
 
     clock = itertools.count(step=3)  # three seconds from one look to the next
-    monkeypatch.setattr(worker_module, "wait_until", telling(init))
+    monkeypatch.setattr(startup_module, "wait_until", telling(init))
     monkeypatch.setattr(progress_module, "wait_until", telling(sample))
     monkeypatch.setattr(epoch_module, "perf_counter", lambda: next(clock))
     loader = ThreadLoader(
