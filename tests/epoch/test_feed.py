@@ -10,8 +10,9 @@ from support.settings import settings_of
 
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
-from threadloader._epoch.feed import SamplerFeed, StreamFeed
 from threadloader._epoch.open_feed import open_feed
+from threadloader._epoch.sampler_feed import SamplerFeed
+from threadloader._epoch.stream_feed import StreamFeed
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._order.planner import Planner
 from threadloader._order.samplers import BatchSampler

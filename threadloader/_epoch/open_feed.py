@@ -6,7 +6,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 from threadloader import _torch
-from threadloader._epoch.feed import SamplerFeed, StreamFeed
+from threadloader._epoch.sampler_feed import SamplerFeed
+from threadloader._epoch.stream_feed import StreamFeed
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._order.planner import Planner
 from threadloader._resume.position import Lane
