@@ -13,7 +13,7 @@ from support.streams import make
 from support.workers import join_workers
 
 from threadloader import ClosedError
-from threadloader._epoch import epoch as epoch_module
+from threadloader._epoch import epoch, in_flight
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,10 +45,11 @@ def test_out_of_order_close_may_come_at_any_look_at_the_window(
                 closed.append(look)
             return isinstance(batch, OpenBatch)
 
-    OpenBatch = epoch_module.OpenBatch  # noqa: N806  # a class
+    OpenBatch = epoch.OpenBatch  # noqa: N806  # a class
     iterator = iter(make(range(1000), 1, in_order=False, prefetch=4))
     kind = Looking("OpenBatch", (), {})
-    monkeypatch.setattr(epoch_module, "OpenBatch", kind)
+    for module in (epoch, in_flight):
+        monkeypatch.setattr(module, "OpenBatch", kind)
     told = spawn(error_of, [iterator]).result(PATIENCE)
     assert closed == [look]
     assert isinstance(told, ClosedError)

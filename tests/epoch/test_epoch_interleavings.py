@@ -13,7 +13,7 @@ from support.patience import PATIENCE
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import collate, ring
-from threadloader._epoch import epoch
+from threadloader._epoch import epoch, in_flight
 from threadloader._session import kept_workers, session
 from threadloader._threads import pool, thread_group
 from threadloader._threads.starting import start_each
@@ -51,7 +51,7 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Looked up within the run, where it is the one written in Python.
     monkeypatch.setattr(thread_group, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
     # A second a look, so that tickets have one row and every schedule can be repeated.
-    for module in (epoch, open_batch):
+    for module in (epoch, in_flight, open_batch):
         monkeypatch.setattr(module, "perf_counter", itertools.count(1.0).__next__)
     # The collector would finalise an iterator in the midst of the scheduler.
     gc.disable()
@@ -93,6 +93,7 @@ SWITCHED = [
     for module in (
         collate,
         epoch,
+        in_flight,
         pool,
         thread_group,
         progress,

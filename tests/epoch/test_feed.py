@@ -59,10 +59,20 @@ def drawn(feed: StreamFeed, batches: int) -> list[int]:
     """Return the sources of the next batches."""
     numbers = []
     for _ in range(batches):
-        batch = feed.draw(Progress())
+        batch = feed.plan_next(Progress())
         assert isinstance(batch, StreamBatch)
         numbers.append(batch.source.number)
     return numbers
+
+
+def deliver(feed: StreamFeed, batches: int) -> None:
+    """Have the next batches made and counted."""
+    for _ in range(batches):
+        batch = feed.plan_next(Progress())
+        assert batch is not None
+        feed.work(batch, Progress(), worker())
+        (receipt,) = feed.done(batch)
+        receipt.count(returned=True)
 
 
 def test_sources_take_turns() -> None:
@@ -71,37 +81,37 @@ def test_sources_take_turns() -> None:
 
 def test_an_exhausted_source_is_skipped_and_the_others_keep_their_turns() -> None:
     feed, progress = feed_of(9, 9, 9), Progress()
-    batches = [feed.draw(progress) for _ in range(2)]
+    batches = [feed.plan_next(progress) for _ in range(2)]
     for _ in range(2):  # what was drawn of it meanwhile is empty, too
         assert batches[1] is not None
         batches[1].exhausted = True
-        feed.left(batches[1])
+        feed.done(batches[1])
     assert drawn(feed, 4) == [2, 0, 2, 0]
 
 
 def test_out_of_order_the_turn_is_the_source_s_with_the_fewest_batches_on_their_way() -> None:
     feed = feed_of(9, 9, in_order=False)
-    batches = [feed.draw(Progress()) for _ in range(4)]
+    batches = [feed.plan_next(Progress()) for _ in range(4)]
     for _ in range(3):  # those of source 0 never leave
         assert batches[1] is not None
-        feed.left(batches[1])
+        feed.done(batches[1])
         assert drawn(feed, 1) == [1]
 
 
 def test_without_sources_there_is_nothing_to_draw() -> None:
     feed, progress = feed_of(0), Progress()
-    batch = feed.draw(progress)
+    batch = feed.plan_next(progress)
     assert batch is not None
     feed.work(batch, progress, worker())
     assert batch.done
     assert batch.exhausted
-    feed.left(batch)
-    assert feed.draw(progress) is None
+    feed.done(batch)
+    assert feed.plan_next(progress) is None
 
 
 def test_a_batch_is_read_and_collated_in_the_calling_thread() -> None:
     feed, progress = feed_of(3), Progress()
-    batch = feed.draw(progress)
+    batch = feed.plan_next(progress)
     assert batch is not None
     assert not batch.done
     feed.work(batch, progress, worker())
@@ -118,8 +128,7 @@ def test_more_batches_than_the_length_are_warned_of_each_time() -> None:
     feed = feed_of(9, reported_length=1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for _ in range(3):
-            feed.returned()
+        deliver(feed, 3)
     told = [str(warning.message) for warning in caught]
     assert [f"but {fetched} samples" in text for fetched, text in enumerate(told, 2)] == [True] * 2
     assert told[0].startswith("Length of IterableDataset dataset was reported to be 1")
@@ -127,8 +136,7 @@ def test_more_batches_than_the_length_are_warned_of_each_time() -> None:
 
 def test_no_warning_without_a_length() -> None:
     feed = feed_of(9)
-    for _ in range(3):
-        feed.returned()
+    deliver(feed, 3)
 
 
 def test_a_stream_without_pools_has_one_source() -> None:
@@ -148,9 +156,8 @@ def test_a_sampler_s_feed_ends_with_the_sampler() -> None:
     shared = Stages([Fetcher(range(3), whole=False)], False, TicketSize(), collation())
     feed, progress = SamplerFeed(planner, shared, None, Position(0, [Lane()])), Progress()
     taken = []
-    while (batch := feed.draw(progress)) is not None:
+    while (batch := feed.plan_next(progress)) is not None:
         feed.work(batch, progress, worker())
         taken.append(list(batch.take()))
-        feed.left(batch)
-        feed.returned()
+        feed.done(batch)
     assert taken == [[0, 1], [2]]

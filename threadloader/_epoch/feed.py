@@ -1,6 +1,7 @@
-"""Where an epoch's batches come from: a sampler, or iterable replicas in turn.
+"""Where an epoch's batches come from: a sampler, or the replicas of an iterable dataset in turn.
 
-A feed plans one batch at a time, in the consumer's thread, and gives it to the threads.
+A feed plans one batch at a time, in the consumer's thread, and gives it to the threads.  For each
+that is done it gives a receipt, by which the batch is counted when the consumer has it.
 """
 
 from __future__ import annotations
@@ -8,63 +9,73 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
-    from threadloader._work.open_batch import FailedBatch, OpenBatch, Worker
+    from threadloader._work.open_batch import OpenBatch, Worker
     from threadloader._work.progress import Progress
 
-__all__ = ["Feed"]
+__all__ = ["Feed", "Receipt"]
+
+
+class Receipt:
+    """Counts a batch in the epoch's position: a state that is saved then goes on behind it.
+
+    This one counts nothing, in the place of a batch that there is none of.
+
+    Threads:
+        all: consumer.
+    """
+
+    __slots__ = ()
+
+    def count(self, *, returned: bool) -> None:
+        """Count the batch.
+
+        Args:
+            returned: Whether the consumer gets it, and not an error or nothing in its place.
+        """
+
+    def take_back(self) -> None:
+        """Count it no more, if it was counted last: the consumer did not get it."""
 
 
 class Feed(Protocol):
     """What an epoch asks for batches.
 
     Threads:
-        all: planner only.
+        end: shared; all others: consumer.
     """
 
     eager: bool  # whether batches may be planned before the first is asked for
-    packs: bool  # whether several batches may be made as one
+    groups: bool  # whether several batches may be made as one
 
-    def start(self) -> None:
-        """Let what decides the order be drawn, giving nothing to the threads."""
-
-    def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:
-        """Plan the next batch and give it to the threads; None after the last.
+    def plan_next(self, progress: Progress, most: int = 1) -> OpenBatch | None:
+        """Plan the next batch and give it to the threads; return None after the last.
 
         Args:
             progress: Of the epoch.
-            most: Batches that may be made as one, if they ``pack``.
+            most: Batches that may be made as one, if there are ``groups``.
 
         Raises:
             Exception: What the sampler raises; the next call goes on with what it yields then.
         """
 
-    def split(self, pack: OpenBatch, progress: Progress) -> list[OpenBatch]:
-        """Give batches that were to be made as one to the threads again, one by one."""
+    def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:
+        """Give the batches of a group to the threads again, one by one."""
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
         """Do all the work of one batch in the calling thread; without threads only."""
 
-    def left(self, batch: OpenBatch) -> None:
-        """Take note that ``batch`` left the window."""
+    def done(self, batch: OpenBatch) -> Sequence[Receipt]:
+        """Note that a batch is done, or failed, and left the window.
 
-    def receipt(self, batch: OpenBatch, number: int = 0) -> Callable[[], None]:
-        """Return what is called once ``batch`` was delivered: it counts from then on.
-
-        Args:
-            batch: The batch.
-            number: Of several that were made as one, from 0.
+        Returns:
+            A receipt for each batch that it is: several for a group.
         """
 
-    def take_back(self, batch: OpenBatch | FailedBatch | None, number: int = 0) -> None:
-        """Take no note of a batch that was to be delivered last, and was not."""
+    def end(self, *, finished: bool = False) -> None:
+        """Note that no more batches are wanted.  Idempotent.
 
-    def returned(self) -> None:
-        """Take note that one more batch is returned to the consumer."""
-
-    def finish(self) -> None:
-        """Take note that the consumer is told of the end."""
-
-    def end(self) -> None:
-        """Take note that no more batches are wanted."""
+        Args:
+            finished: Whether the consumer has had all of them; called by it then.
+        """

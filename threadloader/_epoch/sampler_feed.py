@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
+from threadloader._epoch.feed import Receipt
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.redirect import isolated_here, redirect_for
 from threadloader._work.open_batch import OpenBatch, work_inline
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from threadloader._order.planner import Planner
     from threadloader._order.tickets import PlannedBatch
-    from threadloader._resume.position import Position
+    from threadloader._resume.checkpoint import Checkpoint
+    from threadloader._resume.position import Lane, Position
     from threadloader._rng.streams import WorkerStream
     from threadloader._threads.pool import Pool
-    from threadloader._work.open_batch import FailedBatch, Stages, Worker
+    from threadloader._work.open_batch import Stages, Worker
     from threadloader._work.progress import Progress
 
 __all__ = ["SamplerFeed"]
@@ -50,20 +51,17 @@ class SamplerFeed:
         # Rows left out would be nobody's.  The calling thread makes a batch when it is wanted: what
         # the user changes between two, rows or a generator, is seen, as in torch.
         gathers = stages.gathers and all(each.gathers for each in stages.fetchers)
-        self.packs = gathers and stages.on_error == "raise" and pool is not None
+        self.groups = gathers and stages.on_error == "raise" and pool is not None
         self._planner = planner
         self._position = position
         self._stages = stages
         self._pool = pool
         self._stream = stream
         self._end = _nothing if stream is None else redirect_for(stream)
+        if pool is not None and eager:
+            planner.start()  # at iter(), as torch does with workers
 
-    def start(self) -> None:
-        """Start the sampler; see `Feed`."""
-        if self._pool is not None and self.eager:
-            self._planner.start()
-
-    def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:
+    def plan_next(self, progress: Progress, most: int = 1) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
         try:
             plan = self._planner.draw(most)
@@ -72,38 +70,27 @@ class SamplerFeed:
             raise
         return None if plan is None else self._open(plan, progress)
 
-    def split(self, pack: OpenBatch, progress: Progress) -> list[OpenBatch]:
-        """Make batches one by one; see `Feed`."""
-        return [self._open(plan, progress) for plan in pack.plan.parts()]
+    def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:
+        """Give batches to the threads one by one; see `Feed`."""
+        return [self._open(plan, progress) for plan in group.plan.parts()]
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:  # noqa: ARG002
         """Do a batch in the calling thread; see `Feed`."""
         isolated_here(self._stream, work_inline, batch, worker)
         self = batch = DROPPED
 
-    def left(self, batch: OpenBatch) -> None:
-        """Do nothing: a sampler ends by itself."""
+    def done(self, batch: OpenBatch) -> Sequence[Receipt]:
+        """Return receipts; see `Feed`."""
+        plan, lane = batch.plan, self._position.lanes[0]
+        if not plan.ends:
+            return (_SamplerReceipt(lane, plan.sequence, plan.checkpoint),)
+        return [_SamplerReceipt(lane, plan.sequence + n, None) for n in range(plan.batches)]
 
-    def receipt(self, batch: OpenBatch, number: int = 0) -> Callable[[], None]:
-        """Return what counts it as delivered; see `Feed`."""
-        plan = batch.plan
-        return partial(self._position.lanes[0].delivered, plan.sequence + number, plan.checkpoint)
-
-    def take_back(self, batch: OpenBatch | FailedBatch | None, number: int = 0) -> None:
-        """Take no note of it; see `Feed`."""
-        if isinstance(batch, OpenBatch):
-            self._position.lanes[0].take_back(batch.plan.sequence + number)
-
-    def returned(self) -> None:
-        """Do nothing."""
-
-    def finish(self) -> None:
-        """Count the epoch as finished; see `Feed`."""
-        self._position.finished = True
-
-    def end(self) -> None:
+    def end(self, *, finished: bool = False) -> None:
         """Redirect no random functions any more; see `Feed`."""
         self._end()
+        if finished:
+            self._position.finished = True
 
     def _open(self, plan: PlannedBatch, progress: Progress) -> OpenBatch:
         """Give a batch to the threads."""
@@ -111,6 +98,25 @@ class SamplerFeed:
         if self._pool is not None:
             self._pool.put(batch)
         return batch
+
+
+class _SamplerReceipt(Receipt):
+    """Counts a batch of the sampler's."""
+
+    __slots__ = ("_lane", "_mark", "_number")
+
+    def __init__(self, lane: Lane, number: int, checkpoint: Checkpoint | int | None) -> None:
+        self._lane = lane
+        self._number = number
+        self._mark = checkpoint
+
+    def count(self, *, returned: bool) -> None:  # noqa: ARG002  # an error has its place, too
+        """Count the batch; see `Receipt`."""
+        self._lane.delivered(self._number, self._mark)
+
+    def take_back(self) -> None:
+        """Count it no more; see `Receipt`."""
+        self._lane.take_back(self._number)
 
 
 def _nothing() -> None:

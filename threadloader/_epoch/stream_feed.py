@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from threadloader._epoch.empty_streams import Shares, used_up
+from threadloader._epoch.feed import Receipt
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.redirect import isolated_here, redirect_for
 from threadloader._work.reading import ReadJob, StreamBatch, read_inline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from threadloader._resume.checkpoint import Checkpoint
     from threadloader._resume.position import Position
     from threadloader._rng.streams import WorkerStream
     from threadloader._settings import Settings
@@ -44,7 +43,7 @@ class StreamFeed:
         stream: As for `SamplerFeed`.
     """
 
-    eager, packs = True, False
+    eager, groups = True, False
 
     def __init__(
         self,
@@ -62,7 +61,6 @@ class StreamFeed:
         self._used_up = False  # whether a replica's generator had ended before
         self._shares = Shares(0 if position.restored else len(sources))
         self._position = position
-        self._turn_before = position.turn  # that before the last
         self._ahead = [set(lane.ahead) for lane in position.lanes]
         self._numbers = [lane.batches for lane in position.lanes]  # of each source's next batch
         self._stages = stages
@@ -83,10 +81,7 @@ class StreamFeed:
                 self._end()
                 raise
 
-    def start(self) -> None:
-        """Do nothing: workers read the dataset, or it was begun."""
-
-    def draw(self, progress: Progress, most: int = 1) -> OpenBatch | None:  # noqa: ARG002
+    def plan_next(self, progress: Progress, most: int = 1) -> OpenBatch | None:  # noqa: ARG002
         """Plan the next batch; see `Feed`."""
         if not self._turns:
             return None
@@ -106,9 +101,9 @@ class StreamFeed:
         self._drawn += 1
         return batch
 
-    def split(self, pack: OpenBatch, progress: Progress) -> list[OpenBatch]:  # noqa: ARG002
+    def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:  # noqa: ARG002
         """Return it: each is made alone; see `Feed`."""
-        return [pack]
+        return [group]
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
         """Do a batch in the calling thread; see `Feed`."""
@@ -116,36 +111,33 @@ class StreamFeed:
             isolated_here(self._stream, read_inline, batch, self._stages, progress, worker)
         self = batch = progress = DROPPED
 
-    def left(self, batch: OpenBatch) -> None:
-        """Draw no more batches from the source of ``batch`` if it was empty."""
+    def done(self, batch: OpenBatch) -> Sequence[Receipt]:
+        """Plan no more batches of the replica that ``batch`` is the end of; see `Feed`."""
         if not isinstance(batch, StreamBatch):
-            return
+            return (Receipt(),)
         number = batch.source.number
         self._open[number] -= 1
         self._shares.came(number, batch.number, exhausted=batch.exhausted)
         if not batch.exhausted:
-            return
+            return (_ReplicaReceipt(self, self._position, batch),)
         self._used_up |= batch.source.used_up
         self._position.lanes[number].ends(batch.number, batch.checkpoint)
         if batch.source in self._turns:
             self._turns.remove(batch.source)
+        return (Receipt(),)
 
-    def receipt(self, batch: OpenBatch, number: int = 0) -> Callable[[], None]:  # noqa: ARG002
-        """Return what counts it as delivered; see `Feed`."""
-        if not isinstance(batch, StreamBatch):
-            return _nothing
-        return partial(self._delivered, batch.source.number, batch.number, batch.checkpoint)
-
-    def take_back(self, batch: Any, number: int = 0) -> None:  # noqa: ARG002  # it is one batch
-        """Take no note of it; see `Feed`."""
-        if isinstance(batch, StreamBatch):
-            self._position.lanes[batch.source.number].take_back(batch.number)
-            self._position.turn = self._turn_before
-
-    def _delivered(self, source: int, number: int, checkpoint: Checkpoint | None) -> None:
-        self._turn_before = self._position.turn
-        self._position.turn = source
-        self._position.lanes[source].delivered(number, checkpoint)
+    def end(self, *, finished: bool = False) -> None:
+        """Redirect no random functions any more; warn if nothing came of them; see `Feed`."""
+        self._end()
+        if not finished:
+            return
+        position, dataset = self._position, self._announced[0]
+        position.finished = True
+        self._warn_of_shares(stacklevel=6)  # out of order a replica's end may be the last to come
+        if position.batches or position.restored or position.before == 0:
+            return
+        if self._used_up or (position.before and hasattr(dataset, "__next__")):
+            warnings.warn(used_up(dataset), stacklevel=5)
 
     def returned(self) -> None:
         """Warn of replicas without batches, and of more batches than ``len(loader)`` told of."""
@@ -167,20 +159,6 @@ class StreamFeed:
             )
         warnings.warn(msg, stacklevel=4)
 
-    def finish(self) -> None:
-        """Count the epoch as finished, and warn of what gave nothing; see `Feed`."""
-        position, dataset = self._position, self._announced[0]
-        position.finished = True
-        self._warn_of_shares(stacklevel=7)  # out of order a replica's end may be the last to come
-        if position.batches or position.restored or position.before == 0:
-            return
-        if self._used_up or (position.before and hasattr(dataset, "__next__")):
-            warnings.warn(used_up(dataset), stacklevel=6)
-
-    def end(self) -> None:
-        """Redirect no random functions any more; see `Feed`."""
-        self._end()
-
     def _warn_of_shares(self, stacklevel: int) -> None:
         warning = self._shares.warning()
         if warning is not None:
@@ -193,6 +171,35 @@ class StreamFeed:
             number += 1
         self._numbers[source] = number + 1
         return number
+
+
+class _ReplicaReceipt(Receipt):
+    """Counts a batch of a replica's."""
+
+    __slots__ = ("_feed", "_lane", "_mark", "_number", "_position", "_source", "_turn_before")
+
+    def __init__(self, feed: StreamFeed, position: Position, batch: StreamBatch) -> None:
+        self._feed = feed
+        self._position = position
+        self._source = batch.source.number
+        self._lane = position.lanes[self._source]
+        self._number = batch.number
+        self._mark = batch.checkpoint
+        self._turn_before: int | None = None  # before it was counted
+
+    def count(self, *, returned: bool) -> None:
+        """Count the batch; see `Receipt`."""
+        if returned:
+            self._feed.returned()
+        self._turn_before = self._position.turn
+        self._position.turn = self._source
+        self._lane.delivered(self._number, self._mark)
+
+    def take_back(self) -> None:
+        """Count it no more; see `Receipt`."""
+        self._lane.take_back(self._number)
+        if self._turn_before is not None:
+            self._position.turn = self._turn_before
 
 
 def _nothing() -> None:

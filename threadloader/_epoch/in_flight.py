@@ -1,0 +1,185 @@
+"""The batches in flight: those that were planned, and not returned yet.
+
+The window says how many they may be.  In order the oldest one, the head, is due; out of order
+whichever is done first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from threadloader._lifetime.dropping import DROPPED
+from threadloader._lifetime.process import end_thread_at_exit
+from threadloader._work.open_batch import FailedBatch, OpenBatch
+
+if TYPE_CHECKING:
+    from threadloader._batch.collate import Collation
+    from threadloader._epoch.feed import Feed
+    from threadloader._settings import Settings
+    from threadloader._work.copier import Copier
+    from threadloader._work.open_batch import Worker
+    from threadloader._work.progress import Progress
+    from threadloader._work.workers import Workers
+
+__all__ = ["InFlight"]
+
+
+class InFlight:
+    """The batches in flight, oldest first.
+
+    Args:
+        settings: Of the loader: the window, the order, and the timeout.
+        feed: Plans the batches and gives them to the threads.
+        progress: Of the epoch.
+        collation: Knows how large batches are, and whether they are made in groups.
+        workers: The threads that make them; None for the calling thread.
+        inline: The worker that the calling thread is, without threads.
+        copier: Copies each to a device; None for no copies.
+
+    Threads:
+        all but clear: consumer, one thread at a time.
+        clear: shared.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        feed: Feed,
+        progress: Progress,
+        collation: Collation,
+        workers: Workers | None,
+        *,
+        inline: Worker,
+        copier: Copier | None,
+    ) -> None:
+        self._feed = feed
+        self._progress = progress
+        self._collation = collation
+        self._window = settings.window
+        self._workers = workers
+        self._inline = inline
+        self._copier = copier
+        self._delivery: Copier | Progress = copier or progress
+        self._timeout = settings.timeout or None
+        self._in_order = settings.in_order
+        self._batches: deque[OpenBatch | FailedBatch] = deque()
+        self._planned_all = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are none; stale as soon as it is read, if another thread may close."""
+        return not self._batches
+
+    @property
+    def planned_all(self) -> bool:
+        """Whether there is nothing left to plan."""
+        return self._planned_all
+
+    def fill(self) -> None:
+        """Plan batches until the window is full."""
+        batch = None
+        try:
+            depth = self._collation.depth
+            groups = self._feed.groups and self._copier is None and self._collation.packs
+            most = depth.group_size(self._window) if groups else 1
+            room = 1 if self._workers is None else depth.room(self._window, most)
+            while not (self._planned_all or self._progress.cancelled) and len(self._batches) < room:
+                try:
+                    batch = self._feed.plan_next(self._progress, most)
+                except Exception as error:  # noqa: BLE001  # raised in its place, after those before
+                    end_thread_at_exit()
+                    # Of a closed epoch nobody wants it, and it would keep this frame.
+                    if not self._progress.cancelled:
+                        self._batches.append(FailedBatch(error))
+                    return
+                if batch is None:
+                    self._planned_all = True
+                    return
+                self._batches.append(batch)
+                if self._copier is not None:
+                    self._copier.put(batch)
+        finally:
+            self = batch = DROPPED  # this frame stays with an error of the sampler's
+
+    def head(self) -> OpenBatch | FailedBatch | None:
+        """Return the oldest batch, planned now if none is in flight; None after the last."""
+        if not self._batches:
+            self.fill()
+        try:
+            return self._batches[0]
+        except IndexError:  # closed, perhaps, by another thread
+            return None
+        finally:
+            self = DROPPED  # this frame, too
+
+    def wait(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch | None:
+        """Wait until a batch is done, or the epoch is closed.
+
+        Args:
+            head: What `head` returned.
+
+        Returns:
+            The batch, which stays in flight; None if it takes too long.
+
+        Raises:
+            BaseException: What ``worker_init_fn`` raised; it has ended the threads.
+        """
+        try:
+            if self._workers is not None:
+                return self._wait_for_workers(head, self._workers)
+            if isinstance(head, OpenBatch):
+                self._feed.work(head, self._progress, self._inline)
+                if self._copier is not None:
+                    self._copier.wait(head)
+            return head
+        finally:
+            # This frame stays with an error of a sample's in the calling thread.
+            self = head = DROPPED
+
+    def split(self, group: OpenBatch) -> bool:
+        """Have the batches of a group made one by one, in its place.
+
+        Returns:
+            False if the epoch was closed meanwhile.
+        """
+        if not self.remove(group):
+            return False
+        singles = self._feed.plan_singly(group, self._progress)
+        self._batches.extendleft(reversed(singles))
+        return True
+
+    def remove(self, batch: OpenBatch | FailedBatch) -> bool:
+        """Take out a batch that was waited for; return False if the epoch was closed meanwhile."""
+        try:
+            self._batches.remove(batch)
+        except ValueError:
+            return False
+        return isinstance(batch, FailedBatch) or self._delivery.has(batch)
+
+    def clear(self) -> None:
+        """Drop all of them: the epoch is closed."""
+        self._batches = deque()  # another one, since the consumer may be iterating over it
+
+    def _wait_for_workers(
+        self, head: OpenBatch | FailedBatch, workers: Workers
+    ) -> OpenBatch | FailedBatch | None:
+        """Wait for the threads as `wait` does."""
+        limit, batches = self._timeout, None
+        try:
+            started = 0.0 if limit is None else perf_counter()
+            if not workers.ready(limit, self._progress):
+                return None
+            if limit is not None:
+                limit = max(0.0, limit - (perf_counter() - started))
+            if isinstance(head, FailedBatch):
+                return head
+            if self._in_order:
+                return head if self._delivery.wait(head, limit) else None
+            batches = [batch for batch in self._batches if isinstance(batch, OpenBatch)]
+            if not self._delivery.wait_for_any(batches, limit):
+                return None
+            return next(filter(self._delivery.has, batches), head)
+        finally:
+            self = workers = head = batches = DROPPED  # stays with an error of worker_init_fn
