@@ -6,8 +6,8 @@ import warnings
 from typing import TYPE_CHECKING
 
 from threadloader import _torch
+from threadloader._epoch.iterable_feed import IterableFeed
 from threadloader._epoch.sampler_feed import SamplerFeed
-from threadloader._epoch.stream_feed import StreamFeed
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._order.planner import Planner
 from threadloader._resume.position import Lane
@@ -35,7 +35,7 @@ def open_feed(
     seeds: EpochSeeds,
     position: Position,
     collation: Collation,
-) -> SamplerFeed | StreamFeed:
+) -> SamplerFeed | IterableFeed:
     """Return the feed of one epoch.
 
     Args:
@@ -54,7 +54,7 @@ def open_feed(
     if workers is None and settings.isolate_rng:
         rng = WorkerStream(seeds.workers, 0)
     if sampler_pass is None:
-        return _open_stream_feed(settings, workers, seeds, position, collation, rng)
+        return _open_iterable_feed(settings, workers, seeds, position, collation, rng)
     stages = Stages(
         [Fetcher(settings.dataset, whole=settings.whole_batches)]
         if workers is None
@@ -79,14 +79,14 @@ def open_feed(
     return SamplerFeed(planner, stages, pool, position, rng, eager=eager)
 
 
-def _open_stream_feed(
+def _open_iterable_feed(
     settings: Settings,
     workers: Workers | None,
     seeds: EpochSeeds,
     position: Position,
     collation: Collation,
     rng: WorkerStream | None,
-) -> StreamFeed:
+) -> IterableFeed:
     """Return the feed of one pass over an iterable dataset; see `open_feed`."""
     pools, fetchers, collate_fns = [], _calling_thread_reads(settings), None
     if workers is not None:
@@ -95,11 +95,11 @@ def _open_stream_feed(
     transforms = settings.transform is not None
     # With a transform one thread reads, and hands on to the others, which apply it.
     hand_on = pools[1].put if transforms and len(pools) > 1 else None
-    readers = pools if hand_on is None else pools[:1]
-    _fit_lanes(position, max(1, len(readers)))
+    reading_pools = pools if hand_on is None else pools[:1]
+    _fit_lanes(position, max(1, len(reading_pools)))
     if position.restored:
         _warn_of_reading_again(position)
-    sources = [
+    readers = [
         IterableReader(number, fetchers[number].dataset, settings, position, seeds.samples)
         for number in range(len(position.lanes))
     ]
@@ -113,7 +113,7 @@ def _open_stream_feed(
         settings.on_error,
         collate_fns=collate_fns,
     )
-    return StreamFeed(sources, stages, readers, hand_on, settings, position, stream=rng)
+    return IterableFeed(readers, stages, reading_pools, hand_on, settings, position, stream=rng)
 
 
 def _calling_thread_reads(settings: Settings) -> list[Fetches]:

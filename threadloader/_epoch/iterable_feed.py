@@ -1,4 +1,7 @@
-"""The batches of an iterable dataset: those of its replicas, in turn."""
+"""The batches of an iterable dataset: one of each replica in turn.
+
+So the order of batches depends on the data alone, not on which replica is fast.
+"""
 
 from __future__ import annotations
 
@@ -23,31 +26,30 @@ if TYPE_CHECKING:
     from threadloader._work.progress import Progress
     from threadloader._work.reading import IterableReader
 
-__all__ = ["StreamFeed"]
+__all__ = ["IterableFeed"]
 
 
-class StreamFeed:
-    """Batches of an iterable dataset: one of each replica in turn, without those at their end.
+class IterableFeed:
+    """Plans the batches of an iterable dataset, of each replica up to its end.
 
-    So the order of batches depends on the data alone, not on which replica is fast.  Out of
-    order, the turn is that of a replica with the fewest batches on their way: the window never
-    fills up with those of a slow one.
+    In order the replicas take turns.  Out of order the next batch is one of the replica that has
+    the fewest in flight, so that those of a slow replica never fill the window.
 
     Args:
-        sources: The replicas' iterators.
+        readers: One for each replica.
         stages: What workers need.
-        pools: One thread for each source, which it is bound to; empty for the calling thread.
-        hand_on: Takes a batch that was read; None has it collated by the thread that read it.
+        pools: One thread for each reader; empty for the calling thread.
+        hand_on: Takes a batch that was read; None to have it collated by the thread that read it.
         settings: Of the loader.
-        position: Where the epoch is; with a lane for each source.
-        stream: As for `SamplerFeed`.
+        position: Where the epoch is; with a lane for each reader.
+        stream: The random stream of the calling thread; None for its own random state.
     """
 
     eager, groups = True, False
 
     def __init__(
         self,
-        sources: list[IterableReader],
+        readers: list[IterableReader],
         stages: Stages,
         pools: list[Pool[Worker]],
         hand_on: Callable[[OpenBatch], None] | None,
@@ -56,27 +58,27 @@ class StreamFeed:
         *,
         stream: WorkerStream | None = None,
     ) -> None:
-        first = position.turn + 1  # who comes after the one that delivered last
-        self._turns = deque(sources[first:] + sources[:first])
-        self._used_up = False  # whether a replica's generator had ended before
-        self._shares = Shares(0 if position.restored else len(sources))
+        first = position.turn + 1  # the one after that of the batch delivered last
+        self._turns = deque(readers[first:] + readers[:first])
+        self._used_up = False  # whether a replica is a generator that had ended before
+        self._shares = Shares(0 if position.restored else len(readers))
         self._position = position
-        self._ahead = [set(lane.ahead) for lane in position.lanes]
-        self._numbers = [lane.batches for lane in position.lanes]  # of each source's next batch
+        self._delivered_ahead = [set(lane.ahead) for lane in position.lanes]
+        self._numbers = [lane.batches for lane in position.lanes]  # of each reader's next batch
         self._stages = stages
         self._pools = pools
         self._hand_on = hand_on
-        self._announced = settings.dataset, settings.reported_length
+        self._dataset = settings.dataset
+        self._reported_length = settings.reported_length
         self._in_order = settings.in_order
-        self._open = [0] * len(sources)  # batches on their way, by the source's number
-        self._returned = position.batches
-        self._drawn = self._returned
+        self._in_flight = [0] * len(readers)  # batches of each reader
+        self._returned = self._planned = position.batches
         self._stream = stream
         self._end = _nothing if stream is None else redirect_for(stream)
         if not pools:
             try:
-                for source in sources:
-                    isolated_here(stream, source.start)  # at iter(), as torch does without workers
+                for reader in readers:
+                    isolated_here(stream, reader.start)  # at iter(), as torch does without workers
             except BaseException:
                 self._end()
                 raise
@@ -86,40 +88,40 @@ class StreamFeed:
         if not self._turns:
             return None
         if not self._in_order:
-            fewest = min(self._turns, key=lambda source: self._open[source.number])
+            fewest = min(self._turns, key=lambda reader: self._in_flight[reader.number])
             self._turns.rotate(-self._turns.index(fewest))
-        source = self._turns[0]
-        self._open[source.number] += 1
-        number = self._next_number(source.number)
+        reader = self._turns[0]
+        self._in_flight[reader.number] += 1
+        number = self._next_number(reader.number)
         # What a collate function draws must follow from what is delivered alone.
-        sequence = number if len(self._numbers) == 1 else self._drawn
-        batch = StreamBatch(sequence, source, number, self._stages, progress)
+        sequence = number if len(self._numbers) == 1 else self._planned
+        batch = StreamBatch(sequence, reader, number, self._stages, progress)
         if self._pools:
             reading = ReadJob(batch, self._stages, progress, self._hand_on)
-            self._pools[source.number].put(reading)
+            self._pools[reader.number].put(reading)
         self._turns.rotate(-1)
-        self._drawn += 1
+        self._planned += 1
         return batch
 
     def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:  # noqa: ARG002
-        """Return it: each is made alone; see `Feed`."""
+        """Return the batch: there are no groups; see `Feed`."""
         return [group]
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
-        """Do a batch in the calling thread; see `Feed`."""
+        """Read and collate a batch in the calling thread; see `Feed`."""
         if isinstance(batch, StreamBatch):
             isolated_here(self._stream, read_inline, batch, self._stages, progress, worker)
         self = batch = progress = DROPPED
 
     def done(self, batch: OpenBatch) -> Sequence[Receipt]:
-        """Plan no more batches of the replica that ``batch`` is the end of; see `Feed`."""
+        """Return a receipt; plan no more of a replica that has ended; see `Feed`."""
         if not isinstance(batch, StreamBatch):
             return (Receipt(),)
         number = batch.source.number
-        self._open[number] -= 1
+        self._in_flight[number] -= 1
         self._shares.came(number, batch.number, exhausted=batch.exhausted)
         if not batch.exhausted:
-            return (_ReplicaReceipt(self, self._position, batch),)
+            return (_IterableReceipt(self, self._position, batch),)
         self._used_up |= batch.source.used_up
         self._position.lanes[number].ends(batch.number, batch.checkpoint)
         if batch.source in self._turns:
@@ -127,27 +129,27 @@ class StreamFeed:
         return (Receipt(),)
 
     def end(self, *, finished: bool = False) -> None:
-        """Redirect no random functions any more; warn if nothing came of them; see `Feed`."""
+        """Redirect random functions no longer; warn of what gave nothing; see `Feed`."""
         self._end()
         if not finished:
             return
-        position, dataset = self._position, self._announced[0]
+        position = self._position
         position.finished = True
-        self._warn_of_shares(stacklevel=6)  # out of order a replica's end may be the last to come
+        self._warn_of_shares(stacklevel=6)  # out of order a replica's end may come last
         if position.batches or position.restored or position.before == 0:
             return
-        if self._used_up or (position.before and hasattr(dataset, "__next__")):
-            warnings.warn(used_up(dataset), stacklevel=5)
+        if self._used_up or (position.before and hasattr(self._dataset, "__next__")):
+            warnings.warn(used_up(self._dataset), stacklevel=5)
 
     def returned(self) -> None:
-        """Warn of replicas without batches, and of more batches than ``len(loader)`` told of."""
+        """Count a batch that is returned, and warn if there are more than ``len(loader)`` said."""
         self._returned += 1
         self._warn_of_shares(stacklevel=5)
-        dataset, length = self._announced
+        length = self._reported_length
         if length is None or self._returned <= length:
             return
         msg = (
-            f"Length of IterableDataset {dataset} was reported to be {length}"
+            f"Length of IterableDataset {self._dataset} was reported to be {length}"
             f"(when accessing len(dataloader)), but {self._returned} samples have been fetched. "
         )
         if self._pools:
@@ -164,43 +166,43 @@ class StreamFeed:
         if warning is not None:
             warnings.warn(warning, stacklevel=stacklevel)
 
-    def _next_number(self, source: int) -> int:
-        """Return the number of a source's next batch: of those that were not delivered."""
-        number = self._numbers[source]
-        while number in self._ahead[source]:
+    def _next_number(self, replica: int) -> int:
+        """Return the number of a replica's next batch that was not delivered already."""
+        number = self._numbers[replica]
+        while number in self._delivered_ahead[replica]:
             number += 1
-        self._numbers[source] = number + 1
+        self._numbers[replica] = number + 1
         return number
 
 
-class _ReplicaReceipt(Receipt):
-    """Counts a batch of a replica's."""
+class _IterableReceipt(Receipt):
+    """Counts a batch of a replica in its lane, and whose turn it was."""
 
-    __slots__ = ("_feed", "_lane", "_mark", "_number", "_position", "_source", "_turn_before")
+    __slots__ = ("_feed", "_lane", "_mark", "_number", "_position", "_replica", "_turn_before")
 
-    def __init__(self, feed: StreamFeed, position: Position, batch: StreamBatch) -> None:
+    def __init__(self, feed: IterableFeed, position: Position, batch: StreamBatch) -> None:
         self._feed = feed
         self._position = position
-        self._source = batch.source.number
-        self._lane = position.lanes[self._source]
+        self._replica = batch.source.number
+        self._lane = position.lanes[self._replica]
         self._number = batch.number
         self._mark = batch.checkpoint
-        self._turn_before: int | None = None  # before it was counted
+        self._turn_before: int | None = None  # None until the batch is counted
 
     def count(self, *, returned: bool) -> None:
         """Count the batch; see `Receipt`."""
         if returned:
             self._feed.returned()
         self._turn_before = self._position.turn
-        self._position.turn = self._source
+        self._position.turn = self._replica
         self._lane.delivered(self._number, self._mark)
 
     def take_back(self) -> None:
-        """Count it no more; see `Receipt`."""
+        """Count the batch no longer; see `Receipt`."""
         self._lane.take_back(self._number)
         if self._turn_before is not None:
             self._position.turn = self._turn_before
 
 
 def _nothing() -> None:
-    """There is nothing to end."""
+    """Do nothing: no functions were redirected."""
