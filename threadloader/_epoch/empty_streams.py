@@ -1,4 +1,4 @@
-"""Iterable datasets that give nothing where they should give something: a warning, not silence.
+"""Warnings of iterable datasets that give no samples where they should.
 
 Either a replica has no share of the data, or an iterator was read to its end before.
 """
@@ -13,13 +13,13 @@ MOST_NAMED = 8  # workers
 
 
 class Shares:
-    """Which replicas of an iterable dataset gave something in an epoch.
+    """Which replicas of an iterable dataset have given samples in an epoch.
 
-    A replica without any costs its thread, and is a sign that the data is not shared out as it was
-    meant to be.  Where no other has a second batch there is too little data to say so.
+    A replica that gives none has a thread for nothing, and the data is probably not shared out as
+    it was meant to be.  If no other replica has a second batch, there is too little data to say so.
 
     Args:
-        replicas: How many there are.
+        replicas: The number of replicas.
 
     Threads:
         all: consumer.
@@ -29,15 +29,15 @@ class Shares:
         self._replicas = replicas
         self._unknown = set(range(replicas))
         self._empty: list[int] = []
-        self._enough = False  # whether one gave a second batch
+        self._enough = False  # whether a replica has given a second batch
 
     def came(self, replica: int, number: int, *, exhausted: bool) -> None:
-        """Take note of a replica's batch.
+        """Note a batch of a replica.
 
         Args:
-            replica: Its number.
-            number: Of the batch, from 0.
-            exhausted: Whether there is no such batch: the replica has come to its end.
+            replica: The number of the replica.
+            number: The number of the batch in its replica, from 0.
+            exhausted: Whether there is no such batch, since the replica has come to its end.
         """
         if exhausted and number == 0 and replica in self._unknown:
             self._empty.append(replica)
@@ -45,7 +45,7 @@ class Shares:
         self._enough |= number > 0 and not exhausted
 
     def warning(self) -> str | None:
-        """Return a warning of replicas that gave nothing, if there are any; once."""
+        """Return the text of a warning of replicas without samples, once; None if it is not due."""
         if self._unknown or not (self._empty and self._enough):
             return None
         empty, self._empty = sorted(self._empty), []
@@ -60,7 +60,7 @@ class Shares:
 
 
 def used_up(dataset: Any) -> str:
-    """Return a warning of an iterator that was read to its end before."""
+    """Return the text of a warning of an iterator that was read to its end before."""
     return (
         f"nothing was left to load: the {type(dataset).__name__} was read before, and an iterator "
         "can be read once.  Give the loader an object whose __iter__ starts afresh, or make a new "

@@ -55,20 +55,20 @@ class Epoch(Iterator[Any]):
     Args:
         settings: Of the loader.
         feed: Plans the batches and gives them to the threads.
-        collation: Tells how large batches are.
+        collation: Knows how large batches are, and the ring of their slots.
         tally: Counts the samples that were left out.
         workers: The threads that do the work; None for the calling thread.
         inline: The worker that the calling thread is, without threads.
-        stats: Counts what is delivered.
-        device: The device of the settings, opened for this epoch; None for none.
+        stats: Counts the batches that are delivered.
+        device: The device of the settings, opened for this epoch; None to leave batches in memory.
         prepare: Called by `start`, before batches are planned.
 
     Invariants, whenever ``_turn`` is not held:
-        1. The batches in flight, the rest of ``_group`` and those that were delivered are all that
-           were planned; in order, those that were delivered come first, without a gap.
+        1. Each batch that was planned is in flight, or in ``_group``, or was delivered.  In order,
+           the delivered batches come first, without a gap.
 
     Threads:
-        start: who calls ``iter()``, once.
+        start: the caller of ``iter()``, once.
         next, close, cancel: shared; next is meant for one thread, the consumer.
     """
 
@@ -107,17 +107,17 @@ class Epoch(Iterator[Any]):
                 name=settings.name,
             )
         self._pid = os.getpid()
-        # Held while one thread gets its batch, the dataset's code in the calling thread included:
-        # threads that share an iterator take turns.  Re-entrant, or a sample that asks for the
-        # next batch would wait for itself.  All below: guarded by _turn, but that `close` may
-        # drop the batches at any moment.
+        # Held while one thread gets its batch, so that threads that share an iterator take turns;
+        # also while the calling thread runs the dataset's code.  Re-entrant, or a sample that asks
+        # for the next batch would wait for itself.  All below: guarded by _turn, but that `close`
+        # may drop the batches at any moment.
         self._turn = RLock()
         self._in_flight = InFlight(
             settings, feed, progress, collation, workers, inline=inline, copier=self._copier
         )
-        self._group: deque[_Delivery] = deque()  # the rest of the batches that were made as one
-        self._failed: Receipt | None = None  # of the batch whose error was raised last
-        self._ended = False  # all were delivered
+        self._group: deque[_Delivery] = deque()  # batches left of a group that was taken out
+        self._failed: Receipt | None = None  # of the batch whose error was raised by the last call
+        self._ended = False  # whether there is nothing more to deliver
         signals: list[Callable[[], None]] = [partial(collation.ring.leave, progress)]
         if workers is not None:
             signals.append(workers.stop if self._owns_workers else workers.wake)
@@ -137,7 +137,8 @@ class Epoch(Iterator[Any]):
         """Let the threads begin, and plan the first batches.
 
         Raises:
-            RuntimeError: A thread can't be started; unless ``next()`` is to raise it.
+            RuntimeError: A thread can't be started.  If the epoch was closed meanwhile, the first
+                ``next()`` raises instead.
         """
         try:
             if self._prepare is not None:
@@ -148,7 +149,7 @@ class Epoch(Iterator[Any]):
                 self._workers.start()
                 if self._feed.eager:
                     self._in_flight.fill()
-        except BaseException as error:  # the same
+        except BaseException as error:  # Ctrl-C in the sampler, say
             end_thread_at_exit()
             if isinstance(error, ClosedError) and self._progress.cancelled:
                 return  # by another thread; `next` raises it
@@ -160,7 +161,7 @@ class Epoch(Iterator[Any]):
 
     @property
     def thread_groups(self) -> list[ThreadGroup[Any]]:
-        """What is left of the epoch when it is dropped: the threads that still run."""
+        """The threads of the epoch, which may still run when it was dropped."""
         groups: list[ThreadGroup[Any]] = [] if self._copier is None else [self._copier.thread_group]
         return groups if self._workers is None else [*groups, *self._workers.thread_groups]
 
@@ -173,7 +174,7 @@ class Epoch(Iterator[Any]):
             self._collation.ring.warn_if_hoarded()
             self._tally.warn()
             with self._turn:
-                due = self._wait()
+                due = self._next_delivery()
                 failure = due.failure
                 if failure is None:
                     batch = self._finish(due.take())
@@ -190,19 +191,19 @@ class Epoch(Iterator[Any]):
             if due is not None:
                 due.receipt.take_back()
             if failure is None:
-                # It came up in our own frames, all of which hold this iterator.
+                # It was raised in our own frames, all of which hold this iterator.
                 error.with_traceback(None)
             else:
                 strip_all(error)
             raise
         finally:
-            # The frame of this call stays with an error that is raised, and so do the others below.
+            # An error keeps the frames that it was raised through, here and in the methods below.
             self = due = failure = batch = DROPPED
 
     def close(self) -> None:
-        """Cancel what is queued, and wait for the samples that are running.  Idempotent.
+        """Cancel the batches in flight, and wait until running samples have ended.  Idempotent.
 
-        Persistent workers are not waited for: they may run samples of another epoch.
+        Does not wait for persistent workers, which may run samples of another epoch.
         """
         self.cancel()
         if self._workers is not None and self._owns_workers:
@@ -225,21 +226,23 @@ class Epoch(Iterator[Any]):
         if self._copier is not None:
             self._copier.nudge()
 
-    def _wait(self) -> _Delivery:
-        """Wait for the next batch that has samples, or for an error in its place.
+    def _next_delivery(self) -> _Delivery:
+        """Wait for the next batch that has samples, or for the error in its place.
 
         Raises:
             StopIteration: All batches were delivered.
-            ClosedError: `close` was called.
-            RuntimeError: It takes longer than the timeout; the next call waits for it again.
-            BaseException: That of a worker, or the copier, that could not begin.
+            ClosedError: The epoch was closed, or this process is a fork.
+            RuntimeError: It takes longer than the timeout; the next call waits again.
+            BaseException: A worker, or the copier, could not begin, and raised this.
         """
         batch = due = None
         receipts: Sequence[Receipt] = ()
         try:
             failed, self._failed = self._failed, None
             if failed is not None:
-                failed.count(returned=False)  # whoever goes on after its error does without it
+                failed.count(
+                    returned=False
+                )  # a consumer that goes on after the error does without it
             if self._ended:
                 raise StopIteration
             if self._pid != os.getpid():
@@ -259,7 +262,7 @@ class Epoch(Iterator[Any]):
             self = batch = due = receipts = group = DROPPED
 
     def _wait_for_batch(self) -> OpenBatch | FailedBatch:
-        """Return the next batch in flight once it is done; raises what `_wait` does."""
+        """Return the next batch in flight once it is done; raise what `_next_delivery` does."""
         head = batch = None
         try:
             head = self._in_flight.head()
@@ -268,7 +271,7 @@ class Epoch(Iterator[Any]):
                 raise self._closed()
             if head is None:
                 self._ended = True
-                self.cancel()  # for an epoch of no batches; all others have ended their pool
+                self.cancel()  # for an epoch of no batches; others have ended their threads
                 self._feed.end(finished=True)
                 raise StopIteration
             started = perf_counter()
@@ -282,7 +285,7 @@ class Epoch(Iterator[Any]):
                 msg = f"DataLoader timed out after {self._timeout} seconds"
                 raise RuntimeError(msg)
             if isinstance(batch, OpenBatch) and batch.plan.ends and batch.failure is not None:
-                # Failed as a group: one by one, in their place, those before the error are right.
+                # Its batches are made again one by one: those before the error can be delivered.
                 if not self._in_flight.split(batch):
                     raise self._closed()  # by another thread
                 return self._wait_for_batch()
@@ -294,7 +297,7 @@ class Epoch(Iterator[Any]):
             self = head = batch = DROPPED
 
     def _take_out(self, batch: OpenBatch | FailedBatch) -> Sequence[Receipt]:
-        """Take a batch out of the window, plan the next, and return the receipts of the first."""
+        """Take a batch out of the window, plan the next one, and return the batch's receipts."""
         receipts: Sequence[Receipt] = ()
         try:
             if not self._in_flight.remove(batch):
@@ -304,7 +307,7 @@ class Epoch(Iterator[Any]):
             if self._workers is not None:
                 self._in_flight.fill()
                 if self._in_flight.empty:
-                    # Here and not at StopIteration, which a loop over len(loader) never asks for.
+                    # Here and not at StopIteration, which a loop over len(loader) never reaches.
                     self._collation.ring.leave(self._progress)
                     if self._owns_workers:
                         self._workers.stop()
@@ -315,13 +318,13 @@ class Epoch(Iterator[Any]):
     def _delivery_of(
         self, batch: OpenBatch | FailedBatch, receipts: Sequence[Receipt]
     ) -> _Delivery | None:
-        """Return the delivery of a batch, of a group that of the first; None without samples."""
+        """Return the delivery of a batch, or of the first batch of a group; None if it is empty."""
         make = None
         try:
             if isinstance(batch, FailedBatch):
                 return _Delivery(batch.take, Receipt(), batch.failure)
             excess = self._tally.add(batch)
-            # If that is more than may be left out, it is raised in the place of the batch.
+            # A sample too many that was left out is raised in the place of the batch.
             batch.failure = batch.failure or excess
             if batch.failure is not None:
                 if self._copier is not None:
@@ -339,24 +342,27 @@ class Epoch(Iterator[Any]):
                 _Delivery(partial(_take_part, batch, make, number), receipt)
                 for number, receipt in enumerate(receipts)
             )
-            if self._progress.cancelled:  # just before there was the group, which it drops
+            if self._progress.cancelled:  # by `close`, which may have come before the group was set
                 self._group = deque()
             return group.popleft()
         finally:
             self = batch = receipts = make = group = DROPPED
 
     def _take_copy(self, copier: Copier, batch: OpenBatch) -> Any:
-        """Return a batch that is on the device."""
+        """Return a batch on the device."""
         try:
             sent = copier.take(batch)
             if self._in_flight.empty and self._in_flight.planned_all:
-                copier.end()  # a loop over len(loader) never asks for StopIteration
+                copier.end()  # a loop over len(loader) never reaches StopIteration
             return sent.batch
         finally:
             self = copier = batch = DROPPED
 
     def _closed(self) -> BaseException:
-        """Return the error for the consumer of a cancelled epoch: why no worker began, say."""
+        """Return the error that the consumer of a cancelled epoch gets.
+
+        It is that of a worker, or of the copier, that could not begin; or else a `ClosedError`.
+        """
         error = None if self._workers is None else self._workers.take_error()
         if error is None and self._copier is not None:
             error = self._copier.take_error()
@@ -369,7 +375,7 @@ class Epoch(Iterator[Any]):
 
 
 class _Delivery:
-    """What ``next()`` returns or raises: one batch, or the error in its place."""
+    """What one call of ``next()`` returns or raises: a batch, or the error in its place."""
 
     __slots__ = ("failure", "receipt", "take")
 
@@ -382,7 +388,7 @@ class _Delivery:
 
 
 def _take_part(group: OpenBatch, make: Callable[[int], Any], number: int) -> Any:
-    """Return one batch of a group, whose memory is used again once the group is gone."""
+    """Return one batch of a group.  Its memory is the group's, which must live until then."""
     try:
         return make(number)
     finally:

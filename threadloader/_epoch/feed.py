@@ -1,7 +1,7 @@
 """Where an epoch's batches come from: a sampler, or the replicas of an iterable dataset in turn.
 
-A feed plans one batch at a time, in the consumer's thread, and gives it to the threads.  For each
-that is done it gives a receipt, by which the batch is counted when the consumer has it.
+A feed plans one batch at a time, in the consumer's thread, and gives it to the workers.  For a
+batch that is done it returns a receipt, which counts the batch once the consumer has it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["Feed", "Receipt"]
 
 
 class Receipt:
-    """Counts a batch in the epoch's position: a state that is saved then goes on behind it.
+    """Counts a batch in the epoch's position, so that a state saved later goes on after it.
 
-    This one counts nothing, in the place of a batch that there is none of.
+    This one counts nothing: it is for the end of a replica, and for an error of the sampler.
 
     Threads:
         all: consumer.
@@ -32,15 +32,16 @@ class Receipt:
         """Count the batch.
 
         Args:
-            returned: Whether the consumer gets it, and not an error or nothing in its place.
+            returned: Whether the consumer gets it.  If not, an error was raised in its place, or
+                all of its samples were left out.
         """
 
     def take_back(self) -> None:
-        """Count it no more, if it was counted last: the consumer did not get it."""
+        """Count the batch no longer, if it was counted last: the consumer did not get it."""
 
 
 class Feed(Protocol):
-    """What an epoch asks for batches.
+    """Plans the batches of an epoch.
 
     Threads:
         end: shared; all others: consumer.
@@ -50,7 +51,7 @@ class Feed(Protocol):
     groups: bool  # whether several batches may be made as one
 
     def plan_next(self, progress: Progress, most: int = 1) -> OpenBatch | None:
-        """Plan the next batch and give it to the threads; return None after the last.
+        """Plan the next batch and give it to the workers; return None after the last.
 
         Args:
             progress: Of the epoch.
@@ -61,21 +62,21 @@ class Feed(Protocol):
         """
 
     def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:
-        """Give the batches of a group to the threads again, one by one."""
+        """Give the batches of a group, which failed, to the workers again, one by one."""
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
-        """Do all the work of one batch in the calling thread; without threads only."""
+        """Make a batch in the calling thread, which is the only worker."""
 
     def done(self, batch: OpenBatch) -> Sequence[Receipt]:
-        """Note that a batch is done, or failed, and left the window.
+        """Note that a batch is done, or has failed, and was taken out of the window.
 
         Returns:
-            A receipt for each batch that it is: several for a group.
+            Its receipt; for a group one for each batch.
         """
 
     def end(self, *, finished: bool = False) -> None:
-        """Note that no more batches are wanted.  Idempotent.
+        """Plan no more batches.  Idempotent.
 
         Args:
-            finished: Whether the consumer has had all of them; called by it then.
+            finished: Whether all were delivered; the consumer calls it then.
         """

@@ -1,7 +1,7 @@
-"""The batches in flight: those that were planned, and not returned yet.
+"""The batches in flight: they were planned, and are not delivered yet.
 
-The window says how many they may be.  In order the oldest one, the head, is due; out of order
-whichever is done first.
+The window says how many there may be.  In order the oldest one, the head, is delivered next; out
+of order any one that is done.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class InFlight:
     """The batches in flight, oldest first.
 
     Args:
-        settings: Of the loader: the window, the order, and the timeout.
+        settings: Of the loader; the window, the timeout, and whether batches stay in order.
         feed: Plans the batches and gives them to the threads.
         progress: Of the epoch.
-        collation: Knows how large batches are, and whether they are made in groups.
+        collation: Knows how large batches are, and whether they can be made in groups.
         workers: The threads that make them; None for the calling thread.
         inline: The worker that the calling thread is, without threads.
         copier: Copies each to a device; None for no copies.
@@ -69,7 +69,7 @@ class InFlight:
 
     @property
     def empty(self) -> bool:
-        """Whether there are none; stale as soon as it is read, if another thread may close."""
+        """Whether there are none; another thread may close the epoch at any moment."""
         return not self._batches
 
     @property
@@ -88,9 +88,9 @@ class InFlight:
             while not (self._planned_all or self._progress.cancelled) and len(self._batches) < room:
                 try:
                     batch = self._feed.plan_next(self._progress, most)
-                except Exception as error:  # noqa: BLE001  # raised in its place, after those before
+                except Exception as error:  # noqa: BLE001  # raised in the batch's place
                     end_thread_at_exit()
-                    # Of a closed epoch nobody wants it, and it would keep this frame.
+                    # Nobody takes it from a closed epoch, and it would keep this frame.
                     if not self._progress.cancelled:
                         self._batches.append(FailedBatch(error))
                     return
@@ -101,7 +101,7 @@ class InFlight:
                 if self._copier is not None:
                     self._copier.put(batch)
         finally:
-            self = batch = DROPPED  # this frame stays with an error of the sampler's
+            self = batch = DROPPED  # an error of the sampler keeps this frame
 
     def head(self) -> OpenBatch | FailedBatch | None:
         """Return the oldest batch, planned now if none is in flight; None after the last."""
@@ -109,10 +109,10 @@ class InFlight:
             self.fill()
         try:
             return self._batches[0]
-        except IndexError:  # closed, perhaps, by another thread
+        except IndexError:  # none is left, or another thread has closed the epoch
             return None
         finally:
-            self = DROPPED  # this frame, too
+            self = DROPPED  # the same
 
     def wait(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch | None:
         """Wait until a batch is done, or the epoch is closed.
@@ -135,7 +135,7 @@ class InFlight:
                     self._copier.wait(head)
             return head
         finally:
-            # This frame stays with an error of a sample's in the calling thread.
+            # An error of a sample in the calling thread keeps this frame.
             self = head = DROPPED
 
     def split(self, group: OpenBatch) -> bool:
@@ -151,7 +151,11 @@ class InFlight:
         return True
 
     def remove(self, batch: OpenBatch | FailedBatch) -> bool:
-        """Take out a batch that was waited for; return False if the epoch was closed meanwhile."""
+        """Take out a batch that `wait` returned.
+
+        Returns:
+            False if the epoch was closed meanwhile.
+        """
         try:
             self._batches.remove(batch)
         except ValueError:
@@ -159,13 +163,13 @@ class InFlight:
         return isinstance(batch, FailedBatch) or self._delivery.has(batch)
 
     def clear(self) -> None:
-        """Drop all of them: the epoch is closed."""
-        self._batches = deque()  # another one, since the consumer may be iterating over it
+        """Drop all batches: the epoch is closed."""
+        self._batches = deque()  # not cleared: the consumer may be iterating over it
 
     def _wait_for_workers(
         self, head: OpenBatch | FailedBatch, workers: Workers
     ) -> OpenBatch | FailedBatch | None:
-        """Wait for the threads as `wait` does."""
+        """Wait for a batch that other threads make; see `wait`."""
         limit, batches = self._timeout, None
         try:
             started = 0.0 if limit is None else perf_counter()
@@ -182,4 +186,4 @@ class InFlight:
                 return None
             return next(filter(self._delivery.has, batches), head)
         finally:
-            self = workers = head = batches = DROPPED  # stays with an error of worker_init_fn
+            self = workers = head = batches = DROPPED  # an error of worker_init_fn keeps this frame

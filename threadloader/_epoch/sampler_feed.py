@@ -26,14 +26,14 @@ __all__ = ["SamplerFeed"]
 
 
 class SamplerFeed:
-    """Batches of a map-style dataset, as the sampler says.
+    """Plans the batches of a map-style dataset, one or a group at a time.
 
     Args:
         planner: Draws the batches.
         stages: What workers need.
-        pool: Whose threads do the work; None for the calling thread.
+        pool: The threads that make them; None for the calling thread.
         position: Where the epoch is; with one lane.
-        stream: What the calling thread draws from then; None for its own random state.
+        stream: The random stream of the calling thread; None for its own random state.
         eager: See `Feed`.
     """
 
@@ -48,8 +48,9 @@ class SamplerFeed:
         eager: bool = True,
     ) -> None:
         self.eager = eager
-        # Rows left out would be nobody's.  The calling thread makes a batch when it is wanted: what
-        # the user changes between two, rows or a generator, is seen, as in torch.
+        # Not where rows may be left out: of a group nobody knows whose they were.  And not in the
+        # calling thread, which makes each batch when it is asked for: as in torch, it sees what the
+        # user has changed since the batch before, rows or a generator.
         gathers = stages.gathers and all(each.gathers for each in stages.fetchers)
         self.groups = gathers and stages.on_error == "raise" and pool is not None
         self._planner = planner
@@ -71,29 +72,29 @@ class SamplerFeed:
         return None if plan is None else self._open(plan, progress)
 
     def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:
-        """Give batches to the threads one by one; see `Feed`."""
+        """Give the batches of a group to the workers one by one; see `Feed`."""
         return [self._open(plan, progress) for plan in group.plan.parts()]
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:  # noqa: ARG002
-        """Do a batch in the calling thread; see `Feed`."""
+        """Make a batch in the calling thread; see `Feed`."""
         isolated_here(self._stream, work_inline, batch, worker)
         self = batch = DROPPED
 
     def done(self, batch: OpenBatch) -> Sequence[Receipt]:
-        """Return receipts; see `Feed`."""
+        """Return the receipts of a batch; see `Feed`."""
         plan, lane = batch.plan, self._position.lanes[0]
         if not plan.ends:
             return (_SamplerReceipt(lane, plan.sequence, plan.checkpoint),)
         return [_SamplerReceipt(lane, plan.sequence + n, None) for n in range(plan.batches)]
 
     def end(self, *, finished: bool = False) -> None:
-        """Redirect no random functions any more; see `Feed`."""
+        """Redirect random functions no longer; see `Feed`."""
         self._end()
         if finished:
             self._position.finished = True
 
     def _open(self, plan: PlannedBatch, progress: Progress) -> OpenBatch:
-        """Give a batch to the threads."""
+        """Give a batch to the workers."""
         batch = OpenBatch(plan, self._stages, progress)
         if self._pool is not None:
             self._pool.put(batch)
@@ -101,7 +102,7 @@ class SamplerFeed:
 
 
 class _SamplerReceipt(Receipt):
-    """Counts a batch of the sampler's."""
+    """Counts a batch in the sampler's lane."""
 
     __slots__ = ("_lane", "_mark", "_number")
 
@@ -110,14 +111,14 @@ class _SamplerReceipt(Receipt):
         self._number = number
         self._mark = checkpoint
 
-    def count(self, *, returned: bool) -> None:  # noqa: ARG002  # an error has its place, too
+    def count(self, *, returned: bool) -> None:  # noqa: ARG002  # counts all the same
         """Count the batch; see `Receipt`."""
         self._lane.delivered(self._number, self._mark)
 
     def take_back(self) -> None:
-        """Count it no more; see `Receipt`."""
+        """Count the batch no longer; see `Receipt`."""
         self._lane.take_back(self._number)
 
 
 def _nothing() -> None:
-    """There is nothing to end."""
+    """Do nothing: no functions were redirected."""

@@ -1,8 +1,8 @@
-"""The samples that were left out of their batches: how many they are, and which.
+"""The samples that were left out of their batches: how many, and which.
 
-A batch is shortened, never refilled from later indices: so what is in a batch follows from the
-order and the data alone, whatever the number of threads, and from any batch on.  Of an iterable
-dataset, whose samples have no indices, the next one is read instead.
+A batch is shortened, never refilled from later indices.  So its content follows from the order and
+the data alone, whatever the number of threads, and also after resuming.  The samples of an iterable
+dataset have no indices: there the next sample is read instead.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from threadloader.errors import shortened
 
 if TYPE_CHECKING:
     from threadloader._fetch.failure import Failure
-    from threadloader._order.tickets import PlannedBatch
     from threadloader._resume.position import Position
+    from threadloader._work.open_batch import OpenBatch
 
 __all__ = ["Skipped", "SkippedSamples", "Tally"]
 
-MAX_LISTED = 1000  # samples: the latest are kept, as text
-MAX_TOLD = 1000  # characters of that text
+MAX_LISTED = 1000  # samples; the latest ones
+MAX_TEXT = 1000  # characters of an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Skipped:
     """A sample that was left out of its batch."""
 
     batch: int  # position of the batch in its epoch, from 0
-    index: Any  # the sampler's; of an iterable dataset how many samples were read before it
-    error: str  # its type and message, of which 1,000 characters are kept
+    index: Any  # for an iterable dataset the number of samples that were read before it
+    error: str  # the type and message, at most 1,000 characters
 
 
 class SkippedSamples:
@@ -53,32 +53,24 @@ class SkippedSamples:
         self._latest: deque[Skipped] = deque(maxlen=MAX_LISTED)
 
     def add(self, skipped: Skipped) -> None:
-        """Count a sample that was left out of a batch."""
+        """Count a sample."""
         with self._lock:
             self._count += 1
             self._latest.append(skipped)
 
-    def told(self) -> tuple[int, tuple[Skipped, ...]]:
-        """Return how many there are, and the latest."""
+    def count_and_latest(self) -> tuple[int, tuple[Skipped, ...]]:
+        """Return how many there are, and the latest ones."""
         with self._lock:
             return self._count, tuple(self._latest)
 
 
-class Short(Protocol):
-    """A batch that samples may have been left out of."""
-
-    plan: PlannedBatch
-    skipped: list[Failure]  # instead of rows
-    unread: list[Failure]  # of an iterable dataset, between rows
-
-
 class Tally:
-    """The samples left out in one epoch, and how many that may be.
+    """Counts the samples that are left out in one epoch.
 
     Args:
-        samples: Of all epochs.
-        position: Of the epoch: how many there are so far is kept there, and saved with it.
-        most: In this one; None for any number.
+        samples: Those of all epochs.
+        position: Of the epoch; has the number of samples left out so far, for saved states.
+        most: Samples that may be left out in this epoch; None for any number.
 
     Threads:
         all: consumer.
@@ -91,8 +83,8 @@ class Tally:
         self._warning: str | None = None
         self._warned = False
 
-    def add(self, batch: Short) -> Failure | None:
-        """Count what was left out of a batch; return the first that is one too many."""
+    def add(self, batch: OpenBatch) -> Failure | None:
+        """Count the samples left out of a batch; return the first one beyond the limit, if any."""
         if not (batch.skipped or batch.unread):
             return None
         plan = batch.plan
@@ -100,7 +92,7 @@ class Tally:
         for failure in [*batch.unread, *sorted(batch.skipped, key=_row)]:
             unread = any(failure is each for each in batch.unread)
             index = plan.position + failure.row if unread else plan.index_of(failure.row)
-            skipped = Skipped(plan.sequence, index, _told(failure.error))
+            skipped = Skipped(plan.sequence, index, _text_of(failure.error))
             self._samples.add(skipped)
             self._position.skipped += 1
             if self._warning is None:
@@ -115,22 +107,22 @@ class Tally:
         return excess
 
     def warn(self) -> None:
-        """Tell the consumer of the first one, once.
+        """Warn the consumer of the first sample, once.
 
-        Called before a batch is taken, so that a warning that is made an error loses none.
+        Called before a batch is taken, so that no batch is lost if warnings are made errors.
         """
         if self._warning is not None and not self._warned:
             self._warned = True
             warnings.warn(self._warning, UserWarning, stacklevel=3)
 
 
-def _told(error: BaseException) -> str:
-    """Return an error's type and message, the beginning of it where it is long."""
+def _text_of(error: BaseException) -> str:
+    """Return the type and message of an error, shortened."""
     text = ""
     with suppress(Exception):  # its own __str__
         text = str(error)
     name = type(error).__name__
-    return shortened(f"{name}: {text}" if text else name, MAX_TOLD)
+    return shortened(f"{name}: {text}" if text else name, MAX_TEXT)
 
 
 def _row(failure: Failure) -> int:

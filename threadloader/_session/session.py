@@ -220,7 +220,7 @@ class Session:
 
     def statistics(self, workers: int) -> Statistics:
         """Return what was counted so far."""
-        skipped_count, skipped = self.skipped.told()
+        skipped_count, skipped = self.skipped.count_and_latest()
         return Statistics(
             workers=workers,
             window=self.window.most,
