@@ -15,7 +15,8 @@ from support.patience import PATIENCE
 from support.pictures import picture
 
 from threadloader import ThreadLoader
-from threadloader._batch.collate import MAX_SKIPPED, Collation, Output
+from threadloader._batch.collate import Collation, Output
+from threadloader._batch.direct_filling import MAX_PAUSE
 from threadloader._batch.numpy_collate import numpy_collate
 from threadloader._batch.ring import Ring
 
@@ -66,7 +67,7 @@ def _outcome(function: Callable[..., Any], *args: Any) -> Any:
 def test_batches_and_errors_are_those_of_the_collate_function(
     made: list[list[Any]], data: st.DataObject
 ) -> None:
-    collation = _collation(Ring(keep=2))
+    collation = _collation(Ring(batches=2))
     for batch in made:
         filling = collation.open(len(batch))
         tickets = data.draw(tickets_of(len(batch)))
@@ -75,7 +76,7 @@ def test_batches_and_errors_are_those_of_the_collate_function(
 
 @given(leaf=st.sampled_from(PLAIN), batches=st.lists(st.integers(1, 4), min_size=1, max_size=5))
 def test_batches_that_are_kept_stay_as_they_are(leaf: Leaf, batches: list[int]) -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     collation = _collation(ring)
     made = [[leaf(10 * n + row) for row in range(rows)] for n, rows in enumerate(batches)]
     kept = [_fill(collation.open(len(batch)), batch, _rows(batch)) for batch in made]
@@ -84,7 +85,7 @@ def test_batches_that_are_kept_stay_as_they_are(leaf: Leaf, batches: list[int]) 
 
 @pytest.mark.parametrize("leaf", PLAIN, ids=lambda leaf: leaf.name)
 def test_each_leaf_of_plain_samples_is_delivered_from_a_slot_of_its_own(leaf: Leaf) -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     made = [(np.ones(2), leaf(row)) for row in range(4)]
     batch = _fill(_collation(ring).open(4), made, _rows(made))
     slots = 1 if leaf.name in {"str", "bytes"} else 2
@@ -95,7 +96,7 @@ def test_each_leaf_of_plain_samples_is_delivered_from_a_slot_of_its_own(leaf: Le
 
 @pytest.mark.parametrize("leaf", [*ODD, BEYOND], ids=lambda leaf: leaf.name)
 def test_samples_that_fall_back_keep_no_slot(leaf: Leaf) -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     made = [1, 2, leaf(3), 4]
     filling = _collation(ring).open(4)
     _outcome(_fill, filling, made, _rows(made))
@@ -103,7 +104,7 @@ def test_samples_that_fall_back_keep_no_slot(leaf: Leaf) -> None:
 
 
 def test_the_batch_after_a_new_shape_is_direct_again() -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     collation = _collation(ring)
     for side in (2, 2, 3, 3):
         made = [np.full((side, side), row) for row in range(4)]
@@ -113,7 +114,7 @@ def test_the_batch_after_a_new_shape_is_direct_again() -> None:
 
 
 def test_a_batch_that_shrinks_takes_the_slot_of_a_full_one() -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     collation = _collation(ring)
     for rows in (4, 3, 4, 2):
         _fill(collation.open(rows), [1.5] * rows, _rows([1.5] * rows))
@@ -121,19 +122,19 @@ def test_a_batch_that_shrinks_takes_the_slot_of_a_full_one() -> None:
 
 
 def test_after_any_time_of_ragged_batches_regular_ones_are_direct_again() -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     collation = _collation(ring)
     for _ in range(100):
         _fill(collation.open(2), ["a", 1], [(0, 2)])
     assert not ring.statistics().leased
-    for _ in range(MAX_SKIPPED + 2):
+    for _ in range(MAX_PAUSE + 2):
         batch = _fill(collation.open(2), [1, 2], [(0, 2)])
     assert ring.statistics().leased == 1
     assert batch.tolist() == [1, 2]
 
 
 def test_ragged_batches_are_seldom_tried() -> None:
-    ring = Ring(keep=0)  # so that each try makes a slot
+    ring = Ring(batches=0)  # so that each try makes a slot
     collation = _collation(ring)
     for length in range(1, 1001):
         made = [[0] * (1 + length % 3), [0] * (2 + length % 3)]
@@ -142,7 +143,7 @@ def test_ragged_batches_are_seldom_tried() -> None:
 
 
 def test_an_abandoned_batch_gives_its_slot_back() -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     filling = _collation(ring).open(4)
     filling.write(0, 2, [1, 2])
     assert ring.statistics().filling == 1
@@ -155,7 +156,7 @@ def test_rows_written_by_many_threads_at_once_make_one_batch(
 ) -> None:
     made = [(np.full(3, row), {"row": row, "name": str(row)}) for row in range(64)]
     for _ in range(20):
-        filling = _collation(Ring(keep=2)).open(64)
+        filling = _collation(Ring(batches=2)).open(64)
         start = threading.Barrier(4)
 
         def write(first: int, filling: Filling = filling, start: Any = start) -> None:
@@ -172,7 +173,7 @@ def test_rows_written_by_many_threads_at_once_make_one_batch(
 @pytest.mark.parametrize("tickets", [[(0, 1), (1, 2), (2, 4)], [(2, 4), (0, 2)]], ids=str)
 def test_the_odd_row_is_named(tickets: list[tuple[int, int]]) -> None:
     made = [np.ones(2), np.ones(2), np.ones(2), np.ones(3)]
-    filling = _collation(Ring(keep=2)).open(4)
+    filling = _collation(Ring(batches=2)).open(4)
     for start, stop in tickets:
         filling.write(start, stop, made[start:stop])
     failed = filling.finish()
@@ -194,7 +195,7 @@ class Custom:
 
 
 def test_a_collate_fn_gets_a_list_of_the_samples_themselves_in_order() -> None:
-    ring, custom = Ring(keep=2), Custom()
+    ring, custom = Ring(batches=2), Custom()
     collation = Collation(custom, output="numpy", batched=True, ring=ring)
     made = [np.ones(1), object(), None, [2]]
     assert _fill(collation.open(4), made, [(3, 4), (0, 2), (2, 3)]) == "collated"
@@ -206,7 +207,7 @@ def test_a_collate_fn_gets_a_list_of_the_samples_themselves_in_order() -> None:
 @pytest.mark.parametrize("whole", [(1, 2), {0: 1}, [1], None], ids=repr)
 def test_a_whole_batch_of_any_type_reaches_the_collate_fn_as_it_is(whole: Any) -> None:
     custom = Custom()
-    filling = Collation(custom, output="numpy", batched=True, ring=Ring(keep=2)).open(2)
+    filling = Collation(custom, output="numpy", batched=True, ring=Ring(batches=2)).open(2)
     filling.write(0, 2, whole)
     assert filling.finish() is None
     assert custom.given is whole
@@ -218,14 +219,14 @@ def test_an_error_of_a_collate_fn_names_no_row() -> None:
     def refuse(made: Any) -> Any:  # noqa: ARG001
         raise error
 
-    filling = Collation(refuse, output="numpy", batched=True, ring=Ring(keep=2)).open(1)
+    filling = Collation(refuse, output="numpy", batched=True, ring=Ring(batches=2)).open(1)
     filling.write(0, 1, [1])
     assert filling.finish() == (error, None)
 
 
 @each_output
 def test_the_default_function_given_by_the_user_is_as_good_as_none(output: Output) -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     function = _collation(ring, output=output).function
     collation = Collation(function, output=output, batched=True, ring=ring)
     batch = _fill(collation.open(2), [1, 2], [(0, 2)])
@@ -235,7 +236,7 @@ def test_the_default_function_given_by_the_user_is_as_good_as_none(output: Outpu
 
 @each_output
 def test_a_single_sample_is_not_collated(output: Output) -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     collation = Collation(None, output=output, batched=False, ring=ring)
     filling = collation.open(1)
     filling.write(0, 1, [np.ones(2)])

@@ -46,19 +46,19 @@ def _kept(ring: Ring, count: int, nbytes: int = 1024) -> list[Slot]:
 
 
 def test_a_slot_being_filled_is_not_handed_out_again() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     first, second = Holder(), Holder()
     assert take(ring, 1024, first) is not take(ring, 1024, second)
 
 
 def test_a_batch_that_is_abandoned_gives_its_slot_back() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     [slot] = _kept(ring, 1)
     assert take(ring, 1024, Holder()) is slot
 
 
 def test_an_abandoned_batch_keeps_its_slot_until_its_last_writer_is_done() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     batch = Holder()
     slot = take(ring, 1024, batch)
     writers = [batch, batch]
@@ -70,7 +70,7 @@ def test_an_abandoned_batch_keeps_its_slot_until_its_last_writer_is_done() -> No
 
 
 def test_a_delivered_batch_outlives_its_holder() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     holder = Holder()
     root = ring.lease(take(ring, 1024, holder))
     del holder
@@ -80,7 +80,7 @@ def test_a_delivered_batch_outlives_its_holder() -> None:
 
 
 def test_a_delivered_batch_gives_its_slot_back_when_it_dies() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     root = _deliver(ring)
     address = root.ctypes.data
     del root
@@ -110,7 +110,7 @@ VIEWS: dict[str, Callable[[np.ndarray[Any, Any]], object]] = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_any_view_keeps_the_slot(view: Callable[[Any], object]) -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     kept = view(_deliver(ring))
     assert ring.statistics().leased == 1
     del kept
@@ -134,7 +134,7 @@ TENSORS: dict[str, Callable[[Any, Any], object]] = {
 @pytest.mark.parametrize("view", TENSORS.values(), ids=TENSORS)
 def test_any_tensor_keeps_the_slot(view: Callable[[Any, Any], object]) -> None:
     torch = pytest.importorskip("torch")
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     kept = view(torch, _deliver(ring))
     assert ring.statistics().leased == 1
     del kept
@@ -143,7 +143,7 @@ def test_any_tensor_keeps_the_slot(view: Callable[[Any, Any], object]) -> None:
 
 def test_autograd_keeps_the_slot_that_it_saved() -> None:
     torch = pytest.importorskip("torch")
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     weight = torch.ones(100, requires_grad=True)
     loss = (torch.from_numpy(_deliver(ring)[:400].view(np.float32)) * weight).sum()
     assert ring.statistics().leased == 1
@@ -155,14 +155,14 @@ def test_autograd_keeps_the_slot_that_it_saved() -> None:
     "copied", [np.copy, copy.deepcopy, lambda root: pickle.loads(pickle.dumps(root)), bytes]
 )
 def test_a_copy_keeps_no_slot(copied: Callable[[Any], object]) -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     kept = copied(_deliver(ring))
     assert kept is not None
     assert ring.statistics().leased == 0
 
 
 def test_a_batch_is_never_overwritten() -> None:
-    ring = Ring(keep=1)
+    ring = Ring(batches=1)
     batches = []
     for stamp in range(10):
         root = _deliver(ring)
@@ -172,7 +172,7 @@ def test_a_batch_is_never_overwritten() -> None:
 
 
 def test_a_plain_loop_needs_two_slots() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     for _ in range(10):
         batch = _deliver(ring)
     del batch
@@ -180,14 +180,14 @@ def test_a_plain_loop_needs_two_slots() -> None:
 
 
 def test_each_delivery_has_a_root_of_its_own() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     holder = Holder()
     slot = take(ring, 1024, holder)
     assert ring.lease(slot) is not ring.lease(slot)
 
 
 def test_an_array_over_a_slot_writes_what_the_delivered_batch_shows() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     holder = Holder()
     slot = take(ring, 4, holder)
     np.frombuffer(slot.memory, np.uint8)[:4] = [1, 2, 3, 4]
@@ -195,18 +195,18 @@ def test_an_array_over_a_slot_writes_what_the_delivered_batch_shows() -> None:
 
 
 def test_a_freed_slot_serves_the_next_batch() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     holder = Holder()
     slot = take(ring, 1024, holder)
-    ring.free([slot])
+    ring.release([slot])
     assert take(ring, 1024, Holder()) is slot
 
 
 def test_the_late_death_of_a_freed_batch_does_not_free_its_successor() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     late, successor = Holder(), Holder()
     slot = take(ring, 1024, late)
-    ring.free([slot])
+    ring.release([slot])
     assert take(ring, 1024, successor) is slot
     del late
     assert take(ring, 1024, Holder()) is not slot
@@ -214,17 +214,17 @@ def test_the_late_death_of_a_freed_batch_does_not_free_its_successor() -> None:
 
 
 def test_freeing_twice_frees_once() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     holder = Holder()
     slot = take(ring, 1024, holder)
-    ring.free([slot])
-    ring.free([slot])
+    ring.release([slot])
+    ring.release([slot])
     del holder
     assert ring.statistics().free == 1
 
 
 def test_no_more_free_slots_are_kept_than_asked_for() -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     _kept(ring, 5)
     assert ring.statistics() == RingStatistics(
         made=5, free=2, free_bytes=2048, filling=0, leased=0, leased_bytes=0
@@ -232,18 +232,18 @@ def test_no_more_free_slots_are_kept_than_asked_for() -> None:
 
 
 def test_the_slot_longest_unused_is_dropped_first() -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     holders = [Holder() for _ in range(3)]
     slots = [take(ring, 1024, holder) for holder in holders]
     for slot in slots:
-        ring.free([slot])
+        ring.release([slot])
     now = [Holder() for _ in range(3)]
     taken = [take(ring, 1024, holder) for holder in now]
     assert [slot in taken for slot in slots] == [False, True, True]
 
 
 def test_a_ring_that_keeps_nothing_makes_a_slot_a_batch() -> None:
-    ring = Ring(keep=0)
+    ring = Ring(batches=0)
     for _ in range(3):
         _deliver(ring)
     assert ring.statistics().made == 3
@@ -264,13 +264,13 @@ def test_a_ring_that_keeps_nothing_makes_a_slot_a_batch() -> None:
 def test_a_free_slot_serves_what_fits_and_is_not_far_smaller(
     free: int, wanted: int, reused: bool
 ) -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     [slot] = _kept(ring, 1, free)
     assert (take(ring, wanted, Holder()) is slot) == reused
 
 
 def test_the_smallest_slot_that_fits_is_taken() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     holders = [Holder() for _ in range(3)]
     large, small, medium = (
         take(ring, nbytes, holder)
@@ -283,7 +283,7 @@ def test_the_smallest_slot_that_fits_is_taken() -> None:
 
 @pytest.mark.parametrize("nbytes", [1, 63, 64, 65, 4097])
 def test_memory_is_large_enough_and_aligned(nbytes: int) -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     root = _deliver(ring, nbytes)
     assert root.nbytes >= nbytes
     assert root.ctypes.data % 64 == 0
@@ -291,7 +291,7 @@ def test_memory_is_large_enough_and_aligned(nbytes: int) -> None:
 
 
 def test_statistics_tell_what_the_consumer_holds() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     holder = Holder()
     filling = take(ring, 10, holder)
     roots = [_deliver(ring, 1000), _deliver(ring, 2000)]
@@ -331,7 +331,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Ring:
     """A ring in whose lock `Interrupted.first` is done, as the collector may do it."""
     monkeypatch.setattr(ring_module, "RLock", Interrupted)
     monkeypatch.setattr(Interrupted, "first", None)
-    return Ring(keep=4)
+    return Ring(batches=4)
 
 
 def test_a_view_may_die_while_the_ring_is_locked(
@@ -377,14 +377,14 @@ def test_a_finalizer_may_use_the_ring_while_it_is_locked(
 def test_a_batch_that_dies_in_another_thread_gives_its_slot_back(
     spawn: Callable[..., Future[Any]],
 ) -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     mailbox = [_deliver(ring)[10:]]
     spawn(mailbox.clear).result(PATIENCE)
     assert ring.statistics().free == 1
 
 
 def test_a_view_outlives_its_ring() -> None:
-    root = _deliver(Ring(keep=4))
+    root = _deliver(Ring(batches=4))
     root[:] = 7
     assert set(root.tolist()) == {7}
     del root  # its callback has no ring to tell
@@ -394,7 +394,7 @@ def test_a_view_outlives_its_ring() -> None:
 def test_threads_that_take_and_drop_never_share_a_slot(
     spawn: Callable[..., Future[Any]],
 ) -> None:
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
 
     def stamp_and_check(stamp: int) -> bool:
         for _ in range(200):
@@ -414,7 +414,7 @@ def test_a_consumer_that_keeps_many_large_batches_is_told_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ring_module, "HELD_NBYTES", 20_000)
-    ring = Ring(keep=2)
+    ring = Ring(batches=2)
     kept = [_deliver(ring) for _ in range(19)]
     ring.warn_if_hoarded()  # warnings are errors here
     kept += [_deliver(ring)]
@@ -424,7 +424,7 @@ def test_a_consumer_that_keeps_many_large_batches_is_told_once(
 
 
 def test_several_slots_go_back_together_where_their_holder_dies() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     holder = Holder()
     first = ring.take([1024, 2048], holder)
     del holder
@@ -433,7 +433,7 @@ def test_several_slots_go_back_together_where_their_holder_dies() -> None:
 
 
 def test_each_slot_of_a_batch_is_leased_by_itself() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     holder = Holder()
     large, small = (ring.lease(slot) for slot in ring.take([4096, 1024], holder))
     del holder, large
@@ -443,7 +443,7 @@ def test_each_slot_of_a_batch_is_leased_by_itself() -> None:
 
 
 def test_slots_of_one_size_are_used_in_turn_and_stay() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     slots = _kept(ring, 3)
     taken = [_kept(ring, 1)[0] for _ in range(90)]
     assert set(taken[:3]) == set(slots)
@@ -452,7 +452,7 @@ def test_slots_of_one_size_are_used_in_turn_and_stay() -> None:
 
 
 def test_a_slot_that_no_batch_needs_any_more_is_dropped() -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     ring.enter("epoch")
     _kept(ring, 3, 1024)
     for _ in range(40):
@@ -465,7 +465,7 @@ def test_a_slot_that_no_batch_needs_any_more_is_dropped() -> None:
 def three_slots(monkeypatch: pytest.MonkeyPatch) -> Ring:
     """A ring with three free slots of 3 KiB, of which it keeps two between epochs; and an epoch."""
     monkeypatch.setattr(ring_module, "IDLE_NBYTES", 7 << 10)
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     ring.enter("epoch")
     _kept(ring, 3, 3 << 10)
     assert ring.statistics().free == 3
@@ -509,7 +509,7 @@ def test_nothing_is_kept_once_it_was_cleared(three_slots: Ring) -> None:
 
 
 def test_rings_that_work_in_turn_have_one_memory(three_slots: Ring) -> None:
-    training, validation = three_slots, Ring(keep=4)
+    training, validation = three_slots, Ring(batches=4)
     training.leave("epoch")
     for ring, other in [(validation, training), (training, validation)] * 2:
         ring.enter("epoch")
@@ -520,7 +520,7 @@ def test_rings_that_work_in_turn_have_one_memory(three_slots: Ring) -> None:
 
 
 def test_the_ring_whose_epoch_ends_last_alone_keeps_free_slots(three_slots: Ring) -> None:
-    another = Ring(keep=4)
+    another = Ring(batches=4)
     another.enter("epoch")
     _kept(another, 1)
     three_slots.leave("epoch")
@@ -532,7 +532,7 @@ def test_the_ring_whose_epoch_ends_last_alone_keeps_free_slots(three_slots: Ring
 def test_an_epoch_that_goes_on_gives_nothing_away(three_slots: Ring) -> None:
     three_slots.leave("epoch")
     three_slots.enter("next")
-    Ring(keep=4).enter("epoch")
+    Ring(batches=4).enter("epoch")
     assert three_slots.statistics().free == 2
 
 
@@ -549,7 +549,7 @@ def test_page_locked_memory_serves_no_other_ring(three_slots: Ring) -> None:
 def test_what_comes_back_to_a_ring_whose_slots_another_has_is_not_kept(three_slots: Ring) -> None:
     kept = _deliver(three_slots, 3 << 10)
     three_slots.leave("epoch")
-    another = Ring(keep=4)
+    another = Ring(batches=4)
     another.enter("epoch")
     assert (three_slots.statistics().free, another.statistics().free) == (0, 2)
     del kept

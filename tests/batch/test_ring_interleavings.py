@@ -53,7 +53,7 @@ def _stamp(slot: Slot, stamp: int) -> None:
 
 def test_two_threads_that_deliver_and_drop_never_share_a_slot() -> None:
     def scenario() -> None:
-        ring = Ring(keep=2)
+        ring = Ring(batches=2)
 
         def deliver(stamp: int) -> None:
             for _ in range(2):
@@ -75,7 +75,7 @@ def test_two_threads_that_deliver_and_drop_never_share_a_slot() -> None:
 
 def test_a_slot_is_taken_once_however_its_last_view_dies() -> None:
     def scenario() -> None:
-        ring = Ring(keep=4)
+        ring = Ring(batches=4)
         views: list[Any] = [_deliver(ring)]
         holders = [Holder(), Holder()]
         taken: list[Slot] = []
@@ -91,17 +91,17 @@ def test_a_slot_is_taken_once_however_its_last_view_dies() -> None:
 
 def test_freeing_a_slot_against_its_holders_death_frees_it_once() -> None:
     def scenario() -> None:
-        ring = Ring(keep=4)
+        ring = Ring(batches=4)
         holders = [Holder()]
         slot = take(ring, holders[0])
         successors = [Holder(), Holder()]
         taken: list[Slot] = []
 
-        def free_and_take() -> None:
-            ring.free([slot])
+        def release_and_take() -> None:
+            ring.release([slot])
             taken.append(take(ring, successors[0]))
 
-        _together(holders.clear, free_and_take, ring.statistics)
+        _together(holders.clear, release_and_take, ring.statistics)
         assert take(ring, successors[1]) is not taken[0]
 
     it.explore(scenario, timeout=PATIENCE, iterations=300, seed=0)
@@ -109,7 +109,7 @@ def test_freeing_a_slot_against_its_holders_death_frees_it_once() -> None:
 
 def test_the_holders_death_never_ends_the_lease_of_the_delivered_batch() -> None:
     def scenario() -> None:
-        ring = Ring(keep=4)
+        ring = Ring(batches=4)
         holders = [Holder()]
         slot = take(ring, holders[0])
         roots: list[Any] = []
@@ -131,7 +131,7 @@ def test_no_switch_between_a_dying_view_and_a_take_loses_the_slot() -> None:
     """Exhaustive: all schedules with at most two preemptions, between any two lines."""
 
     def scenario() -> None:
-        ring = Ring(keep=1)
+        ring = Ring(batches=1)
         ring.enter("epoch")
         views: list[Any] = [_deliver(ring)[4:]]
         holders = [Holder()]

@@ -91,8 +91,8 @@ class RingMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.filling)
     @rule(data=st.data(), lingers=st.booleans())
-    def free(self, data: st.DataObject, lingers: bool) -> None:
-        self.ring.free([self._finish(data, lingers=lingers)[0].slot])
+    def release(self, data: st.DataObject, lingers: bool) -> None:
+        self.ring.release([self._finish(data, lingers=lingers)[0].slot])
 
     @precondition(lambda self: self.stale)
     @rule(data=st.data())

@@ -437,7 +437,7 @@ def leaves(batch: Any) -> list[torch.Tensor]:
 def test_pinned_batches_are_those_of_default_collate_and_each_leaf_has_its_own_memory(
     tree: Any, rows: list[int], data: st.DataObject
 ) -> None:
-    ring = Ring(keep=4)
+    ring = Ring(batches=4)
     collation = pinned_collation(ring)
     kept = []
     for number, count in enumerate(rows):
@@ -455,7 +455,7 @@ def test_pinned_batches_are_those_of_default_collate_and_each_leaf_has_its_own_m
 
 @pytest.mark.usefixtures("no_page_locks")
 def test_pinned_memory_that_is_not_used_is_let_go() -> None:
-    filling = pinned_collation(Ring(keep=4)).open(2)
+    filling = pinned_collation(Ring(batches=4)).open(2)
     filling.write(0, 2, [1, 2.5])  # it falls back
     assert filling.finish() is None
     assert picture(filling.take()) == picture(default_collate([1, 2.5]))
@@ -464,7 +464,7 @@ def test_pinned_memory_that_is_not_used_is_let_go() -> None:
 @pytest.mark.usefixtures("no_page_locks")
 @pytest.mark.parametrize("kind", [np.int64, torch.tensor])
 def test_a_pinned_leaf_outlives_its_batch(kind: Any) -> None:
-    filling = pinned_collation(Ring(keep=4)).open(2)
+    filling = pinned_collation(Ring(batches=4)).open(2)
     filling.write(0, 2, [(kind(5), "a"), (kind(6), "b")])
     assert filling.finish() is None
     leaf = filling.take()[0][1:]

@@ -12,7 +12,7 @@ import pytest
 from support.patience import PATIENCE
 
 from threadloader import ClosedError, ThreadLoader
-from threadloader._batch import collate, ring
+from threadloader._batch import direct_filling, ring
 from threadloader._epoch import epoch, in_flight
 from threadloader._session import kept_workers, session
 from threadloader._threads import pool, thread_group
@@ -43,7 +43,7 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(progress, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
     monkeypatch.setattr(ring, "RLock", it.RLock)
     monkeypatch.setattr(session, "RLock", it.RLock)
-    monkeypatch.setattr(collate, "Lock", it.Lock)
+    monkeypatch.setattr(direct_filling, "Lock", it.Lock)
     monkeypatch.setattr(counters, "Lock", it.Lock)
     monkeypatch.setattr(thread_group, "Lock", it.Lock)
     monkeypatch.setattr(pool, "Joinable", Thread)
@@ -91,7 +91,7 @@ def _error_of(batches: Iterator[Any]) -> tuple[type[Exception], object]:
 SWITCHED = [
     module.__file__
     for module in (
-        collate,
+        direct_filling,
         epoch,
         in_flight,
         pool,

@@ -14,6 +14,7 @@ from threadloader._epoch.iterable_feed import IterableFeed
 from threadloader._epoch.open_feed import open_feed
 from threadloader._epoch.sampler_feed import SamplerFeed
 from threadloader._fetch.fetcher import Fetcher
+from threadloader._fetch.read_samples import ReadSamples
 from threadloader._order.planner import Planner
 from threadloader._order.samplers import BatchSampler
 from threadloader._order.tickets import TicketSize
@@ -21,9 +22,10 @@ from threadloader._order.user_pass import UserPass
 from threadloader._resume.position import Lane, Position
 from threadloader._rng.seeds import EpochSeeds
 from threadloader._work.counters import Stats
-from threadloader._work.open_batch import Stages, Worker
+from threadloader._work.iterable_reader import IterableReader
+from threadloader._work.open_batch import Pipeline, Worker
 from threadloader._work.progress import Progress
-from threadloader._work.reading import IterableReader, ReadSamples, StreamBatch
+from threadloader._work.read_job import IterableBatch
 
 if TYPE_CHECKING:
     from threadloader._epoch.feed import Receipt
@@ -34,11 +36,11 @@ def position_of(replicas: int) -> Position:
 
 
 def collation() -> Collation:
-    return Collation(list, output="numpy", batched=True, ring=Ring(keep=4))
+    return Collation(list, output="numpy", batched=True, ring=Ring(batches=4))
 
 
-def stages() -> Stages:
-    return Stages([ReadSamples(None)], True, TicketSize(), collation())
+def pipeline() -> Pipeline:
+    return Pipeline([ReadSamples(None)], True, TicketSize(), collation())
 
 
 def worker() -> Worker:
@@ -56,7 +58,7 @@ def feed_over(*replicas: Any, position: Position | None = None, **given: Any) ->
         IterableReader(number, replica, settings, position)
         for number, replica in enumerate(replicas)
     ]
-    return IterableFeed(readers, stages(), [], None, settings, position)
+    return IterableFeed(readers, pipeline(), [], None, settings, position)
 
 
 def planned(feed: IterableFeed, batches: int) -> list[int]:
@@ -64,8 +66,8 @@ def planned(feed: IterableFeed, batches: int) -> list[int]:
     numbers = []
     for _ in range(batches):
         batch = feed.plan_next(Progress())
-        assert isinstance(batch, StreamBatch)
-        numbers.append(batch.source.number)
+        assert isinstance(batch, IterableBatch)
+        numbers.append(batch.reader.number)
     return numbers
 
 
@@ -181,7 +183,7 @@ def test_a_sampler_s_feed_ends_with_the_sampler() -> None:
         batched=True,
         whole_batches=False,
     )
-    shared = Stages([Fetcher(range(3), whole=False)], False, TicketSize(), collation())
+    shared = Pipeline([Fetcher(range(3), whole_batches=False)], False, TicketSize(), collation())
     feed, progress = SamplerFeed(planner, shared, None, Position(0, [Lane()])), Progress()
     taken = []
     while (batch := feed.plan_next(progress)) is not None:

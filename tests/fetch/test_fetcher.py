@@ -59,18 +59,19 @@ class WholeSquares(Squares):
 
 @pytest.mark.parametrize("indices", [[4, 2, 2], (4, 2, 2)])
 def test_samples_come_in_the_order_of_the_rows(indices: Any) -> None:
-    fetched = Fetcher(Squares(), whole=False).fetch(_ticket(indices), Wanted())
+    fetched = Fetcher(Squares(), whole_batches=False).fetch(_ticket(indices), Wanted())
     assert fetched == ([16, 4, 4], None)
 
 
 def test_only_the_rows_of_the_ticket_are_fetched() -> None:
     dataset = Squares()
-    assert Fetcher(dataset, whole=False).fetch(_ticket([5, 6, 7, 8], 1, 3), Wanted())[0] == [36, 49]
+    fetched = Fetcher(dataset, whole_batches=False).fetch(_ticket([5, 6, 7, 8], 1, 3), Wanted())
+    assert fetched[0] == [36, 49]
     assert dataset.asked == [6, 7]
 
 
 def test_an_empty_ticket_fetches_nothing() -> None:
-    assert Fetcher(Squares(), whole=False).fetch(_ticket([]), Wanted()) == ([], None)
+    assert Fetcher(Squares(), whole_batches=False).fetch(_ticket([]), Wanted()) == ([], None)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_an_empty_ticket_fetches_nothing() -> None:
 )
 def test_an_error_comes_with_the_samples_before_it(failure: BaseException) -> None:
     dataset = Squares(failure)
-    samples, error = Fetcher(dataset, whole=False).fetch(_ticket([1, 2, 3, 4]), Wanted())
+    samples, error = Fetcher(dataset, whole_batches=False).fetch(_ticket([1, 2, 3, 4]), Wanted())
     assert (samples, error) == ([1, 4], failure)
     assert dataset.asked == [1, 2, 3]
 
@@ -87,13 +88,13 @@ def test_an_error_comes_with_the_samples_before_it(failure: BaseException) -> No
 def test_a_cancelled_ticket_ends_before_its_next_sample(fetched: int) -> None:
     dataset = Squares()
     wanted = Wanted(dataset.asked, fetched)
-    Fetcher(dataset, whole=False).fetch(_ticket([5, 6, 7, 8]), wanted)
+    Fetcher(dataset, whole_batches=False).fetch(_ticket([5, 6, 7, 8]), wanted)
     assert len(dataset.asked) == fetched
 
 
 def test_getitems_gets_what_the_sampler_gave_and_its_result_is_passed_on() -> None:
     dataset, drawn = WholeSquares(), {1, 2}
-    fetched = Fetcher(dataset, whole=True).fetch(_ticket([1, 2], drawn=drawn), Wanted())
+    fetched = Fetcher(dataset, whole_batches=True).fetch(_ticket([1, 2], drawn=drawn), Wanted())
     assert fetched == ((1, 4), None)
     assert dataset.asked[0] is drawn
 
@@ -102,13 +103,13 @@ def test_getitems_gets_what_the_sampler_gave_and_its_result_is_passed_on() -> No
     "failure", [ValueError(3), StopIteration(3), KeyboardInterrupt()], ids=repr
 )
 def test_an_error_of_getitems_comes_without_samples(failure: BaseException) -> None:
-    fetched = Fetcher(WholeSquares(failure), whole=True).fetch(_ticket([1, 2]), Wanted())
+    fetched = Fetcher(WholeSquares(failure), whole_batches=True).fetch(_ticket([1, 2]), Wanted())
     assert fetched == ([], failure)
 
 
 def test_a_fetcher_asked_for_samples_leaves_getitems_alone() -> None:
     dataset = WholeSquares()
-    assert Fetcher(dataset, whole=False).fetch(_ticket([1, 2]), Wanted()) == ([1, 4], None)
+    assert Fetcher(dataset, whole_batches=False).fetch(_ticket([1, 2]), Wanted()) == ([1, 4], None)
 
 
 class Hidden(WholeSquares):

@@ -23,7 +23,7 @@ from threadloader._batch.ring import Ring
 from threadloader._fetch.failure import Failure
 from threadloader._order.tickets import PlannedBatch, TicketSize
 from threadloader._work.copier import Copier
-from threadloader._work.open_batch import OpenBatch, Stages
+from threadloader._work.open_batch import OpenBatch, Pipeline
 from threadloader._work.progress import Progress
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class Setting:
         collation = Collation(
             None, output="numpy", batched=True, ring=self.ring, memory=staging, pin=device.pin
         )
-        self._stages = Stages([], whole=True, ticket_size=TicketSize(), collation=collation)
+        self._pipeline = Pipeline(
+            [], whole_batches=True, ticket_size=TicketSize(), collation=collation
+        )
         self.copier = Copier(device.here(), self.progress, ahead, in_order=in_order, name=name)
         self.copier.start()
 
@@ -59,7 +61,7 @@ class Setting:
         batches = []
         for number in range(count):
             plan = PlannedBatch(number, [number] * ROWS, None)
-            batches.append(OpenBatch(plan, self._stages, self.progress, begin=False))
+            batches.append(OpenBatch(plan, self._pipeline, self.progress, begin=False))
             self.copier.put(batches[-1])
         return batches
 
@@ -67,7 +69,7 @@ class Setting:
         """Let a batch be done."""
         if samples is None:
             samples = [np.full(3, batch.plan.sequence)] * ROWS
-        filling = self._stages.collation.open(ROWS)
+        filling = self._pipeline.collation.open(ROWS)
         filling.write(0, ROWS, samples)
         assert filling.finish() is None
         batch.filling = filling

@@ -280,7 +280,7 @@ FORKS = {
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.parametrize("does", FORKS.values(), ids=FORKS)
-@pytest.mark.parametrize("lock", ["iterator._copier._line._lock", "threading.Lock()"])
+@pytest.mark.parametrize("lock", ["iterator._copier._shared._lock", "threading.Lock()"])
 def test_a_child_that_is_forked_beside_a_copier(does: str, lock: str, spawn: Spawn) -> None:
     code, output, _ = spawn(
         run,

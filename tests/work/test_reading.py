@@ -29,11 +29,13 @@ from support.workers import join_workers
 
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
+from threadloader._fetch.read_samples import ReadSamples
 from threadloader._order.tickets import PlannedBatch, Ticket, TicketSize
 from threadloader._resume.position import Lane, Position
-from threadloader._work.open_batch import Stages
+from threadloader._work.iterable_reader import IterableReader
+from threadloader._work.open_batch import Pipeline
 from threadloader._work.progress import Progress
-from threadloader._work.reading import IterableReader, ReadJob, ReadSamples, StreamBatch
+from threadloader._work.read_job import IterableBatch, ReadJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,9 +50,9 @@ pytestmark = [
 ]
 
 
-def stages_of(workers: int = 1, rows: int | None = 2) -> Stages:
-    collation = Collation(list, output="numpy", batched=rows is not None, ring=Ring(keep=4))
-    return Stages([ReadSamples(None) for _ in range(workers)], True, TicketSize(), collation)
+def pipeline_of(workers: int = 1, rows: int | None = 2) -> Pipeline:
+    collation = Collation(list, output="numpy", batched=rows is not None, ring=Ring(batches=4))
+    return Pipeline([ReadSamples(None) for _ in range(workers)], True, TicketSize(), collation)
 
 
 def reader_of(dataset: Any, **given: Any) -> IterableReader:
@@ -61,31 +63,31 @@ def reader_of(dataset: Any, **given: Any) -> IterableReader:
 # IterableReader, ReadSamples, ReadJob
 
 
-def test_a_source_gives_batches_and_then_none_for_ever() -> None:
-    source = reader_of(range(5))
-    assert [source.read(Progress()) for _ in range(5)] == [[0, 1], [2, 3], [4], None, None]
+def test_a_reader_gives_batches_and_then_none_for_ever() -> None:
+    reader = reader_of(range(5))
+    assert [reader.read(Progress()) for _ in range(5)] == [[0, 1], [2, 3], [4], None, None]
 
 
-def test_a_source_may_leave_the_short_batch_out() -> None:
-    source = reader_of(range(5), drop_last=True)
-    assert [source.read(Progress()) for _ in range(4)] == [[0, 1], [2, 3], None, None]
+def test_a_reader_may_leave_the_short_batch_out() -> None:
+    reader = reader_of(range(5), drop_last=True)
+    assert [reader.read(Progress()) for _ in range(4)] == [[0, 1], [2, 3], None, None]
 
 
-def test_a_source_goes_on_after_an_error() -> None:
-    source = reader_of(Hiccups(6, {1}))
+def test_a_reader_goes_on_after_an_error() -> None:
+    reader = reader_of(Hiccups(6, {1}))
     with pytest.raises(LookupError):
-        source.read(Progress())
-    assert [source.read(Progress()) for _ in range(3)] == [[2, 3], [4, 5], None]
+        reader.read(Progress())
+    assert [reader.read(Progress()) for _ in range(3)] == [[2, 3], [4, 5], None]
 
 
-def test_a_source_that_could_not_start_has_nothing_to_read() -> None:
-    source = reader_of(7)
+def test_a_reader_that_could_not_start_has_nothing_to_read() -> None:
+    reader = reader_of(7)
     with pytest.raises(TypeError):
-        source.read(Progress())
-    assert source.read(Progress()) is None
+        reader.read(Progress())
+    assert reader.read(Progress()) is None
 
 
-def test_a_cancelled_source_reads_one_sample_more_at_the_most() -> None:
+def test_a_cancelled_reader_reads_one_sample_more_at_the_most() -> None:
     rows, progress = iter(range(10)), Progress()
     progress.cancel()
     reader_of(rows, batch_size=5).read(progress)
@@ -111,10 +113,10 @@ def test_a_transform_that_fails_comes_with_the_samples_before_it() -> None:
     assert isinstance(error, ZeroDivisionError)
 
 
-def test_a_reading_is_one_job() -> None:
-    stages, progress = stages_of(), Progress()
-    batch = StreamBatch(0, reader_of(range(4)), 0, stages, progress)
-    reading = ReadJob(batch, stages, progress, None)
+def test_reading_a_batch_is_one_job() -> None:
+    pipeline, progress = pipeline_of(), Progress()
+    batch = IterableBatch(0, reader_of(range(4)), 0, pipeline, progress)
+    reading = ReadJob(batch, pipeline, progress, None)
     assert reading.jobs() == 1
     assert reading.claim() is not None
     assert reading.claim() is None

@@ -1,4 +1,4 @@
-"""A batch on its way: filled row by row, finished, then taken, or sent to a device."""
+"""A batch that is being made: filled row by row, finished, then taken or copied to a device."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ if TYPE_CHECKING:
 
     from threadloader._torch.device import Device
 
-__all__ = ["Failed", "Filling", "Sent"]
+__all__ = ["CollateFailure", "DeviceBatch", "Filling"]
 
-# An error of the collate function, and the row that is to blame, where that is known.
-Failed = tuple[BaseException, int | None]
+# An error of the collate function, and the row that caused it; None if that is not known.
+CollateFailure = tuple[BaseException, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class DeviceBatch:
     """A batch on its way to a device."""
 
-    batch: Any  # there
-    tensors: list[Any]  # all that it consists of, as the device's `receive` takes them
+    batch: Any  # of tensors on the device
+    tensors: list[Any]  # all tensors in it, for the device's `receive`
 
 
 class Filling(Protocol):
-    """A batch on its way: rows arrive in any order, then it is finished, then taken.
+    """A batch that is being made: rows arrive in any order, then it is finished, then taken.
 
     Threads:
-        write, leave_out: shared, each row once, by either.
+        write, leave_out: shared; one of them, once for each row.
         finish: the worker that wrote the last row, after all others.
         take: consumer, once, after `finish`.
-        send, then let_go or lose: copier, instead; `send` again where it fails.
+        copy_to, then release or retire: copier, instead; `copy_to` again where it fails.
     """
 
-    nbytes: int  # that the batch takes; 0 where nobody knows, and before it is finished
+    nbytes: int  # of the batch; 0 if that is not known, and before it is finished
 
     def write(self, start: int, stop: int, samples: Any) -> None:
         """Add rows ``start`` to ``stop``.
@@ -42,28 +42,28 @@ class Filling(Protocol):
         Args:
             start: First row.
             stop: Row after the last.
-            samples: A list with one sample a row; only where it is the whole batch any object,
-                as ``__getitems__`` returned it.
+            samples: A list with a sample for each row, or `Rows`; for a whole batch any object that
+                ``__getitems__`` returned.
         """
 
     def leave_out(self, row: int) -> None:
         """Make the batch without a row."""
 
-    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:
-        """Collate what is not collated yet; errors are returned, free of frames of ours.
+    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> CollateFailure | None:
+        """Collate the samples that are not in their place yet; return the error, if there is one.
 
         Args:
-            collate_fn: The calling worker's own copy of the user's; None for that itself.
+            collate_fn: The calling worker's own copy of the user's function; None for no copy.
         """
 
     def take(self) -> Any:
         """Return the batch."""
 
-    def send(self, device: Device) -> Sent:
+    def copy_to(self, device: Device) -> DeviceBatch:
         """Begin to copy the batch to a device."""
 
-    def let_go(self) -> None:
-        """Give back what was copied from, all copies being finished."""
+    def release(self) -> None:
+        """Give the memory back after all copies from it have finished."""
 
-    def lose(self) -> None:
-        """Give it up instead, where nobody knows whether they are."""
+    def retire(self) -> None:
+        """Never use the memory again: nobody knows whether a copy still reads it."""

@@ -1,4 +1,4 @@
-"""Batches that are collated from a list of their samples, or single samples, not collated."""
+"""Batches that a function makes of a list of samples, and single samples that are not collated."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._batch.filling import Sent
+from threadloader._batch.filling import DeviceBatch
 from threadloader._batch.misfit import advise, odd_row
-from threadloader._fetch.array_rows import listed
+from threadloader._fetch.array_rows import as_list
 from threadloader._lifetime.leaking import leak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from threadloader._batch.filling import Failed
+    from threadloader._batch.filling import CollateFailure
     from threadloader._torch.device import Device
 
-__all__ = ["ListFilling", "SampleFilling", "collated"]
+__all__ = ["ListFilling", "SampleFilling", "call_collate"]
 
-MAX_PARTS = 64  # of a batch whose bytes are counted; one of more parts counts as far as that
+MAX_PARTS = 64  # the most parts of a batch whose bytes are counted
 
 
-class _WholeFilling:
-    """What a function of the user's, or torch's, makes whole: a `Filling` but for its rows."""
+class _CollatedFilling:
+    """A batch that a function makes at once; a `Filling` without the methods for its rows."""
 
     __slots__ = ("_function", "_left_out", "_pin", "_result", "nbytes")
 
     def __init__(self, function: Callable[[Any], Any], pin: Callable[[Any], Any] | None) -> None:
         self._function = function
-        self._pin = pin  # puts the batch into page-locked memory; None for nothing
+        self._pin = pin  # puts the batch into page-locked memory; None to leave it
         self._left_out = False
         self._result: Any = None
         self.nbytes = 0
@@ -46,20 +46,20 @@ class _WholeFilling:
         result, self._result = self._result, None
         return result
 
-    def send(self, device: Device) -> Sent:
+    def copy_to(self, device: Device) -> DeviceBatch:
         """Begin to copy the batch to a device."""
-        return Sent(*device.move(self._result))
+        return DeviceBatch(*device.move(self._result))
 
-    def let_go(self) -> None:
-        """Drop what was copied from."""
+    def release(self) -> None:
+        """Drop the batch; see `Filling`."""
         self._result = None
 
-    def lose(self) -> None:
-        """Keep it for ever instead."""
+    def retire(self) -> None:
+        """Never free the batch; see `Filling`."""
         leak(self._result)
 
 
-class ListFilling(_WholeFilling):
+class ListFilling(_CollatedFilling):
     """A batch that is collated from a list of its samples."""
 
     __slots__ = ("_default", "_parts")
@@ -73,9 +73,9 @@ class ListFilling(_WholeFilling):
 
     def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
         """Add samples; see `Filling`."""
-        self._parts[start] = listed(samples)
+        self._parts[start] = as_list(samples)
 
-    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:
+    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> CollateFailure | None:
         """Collate; see `Filling`."""
         function = self._function if collate_fn is None else collate_fn
         parts = [self._parts[start] for start in sorted(self._parts)]
@@ -85,18 +85,18 @@ class ListFilling(_WholeFilling):
         samples = parts[0] if len(parts) == 1 else [sample for part in parts for sample in part]
         rows = self._rows() if self._left_out else None
         self._parts.clear()
-        self._result, self.nbytes, failed = collated(
+        self._result, self.nbytes, failed = call_collate(
             function, samples, self._pin, default=self._default, rows=rows
         )
         return failed
 
     def _rows(self) -> list[int]:
-        """Return the rows that there are samples for."""
+        """Return the rows that have samples."""
         starts = sorted(self._parts)
         return [start + row for start in starts for row in range(len(self._parts[start]))]
 
 
-class SampleFilling(_WholeFilling):
+class SampleFilling(_CollatedFilling):
     """A single sample, converted but not collated (``batch_size=None``)."""
 
     __slots__ = ("_sample",)
@@ -107,39 +107,39 @@ class SampleFilling(_WholeFilling):
 
     def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
         """Add samples; see `Filling`."""
-        self._sample = listed(samples)[0]
+        self._sample = as_list(samples)[0]
 
-    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> Failed | None:
+    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> CollateFailure | None:
         """Collate; see `Filling`."""
         if self._left_out:
             return None
         function = self._function if collate_fn is None else collate_fn
-        self._result, self.nbytes, failed = collated(
+        self._result, self.nbytes, failed = call_collate(
             function, self._sample, self._pin, default=False
         )
         self._sample = None
         return failed
 
 
-def collated(
+def call_collate(
     function: Callable[[Any], Any],
     samples: Any,
     pin: Callable[[Any], Any] | None,
     *,
     default: bool,
     rows: Sequence[int] | None = None,
-) -> tuple[Any, int, Failed | None]:
-    """Call a collate function; what it raises is returned, with the odd row if it is ours.
+) -> tuple[Any, int, CollateFailure | None]:
+    """Call a collate function; return its error, and of a default one the row that caused it.
 
     Args:
         function: The collate function.
         samples: Its argument.
-        pin: Puts the batch into page-locked memory; None for nothing.
-        default: Whether it is ours, or torch's.
-        rows: Of the samples, where some were left out.
+        pin: Puts the batch into page-locked memory; None to leave it.
+        default: Whether the function is ours or torch's.
+        rows: The rows of the samples if some were left out.
 
     Returns:
-        The batch, its bytes, and what failed.
+        The batch, its bytes, and the failure or None.
     """
     try:
         batch = function(samples)
@@ -152,7 +152,7 @@ def collated(
     try:
         nbytes = _nbytes_of(batch)
         return batch if pin is None else pin(batch), nbytes, None
-    except BaseException as error:  # noqa: BLE001  # likewise, of no row
+    except BaseException as error:  # noqa: BLE001  # likewise; no row caused it
         return None, 0, (error, None)
 
 
@@ -162,7 +162,7 @@ def _nbytes_of(batch: Any) -> int:
     while parts and seen < MAX_PARTS:
         part = parts.pop()
         seen += 1
-        if isinstance(part, (dict, UserDict)):  # transformers' batches are of the second kind
+        if isinstance(part, (dict, UserDict)):  # a UserDict: transformers' batches
             parts += itertools.islice(part.values(), MAX_PARTS)
         elif isinstance(part, (list, tuple)):
             parts += part[:MAX_PARTS]

@@ -1,6 +1,6 @@
-"""Where the leaves of a batch lie while it is filled, and what they are when it is handed over.
+"""The memory of a batch: ordinary, page-locked, or a slot that a device copies from.
 
-Each leaf lives by itself: whoever keeps the labels of a batch keeps nothing of its images.  A
+Each leaf has memory of its own: whoever keeps the labels of a batch does not keep its images.  A
 small leaf has new memory, which an allocator has at hand; a large one has a slot of the ring.
 """
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchMemory", "LeasedMemory", "PinnedMemory", "StagingMemory"]
 
-# Bytes from which on a leaf takes a slot.  glibc keeps smaller blocks when they are freed; larger
-# ones it may return to the system, and then each page costs a fault when it is touched again.
-# Below, new memory costs 3 us less than a slot (3.11 and 3.13t, best of 60 rounds).
+# A leaf of so many bytes, or more, takes a slot.  glibc keeps smaller blocks when they are freed.
+# It may return larger ones to the system; then each page costs a fault when it is touched again.
+# For a smaller leaf, new memory costs 3 us less than a slot (3.11 and 3.13t, best of 60 rounds).
 SLOT_NBYTES = 128 << 10
 
 
@@ -34,24 +34,24 @@ class BatchMemory(Protocol):
     Threads:
         fields: workers write disjoint rows of them.
         take: consumer, once.
-        send, then free or abandon: copier, once each, instead.
-        free: the last worker instead, where the batch is made otherwise.
+        copy_to, then release or retire: copier, once each, instead.
+        release: the last worker, instead, if the collate function makes the batch.
     """
 
-    fields: list[Field]  # one a leaf: an array `Place.flat`, or of text a list
+    fields: list[Field]  # one for each leaf: an array `Place.flat`, or a list for text
     nbytes: int  # of all leaves
 
     def take(self) -> list[Any]:
-        """Return what the batch is built of: one part a leaf, of text the list."""
+        """Return the parts of the batch: one for each leaf, a list for text."""
 
-    def send(self, device: Device) -> tuple[list[Any], list[Any]]:
-        """Begin to copy all leaves; return the parts, as `take` does, and those on the device."""
+    def copy_to(self, device: Device) -> tuple[list[Any], list[Any]]:
+        """Begin to copy all leaves; return the parts, as `take` does, and the tensors."""
 
-    def free(self) -> None:
-        """Let others use the memory; nothing reads or writes it any more."""
+    def release(self) -> None:
+        """Give the memory back; nothing reads or writes it any more."""
 
-    def abandon(self) -> None:
-        """Let nobody use it again, where nobody knows whether a copy still reads it."""
+    def retire(self) -> None:
+        """Never use the memory again: nobody knows whether a copy still reads it."""
 
 
 class LeasedMemory:
@@ -60,9 +60,9 @@ class LeasedMemory:
     It is the holder of its slots: they are not reused while it lives.
 
     Args:
-        ring: Where slots come from.
-        convert: Makes the part of a leaf's array ``(rows, *shape)``.
-        layout: Of the batch.
+        ring: Gives the slots.
+        convert: Makes a part of the batch of a leaf's array ``(rows, *shape)``.
+        layout: The batch's.
         rows: Samples in it.
     """
 
@@ -76,7 +76,7 @@ class LeasedMemory:
         places = layout.places(rows)
         sizes = [place.nbytes for place in places if place and place.nbytes >= SLOT_NBYTES]
         self._slots = ring.take(sizes, self) if sizes else ()
-        # For each leaf: its place and its slot; or, of a small one, its array; or its text.
+        # For each leaf: its place and its slot; or the array of a small one; or a list of text.
         self._made: list[Any] = []
         self.fields: list[Field] = []
         self.nbytes = number = 0
@@ -111,28 +111,28 @@ class LeasedMemory:
                 parts.append(self._convert(made))
         return parts
 
-    def send(self, device: Device) -> NoReturn:
-        """Refuse: such a batch stays where it is."""
+    def copy_to(self, device: Device) -> NoReturn:
+        """Refuse: nothing copies from ordinary memory."""
         raise NotImplementedError(device)
 
-    def free(self) -> None:
+    def release(self) -> None:
         """Give the slots back; see `BatchMemory`."""
-        self._ring.free(self._slots)
+        self._ring.release(self._slots)
         self._slots = ()
 
-    def abandon(self) -> None:
-        """Refuse: nothing is copied from it."""
+    def retire(self) -> None:
+        """Refuse: nothing copies from ordinary memory."""
         raise NotImplementedError
 
 
 class PinnedMemory:
     """Page-locked memory of torch's, which the user copies from.
 
-    torch's allocator alone knows which copies are pending, so it has the memory back from each
-    tensor that dies, and no slot is involved.
+    Only torch's allocator knows which copies are pending.  So the memory goes back to it when a
+    tensor dies, and there is no slot.
 
     Args:
-        layout: Of the batch.
+        layout: The batch's.
         rows: Samples in it.
     """
 
@@ -157,26 +157,26 @@ class PinnedMemory:
         """Return the parts; see `BatchMemory`."""
         return self._parts
 
-    def send(self, device: Device) -> NoReturn:
+    def copy_to(self, device: Device) -> NoReturn:
         """Refuse: the user copies the batch."""
         raise NotImplementedError(device)
 
-    def free(self) -> None:
+    def release(self) -> None:
         """Do nothing: the memory lives as long as something refers to it."""
 
-    def abandon(self) -> None:
-        """Refuse: nothing of ours is copied from it."""
+    def retire(self) -> None:
+        """Refuse: the user copies the batch."""
         raise NotImplementedError
 
 
 class StagingMemory:
     """One page-locked slot for a whole batch, which is copied to a device from there.
 
-    Each leaf is copied by itself, into memory of its own.  It is the holder of its slot.
+    Each leaf is copied into memory of its own.  This object is the holder of the slot.
 
     Args:
-        ring: Where the slot comes from.
-        layout: Of the batch.
+        ring: Gives the slot.
+        layout: The batch's.
         rows: Samples in it.
     """
 
@@ -184,7 +184,7 @@ class StagingMemory:
 
     def __init__(self, ring: Ring, layout: Layout, rows: int) -> None:
         self._ring = ring
-        self._places: list[tuple[int, Place] | None] = []  # and the first byte of each
+        self._places: list[tuple[int, Place] | None] = []  # with the first byte of each
         self.nbytes = 0
         for place in layout.places(rows):
             self._places.append(None if place is None else (self.nbytes, place))
@@ -199,10 +199,10 @@ class StagingMemory:
         ]
 
     def take(self) -> NoReturn:
-        """Refuse: the consumer has the copy alone."""
+        """Refuse: the consumer gets the copy."""
         raise NotImplementedError
 
-    def send(self, device: Device) -> tuple[list[Any], list[Any]]:
+    def copy_to(self, device: Device) -> tuple[list[Any], list[Any]]:
         """Begin to copy all leaves; see `BatchMemory`."""
         leaves = [
             (offset, place.dtype, place.shape)
@@ -216,17 +216,17 @@ class StagingMemory:
         ]
         return parts, copies
 
-    def free(self) -> None:
+    def release(self) -> None:
         """Give the slot back; see `BatchMemory`."""
-        self._ring.free(self._slots)
+        self._ring.release(self._slots)
         self._slots = ()
 
-    def abandon(self) -> None:
-        """Keep the slot from everybody; see `BatchMemory`."""
-        self._ring.abandon(self._slots)
+    def retire(self) -> None:
+        """Never use the slot again; see `BatchMemory`."""
+        self._ring.retire(self._slots)
         self._slots = ()
 
 
 def _aligned(nbytes: int) -> int:
-    """Return where the next leaf starts in a slot, which is aligned itself."""
+    """Return the offset at which the next leaf starts in a slot, which is aligned itself."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,6 +1,6 @@
-"""Samples that make no batch: which of them does not go with the others, and what to do about it.
+"""Samples that make no batch: which row does not fit the others, and what to do about it.
 
-For messages only.  The default collate functions say what is wrong, and torch's words are kept.
+For messages only.  The default collate functions say what is wrong, in torch's words.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["advise", "odd_row"]
 
-MOST_LOOKS = 32  # of samples in a batch, that are compared for a message
+MOST_LOOKS = 32  # the most kinds of samples in a batch that are compared for a message
 _ENTRIES = re.compile(r" at entry 0 and .* at entry (\d+)")  # in torch's message, and in ours
 
 _SIZES = """images of different sizes make no batch: resize or crop them in the dataset \
@@ -32,7 +32,7 @@ samples out, raise an error for them, with on_error='skip'"""
 _PILLOW = """an image of Pillow's is no array: return numpy.asarray(image), or let a transform of \
 the dataset make a tensor"""
 _OTHERS = "samples of other types need a collate_fn that makes a batch of a list of them"
-_ADVICE = (  # for the first that is found in an error's last line
+_ADVICE = (  # the first whose pattern is found in the last line of an error
     (re.compile(r"got \[\d+, \d+, \d+.* at entry "), _SIZES),
     (re.compile(r" at entry | equal size"), _SHAPES),
     (re.compile(r"^KeyError"), _KEYS),
@@ -43,14 +43,14 @@ _ADVICE = (  # for the first that is found in an error's last line
 
 
 def odd_row(function: Callable[[Any], Any], samples: Any, error: BaseException) -> int | None:
-    """Return the row that does not go with the others, or None if there is none to name.
+    """Return the row that does not fit the others; None if no row can be named.
 
     Args:
-        function: The default collate function.  It is asked about two samples at a time: they may
+        function: The default collate function.  It is tried with two samples at a time: they may
             look different and still make a batch.
-        samples: What it could not collate.
-        error: What it raised.  A message about shapes names row 0 and the first row that differs
-            from it, so the result is one of these.
+        samples: The samples that it could not collate.
+        error: Its error.  A message about shapes names row 0 and the first row that differs from
+            it, so the result is one of these two.
     """
     if not isinstance(samples, list):
         return None
@@ -58,7 +58,7 @@ def odd_row(function: Callable[[Any], Any], samples: Any, error: BaseException) 
     def fit(first: int, second: int) -> bool:
         try:
             function([samples[first], samples[second]])
-        except Exception:  # noqa: BLE001  # that is the answer
+        except Exception:  # noqa: BLE001  # they do not fit
             return False
         return True
 
@@ -67,7 +67,7 @@ def odd_row(function: Callable[[Any], Any], samples: Any, error: BaseException) 
 
     try:
         looks = [describe(sample) for sample in samples]
-    except Exception:  # noqa: BLE001  # a property of the user's; the error to report is another
+    except Exception:  # noqa: BLE001  # a property of the user's failed: this is not the error to report
         return None
     rows = Counter(looks)
     firsts = {look: looks.index(look) for look in islice(rows, MOST_LOOKS)}
@@ -82,11 +82,11 @@ def odd_row(function: Callable[[Any], Any], samples: Any, error: BaseException) 
 
 
 def advise(error: BaseException) -> None:
-    """Add what to do about samples that make no batch, if it is one of the usual mistakes."""
+    """Add a note on what to do, if the error is one of the usual mistakes."""
     line = _line(error)
     advice = next((advice for sign, advice in _ADVICE if sign.search(line)), None)
     if advice is not None:
-        with suppress(Exception):  # it may refuse notes
+        with suppress(Exception):  # an error that refuses notes
             error.add_note(advice)
 
 

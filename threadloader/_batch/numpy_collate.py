@@ -1,7 +1,7 @@
 """``default_collate`` for NumPy batches: torch's structure and errors, arrays for tensors.
 
-Used where torch is missing or NumPy output is asked for, and there only for what the direct
-path does not take: `layout` writes everything else straight into memory.
+It serves loaders without torch, or with ``output="numpy"``, and there only batches that do not go
+the direct path.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def numpy_collate(batch: Sequence[Any]) -> Any:
 
 
 def numpy_convert(sample: Any) -> Any:
-    """Return a single sample with its tensors as arrays, all else unchanged."""
+    """Return a single sample with its tensors as arrays, and everything else unchanged."""
     if isinstance(sample, _torch.Tensor):
         return sample.detach().numpy()
     kind = type(sample)

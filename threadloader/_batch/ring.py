@@ -48,7 +48,7 @@ class Slot:
     """The memory of one leaf, or of one batch that is copied to a device."""
 
     memory: memoryview[Any]  # of bytes
-    source: Any = None  # what a device copies it by; None for ordinary memory
+    source: Any = None  # page-locked memory that a device copies from; None for ordinary memory
 
     @property
     def nbytes(self) -> int:
@@ -78,7 +78,7 @@ class _Lease(weakref.ref[Any]):
 
 
 class _Note(weakref.ref[Any]):
-    """A weak reference to a delivered leaf whose slot the ring has let go of."""
+    """A weak reference to a delivered leaf whose slot the ring has forgotten."""
 
     __slots__ = ("nbytes",)
 
@@ -110,9 +110,9 @@ class Ring:
     (python/cpython issue 108214).
 
     Args:
-        keep: Batches that free slots are kept for, longest unused dropped first; and how many may
-            begin without a use for one before it is dropped.
-        allocate: Returns memory of so many bytes, and what a device copies it by; by default
+        batches: Batches that free slots are kept for, the longest unused dropped first.  A slot is
+            dropped, too, when so many batches began that had no use for it.
+        allocate: Returns memory of so many bytes, and what a device copies from; by default
             ordinary memory.
 
     Invariants, whenever ``_lock`` is not held:
@@ -124,7 +124,7 @@ class Ring:
            looks.  All others that are in use are no slots any more.
 
     Threads:
-        take, free, abandon, statistics: shared.
+        take, release, retire, statistics: shared.
         enter: planner.
         leave: shared, also from a finalizer; it waits for nobody.
         clear: shared.
@@ -136,11 +136,11 @@ class Ring:
 
     def __init__(
         self,
-        keep: int,
+        batches: int,
         allocate: Callable[[int], tuple[memoryview[Any], Any]] | None = None,
     ) -> None:
         self._allocate = _allocate if allocate is None else allocate
-        self._keep = keep
+        self._batches = batches
         # Appended to by weak reference callbacks, which can run at any moment and in any
         # thread, also inside our own lock: `deque.append` is atomic and takes no lock of ours.
         self._returned: deque[_Lease] = deque()
@@ -190,7 +190,7 @@ class Ring:
         dropped: list[Slot] = []
         with self._lock:
             self._drain(dropped)
-            self._let_go_of(dropped)
+            self._forget_leased(dropped)
 
     def take(self, sizes: Sequence[int], holder: object) -> tuple[Slot, ...]:
         """Return slots that stay out of reuse while ``holder`` lives.
@@ -228,7 +228,7 @@ class Ring:
         self._bind((slot,), root, delivered=True)
         return root
 
-    def free(self, slots: Sequence[Slot]) -> None:
+    def release(self, slots: Sequence[Slot]) -> None:
         """Give back slots whose batch will not be delivered from them, all writers being done."""
         dropped: list[Slot] = []
         with self._lock:
@@ -238,7 +238,7 @@ class Ring:
         if not self._epochs:
             self._settle()
 
-    def abandon(self, slots: Sequence[Slot]) -> None:
+    def retire(self, slots: Sequence[Slot]) -> None:
         """Never use or free slots again: nobody knows whether something still reads them."""
         for slot in slots:
             leak(slot)
@@ -250,7 +250,8 @@ class Ring:
         """Tell a consumer that keeps far more batches than a loop over them would, once."""
         # Unlocked first: the length is read whole on both builds, and a loop over batches holds no
         # more than are kept free.
-        if self._warned or len(self._leases) + len(self._notes) <= 4 * self._keep * self._per_batch:
+        in_use = len(self._leases) + len(self._notes)
+        if self._warned or in_use <= 4 * self._batches * self._per_batch:
             return
         dropped: list[Slot] = []
         with self._lock:
@@ -277,14 +278,14 @@ class Ring:
             made, free, free_nbytes = self._made, len(self._free), self._free_nbytes()
             leases, notes = list(self._leases.items()), list(self._notes)
         delivered = [slot.nbytes for slot, lease in leases if lease.delivered]
-        let_go = [note.nbytes for note in notes if note() is not None]
+        noted = [note.nbytes for note in notes if note() is not None]
         return RingStatistics(
             made=made,
             free=free,
             free_bytes=free_nbytes,
             filling=len(leases) - len(delivered),
-            leased=len(delivered) + len(let_go),
-            leased_bytes=sum(delivered) + sum(let_go),
+            leased=len(delivered) + len(noted),
+            leased_bytes=sum(delivered) + sum(noted),
         )
 
     def _bind(self, slots: tuple[Slot, ...], holder: object, *, delivered: bool) -> None:
@@ -319,16 +320,16 @@ class Ring:
             if _try(self._lock, locked):
                 self._drain(dropped)
                 if not self._epochs:
-                    self._let_go_of(dropped)
+                    self._forget_leased(dropped)
         finally:
             if locked and locked[0]:
                 self._lock.release()
 
-    def _let_go_of(self, dropped: list[Slot]) -> None:
-        """Let what is leased, and could not be kept, be freed when its lease ends.
+    def _forget_leased(self, dropped: list[Slot]) -> None:
+        """Forget leased slots that could not be kept; each is freed when its lease ends.
 
-        It is settled now, since nobody is going to look then, and a callback in Python can be
-        interrupted.  Call with ``_lock`` held.
+        They are forgotten now, since nobody will look when the lease ends, and a callback in Python
+        can be interrupted.  Call with ``_lock`` held.
 
         Args:
             dropped: Gets the slots.
@@ -351,7 +352,7 @@ class Ring:
         """Move the slots whose leases ended to FREE.  Call with ``_lock`` held.
 
         Args:
-            dropped: Gets the slots that are not kept; let go of after the lock.
+            dropped: Gets the slots that are not kept; dropped after the lock is released.
         """
         while self._returned:
             lease = self._returned[0]
@@ -386,7 +387,7 @@ class Ring:
         if not free:
             return False
         # None of the last batches needed it: their sizes have changed.
-        if len(free) > self._keep * self._per_batch or free[0][0] < self._takes - self._keep:
+        if len(free) > self._batches * self._per_batch or free[0][0] < self._takes - self._batches:
             return True
         return not self._epochs and self._free_nbytes() > self._idle_nbytes
 

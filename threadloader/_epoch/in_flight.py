@@ -82,7 +82,7 @@ class InFlight:
         batch = None
         try:
             depth = self._collation.depth
-            groups = self._feed.groups and self._copier is None and self._collation.packs
+            groups = self._feed.groups and self._copier is None and self._collation.groups
             most = depth.group_size(self._window) if groups else 1
             room = 1 if self._workers is None else depth.room(self._window, most)
             while not (self._planned_all or self._progress.cancelled) and len(self._batches) < room:

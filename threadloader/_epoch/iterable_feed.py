@@ -13,7 +13,7 @@ from threadloader._epoch.empty_streams import Shares, used_up
 from threadloader._epoch.feed import Receipt
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.redirect import isolated_here, redirect_for
-from threadloader._work.reading import ReadJob, StreamBatch, read_inline
+from threadloader._work.read_job import IterableBatch, ReadJob, read_inline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from threadloader._rng.streams import WorkerStream
     from threadloader._settings import Settings
     from threadloader._threads.pool import Pool
-    from threadloader._work.open_batch import OpenBatch, Stages, Worker
+    from threadloader._work.iterable_reader import IterableReader
+    from threadloader._work.open_batch import OpenBatch, Pipeline, Worker
     from threadloader._work.progress import Progress
-    from threadloader._work.reading import IterableReader
 
 __all__ = ["IterableFeed"]
 
@@ -37,7 +37,7 @@ class IterableFeed:
 
     Args:
         readers: One for each replica.
-        stages: What workers need.
+        pipeline: What workers need.
         pools: One thread for each reader; empty for the calling thread.
         hand_on: Takes a batch that was read; None to have it collated by the thread that read it.
         settings: Of the loader.
@@ -50,7 +50,7 @@ class IterableFeed:
     def __init__(
         self,
         readers: list[IterableReader],
-        stages: Stages,
+        pipeline: Pipeline,
         pools: list[Pool[Worker]],
         hand_on: Callable[[OpenBatch], None] | None,
         settings: Settings,
@@ -65,7 +65,7 @@ class IterableFeed:
         self._position = position
         self._delivered_ahead = [set(lane.ahead) for lane in position.lanes]
         self._numbers = [lane.batches for lane in position.lanes]  # of each reader's next batch
-        self._stages = stages
+        self._pipeline = pipeline
         self._pools = pools
         self._hand_on = hand_on
         self._dataset = settings.dataset
@@ -95,9 +95,9 @@ class IterableFeed:
         number = self._next_number(reader.number)
         # What a collate function draws must follow from what is delivered alone.
         sequence = number if len(self._numbers) == 1 else self._planned
-        batch = StreamBatch(sequence, reader, number, self._stages, progress)
+        batch = IterableBatch(sequence, reader, number, self._pipeline, progress)
         if self._pools:
-            reading = ReadJob(batch, self._stages, progress, self._hand_on)
+            reading = ReadJob(batch, self._pipeline, progress, self._hand_on)
             self._pools[reader.number].put(reading)
         self._turns.rotate(-1)
         self._planned += 1
@@ -109,23 +109,23 @@ class IterableFeed:
 
     def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
         """Read and collate a batch in the calling thread; see `Feed`."""
-        if isinstance(batch, StreamBatch):
-            isolated_here(self._stream, read_inline, batch, self._stages, progress, worker)
+        if isinstance(batch, IterableBatch):
+            isolated_here(self._stream, read_inline, batch, self._pipeline, progress, worker)
         self = batch = progress = DROPPED
 
     def done(self, batch: OpenBatch) -> Sequence[Receipt]:
         """Return a receipt; plan no more of a replica that has ended; see `Feed`."""
-        if not isinstance(batch, StreamBatch):
+        if not isinstance(batch, IterableBatch):
             return (Receipt(),)
-        number = batch.source.number
+        number = batch.reader.number
         self._in_flight[number] -= 1
         self._shares.came(number, batch.number, exhausted=batch.exhausted)
         if not batch.exhausted:
             return (_IterableReceipt(self, self._position, batch),)
-        self._used_up |= batch.source.used_up
+        self._used_up |= batch.reader.used_up
         self._position.lanes[number].ends(batch.number, batch.checkpoint)
-        if batch.source in self._turns:
-            self._turns.remove(batch.source)
+        if batch.reader in self._turns:
+            self._turns.remove(batch.reader)
         return (Receipt(),)
 
     def end(self, *, finished: bool = False) -> None:
@@ -178,15 +178,23 @@ class IterableFeed:
 class _IterableReceipt(Receipt):
     """Counts a batch of a replica in its lane, and whose turn it was."""
 
-    __slots__ = ("_feed", "_lane", "_mark", "_number", "_position", "_replica", "_turn_before")
+    __slots__ = (
+        "_feed",
+        "_lane",
+        "_checkpoint",
+        "_number",
+        "_position",
+        "_replica",
+        "_turn_before",
+    )
 
-    def __init__(self, feed: IterableFeed, position: Position, batch: StreamBatch) -> None:
+    def __init__(self, feed: IterableFeed, position: Position, batch: IterableBatch) -> None:
         self._feed = feed
         self._position = position
-        self._replica = batch.source.number
+        self._replica = batch.reader.number
         self._lane = position.lanes[self._replica]
         self._number = batch.number
-        self._mark = batch.checkpoint
+        self._checkpoint = batch.checkpoint
         self._turn_before: int | None = None  # None until the batch is counted
 
     def count(self, *, returned: bool) -> None:
@@ -195,7 +203,7 @@ class _IterableReceipt(Receipt):
             self._feed.returned()
         self._turn_before = self._position.turn
         self._position.turn = self._replica
-        self._lane.delivered(self._number, self._mark)
+        self._lane.delivered(self._number, self._checkpoint)
 
     def take_back(self) -> None:
         """Count the batch no longer; see `Receipt`."""

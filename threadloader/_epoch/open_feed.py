@@ -9,11 +9,12 @@ from threadloader import _torch
 from threadloader._epoch.iterable_feed import IterableFeed
 from threadloader._epoch.sampler_feed import SamplerFeed
 from threadloader._fetch.fetcher import Fetcher
+from threadloader._fetch.read_samples import ReadSamples
 from threadloader._order.planner import Planner
 from threadloader._resume.position import Lane
 from threadloader._rng.streams import WorkerStream
-from threadloader._work.open_batch import Stages
-from threadloader._work.reading import IterableReader, ReadSamples
+from threadloader._work.iterable_reader import IterableReader
+from threadloader._work.open_batch import Pipeline
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ def open_feed(
         rng = WorkerStream(seeds.workers, 0)
     if sampler_pass is None:
         return _open_iterable_feed(settings, workers, seeds, position, collation, rng)
-    stages = Stages(
-        [Fetcher(settings.dataset, whole=settings.whole_batches)]
+    pipeline = Pipeline(
+        [Fetcher(settings.dataset, whole_batches=settings.whole_batches)]
         if workers is None
         else workers.fetchers,
         settings.whole_batches,
@@ -76,7 +77,7 @@ def open_feed(
     pool = None if workers is None else workers.pools[0]
     # A sampler of the user's may be told which epoch it is between iter() and the first batch.
     eager = sampler_pass.known or not position.restored
-    return SamplerFeed(planner, stages, pool, position, rng, eager=eager)
+    return SamplerFeed(planner, pipeline, pool, position, rng, eager=eager)
 
 
 def _open_iterable_feed(
@@ -103,7 +104,7 @@ def _open_iterable_feed(
         IterableReader(number, fetchers[number].dataset, settings, position, seeds.samples)
         for number in range(len(position.lanes))
     ]
-    stages = Stages(
+    pipeline = Pipeline(
         fetchers,
         not transforms,
         settings.ticket_size,
@@ -113,7 +114,7 @@ def _open_iterable_feed(
         settings.on_error,
         collate_fns=collate_fns,
     )
-    return IterableFeed(readers, stages, reading_pools, hand_on, settings, position, stream=rng)
+    return IterableFeed(readers, pipeline, reading_pools, hand_on, settings, position, stream=rng)
 
 
 def _calling_thread_reads(settings: Settings) -> list[Fetches]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from threadloader._resume.position import Lane, Position
     from threadloader._rng.streams import WorkerStream
     from threadloader._threads.pool import Pool
-    from threadloader._work.open_batch import Stages, Worker
+    from threadloader._work.open_batch import Pipeline, Worker
     from threadloader._work.progress import Progress
 
 __all__ = ["SamplerFeed"]
@@ -30,7 +30,7 @@ class SamplerFeed:
 
     Args:
         planner: Draws the batches.
-        stages: What workers need.
+        pipeline: What workers need.
         pool: The threads that make them; None for the calling thread.
         position: Where the epoch is; with one lane.
         stream: The random stream of the calling thread; None for its own random state.
@@ -40,7 +40,7 @@ class SamplerFeed:
     def __init__(
         self,
         planner: Planner,
-        stages: Stages,
+        pipeline: Pipeline,
         pool: Pool[Worker] | None,
         position: Position,
         stream: WorkerStream | None = None,
@@ -51,11 +51,11 @@ class SamplerFeed:
         # Not where rows may be left out: of a group nobody knows whose they were.  And not in the
         # calling thread, which makes each batch when it is asked for: as in torch, it sees what the
         # user has changed since the batch before, rows or a generator.
-        gathers = stages.gathers and all(each.gathers for each in stages.fetchers)
-        self.groups = gathers and stages.on_error == "raise" and pool is not None
+        gathers = pipeline.gathers and all(each.gathers for each in pipeline.fetchers)
+        self.groups = gathers and pipeline.on_error == "raise" and pool is not None
         self._planner = planner
         self._position = position
-        self._stages = stages
+        self._pipeline = pipeline
         self._pool = pool
         self._stream = stream
         self._end = _nothing if stream is None else redirect_for(stream)
@@ -95,7 +95,7 @@ class SamplerFeed:
 
     def _open(self, plan: PlannedBatch, progress: Progress) -> OpenBatch:
         """Give a batch to the workers."""
-        batch = OpenBatch(plan, self._stages, progress)
+        batch = OpenBatch(plan, self._pipeline, progress)
         if self._pool is not None:
             self._pool.put(batch)
         return batch
@@ -104,16 +104,16 @@ class SamplerFeed:
 class _SamplerReceipt(Receipt):
     """Counts a batch in the sampler's lane."""
 
-    __slots__ = ("_lane", "_mark", "_number")
+    __slots__ = ("_lane", "_checkpoint", "_number")
 
     def __init__(self, lane: Lane, number: int, checkpoint: Checkpoint | int | None) -> None:
         self._lane = lane
         self._number = number
-        self._mark = checkpoint
+        self._checkpoint = checkpoint
 
     def count(self, *, returned: bool) -> None:  # noqa: ARG002  # counts all the same
         """Count the batch; see `Receipt`."""
-        self._lane.delivered(self._number, self._mark)
+        self._lane.delivered(self._number, self._checkpoint)
 
     def take_back(self) -> None:
         """Count the batch no longer; see `Receipt`."""

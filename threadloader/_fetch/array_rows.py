@@ -1,10 +1,10 @@
-"""Array datasets: the rows of a ticket are gathered from each array by one call.
+"""Array datasets: one call for each array gathers all rows of a ticket.
 
-That a dataset is nothing but arrays is known of exact types only: NumPy arrays, plain CPU tensors,
-torch's ``TensorDataset``, ``Subset`` of one of them, and classes which themselves define, next to
-``__getitem__``, a method ``gathered_arrays()``: it returns an array for each leaf of a sample, of
-which ``__getitem__`` gives one row.  What does not fit, an index out of range say, is left to the
-dataset's ``__getitem__``, its errors too.
+Only datasets of exact types are known to be nothing but arrays: NumPy arrays, plain CPU tensors,
+torch's ``TensorDataset``, ``Subset`` of one of them, and classes that themselves define a method
+``gathered_arrays()`` next to ``__getitem__``.  It returns an array for each leaf of a sample, and
+``__getitem__`` returns one row of each.  Indices that do not fit, one out of range say, are left to
+the dataset's ``__getitem__``, and so are its errors.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
     from threadloader._layout.layout import Field, Layout
 
-__all__ = ["RowSource", "Rows", "listed", "source_of"]
+__all__ = ["DatasetArrays", "Rows", "arrays_of", "as_list"]
 
 _INTEGERS = frozenset({int, np.int64, np.int32, np.intp})  # as samplers yield them
 
 
-class RowSource:
+class DatasetArrays:
     """The arrays of one dataset.
 
     Args:
-        dataset: Gives the same rows by ``__getitem__``.
-        layout: Of its samples.
-        arrays: One a leaf, ``(length, *shape)``.
-        through: The indices of each `Subset` around them, from the outside in.
-        made_of: All objects that the arrays were found in; see `is_current`.
+        dataset: Its ``__getitem__`` returns the same rows.
+        layout: The layout of its samples.
+        arrays: One for each leaf, ``(length, *shape)``.
+        through: The indices of each `Subset` around the arrays, from the outside in.
+        made_of: The arrays, and all objects that they were found in; see `is_current`.
 
     Threads:
         all: one thread, the worker that owns it.
@@ -66,57 +66,57 @@ class RowSource:
         self._dataset = dataset
         self.layout = self._fits = layout
         self._arrays = arrays
-        # Of any other array take() would first copy all of it.
+        # take() would first copy all of any other array.
         self._takes = [array.flags.c_contiguous and array.flags.aligned for array in arrays]
         self._through = through
         self._made_of = made_of
         self._length = len(arrays[0])
 
     def rows(self, indices: Any) -> Rows | None:
-        """Return rows, to be written later; None if an index is none, or not in range.
+        """Return rows, to be written later; None if an index is no whole number, or out of range.
 
         Args:
-            indices: A range, an array of whole numbers, or a list, tuple.
+            indices: A range, an array of whole numbers, a list or a tuple.
         """
         try:
             inner = indices
             for subset in self._through:
                 inner = [subset[index] for index in _plain(inner)]
             places = _places(inner, self._length)
-        except Exception:  # noqa: BLE001  # the dataset's __getitem__ raises it, in its place
+        except Exception:  # noqa: BLE001  # the dataset's __getitem__ will raise it
             return None
         return None if places is None else Rows(self, places, indices)
 
     def is_current(self) -> bool:
-        """Whether the dataset still consists of these arrays, by identity: 1 us."""
+        """Whether the dataset still consists of these same arrays (1 us)."""
         now = _made_of(self._dataset)
         return len(now) == len(self._made_of) and all(map(operator.is_, now, self._made_of))
 
     def fits(self, layout: Layout) -> bool:
-        """Whether a batch is laid out as these rows are."""
+        """Whether a batch has the layout of these rows."""
         if layout is self._fits:
             return True
         if layout != self.layout:
             return False
-        self._fits = layout  # another worker's: equal, and compared only once
+        self._fits = layout  # an equal one of another worker's, which is compared only once
         return True
 
     def write(self, places: slice | NDArray[Any], columns: list[NDArray[Any]]) -> None:
         """Gather rows.
 
         Args:
-            places: Of the rows, all in range.
-            columns: Written, one a leaf: ``(rows, *shape)``.
+            places: Where the rows are in the arrays, all in range.
+            columns: Where they are written, one for each leaf: ``(rows, *shape)``.
         """
         for array, takes, column in zip(self._arrays, self._takes, columns, strict=True):
             if takes and type(places) is np.ndarray:
-                # Any other mode gathers into memory of its own first; what "clip" would do to an
-                # index out of range can't happen, they were looked at.
+                # Any other mode gathers into memory of its own first.  "clip" would change an index
+                # out of range, and there is none.
                 array.take(places, 0, column, "clip")
             else:
                 column[...] = array[places]
 
-    def listed(self, indices: Any) -> list[Any]:
+    def as_list(self, indices: Any) -> list[Any]:
         """Return the rows as samples."""
         dataset = self._dataset
         return [dataset[index] for index in _plain(indices)]
@@ -125,10 +125,10 @@ class RowSource:
 class Rows:
     """The samples of one ticket, as rows that are still in their arrays."""
 
-    __slots__ = ("_indices", "_places", "source")
+    __slots__ = ("_indices", "_places", "arrays")
 
-    def __init__(self, source: RowSource, places: slice | NDArray[Any], indices: Any) -> None:
-        self.source = source
+    def __init__(self, arrays: DatasetArrays, places: slice | NDArray[Any], indices: Any) -> None:
+        self.arrays = arrays
         self._places = places
         self._indices = indices
 
@@ -138,23 +138,23 @@ class Rows:
 
     def write(self, layout: Layout, fields: list[Field], start: int, stop: int) -> bool:
         """Write the rows into rows ``start`` to ``stop``; return False if the layout is another."""
-        if not self.source.fits(layout):
+        if not self.arrays.fits(layout):
             return False
-        self.source.write(self._places, layout.columns(fields, start, stop))
+        self.arrays.write(self._places, layout.columns(fields, start, stop))
         return True
 
-    def listed(self) -> list[Any]:
+    def as_list(self) -> list[Any]:
         """Return the samples."""
-        return self.source.listed(self._indices)
+        return self.arrays.as_list(self._indices)
 
 
-def listed(samples: Any) -> Any:
-    """Return what a fetcher gave, with rows as a list of samples."""
-    return samples.listed() if type(samples) is Rows else samples
+def as_list(samples: Any) -> Any:
+    """Return fetched samples as they are, but `Rows` as a list of samples."""
+    return samples.as_list() if type(samples) is Rows else samples
 
 
-def source_of(dataset: Any) -> RowSource | None:
-    """Return the arrays of a dataset that is nothing but arrays; else None."""
+def arrays_of(dataset: Any) -> DatasetArrays | None:
+    """Return the arrays of a dataset, or None if it is more than arrays."""
     inner, through = dataset, []
     while _torch.is_subset(inner):
         through.append(inner.indices)
@@ -167,11 +167,11 @@ def source_of(dataset: Any) -> RowSource | None:
     layout = _layout_of(inner) if len(lengths) == 1 and 0 not in lengths else None
     if layout is None or not layout.is_of(arrays):
         return None
-    return RowSource(dataset, layout, arrays, through, made_of)
+    return DatasetArrays(dataset, layout, arrays, through, made_of)
 
 
 def _made_of(dataset: Any) -> list[Any]:
-    """Return indices and dataset of each `Subset`, then the arrays; no arrays if it has others."""
+    """Return indices and dataset of each `Subset`, then the arrays; no arrays if it is more."""
     made: list[Any] = []
     while _torch.is_subset(dataset):
         made += (dataset.indices, dataset.dataset)
@@ -183,27 +183,27 @@ def _made_of(dataset: Any) -> list[Any]:
     hook = vars(kind).get("gathered_arrays")
     if hook is None:
         return [*made, *_torch.tensors_in(dataset)]
-    with suppress(Exception):  # or what has that name is no hook
+    with suppress(Exception):  # something else may have that name
         made += hook(dataset)
     return made
 
 
 def _array_of(part: Any) -> Any:
-    """Return an array or a tensor as a plain array; None of what is none that NumPy sees into."""
+    """Return an array or a tensor as a plain array; None if NumPy can't share its memory."""
     if type(part) in (np.ndarray, np.memmap):
-        return np.asarray(part)  # a memory-map too, whose slices cost less then
+        return np.asarray(part)  # also a memory-map: slices of it would cost more
     return _torch.array_of(part) if type(part) is _torch.Tensor else None
 
 
 def _layout_of(dataset: Any) -> Layout | None:
     try:
         return infer(dataset[0])
-    except Exception:  # noqa: BLE001  # of a class with a hook; it comes up again in its place
+    except Exception:  # noqa: BLE001  # of a class with a hook; the sample will raise it again
         return None
 
 
 def _places(indices: Any, length: int) -> slice | NDArray[Any] | None:
-    """Return indices as NumPy wants them; None unless all are whole numbers in range."""
+    """Return indices as a slice or an array; None unless all are whole numbers in range."""
     if type(indices) is range:
         if not indices or indices.step != 1 or indices[0] < 0 or indices[-1] >= length:
             return None
@@ -215,12 +215,12 @@ def _places(indices: Any, length: int) -> slice | NDArray[Any] | None:
         if not set(map(type, indices)) <= _INTEGERS:
             return None
         indices = np.array(indices, dtype=np.int64)
-    # One pass for both ends: a negative number is a large one without its sign.
+    # One pass for both ends: without its sign, a negative number is a large one.
     if not len(indices) or int(indices.view(np.uint64).max()) >= length:
         return None
     return indices  # type: ignore[no-any-return]
 
 
 def _plain(indices: Any) -> Any:
-    """Return indices as Python's own numbers, where they are an array."""
+    """Return an array of indices as a list of Python's own numbers; all else as it is."""
     return indices.tolist() if type(indices) is np.ndarray else indices

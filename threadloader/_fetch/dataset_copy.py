@@ -1,10 +1,10 @@
-"""One copy of the dataset object for each worker, sharing the data.
+"""A copy of the dataset object for each worker; the data is shared.
 
 User code written for worker processes keeps state on ``self``: a file opened on first use, the
-parameters that a transform drew for this sample.  In threads that state would be shared.  So
-each worker gets its own *objects* over the same *data*: the dataset and the datasets inside it
-are copied shallowly, the transforms on them deeply; arrays, tensors, lists of paths and
-whatever else they refer to stays one.
+parameters that a transform drew for this sample.  Threads would share that state.  So each worker
+gets its own *objects* over the same *data*: the dataset and the datasets inside it are copied
+shallowly, the transforms on them deeply.  Arrays, tensors, lists of paths and all other objects
+are shared.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ import numpy as np
 
 from threadloader import _torch
 
-__all__ = ["CONTAINERS", "LARGE", "MEETING_POINTS", "SHARED", "Copied", "Copier", "DatasetCopy"]
-__all__ += ["attributes", "copy_dataset", "deep_copy", "is_dataset", "shallow"]
+__all__ = ["CONTAINERS", "LARGE", "MEETING_POINTS", "SHARED", "Copied", "DatasetCopy"]
+__all__ += ["ObjectCopier", "attributes", "copy_dataset", "deep_copy", "is_dataset", "shallow"]
 
 DatasetCopy = Literal["auto", "shared", "deep"] | Callable[[Any], Any]
 
 # id -> (original, copy); keeping the original keeps its id from being used again.
 Copied = dict[int, tuple[Any, Any]]
 
-LARGE = 1000  # entries from which on a container counts as data: paths, a vocabulary
+LARGE = 1000  # a container with more entries counts as data: paths, a vocabulary
 
-ENTRIES = 5000  # objects and entries copied of all transforms together; beyond that they are data
+ENTRIES = 5000  # the most objects and entries that are copied of all transforms together
 
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 # Data, and objects with no state of their own.
 _DATA = (np.ndarray, np.generic, _torch.Tensor, str, bytes, int, float, complex, range)
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-# Generators lock themselves; a copy in each worker would draw the same numbers as all others.
+# Generators lock themselves; copies of one would all draw the same numbers.
 _GENERATORS = (
     *(random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator),
     _torch.Generator,
 )
-# What threads meet at has to be one object.
+# Threads can meet only at one and the same object.
 MEETING_POINTS = (
     *(type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event),
     *(threading.Semaphore, threading.Barrier, threading.Thread, threading.local),
@@ -59,10 +59,10 @@ def copy_dataset(dataset: Any, how: DatasetCopy, copied: Copied | None = None) -
 
     Args:
         dataset: The user's dataset.
-        how: ``"auto"`` copies dataset objects and transforms and shares the data; what refuses
-            to be copied is shared.  ``"shared"`` is the object itself.  ``"deep"`` is
+        how: ``"auto"`` copies dataset objects and transforms, and shares the data and objects that
+            refuse to be copied.  ``"shared"`` is the object itself.  ``"deep"`` is
             ``copy.deepcopy``, data included.  A callable is called with the dataset.
-        copied: Is told what was copied, for a collate function that refers to it.
+        copied: Gets what is copied, for a collate function that refers to it.
 
     Raises:
         Exception: What ``copy.deepcopy`` or the callable raises.
@@ -77,7 +77,7 @@ def copy_dataset(dataset: Any, how: DatasetCopy, copied: Copied | None = None) -
     if isinstance(dataset, (*CONTAINERS, *SHARED)):
         return dataset
     try:
-        return Copier(copied).copy_object(dataset, deep=False)
+        return ObjectCopier(copied).copy_object(dataset, deep=False)
     except RecursionError:  # a linked list of transforms, say
         copied.clear()
         return dataset
@@ -87,9 +87,9 @@ def deep_copy(value: Any, copied: Copied, shared: Iterable[Any] = ()) -> Any:
     """Return a ``copy.deepcopy``.
 
     Args:
-        value: What is copied.
-        copied: What was copied before; is told what is copied now.
-        shared: Parts that are not copied.
+        value: The object.
+        copied: What was copied before; gets what is copied now.
+        shared: Parts of it that are not copied.
 
     Raises:
         Exception: What ``copy.deepcopy`` raises; ``copied`` is as before then.
@@ -102,11 +102,11 @@ def deep_copy(value: Any, copied: Copied, shared: Iterable[Any] = ()) -> Any:
     return twin
 
 
-class Copier:
-    """Copies one graph of objects; what is reached twice is copied once.
+class ObjectCopier:
+    """Copies one graph of objects; an object that is reached twice is copied once.
 
     Args:
-        copied: What was copied before; is told what is copied now.
+        copied: What was copied before; gets what is copied now.
     """
 
     def __init__(self, copied: Copied | None = None) -> None:
@@ -114,12 +114,12 @@ class Copier:
         self._entries_left = ENTRIES
 
     def copy(self, value: Any, *, deep: bool) -> Any:
-        """Return the copy of ``value``, or ``value`` itself where it is shared.
+        """Return the copy of ``value``, or ``value`` itself if it is shared.
 
         Args:
-            value: What an attribute holds.
-            deep: Whether it belongs to a transform, all of which is copied, or to a dataset, of
-                which only the datasets and transforms are.
+            value: The value of an attribute.
+            deep: Whether it belongs to a transform, of which everything is copied, or to a dataset,
+                of which only the datasets and transforms are copied.
         """
         if id(value) in self._done:
             return self._done[id(value)][1]
@@ -143,7 +143,7 @@ class Copier:
         return value
 
     def copy_object(self, value: Any, *, deep: bool) -> Any:
-        """Copy one object and what is to be copied of its attributes."""
+        """Copy one object, and those of its attributes that are not shared."""
         if deep:
             self._entries_left -= 1
         shared = _closes_handle(value) or (deep and self._entries_left < 0)
@@ -154,7 +154,7 @@ class Copier:
         return twin
 
     def _twin_of(self, value: Any) -> Any:
-        """Return a copy that has the attributes of ``value``; or ``value``, which is shared."""
+        """Return a copy with the attributes of ``value``, or ``value`` itself if it is shared."""
         return shallow(value)
 
     def _copy_attributes(self, twin: Any, *, deep: bool) -> None:
@@ -162,7 +162,7 @@ class Copier:
             copied = self.copy(part, deep=deep)
             if copied is part:
                 continue
-            # Neither by setattr(): a frozen class, a module or a property may have its own.
+            # Not by setattr(): a frozen class, a module or a property may have one of its own.
             if is_slot:
                 object.__setattr__(twin, name, copied)
             else:
@@ -170,7 +170,7 @@ class Copier:
 
     def _container(self, value: Any, *, deep: bool) -> Any:
         if deep:
-            # Of a transform all, unless it is data.
+            # All containers of a transform are copied, unless they are data.
             if len(value) > min(LARGE, self._entries_left):
                 return value
             self._entries_left -= len(value)
@@ -191,7 +191,7 @@ class Copier:
             copies = [self.copy(entry, deep=deep) for entry in value]
             make = getattr(value, "_make", type(value))  # of a named tuple
             return self._keep(value, make(copies))
-        # First of all, for a container that contains itself.
+        # Noted before its entries are copied: a container may contain itself.
         twin = self._keep(value, copy.copy(value))
         for key, entry in list(value.items() if isinstance(value, dict) else enumerate(value)):
             twin[key] = self.copy(entry, deep=deep)
@@ -212,7 +212,7 @@ def shallow(value: Any) -> Any:
 
 
 def attributes(value: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield name and value of what is kept on the instance, and whether it is in a slot."""
+    """Yield name and value of each attribute of the instance, and whether it is in a slot."""
     for name, part in list(getattr(value, "__dict__", {}).items()):
         yield name, part, False
     for kind in type(value).__mro__:
@@ -229,15 +229,15 @@ def _holds_parts(container: Any) -> bool:
     if len(container) > LARGE:
         return False  # a list of paths, say
     entries = container.values() if isinstance(container, Mapping) else container
-    one_of_each = {type(entry): entry for entry in entries}  # what it is, its type decides
+    one_of_each = {type(entry): entry for entry in entries}  # the type decides
     return any(is_dataset(entry) or callable(entry) for entry in one_of_each.values())
 
 
 def is_dataset(value: object) -> bool:
-    """Whether ``value`` is a dataset: torch's, or of a class that is indexed and sized.
+    """Whether ``value`` is a dataset: torch's, or of a class with an index and a length.
 
-    Only classes written in Python count, and none that extends a container or says how to copy
-    itself (a data frame would copy its data).
+    Only classes written in Python count, and none that extends a container or defines its own copy
+    (a data frame would copy its data).
     """
     if _torch.is_dataset(value):
         return True
@@ -251,10 +251,10 @@ def is_dataset(value: object) -> bool:
 
 
 def _closes_handle(value: object) -> bool:
-    """Whether ``value`` closes something open when it dies, which its copy would close too.
+    """Whether ``value`` closes something when it dies, which its copy would close, too.
 
-    That is, whether its ``__del__`` speaks of an attribute that holds something by now; a file
-    that is opened on first use is None before, and then each copy may have its own.
+    It does if its ``__del__`` names an attribute that is not None now.  A file that is opened on
+    first use is None before, and then each copy opens its own.
     """
     if not hasattr(type(value), "__del__"):
         return False
@@ -266,7 +266,7 @@ def _closes_handle(value: object) -> bool:
 
 
 def _names_used(kind: type, method: str, seen: set[str]) -> set[str]:
-    """Return the names that a method speaks of, and the methods of its class that it calls."""
+    """Return the names in a method, and in the methods of its class that it calls."""
     seen.add(method)
     code = getattr(getattr(kind, method, None), "__code__", None)
     if code is not None:

@@ -20,14 +20,14 @@ _PACKAGE = __name__.partition(".")[0]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error, and the row by which the lowest of several is chosen."""
+    """An error and its row; of several the lowest row is raised."""
 
     error: BaseException
     row: int
 
 
 def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place: str) -> Failure:
-    """Make an error ready for the consumer: with a note, and without our own frames."""
+    """Return an error for the consumer: with a note, and without our own frames."""
     strip(error)
     error = without_stop(error)
     try:
@@ -44,9 +44,9 @@ def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place:
 
 
 def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) -> Failure:
-    """Make an error of copying a batch ready for the consumer: with a note, and without our frames.
+    """Return an error of copying a batch for the consumer: with a note, and without our frames.
 
-    Of those only the ones of the user's ``to()``, say, are left: ours would keep slots.
+    Only frames of the user's ``to()``, say, are left: ours would keep slots.
     """
     strip_all(error)
     error = without_stop(error)
@@ -56,7 +56,7 @@ def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) ->
 
 
 def without_stop(error: BaseException) -> BaseException:
-    """Return an error that does not end the epoch as if the data had come to its end."""
+    """Return the error, or a `SampleError` for StopIteration, which would end the epoch."""
     if not isinstance(error, StopIteration):
         return error
     stopped = SampleError("loading a sample raised StopIteration")
@@ -71,7 +71,7 @@ def strip(error: BaseException) -> None:
 
 
 def strip_all(error: BaseException) -> None:
-    """Take our own frames off also where there are no others, as after Ctrl-C: they keep slots."""
+    """Take our own frames off even if there are no others, as after Ctrl-C: they keep slots."""
     users = _without_our_frames(error.__traceback__)
     BaseException.with_traceback(error, None if users is error.__traceback__ else users)
 

@@ -1,8 +1,7 @@
-"""Index → sample: what a worker does with the dataset.
+"""Index → sample: a worker's access to a map-style dataset.
 
-One fetcher belongs to one worker and one epoch, and holds that worker's copy of the dataset.
-The user's code runs here, in frames that see no slot: an exception keeps its frames, and
-frames keep what their variables refer to.
+Each worker has a fetcher with its own copy of the dataset.  The user's code runs here, in frames
+that refer to no slot: an exception keeps its frames, and they keep their variables.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 
 from threadloader import _torch
-from threadloader._fetch.array_rows import source_of
+from threadloader._fetch.array_rows import arrays_of
 from threadloader._rng.streams import enter_sample_streams, leave_streams
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ __all__ = ["Cancellable", "Fetched", "Fetcher", "Fetches", "Samples", "fetches_w
 
 T_co = TypeVar("T_co", covariant=True)
 
-# The samples, and the error of the one after them, if there was one.
+# The samples, and the error of the sample after them, or None.
 Fetched = tuple[Any, BaseException | None]
 
 
@@ -38,7 +37,7 @@ class Samples(Protocol[T_co]):
 
 
 class Cancellable(Protocol):
-    """What tells a worker that its samples are not wanted any more."""
+    """An epoch, as far as a worker asks whether it goes on."""
 
     @property
     def cancelled(self) -> bool:
@@ -46,11 +45,11 @@ class Cancellable(Protocol):
 
 
 class Fetches(Protocol):
-    """What gives a worker its samples, from its own copy of the dataset."""
+    """A worker's access to its samples: a `Fetcher`, or `ReadSamples` for an iterable."""
 
     @property
     def dataset(self) -> Any:
-        """The copy."""
+        """The worker's own copy."""
 
     def fetch(
         self,
@@ -67,31 +66,31 @@ class Fetches(Protocol):
 
     @property
     def gathers(self) -> bool:
-        """Whether samples are rows of arrays, which are written without code of the user's."""
+        """Whether samples are rows of arrays, which are written without the user's code."""
 
 
 def fetches_whole_batches(dataset: Any) -> bool:
-    """Whether ``dataset.__getitems__`` is to be called, with all indices of a batch at once."""
+    """Whether the dataset has ``__getitems__``, to be called with all indices of a batch."""
     return _torch.gives_whole_batches(dataset)
 
 
 class Fetcher:
-    """Fetches samples of one dataset; of one that is nothing but arrays, only which rows.
+    """Fetches samples of one dataset; of an array dataset it only says which rows they are.
 
     Args:
         dataset: This worker's own copy.
-        whole: Whether to call ``__getitems__`` with a whole batch.
+        whole_batches: Whether to call ``__getitems__`` with all indices of a batch.
 
     Threads:
         fetch: one thread, the worker that owns it.
     """
 
-    __slots__ = ("_source", "_whole", "dataset")
+    __slots__ = ("_arrays", "_whole_batches", "dataset")
 
-    def __init__(self, dataset: Any, *, whole: bool) -> None:
+    def __init__(self, dataset: Any, *, whole_batches: bool) -> None:
         self.dataset = dataset
-        self._whole = whole
-        self._source = source_of(dataset)
+        self._whole_batches = whole_batches
+        self._arrays = arrays_of(dataset)
 
     def fetch(
         self,
@@ -104,25 +103,25 @@ class Fetcher:
         """Fetch the samples of a ticket.
 
         Args:
-            ticket: Which rows.
-            epoch: Looked at before each sample; once it is cancelled, no further one is fetched.
-            seed: Of the samples' random streams in this epoch; None for none.
-            singly: Whether to call ``__getitem__`` in any case, not to gather rows either.
+            ticket: The rows.
+            epoch: Once it is cancelled, no further sample is fetched.
+            seed: Seeds the samples' random streams in this epoch; None for none.
+            singly: Whether to call ``__getitem__`` for each sample in any case.
 
         Returns:
-            A list of samples, in the order of the rows; or `Rows`; or whatever ``__getitems__``
-            returned.  With an error, those before the one that failed.
+            A list of samples, in the order of the rows; or `Rows`; or any object that
+            ``__getitems__`` returned.  With an error, the samples before the one that failed.
         """
         batch = ticket.batch
-        if self._whole and not singly:
+        if self._whole_batches and not singly:
             return self._fetch_whole(batch.drawn, batch.position, seed)
         indices = batch.indices
         if ticket.stop - ticket.start != len(indices):
             indices = indices[ticket.start : ticket.stop]
-        if self._source is not None and not singly:
-            if not self._source.is_current():  # a worker_init_fn, say, has put others in place
-                self._source = source_of(self.dataset)
-            rows = None if self._source is None else self._source.rows(indices)
+        if self._arrays is not None and not singly:
+            if not self._arrays.is_current():  # a worker_init_fn, say, has replaced them
+                self._arrays = arrays_of(self.dataset)
+            rows = None if self._arrays is None else self._arrays.rows(indices)
             if rows is not None:
                 return rows, None
         if isinstance(indices, np.ndarray):
@@ -132,7 +131,7 @@ class Fetcher:
     @property
     def gathers(self) -> bool:
         """Whether samples are rows of arrays; see `Fetches`."""
-        return self._source is not None
+        return self._arrays is not None
 
     def can_fetch_singly(self, plan: PlannedBatch) -> bool:
         """Whether samples of a batch can be fetched one by one."""

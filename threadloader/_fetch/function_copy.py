@@ -1,9 +1,9 @@
-"""One copy of ``collate_fn`` and ``transform`` for each worker: what they keep is the worker's own.
+"""A copy of ``collate_fn`` and ``transform`` for each worker, with state of its own.
 
-A worker process of torch's has functions of its own, so people let them keep things: the longest
-sample of a batch on ``self``, the padding of a tokenizer.  As of the transforms on a dataset, the
-objects are copied and the data in them is shared.  But these often come as a method or a closure,
-which may lead to anything, a trainer and its model say; see `_FunctionCopier`.
+Each worker process of torch's has its own functions, so users keep state on them: the longest
+sample of a batch on ``self``, the padding of a tokenizer.  As with the transforms of a dataset, the
+objects are copied and their data is shared.  But a function is often a method or a closure, which
+may lead to anything, a trainer and its model say; see `_FunctionCopier`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from threadloader._fetch.dataset_copy import (
     LARGE,
     MEETING_POINTS,
     SHARED,
-    Copier,
+    ObjectCopier,
     attributes,
     deep_copy,
     is_dataset,
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["copy_function"]
 
-Function = Any  # what is called with a sample, or with those of a batch
+Function = Any  # called with a sample, or with the samples of a batch
 
-# Objects that one on a method's object may lead to; beyond that they are data, or machinery.
+# An attribute of a method's object that leads to more objects is no part of it.
 # Unmeasured, a choice: a trainer of Lightning's leads to 109 before it has anything to train.
 REACHED = 100
 
-_ELSEWHERE = (*MEETING_POINTS, io.IOBase, _torch.DataLoader)  # where a helper's reach must not end
+_ELSEWHERE = (*MEETING_POINTS, io.IOBase, _torch.DataLoader)  # what leads here is no part, either
 
 
 def copy_function(function: Function, how: DatasetCopy, copied: Copied) -> Function:
@@ -46,10 +46,10 @@ def copy_function(function: Function, how: DatasetCopy, copied: Copied) -> Funct
 
     Args:
         function: The user's.
-        how: ``"shared"`` is the function itself.  ``"deep"`` is a ``copy.deepcopy`` of an object
-            that can be called.  Else, and of methods and closures, objects are copied and data is
-            shared; what refuses to be copied is shared.
-        copied: What the worker has copies of already, as its dataset; is told what is copied now.
+        how: ``"shared"`` is the function itself.  ``"deep"`` is a ``copy.deepcopy`` of a callable
+            object.  Otherwise, and for methods and closures, objects are copied; data is shared,
+            and so are objects that refuse to be copied.
+        copied: What the worker has copies of, its dataset say; gets what is copied now.
 
     Raises:
         Exception: What ``copy.deepcopy`` raises.
@@ -60,32 +60,32 @@ def copy_function(function: Function, how: DatasetCopy, copied: Copied) -> Funct
         return deep_copy(function, copied)
     try:
         return _FunctionCopier(copied).copy_called(function)
-    except Exception:  # noqa: BLE001  # whatever a class raises to refuse; a linked list is too deep
+    except Exception:  # noqa: BLE001  # a class refuses, or a linked list is too deep
         return function
 
 
-class _FunctionCopier(Copier):
-    """Copies a function and what it keeps.
+class _FunctionCopier(ObjectCopier):
+    """Copies a function and its state.
 
-    - Of a method the object that it is bound to is copied, and what is on it: but an object there
-      that leads back to it, or to a lock, a thread, an open file or a loader, is no part of it,
-      and is shared whole (a trainer, a writer of logs).
-    - Of a closure, and of default values, the objects are copied likewise.  Lists and dicts are
-      shared, where people collect things, unless there are objects to be called in them.
-    - Models, that is modules with parameters, are shared as they are.
+    - A method: the object that it is bound to is copied, with its attributes.  But an attribute
+      that leads back to the object, or to a lock, a thread, an open file or a loader, is no part of
+      it, and is shared (a trainer, a writer of logs).
+    - A closure, and default values: their objects are copied likewise.  Lists and dicts, where
+      users collect results, are shared unless they contain callable objects.
+    - A model, that is a module with parameters, is shared.
     """
 
     def __init__(self, copied: Copied) -> None:
         super().__init__(copied)
-        self._owners: dict[int, Any] = {}  # what methods are bound to, by id
-        self._cells: dict[int, types.CellType] = {}  # the new ones, by the id of the old
+        self._owners: dict[int, Any] = {}  # the objects that methods are bound to, by id
+        self._cells: dict[int, types.CellType] = {}  # the new cells, by the ids of the old
 
     def copy_called(self, function: Function) -> Function:
-        """Return the copy of what a worker calls."""
+        """Return the copy of the user's function."""
         return self._owner(function) if _is_model(function) else self.copy(function, deep=True)
 
     def copy(self, value: Any, *, deep: bool) -> Any:
-        """Return the copy of ``value``, or ``value`` itself where it is shared; see `Copier`."""
+        """Return the copy of ``value``, or ``value`` itself if it is shared."""
         if id(value) in self._done:
             return self._done[id(value)][1]
         kind = type(value)
@@ -100,7 +100,7 @@ class _FunctionCopier(Copier):
         return super().copy(value, deep=deep)
 
     def _owner(self, value: Any) -> Any:
-        """Copy what a method is bound to, or a closure holds."""
+        """Copy the object that a method is bound to, or that a closure holds."""
         if id(value) in self._done or not hasattr(value, "__dict__") or is_dataset(value):
             return self.copy(value, deep=True)
         if isinstance(value, (*CONTAINERS, *SHARED, _torch.DataLoader)):
@@ -112,15 +112,15 @@ class _FunctionCopier(Copier):
         if _is_tokenizer(value):
             return _tokenizer_like(value)
         if _is_module(value):
-            # Past what classes do for pickle: Lightning's modules would lose their trainer.
+            # Not by the methods for pickle: Lightning's modules would lose their trainer.
             twin = object.__new__(type(value))
             twin.__dict__.update(value.__dict__)
             return twin
         return shallow(value)
 
     def _function(self, function: types.FunctionType) -> types.FunctionType:
-        """Return a function of the same code, whose variables from around it are the worker's."""
-        self._keep(function, function)  # as long as it is not known to need a copy
+        """Return a function of the same code with the worker's own closure and defaults."""
+        self._keep(function, function)  # unless it turns out to need a copy
         cells = [self._cell(cell, function) for cell in function.__closure__ or ()]
         defaults = tuple(map(self._held, function.__defaults__ or ()))
         keywords = {key: self._held(part) for key, part in (function.__kwdefaults__ or {}).items()}
@@ -146,7 +146,7 @@ class _FunctionCopier(Copier):
         return twin
 
     def _cell(self, cell: types.CellType, function: types.FunctionType) -> types.CellType:
-        """Return the variable that a copy of ``function`` has in the place of ``cell``."""
+        """Return the cell that a copy of ``function`` has in the place of ``cell``."""
         held = _contents(cell)
         if held is _EMPTY or held is function:
             return cell
@@ -156,16 +156,16 @@ class _FunctionCopier(Copier):
         return self._cells[id(cell)]
 
     def _held(self, value: Any) -> Any:
-        """Return the copy of what a variable around a function, or a default, refers to."""
+        """Return the copy of the value of a closure's variable, or of a default."""
         if isinstance(value, CONTAINERS):
             return self.copy(value, deep=False)
         if callable(value) or is_dataset(value) or _is_tokenizer(value):
             return self.copy(value, deep=True)
-        # What has nothing on it is compared by identity: a marker for what is missing, say.
+        # An object without attributes is compared by identity: a marker for a missing value, say.
         return self._owner(value) if getattr(value, "__dict__", None) else value
 
     def _leads_away(self, value: Any) -> bool:
-        """Whether an object on a method's object is no part of that; see the class."""
+        """Whether an attribute of a method's object is no part of that object; see the class."""
         seen: dict[int, Any] = {}
         found = [value]
         while found:
@@ -180,14 +180,14 @@ class _FunctionCopier(Copier):
 
 
 def _is_helper(value: object) -> bool:
-    """Whether a value is an object of some class, neither data nor something to be called."""
+    """Whether a value is an object that is neither data nor callable."""
     return not (callable(value) or isinstance(value, (*CONTAINERS, *SHARED)))
 
 
 def _parts(value: Any) -> Iterator[Any]:
-    """Yield what an object refers to by its attributes, or a container by its entries.
+    """Yield the attributes of an object and the entries of a container.
 
-    Of a large container nothing, since it is data and shared.
+    A large container is data, and its entries are not looked at.
     """
     if isinstance(value, CONTAINERS) and len(value) <= LARGE:
         yield from list(value.values() if isinstance(value, dict) else value)
@@ -201,12 +201,12 @@ _EMPTY: Any = object()
 def _contents(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # the variable has no value, or no longer
+    except ValueError:  # the variable has no value
         return _EMPTY
 
 
 def _is_module(value: object) -> bool:
-    """Whether ``value`` is a module of torch's, and not one in C++ that says how to copy itself."""
+    """Whether ``value`` is a module of torch's without a copy of its own, as those in C++ have."""
     kind = type(value)
     return _torch.is_module(value) and not hasattr(kind, "__copy__")
 
@@ -226,8 +226,8 @@ def _is_tokenizer(value: object) -> bool:
 def _tokenizer_like(tokenizer: Any) -> Any:
     """Return a tokenizer of Hugging Face's with padding and truncation of its own.
 
-    The vocabulary is shared.  To copy that, too, takes 0.1 to 1 second (30,000 and 100,000 words).
-    Where the result would be another tokenizer, all of it is copied.
+    The vocabulary is shared: to copy it takes 0.1 to 1 second (30,000 and 100,000 words).  All of
+    the tokenizer is copied if the result would differ from it.
     """
     try:
         twin = type(tokenizer)(tokenizer.model)

@@ -1,4 +1,4 @@
-"""What is done about a sample that fails: the ``on_error`` argument."""
+"""What is done with a sample that fails: the argument ``on_error``."""
 
 from __future__ import annotations
 
@@ -11,24 +11,30 @@ from threadloader.errors import ClosedError, StateError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["OnError", "refusal"]
+__all__ = ["OnError", "error_to_raise"]
 
 Action = Literal["raise", "skip"]
-# A function is given the error and the sample's index.
+# A function is called with the error and the sample's index.
 OnError: TypeAlias = "Action | Callable[[Exception, Any], Action]"
 
-# Of the process and not of a sample: a package is missing, or all files that may be open are.
-_OUT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# Out of files, or of memory: no error of one sample.
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
-def refusal(on_error: OnError, error: BaseException, index: Any) -> BaseException | None:
-    """Return what is raised for a sample that failed; None if it is to be left out."""
+def error_to_raise(on_error: OnError, error: BaseException, index: Any) -> BaseException | None:
+    """Return the error to raise for a sample that failed; None if the sample is left out.
+
+    Args:
+        on_error: The user's argument.
+        error: The sample's error.
+        index: The sample's index.
+    """
     if on_error == "raise" or not isinstance(error, Exception):
         return error
-    if isinstance(error, StateError | ClosedError):  # of the loader, not of any sample
+    if isinstance(error, StateError | ClosedError):  # of the loader, not of a sample
         return error
     if on_error == "skip":
-        return error if _is_everybodys(error) else None
+        return error if _is_of_process(error) else None
     try:
         answer: object = on_error(error, index)
     except BaseException as other:  # noqa: BLE001  # handed to the consumer
@@ -38,8 +44,8 @@ def refusal(on_error: OnError, error: BaseException, index: Any) -> BaseExceptio
     return TypeError(f"on_error is to return 'raise' or 'skip', and returned {answer!r}")
 
 
-def _is_everybodys(error: Exception) -> bool:
-    """Whether an error is not the sample's: all others would be left out for it, too."""
+def _is_of_process(error: Exception) -> bool:
+    """Whether an error is the process's, so that all other samples would be left out, too."""
     if isinstance(error, OSError):
-        return error.errno in _OUT
+        return error.errno in _EXHAUSTED
     return isinstance(error, ImportError | MemoryError)

@@ -25,8 +25,16 @@ __all__ = ["DROPPED", "AtomicWeakSet", "when_dropped"]
 
 T = TypeVar("T")
 
-# Takes the place of an argument in a frame that an error keeps.  Not ``del``: IPython asks each
-# frame for its arguments, and shows none of them where one is missing.
+# Takes the place of an argument in a frame that an error keeps.
+#
+# An exception keeps the frames of its traceback, and each frame keeps its callers, with the values
+# that their variables had at the end.  So a function of ours between a thread's loop and the user's
+# code, before it returns, drops what leads to a slot, an iterator or a thread.  It does so even if
+# nothing fails: the user's code may keep an error that it has recovered from, and that we never
+# see.  (So frame.clear() after each failure would not be enough.  Besides, the consumer's frames
+# still run when it gets an error, and a cleared frame shows no arguments.)
+#
+# Not ``del``: IPython asks each frame for its arguments, and shows none of them if one is missing.
 DROPPED: Any = None
 
 # Both changed and copied, never iterated.

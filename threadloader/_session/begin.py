@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from threadloader._epoch.epoch import Epoch
 from threadloader._epoch.open_feed import open_feed
 from threadloader._epoch.skipped import Tally
-from threadloader._fetch.array_rows import source_of
+from threadloader._fetch.array_rows import arrays_of
 from threadloader._order.sampler_pass import open_pass
 from threadloader._session.pipes import prepare_pipes
 from threadloader._session.run_state import LastEpoch
@@ -130,5 +130,5 @@ def _open_sampler_pass(
         draws,
         snapshot_every=settings.snapshot_every_n_steps or 0,
         position=position,
-        arrays=not settings.whole_batches and source_of(settings.dataset) is not None,
+        arrays=not settings.whole_batches and arrays_of(settings.dataset) is not None,
     )

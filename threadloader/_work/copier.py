@@ -6,10 +6,10 @@ r"""The copier: a thread that copies batches to a device, ahead of the consumer.
      planner                    copier             |           consumer
                           slot <--event finished--/
 
-It has a stream of its own, so that copies run beside what the consumer computes.  The consumer's
-stream waits for the event behind a batch; the consumer itself waits only until the copy was
-begun.  A slot is given back when that event has finished.  For that the copier waits on the host,
-and for the consumer's stream where the host is far ahead of it; nobody else does.
+The copier has a CUDA stream of its own, so that copies run while the consumer computes.  The
+consumer's stream waits for the event behind a batch; the consumer itself waits only until the copy
+has begun.  The slot goes back to the ring when that event has finished.  The copier alone waits for
+the device on the host: for these events, and for the consumer's stream where the host is far ahead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from threadloader.errors import DeviceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from threadloader._batch.filling import Filling, Sent
+    from threadloader._batch.filling import DeviceBatch, Filling
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device, Event
     from threadloader._work.open_batch import OpenBatch
@@ -41,28 +41,28 @@ if TYPE_CHECKING:
 __all__ = ["Copier"]
 
 # How long the interpreter's exit waits for the device.  A thread that is cut off inside of torch
-# aborts the process, and a device that is seconds behind comes there: no limit but for one that
-# never does.  A choice.
+# aborts the process, and a device may be seconds behind: this limit is for one that never answers.
+# Unmeasured, a choice.
 EXIT_SECONDS = 60.0
 
 _END = object()  # there is nothing more to copy
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
-    """The consumer took a batch: there is room for one more."""
+class _BatchTaken:
+    """A message: the consumer took a batch, so there is room for one more."""
 
-    reached: Event | None  # once its stream has come here; None for at once
+    reached: Event | None  # there is room when the consumer's stream has come here; None: at once
 
 
 class Copier:
     """Copies the batches of one epoch.
 
     Args:
-        device: Where to.
-        progress: Of the epoch.
-        ahead: Batches that may be on the device beside the one that is due, at least 1.
-        in_order: Whether they are copied in the order in which they were planned.
+        device: Batches are copied to it.
+        progress: The epoch's.
+        device_prefetch: Batches that may be on the device beside the one that is due, at least 1.
+        in_order: Whether batches are copied in the order in which they were planned.
         name: Prefix of the thread's name.
 
     Threads:
@@ -72,81 +72,81 @@ class Copier:
     """
 
     def __init__(
-        self, device: Device, progress: Progress, ahead: int, *, in_order: bool, name: str
+        self, device: Device, progress: Progress, device_prefetch: int, *, in_order: bool, name: str
     ) -> None:
-        self._line = line = _Line(device, progress, 1 + ahead, in_order=in_order)
+        self._shared = shared = _Shared(device, progress, 1 + device_prefetch, in_order=in_order)
         self._pool: Pool[None] = Pool(
-            1, name, _enter, role="copier", failed=line.failed, exit_seconds=EXIT_SECONDS
+            1, name, _enter, role="copier", failed=shared.failed, exit_seconds=EXIT_SECONDS
         )
-        self.wake = progress.told = partial(line.inbox.put, None)
+        self.wake = progress.on_change = partial(shared.inbox.put, None)
 
     @property
     def thread_group(self) -> ThreadGroup[None]:
-        """What is left of the copier when it is dropped: the thread, while it runs."""
+        """The thread, which may still run when the copier is dropped."""
         return self._pool.thread_group
 
     def start(self) -> None:
         """Start the thread, once."""
         # The job refers to the pool, so that it always runs.
-        self._pool.put(SingleJob(partial(_copy_all, self._line, self._pool.stop)))
+        self._pool.put(SingleJob(partial(_run, self._shared, self._pool.stop)))
 
     def put(self, batch: OpenBatch) -> None:
-        """Copy a batch once it is done, in its turn."""
-        self._line.inbox.put(batch)
+        """Queue a batch, which is copied once it is done."""
+        self._shared.inbox.put(batch)
 
     def take_error(self) -> BaseException | None:
-        """Return the error by which the thread ended, if one did, the first time."""
-        error, self._line.error = self._line.error, None
+        """Return the error that ended the thread, once; None if there is none."""
+        error, self._shared.error = self._shared.error, None
         return error
 
     def wait(self, batch: OpenBatch, timeout: float | None = None) -> bool:
-        """Wait until the copy of ``batch`` was begun, or the epoch is closed.
+        """Wait until the copy of ``batch`` has begun, or the epoch is closed.
 
         Args:
-            batch: The batch; if it failed, there is nothing to wait for.
+            batch: The batch; one that failed is not waited for.
             timeout: Seconds; None waits for ever.
 
         Returns:
             False if it takes too long.
         """
-        return self._line.wait((batch,), timeout)
+        return self._shared.wait((batch,), timeout)
 
     def wait_for_any(self, batches: Iterable[OpenBatch], timeout: float | None = None) -> bool:
-        """Wait until that of one of ``batches`` was, as `wait` does for one."""
-        return self._line.wait(tuple(batches), timeout)
+        """Wait until the copy of any of ``batches`` has begun; otherwise as `wait`."""
+        return self._shared.wait(tuple(batches), timeout)
 
     def has(self, batch: OpenBatch) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether the copy of ``batch`` has begun, or the batch failed."""
         return batch.arrived
 
-    def take(self, batch: OpenBatch) -> Sent:
-        """Let the calling thread's stream have a batch that arrived without a failure.
+    def take(self, batch: OpenBatch) -> DeviceBatch:
+        """Return a batch that arrived without a failure, for the calling thread's stream.
 
-        It counts as taken for the copier when that stream has come here, so that a host that runs
-        ahead of its device does not fill the device's memory.
+        For the copier it is taken when that stream has come here, so that a host that runs ahead of
+        its device does not fill the device's memory.
         """
-        assert batch.sent is not None  # noqa: S101  # for the type checker: `has` told so
-        (sent, event), batch.sent = batch.sent, None
+        assert batch.on_device is not None  # noqa: S101  # for the type checker: `has` said so
+        (device_batch, event), batch.on_device = batch.on_device, None
         reached = None
         try:
-            reached = self._line.device.receive(event, sent.tensors)
+            reached = self._shared.device.receive(event, device_batch.tensors)
         finally:
-            self._line.inbox.put(_Taken(reached))
-        return sent
+            self._shared.inbox.put(_BatchTaken(reached))
+        return device_batch
 
     def drop(self, batch: OpenBatch) -> None:
-        """Take note that a batch that has arrived, and was not taken, is not going to be."""
-        if batch.sent is not None:
-            batch.sent = None
-            self._line.inbox.put(_Taken(None))
+        """Make room for one more batch if ``batch`` has arrived and was not taken."""
+        if batch.on_device is not None:
+            batch.on_device = None
+            self._shared.inbox.put(_BatchTaken(None))
 
     def end(self) -> None:
-        """Let the thread end: all batches have arrived."""
-        self._line.inbox.put(_END)
+        """End the thread: all batches have arrived."""
+        self._shared.inbox.put(_END)
 
     def nudge(self) -> None:
-        """Let who waits for a batch see that the epoch is closed."""
-        self._line.nudge()
+        """Wake whoever waits for a batch, to see that the epoch is closed."""
+        self._shared.nudge()
 
     def join(self) -> None:
         """Wait until the thread has ended; the epoch is closed."""
@@ -154,16 +154,16 @@ class Copier:
         self._pool.join()
 
 
-class _Line:
-    """What a copier and its thread share; it references neither.
+class _Shared:
+    """What a copier and its thread share; it refers to neither.
 
     Invariants, whenever ``_lock`` is not held:
-        1. A batch that has arrived never changes again, but for what the consumer takes of it.
+        1. Of a batch that has arrived only ``on_device`` changes, when the consumer takes it.
 
     Threads:
         wait: consumer.
         arrived: copier.
-        failed: copier, or who starts it.
+        failed: copier, or the thread that starts it.
         nudge: shared.
     """
 
@@ -177,13 +177,13 @@ class _Line:
     ) -> None:
         self.device = device
         self.progress = progress
-        self.room = room  # batches on the device that the consumer did not take, at the most
+        self.room = room  # the most batches that are on the device and not taken
         self.in_order = in_order
-        self.error: BaseException | None = None  # by which the thread ended
-        # What the copier is told: a batch that was planned, one that was taken, the end, or None
+        self.error: BaseException | None = None  # ended the thread
+        # Messages to the copier: a batch that was planned, a batch that was taken, the end, or None
         # to look again.
         self.inbox: SimpleQueue[Any] = SimpleQueue()
-        self._tokens: Tokens = SimpleQueue()  # for who waits
+        self._tokens: Tokens = SimpleQueue()  # wake the consumer
         self._lock = Lock()
         # All below, and whether a batch has arrived: guarded by _lock.
         self._awaited: tuple[OpenBatch, ...] = ()
@@ -197,7 +197,7 @@ class _Line:
             return self.progress.cancelled or any(batch.arrived for batch in batches)
 
         try:
-            with self._lock:  # or one could arrive in between, and nobody be told
+            with self._lock:  # otherwise one could arrive in between, and wake nobody
                 self._awaited = batches
             return wait_until(reached, self._tokens, timeout)
         finally:
@@ -209,7 +209,7 @@ class _Line:
             if batch in self._awaited:
                 self._tokens.put(None)
 
-    def failed(self, number: int, error: BaseException) -> None:  # noqa: ARG002  # there is one
+    def failed(self, number: int, error: BaseException) -> None:  # noqa: ARG002  # one thread
         with suppress(BaseException):  # an error that refuses notes
             error.add_note("the copier could not run")
         self.error = error
@@ -221,197 +221,197 @@ class _Line:
 
 
 @contextmanager
-def _enter(number: int) -> Iterator[None]:  # noqa: ARG001  # there is one
-    """The context of the copier's life: nothing."""
+def _enter(number: int) -> Iterator[None]:  # noqa: ARG001  # one thread
+    """The context of the copier's thread: nothing."""
     yield
 
 
-def _copy_all(line: _Line, stop: Callable[[], None], worker: None) -> None:  # noqa: ARG001
-    """Copy batches until the epoch is closed; if the device fails, hand on why.
+def _run(shared: _Shared, stop: Callable[[], None], worker: None) -> None:  # noqa: ARG001
+    """Copy batches until the epoch is closed; an error of the device becomes that of its batch.
 
     Args:
-        line: What is shared with the copier.
-        stop: Ends the thread with this, its one job.
-        worker: None, as the pool gives it.
+        shared: What the copier and its thread share.
+        stop: Ends the thread after this job, its only one.
+        worker: None, from the pool.
     """
-    copying = None
+    loop = None
     try:
-        copying = _Copying(line)
-        line.device.adopt()
-        copying.run()
+        loop = _CopyLoop(shared)
+        shared.device.adopt()
+        loop.run()
     except BaseException as error:  # handed to the consumer
-        if copying is None:
-            raise  # which ends the thread: see `_Line.failed`
+        if loop is None:
+            raise  # which ends the thread: see `_Shared.failed`
         BaseException.with_traceback(error, None)
-        copying.fail(error)
+        loop.fail(error)
     finally:
-        if copying is not None:
-            copying.end()
+        if loop is not None:
+            loop.end()
         stop()
-        del copying
+        del loop
 
 
-class _Copying:
-    """What the copier's thread is doing.
+class _CopyLoop:
+    """Copies batches, one after the other, and gives back the slots that they were copied from.
 
     Threads:
         all: copier.
     """
 
-    def __init__(self, line: _Line) -> None:
-        self._line = line
+    def __init__(self, shared: _Shared) -> None:
+        self._shared = shared
         self._waiting: deque[OpenBatch] = deque()  # planned, and not copied
-        self._flying: deque[tuple[Event, Filling]] = deque()  # copies that were begun, in order
-        self._taken: deque[Event | None] = deque()  # room that there is once these are reached
-        self._room = line.room
+        self._copying: deque[tuple[Event, Filling]] = deque()  # copies under way, oldest first
+        self._taken: deque[Event | None] = deque()  # each that was reached makes room for a batch
+        self._room = shared.room
 
     def run(self) -> None:
         """Copy batches until there are no more, or the epoch is closed."""
-        while not self._line.progress.cancelled:
+        while not self._shared.progress.cancelled:
             message = self._next_message()
             if message is _END:
                 return
-            if isinstance(message, _Taken):
+            if isinstance(message, _BatchTaken):
                 self._taken.append(message.reached)
             elif message is not None:
                 self._waiting.append(message)
             del message
-            self._copy_done()
+            self._copy_ready()
 
     def fail(self, error: BaseException) -> None:
-        """Let every batch fail that would have been copied, until the epoch is closed."""
-        line, first = self._line, error
-        while not line.progress.cancelled:
+        """Fail every batch that is done, instead of copying it, until the epoch is closed."""
+        shared, first = self._shared, error
+        while not shared.progress.cancelled:
             for batch in [batch for batch in self._waiting if batch.done]:
                 if batch.failure is None and not batch.empty:
-                    batch.failure = failure_of_copy(error, batch.plan, line.device)
-                    # The consumer has that one now.
+                    batch.failure = failure_of_copy(error, batch.plan, shared.device)
+                    # The first batch has the device's own error.
                     error = DeviceError(f"the device failed before: {first!r}")
                     error.__cause__ = first
                 self._waiting.remove(batch)
-                line.arrived(batch)
+                shared.arrived(batch)
                 del batch
-            message = line.inbox.get()
+            message = shared.inbox.get()
             if message is _END:
                 return
-            if message is not None and not isinstance(message, _Taken):
+            if message is not None and not isinstance(message, _BatchTaken):
                 self._waiting.append(message)
             del message
 
     def end(self) -> None:
-        """Give back all slots, once nothing is copied from them any more."""
-        self._line.progress.tell_nobody()
+        """Wait for the copies under way, and give back all slots."""
+        self._shared.progress.stop_reporting()
         self._waiting.clear()
-        with suppress(Empty):  # batches in it lead back to it
+        with suppress(Empty):  # a cycle: its batches lead back to it
             while True:
-                self._line.inbox.get_nowait()
-        with suppress(Exception):  # the device has failed: whoever waits was told
-            while self._flying:
-                self._land()
-        while self._flying:
-            self._flying.popleft()[1].lose()
+                self._shared.inbox.get_nowait()
+        with suppress(Exception):  # the device has failed, and the consumer has that error
+            while self._copying:
+                self._finish_oldest()
+        while self._copying:
+            self._copying.popleft()[1].retire()
 
     def _next_message(self) -> Any:
-        """Return what the copier is told next; until then, give back slots.
+        """Return the next message; finish copies until there is one.
 
-        An event is waited for, never asked: to ask holds the GIL, also while the driver is busy.
+        `Event.synchronize` and never a query: that holds the GIL, also while the driver is busy.
         """
-        flying, inbox = self._flying, self._line.inbox
+        copying, inbox = self._copying, self._shared.inbox
         while True:
             try:
                 return inbox.get_nowait()
             except Empty:
-                if not flying:
+                if not copying:
                     return inbox.get()
-            self._land()  # there is nothing else to do
+            self._finish_oldest()  # there is nothing else to do
 
-    def _copy_done(self) -> None:
-        """Copy the batches that are done, as far as it is their turn and there is room."""
-        while (batch := self._next_done()) is not None:
+    def _copy_ready(self) -> None:
+        """Copy the batches that are done, as far as their turn has come and there is room."""
+        while (batch := self._next_ready()) is not None:
             if batch.failure is None and not batch.empty:
-                self._send(batch)
+                self._copy(batch)
             self._waiting.remove(batch)
-            self._line.arrived(batch)
-            if len(self._flying) > self._line.room:
-                self._land()
+            self._shared.arrived(batch)
+            if len(self._copying) > self._shared.room:
+                self._finish_oldest()
 
-    def _next_done(self) -> OpenBatch | None:
-        """Return the batch that is handled next; None if there is none whose turn it is."""
+    def _next_ready(self) -> OpenBatch | None:
+        """Return the batch that is copied next; None if none is ready."""
         for batch in self._waiting:
-            # What failed needs no room.
+            # A batch that failed needs no room.
             if batch.done and (batch.failure or batch.empty or self._has_room()):
                 return batch
-            if self._line.in_order:
+            if self._shared.in_order:
                 break
         return None
 
     def _has_room(self) -> bool:
-        """Whether one more batch may be on the device; wait for the consumer's stream, if need be.
+        """Whether one more batch may be on the device; may wait for the consumer's stream.
 
-        A host that runs ahead of its device would fill the device's memory otherwise.
+        Otherwise a host that runs ahead of its device would fill the device's memory.
         """
         if not self._room:
             self._await_taken()
         return self._room > 0
 
     def _await_taken(self) -> None:
-        """Wait until the consumer's stream has come to where it took the oldest batch."""
+        """Wait until the consumer's stream has come to where it took its oldest batch."""
         if self._taken:
             reached = self._taken.popleft()
             if reached is not None:
                 reached.synchronize()
             self._room += 1
 
-    def _send(self, batch: OpenBatch) -> None:
-        """Begin to copy a batch; what goes wrong, no memory on the device say, is its failure."""
-        device, filling = self._line.device, batch.filling
-        sent = event = None
+    def _copy(self, batch: OpenBatch) -> None:
+        """Begin to copy a batch; an error, no memory on the device say, is the batch's failure."""
+        device, filling = self._shared.device, batch.filling
+        device_batch = event = None
         try:
             try:
-                sent = self._sent(filling)
+                device_batch = self._begin_copy(filling)
             finally:
-                # Also after an error: a part of it may be on its way.
+                # Also after an error: a part of the batch may be on its way.
                 event = self._record(filling)
-            batch.sent = sent, event
+            batch.on_device = device_batch, event
             self._room -= 1
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             batch.failure = failure_of_copy(error, batch.plan, device)
         finally:
-            sent = event = None
+            device_batch = event = None
             batch = filling = DROPPED
 
-    def _sent(self, filling: Filling) -> Sent:
-        """Begin to copy, a second time if there was no memory: it may be about to be free.
+    def _begin_copy(self, filling: Filling) -> DeviceBatch:
+        """Begin to copy; try again if the device had no memory, which may be free in a moment.
 
-        What the consumer has dropped is free once its stream has come there.  torch waits for
-        that, too, when it finds nothing else, but then does not look again (pytorch#189504).
+        A tensor that the consumer has dropped is free once its stream has come there.  torch also
+        waits for that when it finds no memory, but then does not look again (pytorch#189504).
         """
-        device = self._line.device
+        device = self._shared.device
         try:
-            return filling.send(device)
+            return filling.copy_to(device)
         except device.full as error:
-            # Its frames have memory on the device.  Copies into that go on, and end before what
-            # is copied to the same memory next, in the same stream.
+            # The error's frames hold memory on the device.  Copies into it go on, but they end
+            # before the next copy to the same memory begins: it is in the same stream.
             BaseException.with_traceback(error, None)
         self._await_taken()
-        return filling.send(device)
+        return filling.copy_to(device)
 
     def _record(self, filling: Filling) -> Event:
         """Return an event behind what was copied last."""
         try:
-            event = self._line.device.record()
+            event = self._shared.device.record()
         except BaseException:
-            filling.lose()
+            filling.retire()
             raise
-        self._flying.append((event, filling))
+        self._copying.append((event, filling))
         return event
 
-    def _land(self) -> None:
-        """Wait for the oldest copy, and give back what it was copied from."""
-        event, filling = self._flying.popleft()
+    def _finish_oldest(self) -> None:
+        """Wait for the oldest copy, and give back the memory that it was copied from."""
+        event, filling = self._copying.popleft()
         try:
             event.synchronize()
         except BaseException:
-            filling.lose()
+            filling.retire()
             raise
-        filling.let_go()
+        filling.release()

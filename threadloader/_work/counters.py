@@ -1,7 +1,7 @@
-"""Counters: one set a thread, merged on read.
+"""Counters: one set for each thread, added up when they are read.
 
-A counter that all threads add to would be the most contended object of a free-threaded
-process, so each worker owns its own and nobody else writes it.
+A counter that all threads write would be the most contended object of a free-threaded process.  So
+each worker has its own, and nobody else writes it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ __all__ = ["Counters", "Stats", "Totals"]
 
 @dataclass(slots=True, eq=False)
 class Counters:
-    """What one worker thread did.  Written by that thread alone, read by any."""
+    """The work of one thread.  That thread alone writes it; any thread reads it."""
 
     tickets: int = 0
     samples: int = 0
     fetch_seconds: float = 0.0  # in the dataset
-    collate_seconds: float = 0.0  # writing rows, or in the collate function
+    collate_seconds: float = 0.0  # writing rows, and in the collate function
 
     def add(self, other: Counters) -> None:
         """Add another thread's counters to these."""
@@ -39,8 +39,8 @@ class Totals:
     tickets: int
     samples: int  # fetched
     fetch_seconds: float  # of all workers together, in the dataset
-    collate_seconds: float  # of all workers together, writing rows or in the collate function
-    wait_seconds: float  # that the consumer waited for batches
+    collate_seconds: float  # of all workers together, writing rows and in the collate function
+    wait_seconds: float  # in which the consumer waited for batches
 
 
 class Stats:
@@ -83,7 +83,7 @@ class Stats:
             self._wait_seconds += wait_seconds
 
     def total(self) -> Totals:
-        """Add up all threads, those that have ended included."""
+        """Add up the counters of all threads, also of those that have ended."""
         total = Counters()
         with self._lock:
             for counters in (self._retired, *self._open):

@@ -1,10 +1,10 @@
-"""What workers do with one batch: its tickets, its progress, its errors.
+"""What workers do with one batch: its tickets, its samples that fail, its end.
 
     claim a ticket -> fetch its samples -> write their rows -> the last one collates -> done
 
-A batch is open from its planning to its delivery.  Workers reach it only through tickets, so
-one that nobody waits for any more lives as long as its last running ticket, and its slot is not
-reused before.
+A batch is open from its planning to its delivery.  Workers reach it only through tickets.  So a
+batch that nobody waits for any more lives until its last running ticket ends, and its slots are
+not reused before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from threadloader._fetch.failure import Failure, failure_of, strip
-from threadloader._fetch.on_error import refusal
+from threadloader._fetch.on_error import error_to_raise
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
 from threadloader._rng.streams import enter_batch_stream, enter_sample_streams, leave_streams
@@ -23,7 +23,7 @@ from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
-    from threadloader._batch.filling import Filling, Sent
+    from threadloader._batch.filling import DeviceBatch, Filling
     from threadloader._fetch.fetcher import Fetches
     from threadloader._fetch.on_error import OnError
     from threadloader._order.tickets import PlannedBatch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FailedBatch",
     "OpenBatch",
-    "Stages",
+    "Pipeline",
     "Worker",
     "work_inline",
 ]
@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What a worker knows of itself."""
+    """The identity of a worker."""
 
     number: int  # from 0
     place: str  # "worker 3", for notes on errors
@@ -51,82 +51,83 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
-    """What workers need of the stages.  Nothing here refers to the loader or to the sampler."""
+class Pipeline:
+    """What workers need to make the batches of an epoch; it refers to no loader and no sampler."""
 
-    fetchers: list[Fetches]  # one a worker
-    whole: bool  # whether a batch is one ticket
+    fetchers: list[Fetches]  # one for each worker
+    whole_batches: bool  # whether a batch is one ticket
     ticket_size: TicketSize
     collation: Collation
     seed: int | None = None  # of the random streams of samples and batches; None for none
-    on_error: OnError = "raise"  # what is done about samples that fail
+    on_error: OnError = "raise"
     gathers: bool = False  # whether batches take rows of arrays
-    # Each worker's copy of the user's, or None where there was nothing to copy; None for no copies.
+    # Each worker's copy of collate_fn; None in the list where nothing had to be copied.
     collate_fns: list[Any] | None = None
 
 
 class OpenBatch:
-    """A batch from its planning to its delivery; for the pool, the work that tickets are cut of.
+    """A batch from its planning to its delivery; the pool's work, which is cut into tickets.
 
     Threads:
         claim, jobs: the pool, with its lock held.
         keep_lowest, missing, done: guarded by the epoch's `Progress`.
-        failure: likewise, but for an unlocked look in `_work`, which may come one sample late.
+        failure: likewise, except for an unlocked read in `_work`, which may come one sample late.
     """
 
     __slots__ = (
         "_cutter",
+        "_pipeline",
         "_progress",
-        "_stages",
         "arrived",
         "done",
         "exhausted",
         "failure",
         "filling",
         "missing",
+        "on_device",
         "plan",
-        "sent",
         "skipped",
         "unread",
     )
 
-    filling: Filling  # all three: of a stream's batch only once it was read
+    # These three are set by `begin`: of an iterable's batch only when it was read.
+    filling: Filling
     missing: int  # rows
     _cutter: TicketCutter
 
     def __init__(
-        self, plan: PlannedBatch, stages: Stages, progress: Progress, *, begin: bool = True
+        self, plan: PlannedBatch, pipeline: Pipeline, progress: Progress, *, begin: bool = True
     ) -> None:
         self.plan = plan
         self.failure: Failure | None = None
         self.done = False
-        self.exhausted = False  # whether there was nothing to read; it is not returned then
-        self.skipped: list[Failure] = []  # of the rows left out; appending is atomic on both builds
-        self.unread: list[Failure] = []  # of samples that would have been rows
-        # The copier's, if there is one: whether the copy was begun, or the batch failed; and what
-        # is on its way to the device.
+        self.exhausted = False  # whether there was nothing to read; it is not delivered then
+        self.skipped: list[Failure] = []  # of rows left out; appending is atomic on both builds
+        self.unread: list[Failure] = []  # of samples that could not be read, and are no rows
+        # Set by the copier, if there is one: whether the copy has begun, or the batch failed; and
+        # the batch on its way to the device.
         self.arrived = False
-        self.sent: tuple[Sent, Event] | None = None
-        self._stages = stages
+        self.on_device: tuple[DeviceBatch, Event] | None = None
+        self._pipeline = pipeline
         self._progress = progress
         if begin:
             self.begin(plan)
 
     def begin(self, plan: PlannedBatch) -> None:
-        """Open the batch for its rows; called once, before the pool has it."""
-        stages, progress = self._stages, self._progress
+        """Make the batch ready for its rows; called once, before the pool has it."""
+        pipeline, progress = self._pipeline, self._progress
         self.plan = plan
-        self.filling = stages.collation.open(len(plan.indices), plan.ends)
+        self.filling = pipeline.collation.open(len(plan.indices), plan.ends)
         self.missing = len(plan.indices)
-        workers = len(stages.fetchers)
+        workers = len(pipeline.fetchers)
         progress.begun(self)
         self._cutter = TicketCutter(
-            plan, stages.ticket_size, workers, progress.shared, one_ticket=stages.whole
+            plan, pipeline.ticket_size, workers, progress.shared, one_ticket=pipeline.whole_batches
         )
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to return, once it is done without a failure."""
+        """Whether a batch that is done, without a failure, has no samples to deliver."""
         return self.exhausted or bool(self.skipped and len(self.skipped) == len(self.plan.indices))
 
     def leave_out(self, failure: Failure) -> None:
@@ -139,18 +140,18 @@ class OpenBatch:
         ticket = None if self._progress.cancelled else self._cutter.cut()
         if ticket is None:
             return None
-        return partial(_work, self, ticket, self._stages, self._progress)
+        return partial(_work, self, ticket, self._pipeline, self._progress)
 
     def jobs(self) -> int:
         """Estimate how many tickets are left, at least 1."""
         return self._cutter.left()
 
     def take(self) -> Any:
-        """Return the batch, once it is done without a failure; of several, what gives each."""
+        """Return the batch, which is done without a failure; of a group, a function of a number."""
         return self.filling.take()
 
     def keep_lowest(self, failure: Failure | None) -> Failure | None:
-        """Note an error, unless a lower row has one; return the one of the two that is not kept."""
+        """Keep the error of the lowest row; return the other of the two, if there are two."""
         if failure is None or failure is self.failure:
             return None
         if self.failure is None or failure.row < self.failure.row:
@@ -158,93 +159,92 @@ class OpenBatch:
         return failure
 
 
-# An exception keeps the frames of the user's code, and those keep the frames that called them,
-# ours included, with all that their variables hold when they return.  So the functions between
-# a thread's loop and the user's code drop what leads to a slot before they return.
+# The functions between a worker's loop and the user's code drop what leads to a slot before they
+# return, because an exception may keep their frames: see `DROPPED`.
 
 
 def _work(
-    batch: OpenBatch, ticket: Ticket, stages: Stages, progress: Progress, worker: Worker
+    batch: OpenBatch, ticket: Ticket, pipeline: Pipeline, progress: Progress, worker: Worker
 ) -> None:
     """Do one ticket; the job that a worker runs."""
     failure = batch.failure
     try:
         if failure is None or ticket.start < failure.row:
-            failure = _fill(batch, ticket, stages, progress, worker)
+            failure = _fill(batch, ticket, pipeline, progress, worker)
         if progress.finished(batch, ticket, failure):
             started = perf_counter()
-            failure = _finish(batch, stages, worker)
+            failure = _finish(batch, pipeline, worker)
             worker.counters.collate_seconds += perf_counter() - started
             progress.collated(batch, failure)
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         progress.collated(batch, Failure(error, ticket.start))
     finally:
-        batch = ticket = stages = progress = failure = DROPPED
+        batch = ticket = pipeline = progress = failure = DROPPED
 
 
 def _fill(
-    batch: OpenBatch, ticket: Ticket, stages: Stages, progress: Progress, worker: Worker
+    batch: OpenBatch, ticket: Ticket, pipeline: Pipeline, progress: Progress, worker: Worker
 ) -> Failure | None:
     """Fetch the samples of a ticket and write them."""
     samples = failed = None
-    fetcher = stages.fetchers[worker.number]
+    fetcher = pipeline.fetchers[worker.number]
     try:
         started = perf_counter()
-        singly = not (stages.whole or stages.gathers)
-        samples, failed = fetcher.fetch(ticket, progress, stages.seed, singly=singly)
+        singly = not (pipeline.whole_batches or pipeline.gathers)
+        samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=singly)
         fetched = perf_counter()
         if failed is not None:
-            return _go_on(batch, ticket, samples, failed, stages, progress, worker)
+            return _fill_without_failed(batch, ticket, samples, failed, pipeline, progress, worker)
         if progress.cancelled:
             return None  # not all of them were fetched
         batch.filling.write(ticket.start, ticket.stop, samples)
         written = perf_counter()
         _count(worker.counters, ticket, fetched - started, written - fetched)
-        stages.ticket_size.measured(ticket.stop - ticket.start, written - started)
+        pipeline.ticket_size.measured(ticket.stop - ticket.start, written - started)
         return None
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return failure_of(error, ticket.start, batch.plan, worker.place)
     finally:
         samples = failed = None
-        batch = ticket = stages = progress = fetcher = DROPPED
+        batch = ticket = pipeline = progress = fetcher = DROPPED
 
 
-def _go_on(
+def _fill_without_failed(
     batch: OpenBatch,
     ticket: Ticket,
     samples: Any,
     failed: BaseException | None,
-    stages: Stages,
+    pipeline: Pipeline,
     progress: Progress,
     worker: Worker,
 ) -> Failure | None:
-    """Do the rest of a ticket without the samples that fail, unless one is to be raised.
+    """Fill the rest of a ticket without the samples that fail, or return the error to raise.
 
     Args:
         batch: The batch.
-        ticket: Which rows of it.
-        samples: Those before the one that failed.
-        failed: Its error.
-        stages: What workers need.
-        progress: Of the epoch.
+        ticket: Its rows.
+        samples: The samples before the one that failed.
+        failed: The error of that one.
+        pipeline: What workers need.
+        progress: The epoch's.
         worker: The calling thread.
     """
-    plan, fetcher = batch.plan, stages.fetchers[worker.number]
-    start, singly = ticket.start, stages.whole
+    plan, fetcher = batch.plan, pipeline.fetchers[worker.number]
+    start, singly = ticket.start, pipeline.whole_batches
     failure: Failure | None = None
-    refused: BaseException | None = None
+    error: BaseException | None = None
     try:
-        if singly and failed is not None:  # __getitems__ does not tell which of its samples failed
-            skips = stages.on_error != "raise" and isinstance(failed, Exception)
+        if singly and failed is not None:  # of __getitems__ nobody knows which sample failed
+            skips = pipeline.on_error != "raise" and isinstance(failed, Exception)
             if not (skips and fetcher.can_fetch_singly(plan)):
                 return failure_of(failed, None, plan, worker.place)
-            samples, failed = fetcher.fetch(ticket, progress, stages.seed, singly=True)
+            samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=True)
         while failed is not None:
             failure = failure_of(failed, start + len(samples), plan, worker.place)
-            refused = _refusal(failure, plan, stages)
-            if refused is not None:
-                told = refused is failure.error
-                return failure if told else failure_of(refused, failure.row, plan, worker.place)
+            error = _error_to_raise(failure, plan, pipeline)
+            if error is not None:
+                same = error is failure.error
+                return failure if same else failure_of(error, failure.row, plan, worker.place)
             if samples:
                 batch.filling.write(start, failure.row, samples)
                 worker.counters.samples += len(samples)
@@ -252,47 +252,49 @@ def _go_on(
             start, samples, failed = failure.row + 1, [], None
             if start < ticket.stop:
                 ticket = Ticket(plan, start, ticket.stop)
-                samples, failed = fetcher.fetch(ticket, progress, stages.seed, singly=singly)
+                samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=singly)
         if samples and not progress.cancelled:
             batch.filling.write(start, ticket.stop, samples)
             worker.counters.samples += len(samples)
         worker.counters.tickets += 1
         return None
     finally:
-        samples = failed = failure = refused = None
-        batch = ticket = stages = progress = fetcher = plan = DROPPED
+        samples = failed = failure = error = None
+        batch = ticket = pipeline = progress = fetcher = plan = DROPPED
 
 
-def _refusal(failure: Failure, plan: PlannedBatch, stages: Stages) -> BaseException | None:
-    """Return what is raised for a sample that failed; None if it is to be left out."""
+def _error_to_raise(
+    failure: Failure, plan: PlannedBatch, pipeline: Pipeline
+) -> BaseException | None:
+    """Return the error to raise for a sample that failed; None if the sample is left out."""
     if not isinstance(failure.error, Exception):
-        return failure.error  # Ctrl-C, behind the last sample perhaps: that row has no index
+        return failure.error  # Ctrl-C, perhaps after the last sample: that row has no index
     try:
-        if stages.seed is not None:  # what on_error draws is the sample's, too
-            enter_sample_streams(stages.seed, plan.position + failure.row, ())
-        return refusal(stages.on_error, failure.error, plan.index_of(failure.row))
+        if pipeline.seed is not None:  # on_error draws from the sample's random stream
+            enter_sample_streams(pipeline.seed, plan.position + failure.row, ())
+        return error_to_raise(pipeline.on_error, failure.error, plan.index_of(failure.row))
     finally:
         leave_streams()
-        failure = plan = stages = DROPPED
+        failure = plan = pipeline = DROPPED
 
 
-def _finish(batch: OpenBatch, stages: Stages, worker: Worker) -> Failure | None:
-    """Collate a batch whose rows are all there."""
-    failed = own = None
+def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | None:
+    """Collate a batch that has all its rows."""
+    failed = collate_fn = None
     try:
-        if stages.seed is not None:
-            enter_batch_stream(stages.seed, batch.plan.sequence)
-        own = None if stages.collate_fns is None else stages.collate_fns[worker.number]
-        failed = batch.filling.finish(own)
-        return (
-            None if failed is None else failure_of(failed[0], failed[1], batch.plan, worker.place)
-        )
+        if pipeline.seed is not None:
+            enter_batch_stream(pipeline.seed, batch.plan.sequence)
+        collate_fn = None if pipeline.collate_fns is None else pipeline.collate_fns[worker.number]
+        failed = batch.filling.finish(collate_fn)
+        if failed is None:
+            return None
+        return failure_of(failed[0], failed[1], batch.plan, worker.place)
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return failure_of(error, None, batch.plan, worker.place)
     finally:
         leave_streams()
-        failed = own = None
-        batch = stages = DROPPED
+        failed = collate_fn = None
+        batch = pipeline = DROPPED
 
 
 def _count(counters: Counters, ticket: Ticket, fetch: float, collate: float) -> None:
@@ -310,7 +312,7 @@ def work_inline(batch: OpenBatch, worker: Worker) -> None:
 
 
 class FailedBatch:
-    """Stands in the window for a batch that could not be planned: an error, in its place."""
+    """An error of the sampler, in the place of the batch that could not be planned."""
 
     done = True
     empty = exhausted = False

@@ -1,6 +1,6 @@
-"""What workers report of an epoch, and what its consumer waits for.
+"""The progress of an epoch: workers report it, and the consumer waits for it.
 
-Every epoch that goes on is known here, so that all end when the interpreter does.
+This module knows every epoch that goes on, to cancel all of them when the interpreter exits.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["Awaited", "Progress"]
 
 
 class Awaited(Protocol):
-    """A batch that somebody may wait for.
+    """A batch that the consumer may wait for.
 
     Threads:
-        all but an unlocked look at ``done``: guarded by its `Progress`.
+        all: guarded by its `Progress`, except for an unlocked read of ``done``.
     """
 
     done: bool
@@ -34,29 +34,29 @@ class Awaited(Protocol):
     failure: Failure | None
 
     def keep_lowest(self, failure: Failure | None) -> Failure | None:
-        """Note an error, unless a lower row has one; return the one of the two that is not kept."""
+        """Keep the error of the lowest row; return the other of the two, if there are two."""
 
 
-# Every epoch that may have open batches: the process-wide hook of the interpreter's exit.
+# Every epoch that may have open batches, for the interpreter's exit.
 _epochs: AtomicWeakSet[Progress] = AtomicWeakSet()
 
 
 @in_forked_child
 def _forget_epochs() -> None:
-    """Start afresh in a forked child: no epoch of the parent's goes on."""
+    """Forget the parent's epochs in a forked child: none of them goes on there."""
     global _epochs  # noqa: PLW0603  # of the process, and this is a new one
     _epochs = AtomicWeakSet()
 
 
 @at_exit(Phase.CANCEL_EPOCHS)
 def _cancel_all() -> None:
-    """Cancel every epoch; a consumer that goes on in an exit handler is told that it is closed."""
+    """Cancel every epoch; a consumer that goes on in an exit handler gets a `ClosedError`."""
     for progress in _epochs.all():
         progress.close()
 
 
 class Progress:
-    """What workers report and the consumer waits for.
+    """The progress of one epoch.
 
     Invariants, whenever ``_lock`` is not held:
         1. A batch that is done has no running ticket, and never changes again.
@@ -72,50 +72,50 @@ class Progress:
     def __init__(self) -> None:
         _epochs.add(self)
         self.cancelled = False  # only ever set; read and written whole, on both builds
-        # Told of each batch that is done, and of the end; called with the lock held, or by a
-        # finalizer: it must do no more than `SimpleQueue.put` does.
-        self.told: Callable[[], None] = _nobody
-        self._tokens: Tokens = SimpleQueue()  # for who waits
+        # Called when a batch is done, and at the end, with the lock held or by a finalizer: it must
+        # do no more than `SimpleQueue.put` does.
+        self.on_change: Callable[[], None] = _ignore
+        self._tokens: Tokens = SimpleQueue()  # wake the consumer
         self._lock = Lock()
         # All below, and the progress of each open batch: guarded by _lock.
         self._awaited: Awaited | None = None
         self._any_awaited = False
         self._any_done = False
-        # The ids of batches that were begun, and are not done.  No lock, which the planner would
-        # take from its workers at each batch: adding and discarding are atomic on both builds.
+        # The ids of batches that were begun and are not done.  Not guarded by the lock, for which
+        # planner and workers would compete: adding and discarding are atomic on both builds.
         self._open: set[int] = set()
 
     def begun(self, batch: object) -> None:
-        """Count a batch that workers may work on now."""
+        """Note a batch that workers may work on now."""
         self._open.add(id(batch))
 
     def shared(self) -> int:
-        """Tell how many batches the workers share; until the first is done, it is theirs alone."""
-        # Unlocked: each is read whole on both builds, and a number that is late does no harm.
+        """Return how many batches the workers share; 1 until the first is done."""
+        # Unlocked: each is read whole on both builds, and an old number does no harm.
         return max(1, len(self._open)) if self._any_done else 1
 
     def cancel(self) -> None:
-        """Let no further sample be fetched."""
+        """Have no further sample fetched."""
         self.cancelled = True
 
     def finished(self, batch: Awaited, ticket: Ticket, failure: Failure | None) -> bool:
-        """Count a ticket's rows; return whether the batch is now to be collated."""
+        """Count the rows of a ticket; return whether the batch is now to be collated."""
         with self._lock:
-            # The loser is let go after the lock: its frames may hold finalizers of the user's.
-            loser = batch.keep_lowest(failure)  # noqa: F841
+            # Dropped after the lock is released: its frames may hold finalizers of the user's.
+            higher = batch.keep_lowest(failure)  # noqa: F841
             batch.missing -= ticket.stop - ticket.start
             if batch.missing or self.cancelled:
                 return False
             if batch.failure is None:
                 return True
-            self._let_go(batch)
+            self._mark_done(batch)
             return False
 
     def collated(self, batch: Awaited, failure: Failure | None) -> None:
-        """Let the consumer have a batch."""
+        """Mark a batch as done."""
         with self._lock:
-            loser = batch.keep_lowest(failure)  # noqa: F841  # let go after the lock
-            self._let_go(batch)
+            higher = batch.keep_lowest(failure)  # noqa: F841  # dropped after the lock is released
+            self._mark_done(batch)
 
     def wait(self, batch: Awaited, timeout: float | None = None) -> bool:
         """Wait until ``batch`` is done, or the epoch is closed; return False if it takes too long.
@@ -128,14 +128,14 @@ class Progress:
         if batch.done:
             return True
         try:
-            with self._lock:  # or it could be done in between, and nobody be told
+            with self._lock:  # otherwise it could be done in between, and wake nobody
                 self._awaited = batch
             return wait_until(lambda: batch.done or self.cancelled, self._tokens, timeout)
         finally:
             self._awaited = None
 
     def wait_for_any(self, batches: Iterable[Awaited], timeout: float | None = None) -> bool:
-        """Wait until one of ``batches`` is done, as `wait` does for one."""
+        """Wait until any of ``batches`` is done; otherwise as `wait`."""
 
         def reached() -> bool:
             return self.cancelled or any(batch.done for batch in batches)
@@ -147,27 +147,27 @@ class Progress:
         finally:
             self._any_awaited = False
 
-    def tell_nobody(self) -> None:
-        """Let go of whoever was told of batches."""
-        self.told = _nobody
+    def stop_reporting(self) -> None:
+        """Drop ``on_change``."""
+        self.on_change = _ignore
 
     def close(self) -> None:
         """Cancel, and wake a consumer that waits in another thread."""
         self.cancel()
         self._tokens.put(None)
-        self.told()
+        self.on_change()
 
-    def _let_go(self, batch: Awaited) -> None:
+    def _mark_done(self, batch: Awaited) -> None:
         self._open.discard(id(batch))
         batch.done = self._any_done = True
         if batch is self._awaited or self._any_awaited:
             self._tokens.put(None)
-        self.told()
+        self.on_change()
 
     def has(self, batch: Awaited) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether ``batch`` is done."""
         return batch.done
 
 
-def _nobody() -> None:
-    """There is nobody to tell."""
+def _ignore() -> None:
+    """Do nothing."""

@@ -16,6 +16,7 @@ from threadloader import _torch
 from threadloader._fetch.dataset_copy import copy_dataset, deep_copy
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._fetch.function_copy import copy_function
+from threadloader._fetch.read_samples import ReadSamples
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.redirect import isolated
 from threadloader._rng.streams import Current, WorkerStream
@@ -25,7 +26,6 @@ from threadloader._threads.startup import Startup
 from threadloader._threads.thread_group import join
 from threadloader._threads.worker_info import introduced
 from threadloader._work.open_batch import Worker
-from threadloader._work.reading import ReadSamples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -215,7 +215,7 @@ def _fetchers(
 ) -> list[Fetches]:
     """Return what gives each worker its samples."""
     if not settings.iterable:
-        return [Fetcher(twin, whole=settings.whole_batches) for twin, _ in replicas]
+        return [Fetcher(twin, whole_batches=settings.whole_batches) for twin, _ in replicas]
     transform, how = settings.transform, settings.dataset_copy
     return [
         ReadSamples(replica, copy_function(transform, how, known))

@@ -1,0 +1,263 @@
+"""The direct path: samples are written straight into the memory of their batch.
+
+It takes samples of one exact layout (see `layout`).  A batch that is ragged, or of mixed types,
+leaves it as a whole: samples that do not fit are put aside, and when the batch is complete the rows
+that were written are read back.  So the default collate function sees every sample, and decides,
+with its own results and its own errors.  The layout is then learned again.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from threadloader._batch.filling import DeviceBatch
+from threadloader._batch.list_filling import call_collate
+from threadloader._fetch.array_rows import Rows
+from threadloader._layout.inference import infer
+from threadloader._lifetime.leaking import leak
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from threadloader._batch.filling import CollateFailure
+    from threadloader._batch.memory import BatchMemory
+    from threadloader._layout.layout import Layout
+    from threadloader._torch.device import Device
+
+__all__ = ["MAX_PAUSE", "DirectFilling", "DirectPath"]
+
+_NOTHING: Any = object()
+MAX_PAUSE = 64  # batches that go to the collate function at once, between tries of the direct path
+
+
+class DirectPath:
+    """What the batches of one loader have in common on the direct path: the layout, once learned.
+
+    Args:
+        function: The default collate function, for batches that do not fit.
+        memory: Makes the memory of a batch of so many rows.
+        pin: Puts a batch of the collate function's into page-locked memory; None for nothing.
+
+    Threads:
+        admits_next: planner, or the worker that has read the batch.
+        layout_of, note_fit, learn: worker.
+        Each attribute is replaced whole, atomically on both builds; a race between two threads
+        loses one observation of many.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        memory: Callable[[Layout, int], BatchMemory],
+        pin: Callable[[Any], Any] | None,
+    ) -> None:
+        self.function = function
+        self.memory = memory
+        self.pin = pin
+        self._layout: Layout | None = None
+        self._misfits = 0  # batches in a row that did not fit any one layout
+        self._pause = 0  # batches until the path is tried again
+
+    def admits_next(self) -> bool:
+        """Whether the next batch tries the direct path; each call counts one batch."""
+        pause = self._pause
+        if pause > 0:
+            self._pause = pause - 1
+        return pause <= 0
+
+    def layout_of(self, sample: Any) -> Layout | None:
+        """Return the layout of a batch that begins with ``sample``; None if it has no exact one."""
+        layout = self._layout
+        if layout is None or not layout.fits(sample):
+            layout = infer(sample)
+            if layout is not None:
+                self._layout = layout
+        return layout
+
+    def note_fit(self) -> None:
+        """Note that a batch fitted its layout."""
+        self._misfits = 0
+
+    def learn(self, samples: Any) -> None:
+        """Learn from a batch that did not fit its layout."""
+        layout = infer(samples[0]) if isinstance(samples, list) and samples else None
+        if layout is not None and all(infer(sample) == layout for sample in samples):
+            self._layout, self._misfits = layout, 0
+            return
+        # Ragged by nature, or not for the direct path at all: try ever more rarely.
+        self._misfits += 1
+        self._pause = min(MAX_PAUSE, 2**self._misfits)
+
+
+class DirectFilling:
+    """A batch that goes the direct path as far as its samples fit.
+
+    Invariants:
+        1. ``_laid_out`` is set at most once, by the holder of ``_deciding``.
+        2. A row is written in its place or put aside, never both.
+
+    Threads:
+        write, leave_out: shared, each row once.
+        finish: the worker that wrote the last row, after all others.
+        take: consumer, once, after `finish`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_deciding",
+        "_laid_out",
+        "_left_out",
+        "_object",
+        "_path",
+        "_result",
+        "_rows",
+        "_unwritten",
+        "nbytes",
+    )
+
+    def __init__(self, path: DirectPath, rows: int) -> None:
+        self._path = path
+        self._rows = rows
+        self.nbytes = 0
+        self._unwritten: dict[int, list[Any]] = {}  # first row -> samples that are not written
+        self._left_out: set[int] = set()  # rows; adding to a set is atomic on both builds
+        self._object: Any = _NOTHING  # the batch as one object of no known structure
+        self._result: Any = None
+        # Whoever comes first lays the batch out, by its own samples; the others wait, some 10 us.
+        # No user code runs meanwhile, but a finalizer, which must not wait for this batch.
+        self._deciding = Lock()
+        # Setting it is guarded by _deciding while rows are written; it is read and stored whole.
+        self._laid_out: tuple[Layout, BatchMemory] | None = None
+
+    def write(self, start: int, stop: int, samples: Any) -> None:
+        """Write rows in their place, or put them aside; see `Filling`."""
+        if type(samples) is Rows:
+            laid_out = self._laid_out or self._lay_out_like(_layout_of_rows, samples)
+            if laid_out is not None and samples.write(laid_out[0], laid_out[1].fields, start, stop):
+                return
+            samples = samples.as_list()
+        if type(samples) is not list or len(samples) != stop - start or not samples:
+            self._object = samples
+            return
+        laid_out = self._laid_out or self._lay_out_like(self._path.layout_of, samples[0])
+        if laid_out is None or not laid_out[0].write(samples, laid_out[1].fields, start):
+            # Setting a key is atomic on both builds, and each ticket has a first row of its own.
+            self._unwritten[start] = samples
+
+    def leave_out(self, row: int) -> None:
+        """Make the batch without a row; see `Filling`."""
+        self._left_out.add(row)
+
+    def finish(
+        self,
+        collate_fn: Callable[[Any], Any] | None = None,  # noqa: ARG002  # the default is used
+    ) -> CollateFailure | None:
+        """Collate the batch if some samples do not fit; see `Filling`."""
+        if self._left_out:
+            return self._finish_without()
+        if self._object is _NOTHING and self._write_rest():
+            self._path.note_fit()
+            return None
+        samples = self._gather() if self._object is _NOTHING else self._object
+        self.release()
+        self._path.learn(samples)
+        self._object = _NOTHING
+        self._result, self.nbytes, failed = call_collate(
+            self._path.function, samples, self._path.pin, default=True
+        )
+        return failed
+
+    def _finish_without(self) -> CollateFailure | None:
+        """Make a batch of those rows that were not left out."""
+        rows = [row for row in range(self._rows) if row not in self._left_out]
+        samples, laid_out = self._gather(), self._laid_out
+        self.release()
+        self._rows = len(samples)
+        if not samples:
+            return None
+        if laid_out is not None:
+            layout, memory = self._lay_out(laid_out[0])
+            if layout.write(samples, memory.fields, 0):
+                return None
+            self.release()
+        self._result, self.nbytes, failed = call_collate(
+            self._path.function, samples, self._path.pin, default=True, rows=rows
+        )
+        return failed
+
+    def take(self) -> Any:
+        """Return the batch."""
+        if self._laid_out is None:
+            result, self._result = self._result, None
+            return result
+        (layout, memory), self._laid_out = self._laid_out, None
+        return layout.batch(memory.take())
+
+    def copy_to(self, device: Device) -> DeviceBatch:
+        """Begin to copy the batch to a device."""
+        if self._laid_out is None:
+            return DeviceBatch(*device.move(self._result))
+        layout, memory = self._laid_out
+        parts, tensors = memory.copy_to(device)
+        return DeviceBatch(layout.batch(parts), tensors)
+
+    def release(self) -> None:
+        """Give the memory back; see `Filling`."""
+        self._result = None
+        laid_out, self._laid_out = self._laid_out, None
+        if laid_out is not None:
+            laid_out[1].release()
+
+    def retire(self) -> None:
+        """Never use the memory again; see `Filling`."""
+        leak(self._result)
+        laid_out, self._laid_out = self._laid_out, None
+        if laid_out is not None:
+            laid_out[1].retire()
+
+    def _lay_out_like(
+        self, layout_of: Callable[[Any], Layout | None], sample: Any
+    ) -> tuple[Layout, BatchMemory] | None:
+        """Lay the batch out, unless another thread did; None if ``sample`` has no exact layout."""
+        with self._deciding:
+            if self._laid_out is None:
+                layout = layout_of(sample)
+                return None if layout is None else self._lay_out(layout)
+            return self._laid_out
+
+    def _lay_out(self, layout: Layout) -> tuple[Layout, BatchMemory]:
+        memory = self._path.memory(layout, self._rows)
+        self.nbytes = memory.nbytes
+        self._laid_out = laid_out = layout, memory
+        return laid_out
+
+    def _write_rest(self) -> bool:
+        if self._laid_out is None:
+            return False
+        layout, memory = self._laid_out
+        for start, samples in list(self._unwritten.items()):
+            if not layout.write(samples, memory.fields, start):
+                return False
+            del self._unwritten[start]
+        return True
+
+    def _gather(self) -> list[Any]:
+        """Return all samples; those that were written are read back from their rows."""
+        samples: list[Any] = []
+        row = 0
+        while row < self._rows:
+            unwritten = self._unwritten.pop(row, None)
+            if unwritten is not None:
+                samples += unwritten
+                row += len(unwritten)
+                continue
+            if self._laid_out is not None and row not in self._left_out:
+                layout, memory = self._laid_out
+                samples.append(layout.read(memory.fields, row))
+            row += 1
+        return samples
+
+
+def _layout_of_rows(rows: Rows) -> Layout:
+    return rows.arrays.layout

@@ -1,0 +1,71 @@
+"""Samples of an iterable dataset: they were read already, and have their transform applied here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from threadloader._lifetime.dropping import DROPPED
+from threadloader._rng.streams import enter_sample_streams, leave_streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from threadloader._fetch.fetcher import Cancellable, Fetched
+    from threadloader._order.tickets import PlannedBatch, Ticket
+
+__all__ = ["ReadSamples"]
+
+
+class ReadSamples:
+    """Fetches samples that were read already: the `Fetcher` of an iterable dataset.
+
+    Args:
+        dataset: The worker's replica, for `get_worker_info()`.
+        transform: This worker's own copy, applied to each sample; None for none.
+
+    Threads:
+        fetch: one thread, the worker that owns it.
+    """
+
+    __slots__ = ("_transform", "dataset")
+
+    def __init__(self, dataset: Any, transform: Callable[[Any], Any] | None = None) -> None:
+        self.dataset = dataset
+        self._transform = transform
+
+    gathers = False
+
+    def can_fetch_singly(self, plan: PlannedBatch) -> bool:  # noqa: ARG002  # as a `Fetcher`
+        """Return True: samples are fetched one by one."""
+        return True
+
+    def fetch(
+        self,
+        ticket: Ticket,
+        epoch: Cancellable,
+        seed: int | None = None,
+        *,
+        singly: bool = False,  # noqa: ARG002  # as a `Fetcher`
+    ) -> Fetched:
+        """Fetch the samples of a ticket; see `Fetcher.fetch`."""
+        read: list[Any] = ticket.batch.drawn
+        if self._transform is None:
+            samples = read[:]
+            read.clear()  # the batch is one ticket: nobody else needs them
+            return samples, None
+        transform = self._transform
+        transformed: list[Any] = []
+        try:
+            if seed is not None:
+                enter_sample_streams(seed, ticket.batch.position + ticket.start, transformed)
+            for row in range(ticket.start, ticket.stop):
+                if epoch.cancelled:
+                    break
+                transformed.append(transform(read[row]))
+            return transformed, None
+        except BaseException as error:  # noqa: BLE001  # handed to the consumer
+            return transformed, error
+        finally:
+            leave_streams()
+            # The error keeps this frame.
+            self = ticket = epoch = read = transform = transformed = DROPPED

@@ -1,0 +1,272 @@
+"""One pass over an iterable dataset: its samples, in the order in which it gives them.
+
+The pass can begin in the middle, from a saved state: the dataset is brought there by its own state,
+or what was delivered before is read again, and left out.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from inspect import isgenerator
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+from threadloader._fetch.on_error import error_to_raise
+from threadloader._lifetime.dropping import DROPPED
+from threadloader._resume.checkpoint import Checkpoint
+from threadloader._resume.stateful import (
+    fresh_state,
+    is_stateful,
+    restore,
+    restore_after,
+    restore_begun,
+    restore_between,
+    restore_whole,
+    snapshot,
+    snapshot_between,
+    states_of,
+)
+from threadloader._threads.worker_info import in_pass
+from threadloader.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from threadloader._fetch.fetcher import Cancellable
+    from threadloader._resume.position import Position
+    from threadloader._settings import Settings
+
+__all__ = ["IterableReader"]
+
+MOST_ERRORS = 100  # left out of one batch: an iterable may never give a sample again
+
+
+class IterableReader:
+    """One pass over one replica of an iterable dataset.
+
+    Args:
+        number: The worker that reads it.
+        dataset: The worker's own replica.
+        settings: The loader's.
+        position: The epoch's, with a lane for each replica.
+        pass_seed: See `worker_info.in_pass`; None for no pass.
+
+    Threads:
+        start, read: one thread, the worker that owns it; `start` also the consumer, before.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        dataset: Any,
+        settings: Settings,
+        position: Position,
+        pass_seed: int | None = None,
+    ) -> None:
+        self.number = number
+        self.position = 0  # samples that were read
+        self.used_up = False  # whether it is a generator that had ended before
+        self.checkpoint: Checkpoint | None = (
+            None  # the replica's, after the batch that was read last
+        )
+        self._end_checkpoint: Checkpoint | None = None
+        self._batches = 0  # read
+        self._dataset = dataset
+        self._batch_size = settings.batch_size
+        self._drop_last = settings.drop_last
+        steps = settings.snapshot_every_n_steps or 0
+        self._snapshot_every = -(-steps // len(position.lanes))  # its own batches; 0 for no state
+        # Whether a later epoch reads the same replica.
+        self._continues = settings.shares_dataset or settings.persistent_workers
+        # Whether to save the replica's state in the lane before it is read.
+        self._saves_start = position.broken_off
+        self._on_error = settings.on_error
+        self._pass_seed = pass_seed
+        self.skipped: list[tuple[int, Exception]] = []  # rows left out of the batch read last
+        self._fresh: Any = None  # the dataset's state before the saved one was restored
+        # Whether the dataset is its own iterator, and was brought into the middle of a pass.
+        self._resumed_in_pass = False
+        self._iterator: Iterator[Any] | None = None
+        self._started = False
+        # The batches to leave out: those up to a number, and some after it.
+        self._lane = lane = position.lanes[number]
+        start = lane if position.restored else None
+        self._stop = 0 if start is None else start.batches
+        self._ahead = set() if start is None else set(start.ahead)
+        self._from = (
+            None if start is None else start.end_checkpoint or start.checkpoint or start.first
+        )
+        self._over = start is not None and (
+            start.ended or bool(start.checkpoint and start.checkpoint.ended)
+        )
+
+    def start(self) -> None:
+        """Ask the dataset for its iterator.
+
+        Raises:
+            BaseException: The error of its ``__iter__``; there is nothing to read then.
+        """
+        self._started = True
+        if self._over:
+            self._restore_over()
+            return
+        states = self._restore()
+        in_pass(self._pass_seed, self._begin, states)
+        iterator = self._iterator
+        self.used_up = isgenerator(iterator) and iterator.gi_frame is None
+
+    def _begin(self, states: Mapping[str, Any]) -> None:
+        self._iterator = iterator = iter(self._dataset)
+        if "iterator" in states:
+            restore("dataset's iterator", iterator, states["iterator"])
+        elif "self" in states:
+            restore_begun(iterator, states["self"])
+
+    def _restore(self) -> Mapping[str, Any]:
+        """Bring the dataset to where the lane is; return the states that its iterator may need."""
+        checkpoint = self._from
+        if checkpoint is None:
+            if self._saves_start and self._snapshot_every and is_stateful(self._dataset):
+                # Nobody else knows the state of a replica in the middle of an epoch that was left.
+                state = snapshot_between(self._dataset)
+                if state is not None:
+                    self._lane.first = Checkpoint(0, 0, {"dataset": state})
+            return {}
+        self._batches, self.position = checkpoint.batches, checkpoint.samples
+        if checkpoint.between_passes:
+            restore_after(self._dataset, checkpoint.states)
+            return {}
+        resumed = self._batches and self._continues
+        if "dataset" in checkpoint.states:
+            if resumed and "iterator" not in checkpoint.states and is_stateful(self._dataset):
+                self._fresh = fresh_state(self._dataset)
+            restore_between("dataset", self._dataset, checkpoint.states["dataset"])
+        elif "self" in checkpoint.states:
+            self._resumed_in_pass = bool(resumed)
+        return checkpoint.states
+
+    def _restore_over(self) -> None:
+        """Bring the dataset to the end of the pass, for the next one."""
+        checkpoint = self.checkpoint = self._end_checkpoint = self._from
+        if self._snapshot_every and checkpoint is not None:
+            restore_after(self._dataset, checkpoint.states)
+
+    def read(self, epoch: Cancellable) -> list[Any] | None:
+        """Return the samples of the next batch, or None for ever after the last.
+
+        Raises:
+            BaseException: The error of the dataset; the next call reads on after it.
+            StateError: The dataset ended before the batches that were delivered when the state was
+                saved.
+        """
+        if not self._started:
+            self.start()
+        if not self._over:
+            self._leave_out(epoch)
+        return self._read(epoch)
+
+    def _read(self, epoch: Cancellable) -> list[Any] | None:
+        self.skipped = []
+        if self._iterator is None:
+            self.checkpoint = self._end_checkpoint
+            return None
+        rows = 1 if self._batch_size is None else self._batch_size
+        samples: list[Any] = []
+        iterator = self._iterator
+        try:
+            while len(samples) < rows and not epoch.cancelled:
+                # A generator may begin another's pass in its turn.
+                in_pass(self._pass_seed, self._take, samples, rows, epoch)
+        except StopIteration:
+            self._iterator = None
+            if not samples or self._drop_last:
+                self.checkpoint = self._end_checkpoint = self._take_checkpoint(iterator, ended=True)
+                self._make_next_pass_whole()
+                return None
+        except BaseException:
+            samples.clear()  # the error keeps this frame
+            self._batches += 1
+            self.checkpoint = None
+            raise
+        self._batches += 1
+        self.position += len(samples)
+        at_end = self._iterator is None
+        checkpoint = None
+        # Also after the first batch: otherwise nobody would know that there are states to come.
+        if at_end or (
+            self._snapshot_every
+            and (self._batches == 1 or self._batches % self._snapshot_every == 0)
+        ):
+            checkpoint = self._take_checkpoint(iterator, ended=at_end)
+        if at_end:
+            self._end_checkpoint = checkpoint
+            self._make_next_pass_whole()
+        self.checkpoint = checkpoint if self._snapshot_every else None
+        return samples
+
+    def _take(self, samples: list[Any], rows: int, epoch: Cancellable) -> None:
+        """Add samples up to ``rows``, or up to one that can't be read and is left out."""
+        iterator: Any = self._iterator
+        try:
+            while len(samples) < rows and not epoch.cancelled:
+                samples.append(next(iterator))
+        except StopIteration:
+            raise
+        except Exception as error:
+            if not self._leaves_out(iterator, len(samples), error):
+                raise
+        finally:
+            samples = DROPPED  # the error keeps this frame
+
+    def _leaves_out(self, iterator: Any, row: int, error: Exception) -> bool:
+        """Whether to read on after an error, without the sample that could not be read.
+
+        Only an iterator written as a class can: a generator has ended, and so has any iterator that
+        reads from it.
+        """
+        can_go_on = isinstance(getattr(type(iterator), "__next__", None), FunctionType)
+        if len(self.skipped) >= MOST_ERRORS:
+            can_go_on = False
+            with suppress(Exception):  # it may refuse notes
+                error.add_note(f"after {MOST_ERRORS} others that were left out of one batch")
+        if not can_go_on:
+            return False
+        raised = error_to_raise(self._on_error, error, self.position + row)
+        if raised is not None and raised is not error:
+            raise raised
+        if raised is None:
+            self.skipped.append((row, error))
+        return raised is None
+
+    def _make_next_pass_whole(self) -> None:
+        """Restore the dataset's own state at the end of a pass that began in the middle."""
+        fresh, self._fresh = self._fresh, None
+        if self._resumed_in_pass:
+            # A state that was loaded after its ``__iter__`` may apply to the next one.
+            self._resumed_in_pass, fresh = False, snapshot(self._dataset)
+        if fresh is not None:
+            restore_whole("dataset", self._dataset, snapshot(self._dataset), fresh)
+
+    def _take_checkpoint(self, iterator: Any, *, ended: bool) -> Checkpoint | None:
+        """Return a checkpoint of the replica; None if it has no states to save."""
+        states = states_of("dataset", self._dataset, iterator)
+        return Checkpoint(self._batches, self.position, states, ended=ended) if states else None
+
+    def _leave_out(self, epoch: Cancellable) -> None:
+        """Read the batches that were delivered before, and drop them."""
+        while self._batches < self._stop or self._batches in self._ahead:
+            if epoch.cancelled:
+                return
+            read = self._batches
+            failed: Exception | None = None
+            try:
+                self._read(epoch)
+            except Exception as error:  # noqa: BLE001  # the consumer had it before the state was saved
+                failed = error
+            if self._batches == read and not epoch.cancelled:
+                msg = (
+                    f"the iterable dataset ended after {read} batches, but {self._stop} were "
+                    "delivered when the state was saved"
+                )
+                self._stop, self._ahead = 0, set()
+                raise StateError(msg) from failed

@@ -1,0 +1,130 @@
+"""The job of reading one batch of an iterable dataset.
+
+    read its samples -> begin the batch -> collate it here, or hand it on to the other threads
+
+A replica belongs to one worker, whose thread alone reads it.  The same thread collates what it
+read, or other threads take tickets of it, to apply a transform.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from threadloader._fetch.failure import Failure, failure_of
+from threadloader._lifetime.dropping import DROPPED
+from threadloader._order.tickets import PlannedBatch
+from threadloader._threads.thread_group import SingleJob
+from threadloader._work.open_batch import OpenBatch, Worker, work_inline
+from threadloader.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from threadloader._resume.checkpoint import Checkpoint
+    from threadloader._work.iterable_reader import IterableReader
+    from threadloader._work.open_batch import Pipeline
+    from threadloader._work.progress import Progress
+
+__all__ = ["IterableBatch", "ReadJob", "read_inline"]
+
+
+class IterableBatch(OpenBatch):
+    """A batch of an iterable dataset, whose samples are read by a job.
+
+    Threads:
+        as `OpenBatch`; begin: the worker that reads.
+    """
+
+    __slots__ = ("checkpoint", "number", "reader")
+
+    def __init__(
+        self,
+        sequence: int,
+        reader: IterableReader,
+        number: int,
+        pipeline: Pipeline,
+        progress: Progress,
+    ) -> None:
+        unread = PlannedBatch(sequence, (), None, label="row")
+        super().__init__(unread, pipeline, progress, begin=False)
+        self.reader = reader
+        self.number = number  # among the batches of its reader
+        self.checkpoint: Checkpoint | None = None  # the reader's, after this batch
+
+
+class ReadJob(SingleJob[Worker]):
+    """The work of reading one batch.
+
+    Args:
+        batch: The batch.
+        pipeline: What workers need.
+        progress: The epoch's.
+        hand_on: Takes the batch when it was read; None: the thread that read it collates it.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        batch: IterableBatch,
+        pipeline: Pipeline,
+        progress: Progress,
+        hand_on: Callable[[OpenBatch], None] | None,
+    ) -> None:
+        super().__init__(partial(_read, batch, pipeline, progress, hand_on))
+
+
+def read_inline(
+    batch: IterableBatch, pipeline: Pipeline, progress: Progress, worker: Worker
+) -> None:
+    """Read and collate a batch in the calling thread."""
+    _read(batch, pipeline, progress, None, worker)
+    batch = pipeline = progress = DROPPED
+
+
+def _read(
+    batch: IterableBatch,
+    pipeline: Pipeline,
+    progress: Progress,
+    hand_on: Callable[[OpenBatch], None] | None,
+    worker: Worker,
+) -> None:
+    """Read one batch."""
+    samples = plan = None
+    try:
+        if progress.cancelled:
+            return
+        started = perf_counter()
+        samples = batch.reader.read(progress)
+        batch.checkpoint = batch.reader.checkpoint
+        worker.counters.fetch_seconds += perf_counter() - started
+        rows = range(len(samples or ()))
+        position = batch.reader.position - len(rows)
+        plan = PlannedBatch(batch.plan.sequence, rows, samples, position, label="row")
+        _note_unread(batch, plan, worker)
+        if samples is None:
+            batch.plan, batch.exhausted = plan, True
+            progress.collated(batch, None)
+            return
+        batch.begin(plan)
+        if hand_on is None:
+            work_inline(batch, worker)
+        else:
+            with suppress(ClosedError):  # the other threads have ended: nobody waits for it
+                hand_on(batch)
+    except BaseException as error:  # noqa: BLE001  # handed to the consumer
+        _note_unread(batch, batch.plan, worker)
+        progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
+    finally:
+        samples = plan = None
+        batch = pipeline = progress = hand_on = DROPPED  # noqa: F841
+
+
+def _note_unread(batch: IterableBatch, plan: PlannedBatch, worker: Worker) -> None:
+    """Note the samples that could not be read, and were left out of a batch."""
+    for row, error in batch.reader.skipped:
+        batch.unread.append(Failure(failure_of(error, None, plan, worker.place).error, row))
+    batch.reader.skipped = []
