@@ -16,9 +16,9 @@ from threadloader._order.window import Window
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._batch.collate import Output
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.on_error import OnError
+    from threadloader._layout.leaves import Output
     from threadloader._order.tickets import TicketSize
     from threadloader._torch.device import Device
 

@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from threadloader._batch.collate import Output
     from threadloader._epoch.epoch import Epoch
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.fetcher import Samples
     from threadloader._fetch.on_error import OnError
+    from threadloader._layout.leaves import Output
     from threadloader._torch import Dataset
     from threadloader._torch.device import Device
 

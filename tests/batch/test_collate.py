@@ -15,7 +15,7 @@ from support.patience import PATIENCE
 from support.pictures import picture
 
 from threadloader import ThreadLoader
-from threadloader._batch.collate import Collation, Output
+from threadloader._batch.collate import Collation
 from threadloader._batch.direct_filling import MAX_PAUSE
 from threadloader._batch.numpy_collate import numpy_collate
 from threadloader._batch.ring import Ring
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from threadloader._batch.filling import Filling
+    from threadloader._layout.leaves import Output
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 

@@ -98,15 +98,21 @@ def loops_that_leave_a_with_block(code: CodeType) -> Iterator[int]:
 
 
 def test_no_interrupt_leaves_a_lock_held_at_the_jump_of_a_loop() -> None:
-    in_workers = {("pool.py", "_run")}  # which are not interrupted
+    harmless = {
+        ("pool.py", "_run"),  # in a worker, which is not interrupted
+        ("http_range.py", "_read"),  # a memoryview, which nobody waits for
+    }
     folder = Path(threadloader.__file__).parent
+    # Not the commands, which end with an interrupt.
+    paths = [path for path in folder.rglob("*.py") if "cli" not in path.parts]
+    assert len(paths) > 100
     found = {
         (path.name, code.co_name)
-        for path in folder.glob("*.py")
+        for path in paths
         for code in code_in(compile(path.read_text(), path.name, "exec"))
         if list(loops_that_leave_a_with_block(code))
     }
-    assert found <= in_workers
+    assert found <= harmless
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="the system has no such timer")

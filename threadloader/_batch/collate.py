@@ -7,7 +7,7 @@ of a list of its samples.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._batch.direct_filling import DirectFilling, DirectPath
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from threadloader._batch.memory import BatchMemory
     from threadloader._batch.ring import Ring
     from threadloader._layout.layout import Layout
+    from threadloader._layout.leaves import Output
 
-__all__ = ["Collation", "Output"]
-
-Output = Literal["torch", "numpy"]
+__all__ = ["Collation"]
 
 
 class Collation:

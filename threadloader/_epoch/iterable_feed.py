@@ -179,9 +179,9 @@ class _IterableReceipt(Receipt):
     """Counts a batch of a replica in its lane, and whose turn it was."""
 
     __slots__ = (
+        "_checkpoint",
         "_feed",
         "_lane",
-        "_checkpoint",
         "_number",
         "_position",
         "_replica",

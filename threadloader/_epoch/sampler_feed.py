@@ -104,7 +104,7 @@ class SamplerFeed:
 class _SamplerReceipt(Receipt):
     """Counts a batch in the sampler's lane."""
 
-    __slots__ = ("_lane", "_checkpoint", "_number")
+    __slots__ = ("_checkpoint", "_lane", "_number")
 
     def __init__(self, lane: Lane, number: int, checkpoint: Checkpoint | int | None) -> None:
         self._lane = lane

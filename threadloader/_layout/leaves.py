@@ -6,7 +6,7 @@ A value that does not fit exactly is refused, never converted.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ArrayLeaf", "Leaf", "ScalarLeaf", "TextLeaf", "uniform"]
+__all__ = ["ArrayLeaf", "Leaf", "Output", "ScalarLeaf", "TextLeaf", "uniform"]
+
+Output = Literal["torch", "numpy"]  # what the leaves of a batch are: tensors, or arrays
 
 
 @dataclass(frozen=True, slots=True)

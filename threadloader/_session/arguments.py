@@ -16,7 +16,7 @@ from threadloader._order.planner import NO_LENGTH
 from threadloader._threads.cores import default_threads
 
 if TYPE_CHECKING:
-    from threadloader._batch.collate import Output
+    from threadloader._layout.leaves import Output
     from threadloader._torch.device import Device, StreamlessDevice
 
 __all__ = [
