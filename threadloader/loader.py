@@ -14,7 +14,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._fetch.source_function import SourceItems, sample_of
-from threadloader._lifetime.process import end_thread_at_exit
+from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._order.tickets import TicketSize
 from threadloader._session.arguments import (

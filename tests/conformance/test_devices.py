@@ -23,7 +23,7 @@ from conformance.mappings import Frozen, Unmakable
 from conformance.samples import PLAIN, tickets_of, trees
 from threadloader import ThreadLoader, _torch
 from threadloader._batch.collate import Collation
-from threadloader._batch.memory import PinnedMemory
+from threadloader._batch.pinned_memory import PinnedMemory
 from threadloader._batch.ring import Ring
 from threadloader._torch import accelerators
 from threadloader._torch.accelerators import Accelerator, moved, open_device, view_of

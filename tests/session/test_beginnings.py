@@ -17,7 +17,7 @@ from support.patience import PATIENCE
 from support.streams import Rows, make
 
 from threadloader import ClosedError, _torch, get_worker_info
-from threadloader._lifetime import process
+from threadloader._lifetime import exit_and_fork
 from threadloader._threads import pool as pool_module
 from threadloader._work import copier as copier_module
 from threadloader._work import workers as workers_module
@@ -384,11 +384,11 @@ def test_a_thread_that_starts_as_the_interpreter_exits_does_nothing(
     monkeypatch: pytest.MonkeyPatch, spawn: Spawn
 ) -> None:
     entered: list[int] = []
-    monkeypatch.setattr(process, "_exiting", False)
+    monkeypatch.setattr(exit_and_fork, "_exiting", False)
 
     class Last(threading.Thread):
         def start(self) -> None:
-            monkeypatch.setattr(process, "_exiting", True)
+            monkeypatch.setattr(exit_and_fork, "_exiting", True)
             super().start()
 
     @contextlib.contextmanager

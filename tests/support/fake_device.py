@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from support.patience import PATIENCE
-from threadloader._lifetime.leaking import PageLocked
+from threadloader._lifetime.never_freed import PageLocked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

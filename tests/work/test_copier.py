@@ -18,7 +18,7 @@ from support.fake_device import NOT_THERE, FakeDevice, OutOfMemoryError
 from support.patience import PATIENCE
 
 from threadloader._batch.collate import Collation
-from threadloader._batch.memory import StagingMemory
+from threadloader._batch.pinned_memory import StagingMemory
 from threadloader._batch.ring import Ring
 from threadloader._fetch.failure import Failure
 from threadloader._order.tickets import PlannedBatch, TicketSize

@@ -17,7 +17,7 @@ from support.workers import each_kind_of_workers
 
 from threadloader import DeviceError, ThreadLoader
 from threadloader._epoch import epoch
-from threadloader._lifetime import process
+from threadloader._lifetime import exit_and_fork
 from threadloader._work.copier import Copier
 
 if TYPE_CHECKING:
@@ -245,17 +245,17 @@ def test_a_thread_that_begins_an_epoch_as_the_exit_begins_ends_without_a_word(
     last: str, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
 ) -> None:
     # As if the main thread had come to the interpreter's exit between two lines of this thread's.
-    monkeypatch.setattr(process, "_exiting", False)
+    monkeypatch.setattr(exit_and_fork, "_exiting", False)
 
     class Sampler:
         def __iter__(self) -> Iterator[int]:
             if last == "sampler":
-                monkeypatch.setattr(process, "_exiting", True)
+                monkeypatch.setattr(exit_and_fork, "_exiting", True)
             return iter(range(8))
 
     def copier(*arguments: Any, **named: Any) -> Copier:
         if last == "copier":
-            monkeypatch.setattr(process, "_exiting", True)
+            monkeypatch.setattr(exit_and_fork, "_exiting", True)
         return Copier(*arguments, **named)
 
     monkeypatch.setattr(epoch, "Copier", copier)

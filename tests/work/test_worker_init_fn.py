@@ -14,7 +14,7 @@ from support.workers import join_workers
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._epoch import in_flight
-from threadloader._threads import startup as startup_module
+from threadloader._threads import worker_startup as startup_module
 from threadloader._threads.waiting import wait_until
 from threadloader._work import progress as progress_module
 

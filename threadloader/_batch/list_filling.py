@@ -10,9 +10,9 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._batch.filling import DeviceBatch
-from threadloader._batch.misfit import advise, odd_row
+from threadloader._batch.odd_sample import advise, odd_row
 from threadloader._fetch.array_rows import as_list
-from threadloader._lifetime.leaking import leak
+from threadloader._lifetime.never_freed import leak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader._lifetime.leaking import leak
+from threadloader._lifetime.never_freed import leak
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,7 +20,7 @@ from threadloader._epoch.feed import Receipt
 from threadloader._epoch.in_flight import InFlight
 from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
-from threadloader._lifetime.process import end_thread_at_exit
+from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._work.copier import Copier
 from threadloader._work.open_batch import FailedBatch, OpenBatch
 from threadloader._work.progress import Progress

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._lifetime.process import end_thread_at_exit
+from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._work.open_batch import FailedBatch, OpenBatch
 
 if TYPE_CHECKING:

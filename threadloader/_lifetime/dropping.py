@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from threading import main_thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from threadloader._lifetime.process import Phase, at_exit
+from threadloader._lifetime.exit_and_fork import Phase, at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,7 +29,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._lifetime.dropping import DROPPED, when_dropped
-from threadloader._lifetime.process import in_forked_child
+from threadloader._lifetime.exit_and_fork import in_forked_child
 from threadloader._rng.streams import drawing_from, here
 
 if TYPE_CHECKING:

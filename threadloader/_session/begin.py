@@ -10,7 +10,7 @@ from threadloader._epoch.open_feed import open_feed
 from threadloader._epoch.skipped import Tally
 from threadloader._fetch.array_rows import arrays_of
 from threadloader._order.sampler_pass import open_pass
-from threadloader._session.pipes import prepare_pipes
+from threadloader._session.data_pipes import prepare_pipes
 from threadloader._session.run_state import LastEpoch
 from threadloader._session.state import has_ended
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime.dropping import AtomicWeakSet
-from threadloader._lifetime.process import end_thread_at_exit
+from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._threads.thread_group import join
 from threadloader._work.workers import make_workers
 from threadloader.errors import ClosedError

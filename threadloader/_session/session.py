@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._batch.collate import Collation
-from threadloader._batch.memory import PinnedMemory, StagingMemory
+from threadloader._batch.pinned_memory import PinnedMemory, StagingMemory
 from threadloader._batch.ring import Ring
 from threadloader._epoch.skipped import SkippedSamples
 from threadloader._order.sampler_pass import checkpoint_between, order_between

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from threadloader._lifetime.dropping import DROPPED, when_dropped
-from threadloader._lifetime.process import Phase, at_exit, in_forked_child, is_exiting
+from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child, is_exiting
 from threadloader._threads.starting import Joinable, start_all
 from threadloader._threads.stopping import stopped_by
 from threadloader._threads.thread_group import STOPPED, ThreadGroup, Work, join

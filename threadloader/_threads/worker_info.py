@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader import _torch
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._lifetime.process import in_forked_child
+from threadloader._lifetime.exit_and_fork import in_forked_child
 from threadloader._threads.propagation import Propagation
 
 if TYPE_CHECKING:

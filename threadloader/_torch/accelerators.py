@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from threadloader._lifetime.leaking import PageLocked
-from threadloader._lifetime.process import in_forked_child
+from threadloader._lifetime.exit_and_fork import in_forked_child
+from threadloader._lifetime.never_freed import PageLocked
 from threadloader._torch.capture import ignore_captures
 from threadloader._torch.device import StreamlessDevice
 from threadloader._torch.structures import mapped

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from threadloader._lifetime.leaking import PageLocked
+    from threadloader._lifetime.never_freed import PageLocked
 
 __all__ = ["Device", "Event", "Leaf", "StreamlessDevice", "TargetDevice"]
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed
 from torch.utils.data import IterDataPipe, dataloader, graph_settings
 
-from threadloader._lifetime.process import in_forked_child
+from threadloader._lifetime.exit_and_fork import in_forked_child
 
 __all__ = ["draw_shared_seed", "prepare_pipe", "rank_and_world", "unwrapped"]
 

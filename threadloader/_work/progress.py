@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 from threadloader._lifetime.dropping import AtomicWeakSet
-from threadloader._lifetime.process import Phase, at_exit, in_forked_child
+from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child
 from threadloader._threads.waiting import Tokens, wait_until
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from threadloader._rng.redirect import isolated
 from threadloader._rng.streams import Current, WorkerStream
 from threadloader._threads.per_thread import close_here
 from threadloader._threads.pool import Pool
-from threadloader._threads.startup import Startup
 from threadloader._threads.thread_group import join
 from threadloader._threads.worker_info import introduced
+from threadloader._threads.worker_startup import Startup
 from threadloader._work.open_batch import Worker
 
 if TYPE_CHECKING:

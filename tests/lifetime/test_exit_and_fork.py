@@ -11,7 +11,7 @@ import pytest
 from support.child import run_child
 from support.patience import PATIENCE
 
-from threadloader._lifetime import process
+from threadloader._lifetime import exit_and_fork
 
 if TYPE_CHECKING:
     from support.patience import Spawn
@@ -28,14 +28,14 @@ def test_the_exit_goes_through_its_phases_whatever_is_imported_first(
 import sys
 sys.modules["torch"] = None
 {imports}
-from threadloader._lifetime import process
+from threadloader._lifetime import exit_and_fork
 
 def told(phase, function):
-    return lambda: (print(phase.name, function.__module__, process.is_exiting()), function())
+    return lambda: (print(phase.name, function.__module__, exit_and_fork.is_exiting()), function())
 
-assert not process.is_exiting()
-for phase, function in process._at_exit.items():
-    process._at_exit[phase] = told(phase, function)
+assert not exit_and_fork.is_exiting()
+for phase, function in exit_and_fork._at_exit.items():
+    exit_and_fork._at_exit[phase] = told(phase, function)
 """
     code, output, errors = spawn(run_child, script).result(3 * PATIENCE)
     assert (code, errors) == (0, "")
@@ -52,7 +52,7 @@ import sys
 sys.modules["torch"] = None
 import numpy as np
 from threadloader import ThreadLoader
-from threadloader._lifetime import process
+from threadloader._lifetime import exit_and_fork
 from threadloader.datasets import PerThread
 from threadloader._lifetime.dropping import when_dropped
 
@@ -90,8 +90,8 @@ def told(phase, function):
         print(phase.name, iterator._progress.cancelled, any(one.is_alive() for one in workers))
     return tell
 
-for phase, function in process._at_exit.items():
-    process._at_exit[phase] = told(phase, function)
+for phase, function in exit_and_fork._at_exit.items():
+    exit_and_fork._at_exit[phase] = told(phase, function)
 """
     code, output, errors = spawn(run_child, script).result(3 * PATIENCE)
     assert (code, errors) == (0, "")
@@ -111,7 +111,7 @@ def test_a_phase_that_fails_is_told_and_the_next_ones_come(spawn: Spawn) -> None
 def fail():
     raise KeyboardInterrupt("in a phase")
 
-process._at_exit[process.Phase.CANCEL_EPOCHS] = fail
+exit_and_fork._at_exit[exit_and_fork.Phase.CANCEL_EPOCHS] = fail
 """
     code, output, errors = spawn(run_child, script).result(3 * PATIENCE)
     assert (code, output.splitlines()) == (0, ["instance closed", "finalizer called"])
@@ -149,24 +149,24 @@ print(os.waitstatus_to_exitcode(status))
 
 
 def test_a_phase_has_one_owner() -> None:
-    phase = process.Phase.END_THREADS
+    phase = exit_and_fork.Phase.END_THREADS
     importlib.import_module("threadloader._threads.pool")
 
     def of_another_module() -> None: ...
 
     with pytest.raises(ValueError, match=r"END_THREADS belongs to threadloader\._threads\.pool"):
-        process.at_exit(phase)(of_another_module)
+        exit_and_fork.at_exit(phase)(of_another_module)
 
 
 def test_a_module_that_is_imported_again_keeps_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_at_exit", {})
+    monkeypatch.setattr(exit_and_fork, "_at_exit", {})
 
     def first() -> None: ...
     def second() -> None: ...
 
-    process.at_exit(process.Phase.END_THREADS)(first)
-    process.at_exit(process.Phase.END_THREADS)(second)
-    assert process._at_exit == {process.Phase.END_THREADS: second}  # noqa: SLF001
+    exit_and_fork.at_exit(exit_and_fork.Phase.END_THREADS)(first)
+    exit_and_fork.at_exit(exit_and_fork.Phase.END_THREADS)(second)
+    assert exit_and_fork._at_exit == {exit_and_fork.Phase.END_THREADS: second}  # noqa: SLF001
 
 
 EARLY = """
@@ -238,7 +238,7 @@ FORKS = """
 import atexit, os, signal, sys, threading, warnings
 sys.modules["torch"] = None
 from threadloader import ClosedError, ThreadLoader
-from threadloader._lifetime import process
+from threadloader._lifetime import exit_and_fork
 warnings.simplefilter("ignore")
 
 def loaded():
@@ -277,8 +277,8 @@ def end():
     go.set()
     done.wait()
 
-threads_end = process._at_exit[process.Phase.END_THREADS]
-process._at_exit[process.Phase.END_THREADS] = end
+threads_end = exit_and_fork._at_exit[exit_and_fork.Phase.END_THREADS]
+exit_and_fork._at_exit[exit_and_fork.Phase.END_THREADS] = end
 threading.Thread(target=daemon, daemon=True).start()
 """
     assert spawn(forks, script).result(3 * PATIENCE) == (0, "child 10", "")
@@ -287,9 +287,9 @@ threading.Thread(target=daemon, daemon=True).start()
 @has_fork
 def test_a_child_that_a_late_exit_handler_forks_exits_too(spawn: Spawn) -> None:
     script = """
-threads_end = process._at_exit[process.Phase.END_THREADS]
+threads_end = exit_and_fork._at_exit[exit_and_fork.Phase.END_THREADS]
 end = lambda: (threads_end(), fork(lambda: os._exit(loaded())))
-process._at_exit[process.Phase.END_THREADS] = end
+exit_and_fork._at_exit[exit_and_fork.Phase.END_THREADS] = end
 """
     assert spawn(forks, script).result(3 * PATIENCE) == (0, "child 99", "")
 
