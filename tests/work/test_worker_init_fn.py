@@ -37,7 +37,7 @@ class Marked:
         return vars(self).get("mark")
 
     def set_up(self, worker: int) -> None:
-        self.checkpoint = 100 + worker
+        self.mark = 100 + worker
 
 
 class Numbers:
