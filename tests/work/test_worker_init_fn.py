@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Marked:
-    """Samples are the checkpoint of the copy that they come from; two workers meet in them."""
+    """Samples are the mark of the copy that they come from; two workers meet in them."""
 
     together = Barrier(2)
 
@@ -79,7 +79,7 @@ def test_of_a_shared_dataset_it_sets_up_the_dataset(spawn: Spawn) -> None:
         dataset, None, threads=2, worker_init_fn=dataset.set_up, dataset_copy="shared"
     )
     assert len(set(spawn(list, loader).result(2 * PATIENCE))) == 1
-    assert dataset.checkpoint in {100, 101}
+    assert dataset.mark in {100, 101}
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -98,10 +98,9 @@ class _Call:
                 _called_at_exit.pop(self, None)
 
     def first(self, _: object, _exits: Callable[[], bool] = sys.is_finalizing) -> None:
-        if _exits():  # an exit handler that came after `_end` has watched the object
-            return
         try:
-            self()
+            if not _exits():  # else an exit handler that came after `_end` has watched the object
+                self()
         except KeyboardInterrupt:
             self._interrupted = True
             self()
