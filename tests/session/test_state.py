@@ -109,6 +109,12 @@ def test_a_numpy_generator_of_any_kind_goes_through_json(bits: Any, spawn: Spawn
     assert got == [expected[0][2:], expected[1]]
 
 
+def test_a_difference_is_told_by_the_name_of_its_argument() -> None:
+    state = state_after(make(), 1)
+    with pytest.raises(StateError, match="isolate_rng was True and is False"):
+        make(isolate_rng=False).load_state_dict(state)
+
+
 def test_a_numpy_generator_of_another_kind_is_refused() -> None:
     state = state_after(shuffled(seed=None, generator=np.random.default_rng(3)), 1)
     other = shuffled(seed=None, generator=np.random.Generator(np.random.MT19937(3)))

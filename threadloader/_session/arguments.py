@@ -123,9 +123,10 @@ def default_num_workers(
     if not iterable or transform is not None or threads <= 1:
         return threads
     if unsharded:
+        others = "" if num_workers is None else ", and the others have nothing to do"
         warnings.warn(
-            "an iterable that is no IterableDataset is read by one thread, and the others have "
-            "nothing to do; transform=f applies f to the samples in parallel",
+            f"an iterable that is no IterableDataset is read by one thread{others}; transform=f "
+            "applies f to the samples in parallel",
             stacklevel=3,
         )
     elif num_workers is None:

@@ -119,8 +119,7 @@ def check_state(state: Any, fingerprint: Mapping[str, Any]) -> None:
         raise StateError(msg)
     saved = state["loader"]
     different = [
-        f"{name} was {saved.get(name, _DEFAULTS.get(name))!r} and is "
-        f"{fingerprint.get(name, _DEFAULTS.get(name))!r}"
+        "{} was {!r} and is {!r}".format(*_told(name, saved, fingerprint))
         for name in {**fingerprint, **saved}
         if saved.get(name) != fingerprint.get(name)
     ]
@@ -163,3 +162,13 @@ def has_ended(state: Mapping[str, Any]) -> bool:
     Source: ``DataLoaderAdapter._update_state_dict`` in accelerate/data_loader.py.
     """
     return bool(state["begun"] and state.get("_iterator_finished"))
+
+
+def _told(
+    name: str, saved: Mapping[str, Any], fingerprint: Mapping[str, Any]
+) -> tuple[str, Any, Any]:
+    """Return an entry of two fingerprints as the user knows it: its argument, before and now."""
+    before, now = (part.get(name, _DEFAULTS.get(name)) for part in (saved, fingerprint))
+    if name == "shared randomness":
+        return "isolate_rng", not before, not now
+    return name, before, now
