@@ -12,8 +12,9 @@ from support.patience import PATIENCE
 from support.streams import make
 from support.workers import join_workers
 
-from threadloader import ClosedError
+from threadloader import ClosedError, ThreadLoader
 from threadloader._epoch import epoch, in_flight
+from threadloader._work.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -132,3 +133,23 @@ def test_an_error_of_a_close_during_next_does_not_keep_the_iterator(
     gc.collect()
     assert isinstance(error, ClosedError)
     assert kept() is None
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_an_error_that_comes_up_while_the_consumer_waits_costs_no_batch(
+    in_order: bool, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    # As a signal handler of the user's raises it, for an alarm say.
+    def alarm(*_: object) -> None:
+        monkeypatch.undo()
+        raise TimeoutError("alarm")
+
+    monkeypatch.setattr(Progress, "wait" if in_order else "wait_for_any", alarm)
+    with ThreadLoader(
+        range(8), 2, threads=2, in_order=in_order, output="numpy", collate_fn=list
+    ) as loader:
+        iterator = iter(loader)
+        with pytest.raises(TimeoutError, match="alarm"):
+            spawn(next, iterator).result(PATIENCE)
+        rest = spawn(list, iterator).result(PATIENCE)
+        assert sorted(rest) == [[0, 1], [2, 3], [4, 5], [6, 7]]

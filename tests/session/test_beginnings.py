@@ -16,7 +16,7 @@ from support.fake_device import FakeDevice
 from support.patience import PATIENCE
 from support.streams import Rows, make
 
-from threadloader import ClosedError, _torch, get_worker_info
+from threadloader import ClosedError, ThreadLoader, _torch, get_worker_info
 from threadloader._lifetime import exit_and_fork
 from threadloader._threads import pool as pool_module
 from threadloader._work import copier as copier_module
@@ -402,3 +402,47 @@ def test_a_thread_that_starts_as_the_interpreter_exits_does_nothing(
         pool.start()
     spawn(pool.join).result(PATIENCE)
     assert entered == []
+
+
+def test_an_interrupt_of_who_waits_for_its_turn_leaves_another_thread_its_epoch(
+    spawn: Spawn,
+) -> None:
+    drawing, go_on = threading.Event(), threading.Event()
+
+    class Sampler:
+        def __len__(self) -> int:
+            return 4
+
+        def __iter__(self) -> Iterator[list[int]]:
+            drawing.set()
+            assert go_on.wait(PATIENCE)
+            return iter([[0, 1], [2, 3], [4, 5], [6, 7]])
+
+    class Interrupted:
+        """The lock, until Ctrl-C comes up in who waits for it."""
+
+        def __enter__(self) -> None:
+            session.planning = planning
+            go_on.set()
+            other.result(PATIENCE)
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_: object) -> None:
+            """Never entered."""
+
+    loader: Any = ThreadLoader(
+        range(8), batch_sampler=Sampler(), threads=2, persistent_workers=True, output="numpy"
+    )
+    with loader:
+        session = loader._session  # noqa: SLF001
+        planning = session.planning
+        other = spawn(iter, loader)
+        assert drawing.wait(PATIENCE)
+        session.planning = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            iter(loader)
+        iterator = other.result(PATIENCE)
+        assert spawn(next, iterator).result(PATIENCE).tolist() == [0, 1]
+        assert loader.state_dict()["lanes"][0]["batches"] == 1
+        rest = spawn(list, iterator).result(PATIENCE)
+        assert [batch.tolist() for batch in rest] == [[2, 3], [4, 5], [6, 7]]

@@ -240,9 +240,8 @@ class Epoch(Iterator[Any]):
         try:
             failed, self._failed = self._failed, None
             if failed is not None:
-                failed.count(
-                    returned=False
-                )  # a consumer that goes on after the error does without it
+                # A consumer that goes on after the error does without the batch.
+                failed.count(returned=False)
             if self._ended:
                 raise StopIteration
             if self._pid != os.getpid():
@@ -276,11 +275,12 @@ class Epoch(Iterator[Any]):
                 raise StopIteration
             started = perf_counter()
             try:
-                batch = self._in_flight.wait(head)
+                begun = self._in_flight.await_workers()
             except Exception:  # of worker_init_fn
                 self.cancel()
                 self._ended = True
                 raise
+            batch = self._in_flight.wait(head) if begun else None
             if batch is None:
                 msg = f"DataLoader timed out after {self._timeout} seconds"
                 raise RuntimeError(msg)

@@ -63,6 +63,7 @@ class InFlight:
         self._copier = copier
         self._delivery: Copier | Progress = copier or progress
         self._timeout = settings.timeout or None
+        self._limit = self._timeout  # what `await_workers` has left of it, for one batch
         self._in_order = settings.in_order
         self._batches: deque[OpenBatch | FailedBatch] = deque()
         self._planned_all = False
@@ -114,21 +115,37 @@ class InFlight:
         finally:
             self = DROPPED  # the same
 
+    def await_workers(self) -> bool:
+        """Wait until the workers have begun; return False if that takes too long.
+
+        Raises:
+            BaseException: What ``worker_init_fn`` raised; it has ended the threads.
+        """
+        limit = self._timeout
+        try:
+            started = 0.0 if limit is None else perf_counter()
+            if self._workers is None:
+                return True
+            if not self._workers.ready(limit, self._progress):
+                return False
+            if limit is not None:
+                self._limit = max(0.0, limit - (perf_counter() - started))
+            return True
+        finally:
+            self = DROPPED  # an error of worker_init_fn keeps this frame
+
     def wait(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch | None:
-        """Wait until a batch is done, or the epoch is closed.
+        """Wait until a batch is done, or the epoch is closed; after `await_workers`.
 
         Args:
             head: What `head` returned.
 
         Returns:
             The batch, which stays in flight; None if it takes too long.
-
-        Raises:
-            BaseException: What ``worker_init_fn`` raised; it has ended the threads.
         """
         try:
             if self._workers is not None:
-                return self._wait_for_workers(head, self._workers)
+                return self._wait_for_workers(head)
             if isinstance(head, OpenBatch):
                 self._feed.work(head, self._progress, self._inline)
                 if self._copier is not None:
@@ -166,17 +183,10 @@ class InFlight:
         """Drop all batches: the epoch is closed."""
         self._batches = deque()  # not cleared: the consumer may be iterating over it
 
-    def _wait_for_workers(
-        self, head: OpenBatch | FailedBatch, workers: Workers
-    ) -> OpenBatch | FailedBatch | None:
+    def _wait_for_workers(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch | None:
         """Wait for a batch that other threads make; see `wait`."""
-        limit, batches = self._timeout, None
+        limit, batches = self._limit, None
         try:
-            started = 0.0 if limit is None else perf_counter()
-            if not workers.ready(limit, self._progress):
-                return None
-            if limit is not None:
-                limit = max(0.0, limit - (perf_counter() - started))
             if isinstance(head, FailedBatch):
                 return head
             if self._in_order:
@@ -186,4 +196,4 @@ class InFlight:
                 return None
             return next(filter(self._delivery.has, batches), head)
         finally:
-            self = workers = head = batches = DROPPED  # an error of worker_init_fn keeps this frame
+            self = head = batches = DROPPED  # an interrupt keeps this frame

@@ -33,8 +33,7 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
     Raises:
         StateError: The state is not of this sampler, dataset, generator or number of replicas.
     """
-    before = run = session.run
-    workers, epoch = session.kept_workers.workers, None
+    before = workers = run = epoch = None  # nothing to put back
     try:
         with session.planning:
             before, workers = session.run, session.kept_workers.workers
@@ -54,7 +53,8 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
         return None
     except BaseException:
         with session.planning:
-            if session.run.seeds is run.seeds:  # nobody has begun another one since
+            # If it was begun, and nobody has begun another one since.
+            if before is not None and run is not None and session.run.seeds is run.seeds:
                 session.put_back(before, workers)
         if epoch is not None:
             epoch.cancel()

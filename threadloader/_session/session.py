@@ -183,7 +183,8 @@ class Session:
         """
         self.kept_workers.dismiss()
         self.kept_workers.cancel()
-        self.run = replace(self.run, loaded=state, last=None)
+        with self.planning:  # another thread may be about to begin an epoch
+            self.run = replace(self.run, loaded=state, last=None)
 
     def close(self) -> None:
         """End all epochs and threads, after running samples, and keep no memory of batches."""
