@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from support.child import run_child
+from support.child import FORK_WHILE_HELD, run_child
 from support.patience import PATIENCE
 
 from threadloader._lifetime import exit_and_fork
@@ -122,29 +122,16 @@ exit_and_fork._at_exit[exit_and_fork.Phase.CANCEL_EPOCHS] = fail
 @pytest.mark.parametrize("lock", ["accelerators._making", "sharding._walking"])
 def test_a_lock_of_the_process_is_free_in_a_forked_child(lock: str, spawn: Spawn) -> None:
     pytest.importorskip("torch")
-    script = f"""
-import os, threading, warnings
+    script = """
+import warnings
 from threadloader import ThreadLoader
 from threadloader._torch import accelerators, sharding
 warnings.simplefilter("ignore")
-held, done = threading.Event(), threading.Event()
-
-def hold():
-    with {lock}:
-        held.set()
-        done.wait()
-
-holder = threading.Thread(target=hold)
-holder.start()
-held.wait()
-child = os.fork()
-if child == 0:
-    os._exit(0 if {lock}.acquire(blocking=False) else 1)
-_, status = os.waitpid(child, 0)
-done.set()
-holder.join()
-print(os.waitstatus_to_exitcode(status))
-"""
+""" + FORK_WHILE_HELD.format(
+        lock=lock,
+        does=f"os._exit(0 if {lock}.acquire(blocking=False) else 1)",
+        seconds=int(PATIENCE),
+    )
     assert spawn(run_child, script).result(3 * PATIENCE)[:2] == (0, "0")
 
 

@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
-from support.child import run_child
+from support.child import FORK_WHILE_HELD, run_child
 from support.patience import PATIENCE
 
 if TYPE_CHECKING:
@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 
-# The child is ended by an alarm if it hangs; the parent tells how it ended.
 SCRIPT = """
-import os, signal, sys, threading
+import sys
 sys.modules["torch"] = None
 from threadloader import ThreadLoader
 from threadloader._threads import pool
@@ -26,24 +25,6 @@ from threadloader._work import progress
 loader = ThreadLoader(range(100), 4, threads=2, prefetch=2, persistent_workers={persistent})
 iterator = iter(loader)
 next(iterator)
-held, done = threading.Event(), threading.Event()
-
-def hold():
-    with {lock}:
-        held.set()
-        done.wait()
-
-holder = threading.Thread(target=hold)
-holder.start()
-held.wait()
-child = os.fork()
-if child == 0:
-    signal.alarm({seconds})
-    {does}
-_, status = os.waitpid(child, 0)
-done.set()
-holder.join()
-print(os.waitstatus_to_exitcode(status))
 """
 LOCKS = [
     "loader._session.planning",
@@ -74,7 +55,8 @@ DOES = {
 def test_a_forked_child_does_not_wait_for_a_lock_that_was_held(
     lock: str, does: str, persistent: bool, spawn: Spawn
 ) -> None:
-    code = SCRIPT.format(lock=lock, does=DOES[does], persistent=persistent, seconds=int(PATIENCE))
+    code = SCRIPT.format(persistent=persistent)
+    code += FORK_WHILE_HELD.format(lock=lock, does=DOES[does], seconds=int(PATIENCE))
     exit_code, told, errors = spawn(run_child, code).result(3 * PATIENCE)
     assert exit_code == 0, errors
     assert told == "7", f"{-signal.SIGALRM} is a hang"

@@ -13,6 +13,30 @@ from support.patience import PATIENCE
 # The package that is tested, and `support`; then what this process was given.
 PATHS = (Path(threadloader.__file__).parents[1], Path(__file__).parents[1])
 
+# Forks while another thread holds a lock, and prints how the child ended: an alarm ends it if it
+# hangs.  Formatted with the lock, what the child does, and the seconds of the alarm.
+FORK_WHILE_HELD = """
+import os, signal, threading
+held, done = threading.Event(), threading.Event()
+
+def hold():
+    with {lock}:
+        held.set()
+        done.wait()
+
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm({seconds})
+    {does}
+_, status = os.waitpid(child, 0)
+done.set()
+holder.join()
+print(os.waitstatus_to_exitcode(status))
+"""
+
 
 def run_child(script: str, *options: str) -> tuple[int, str, str]:
     """Run a script to its end.
