@@ -74,7 +74,7 @@ class IterableFeed:
         self._in_flight = [0] * len(readers)  # batches of each reader
         self._returned = self._planned = position.batches
         self._stream = stream
-        self._end = _nothing if stream is None else redirect_for(stream)
+        self._end = redirect_for(stream)
         if not pools:
             try:
                 for reader in readers:
@@ -210,7 +210,3 @@ class _IterableReceipt(Receipt):
         self._lane.take_back(self._number)
         if self._turn_before is not None:
             self._position.turn = self._turn_before
-
-
-def _nothing() -> None:
-    """Do nothing: no functions were redirected."""

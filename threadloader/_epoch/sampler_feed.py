@@ -58,7 +58,7 @@ class SamplerFeed:
         self._pipeline = pipeline
         self._pool = pool
         self._stream = stream
-        self._end = _nothing if stream is None else redirect_for(stream)
+        self._end = redirect_for(stream)
         if pool is not None and eager:
             planner.start()  # at iter(), as torch does with workers
 
@@ -118,7 +118,3 @@ class _SamplerReceipt(Receipt):
     def take_back(self) -> None:
         """Count the batch no longer; see `Receipt`."""
         self._lane.take_back(self._number)
-
-
-def _nothing() -> None:
-    """Do nothing: no functions were redirected."""

@@ -233,12 +233,17 @@ _hooks = _Hooks(_redirections())  # made here: it takes 0.5 ms, which a first ep
 in_forked_child(_hooks.forked)
 
 
-def redirect_for(stream: WorkerStream) -> Callable[[], object]:
+def redirect_for(stream: WorkerStream | None) -> Callable[[], object]:
     """Keep the functions redirected as long as ``stream`` lives, or until the result is called.
 
     For the calling thread, which is a worker again and again, for one batch each time.  To redirect
     the functions takes longer than a small batch.
+
+    Args:
+        stream: The stream; None changes nothing.
     """
+    if stream is None:
+        return _nothing
     holder = object()
     end = when_dropped(stream, _hooks.release, holder)
     try:
@@ -247,6 +252,10 @@ def redirect_for(stream: WorkerStream) -> Callable[[], object]:
         end()
         raise
     return end
+
+
+def _nothing() -> None:
+    """Do nothing: no functions were redirected."""
 
 
 def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args: Any) -> T:

@@ -119,7 +119,7 @@ def check_state(state: Any, fingerprint: Mapping[str, Any]) -> None:
         raise StateError(msg)
     saved = state["loader"]
     different = [
-        "{} was {!r} and is {!r}".format(*_told(name, saved, fingerprint))
+        _difference(name, saved, fingerprint)
         for name in {**fingerprint, **saved}
         if saved.get(name) != fingerprint.get(name)
     ]
@@ -164,11 +164,9 @@ def has_ended(state: Mapping[str, Any]) -> bool:
     return bool(state["begun"] and state.get("_iterator_finished"))
 
 
-def _told(
-    name: str, saved: Mapping[str, Any], fingerprint: Mapping[str, Any]
-) -> tuple[str, Any, Any]:
-    """Return an entry of two fingerprints as the user knows it: its argument, before and now."""
+def _difference(name: str, saved: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
+    """Return how an entry differs, by the name that the user knows it by: its argument's."""
     before, now = (part.get(name, _DEFAULTS.get(name)) for part in (saved, fingerprint))
     if name == "shared randomness":
-        return "isolate_rng", not before, not now
-    return name, before, now
+        name, before, now = "isolate_rng", not before, not now
+    return f"{name} was {before!r} and is {now!r}"
