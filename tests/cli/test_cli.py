@@ -258,7 +258,10 @@ def test_ctrl_c_in_the_terminal_ends_every_process_without_a_traceback(folder: P
             _, err = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
-    assert process.returncode == 130
+    # Both are 130 for a shell.  If Ctrl-C comes up in an ``eval`` of a string (a namedtuple is made
+    # by one as a module is imported), CPython ends the process by SIGINT after its own exit, also
+    # where the program has caught it.  Source: ``unhandled_keyboard_interrupt`` in pythonrun.c.
+    assert process.returncode in (130, -signal.SIGINT)
     assert err == "threadloader demo: interrupted\n"
 
 

@@ -46,7 +46,9 @@ _running: dict[tuple[ThreadGroup[Any], int], Thread] = {}
 def _forget_running() -> None:
     """Start afresh in a forked child: it has no threads, but for one that forked it.
 
-    That one ends after its job: the parent may wait for its child, and nobody has further jobs.
+    That one takes no further job.  Its sample should end the child, by ``os._exit`` or an error: if
+    the sample returns, the job goes on, and waits for ever where it meets a lock that another
+    thread held at the fork.
     """
     global _running  # noqa: PLW0603  # of the process, and this is a new one
     _running = {}
