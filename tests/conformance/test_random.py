@@ -19,7 +19,8 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from conformance.loading import processes
 from threadloader import ThreadLoader
-from threadloader._rng.streams import SampleStream, sample_seed
+from threadloader._rng.sample_stream import SampleStream
+from threadloader._rng.streams import sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -68,7 +68,7 @@ def test_a_generator_that_is_given_is_used() -> None:
     "broken",
     [
         "del torch._C._dispatch_tls_set_dispatch_key_included",
-        "torch._C._dispatch_get_all_op_names = lambda: []",
+        "torch._C._jit_get_schemas_for_operator = lambda name: []",
     ],
 )
 def test_it_stands_in_with_a_warning_where_a_name_is_missing_or_does_nothing(broken: str) -> None:

@@ -17,7 +17,7 @@ from support.patience import PATIENCE
 from threadloader import ThreadLoader, sample_rng, sample_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
     from typing import Protocol
 
@@ -32,19 +32,19 @@ each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 
 SAMPLES = [  # of two epochs
     [
-        [0.041702297090030704, 0.09063576102105342, 0.1792778292207179, 9159301518227957641],
-        [0.6808196780795062, 0.5367273012213389, 0.27473964400824225, 7566311297457101959],
-        [0.649568143166348, 0.1540958907265737, 0.4727222271437175, 3603179994994172272],
+        [0.47985995522562486, 0.6075467543123361, 0.7404885885899, 662514214037118937],
+        [0.8050383276870664, 0.4045961394791351, 0.6736210097676303, 482949348308287124],
+        [0.5947655939826514, 0.47056367241033004, 0.9858984908208456, 2279231307620857981],
     ],
     [
-        [0.7941565841844181, 0.10472229425215929, 0.8077101543511156, 7191619291335427824],
-        [0.2039620779238035, 0.7258506449121914, 0.5797537827221487, 1636221623517964633],
-        [0.4992825030672412, 0.49347213971212867, 0.40025745831710247, 7084495445263523737],
+        [0.8478240642849695, 0.5189729460025414, 0.45055968879856034, 1225551384958274987],
+        [0.744775145035944, 0.5419329685196016, 0.6047875033091791, 4265321165685023240],
+        [0.30516732705767247, 0.44335383179251364, 0.046443556313980006, 7051278349475455854],
     ],
 ]
 BATCHES = [
-    [0.15345169938141034, 0.27855219157762534, 0.3993858333917103, 6461455674736006021],
-    [0.6395898747338621, 0.08837692524178942, 0.6678130412381345, 7324920511453095587],
+    [0.4586066725080642, 0.6480729885944304, 0.2570176995354476, 7389937215442125697],
+    [0.83242491896232, 0.6787160698403656, 0.3656947419544948, 2333630881854576451],
 ]
 REPLICA = [  # in two epochs
     [
@@ -59,14 +59,14 @@ REPLICA = [  # in two epochs
 KEYED = [[96229, 76320, 169082, 207063, 488622], [477445, 5596, 378394, 940605, 318670]]
 NUMPYS = [  # of two epochs
     [
-        [1, 0.7285323628981502, 0.6848547911500572, 0.6927983439523827, 7565351751025549017],
-        [0, 0.5284351544756217, 0.2619536713229128, 0.1462637688900622, 2618325999351004559],
-        [2, 0.15806031984558333, 0.9556830801017454, 0.9835907652390242, 1199395170761386376],
+        [1, 0.24342422646400308, 0.06755328812070982, 0.411114596634957, 8003157008989673522],
+        [0, 0.09025087577017987, 0.06893393650733692, 0.6388087248958786, 4798088137837052435],
+        [2, 0.6756748278164919, 0.1748962553365493, 0.7267203340330235, 5120897855440709531],
     ],
     [
-        [0, 0.7336584113594115, 0.18796964453198062, 0.989061322593242, 8887141813809913896],
-        [1, 0.82390169928248, 0.5226972107454558, 0.7614013333422803, 3715830563218395653],
-        [2, 0.934807534137557, 0.7345268146817745, 0.019334567820752935, 8194600941717878325],
+        [0, 0.6718502259026925, 0.2790045230360848, 0.004253376589306579, 6564894766579474017],
+        [1, 0.9294333767739302, 0.03255531030951697, 0.8919910232913714, 2825961294968032512],
+        [2, 0.6575795170157731, 0.30119659351757166, 0.4022779615096649, 3922127589425867235],
     ],
 ]
 SHUFFLED = {
@@ -159,6 +159,100 @@ def test_shuffled_orders_which_are_torch_s_or_numpy_s(threads: int, spawn: Spawn
     assert spawn(epochs, loader).result(PATIENCE) == SHUFFLED[HAS_TORCH]
 
 
+# In a run that began with state version 2, each generator of a sample has a key of its own.
+
+SECOND_SAMPLES = [  # of two epochs
+    [
+        [0.041702297090030704, 0.09063576102105342, 0.1792778292207179, 9159301518227957641],
+        [0.6808196780795062, 0.5367273012213389, 0.27473964400824225, 7566311297457101959],
+        [0.649568143166348, 0.1540958907265737, 0.4727222271437175, 3603179994994172272],
+    ],
+    [
+        [0.7941565841844181, 0.10472229425215929, 0.8077101543511156, 7191619291335427824],
+        [0.2039620779238035, 0.7258506449121914, 0.5797537827221487, 1636221623517964633],
+        [0.4992825030672412, 0.49347213971212867, 0.40025745831710247, 7084495445263523737],
+    ],
+]
+SECOND_BATCHES = [
+    [0.15345169938141034, 0.27855219157762534, 0.3993858333917103, 6461455674736006021],
+    [0.6395898747338621, 0.08837692524178942, 0.6678130412381345, 7324920511453095587],
+]
+SECOND_NUMPYS = [  # of two epochs
+    [
+        [1, 0.7285323628981502, 0.6848547911500572, 0.6927983439523827, 7565351751025549017],
+        [0, 0.5284351544756217, 0.2619536713229128, 0.1462637688900622, 2618325999351004559],
+        [2, 0.15806031984558333, 0.9556830801017454, 0.9835907652390242, 1199395170761386376],
+    ],
+    [
+        [0, 0.7336584113594115, 0.18796964453198062, 0.989061322593242, 8887141813809913896],
+        [1, 0.82390169928248, 0.5226972107454558, 0.7614013333422803, 3715830563218395653],
+        [2, 0.934807534137557, 0.7345268146817745, 0.019334567820752935, 8194600941717878325],
+    ],
+]
+SECOND: dict[str, tuple[Callable[[int], Any], list[Any]]] = {
+    "samples": (lambda threads: make(EpochDraws(), threads), [*SECOND_SAMPLES]),
+    "shuffled": (lambda threads: make(EpochDraws(), threads, shuffle=True), [*SECOND_SAMPLES]),
+    "collated": (lambda threads: make([0, 1], threads, 1, collate_fn=drawn), [SECOND_BATCHES]),
+    "transformed": (
+        lambda threads: make(iter(range(3)), threads, transform=drawn),
+        [*SECOND_SAMPLES[:1]],
+    ),
+    "of a generator": (
+        lambda threads: make(
+            EpochDraws(),
+            threads,
+            shuffle=True,
+            seed=None,
+            generator=np.random.default_rng(17),
+        ),
+        [[row[1:] for row in epoch] for epoch in SECOND_NUMPYS],
+    ),
+}
+
+
+def of_second_version(make_loader: Callable[[int], Any], threads: int) -> Any:
+    loader = make_loader(threads)
+    loader.load_state_dict(copy.deepcopy(loader.state_dict()) | {"threadloader": 2})
+    return loader
+
+
+def draws(told: list[Any]) -> list[Any]:
+    return [[row[-4:] for row in epoch] for epoch in told]
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("case", SECOND)
+def test_a_state_of_version_2_goes_on_with_what_version_2_drew(
+    case: str, threads: int, spawn: Spawn
+) -> None:
+    make_loader, expected = SECOND[case]
+    loader = of_second_version(make_loader, threads)
+    assert draws(spawn(epochs, loader, len(expected)).result(PATIENCE)) == expected
+
+
+@each_number_of_threads
+@pytest.mark.parametrize("case", ["samples", "of a generator"])
+@pytest.mark.parametrize("taken", [0, 1, 2, 3])
+def test_states_saved_after_one_of_version_2_go_on_so_too(
+    case: str, taken: int, threads: int, spawn: Spawn
+) -> None:
+    make_loader, expected = SECOND[case]
+
+    def again() -> tuple[Any, Any]:
+        with of_second_version(make_loader, threads) as loader:
+            iterator = iter(loader)
+            first = [next(iterator) for _ in range(taken)]
+            state = copy.deepcopy(loader.state_dict())
+        assert state["threadloader"] == 3
+        with make_loader(threads) as loader:
+            loader.load_state_dict(state)
+            rest = list(loader)
+            return [first + rest], [first + rest, list(loader)]
+
+    one, two = spawn(again).result(PATIENCE)
+    assert draws(two if taken < 3 else one) == expected[: 2 if taken < 3 else 1]
+
+
 # By a state of version 1, what a seed decided was drawn by torch or by NumPy.
 
 FIRST_SAMPLES = {  # the rest of epoch 1, and the first of epoch 2
@@ -240,7 +334,7 @@ def test_states_saved_after_one_of_version_1_go_on_so_too(
             state = copy.deepcopy(loader.state_dict())
             expected = [list(iterator), list(loader)]
         assert len(rest) == 2
-        assert state["threadloader"] == 2
+        assert state["threadloader"] == 3
         return expected, epochs(resumed(state, shuffle, threads))
 
     expected, got = spawn(again).result(PATIENCE)
@@ -254,7 +348,7 @@ def test_between_epochs_a_state_of_version_1_goes_on_so_too(threads: int, spawn:
     assert [row[1:] for row in told[2:]] == FIRST_SAMPLES[HAS_TORCH][:4]
 
 
-def test_a_state_of_version_2_takes_the_place_of_one_of_version_1(spawn: Spawn) -> None:
+def test_a_state_of_this_version_takes_the_place_of_one_of_version_1(spawn: Spawn) -> None:
     loader = resumed(first_version(False), False, 0)
     list(loader)
     fresh = make(EpochDraws(6), 0, 2, collate_fn=list)

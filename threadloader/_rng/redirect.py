@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 from contextlib import contextmanager
 from functools import update_wrapper
-from operator import is_
+from operator import attrgetter, is_
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -55,20 +55,20 @@ class _Redirected(_Random):
 
     def random(self) -> float:
         stream = here.stream
-        return _Random.random(self) if stream is None else stream.random_generator.random()
+        return _Random.random(self) if stream is None else stream.random()
 
     def getrandbits(self, k: int, /) -> int:
         stream = here.stream
         if stream is None:
             return _Random.getrandbits(self, k)
-        return stream.random_generator.getrandbits(k)
+        return stream.getrandbits(k)
 
     def seed(self, *args: Any, **kwargs: Any) -> None:
         stream = here.stream
         if stream is None:
             _Random.seed(self, *args, **kwargs)
         else:
-            stream.random_generator.seed(*args, **kwargs)
+            stream.seed_random(*args, **kwargs)
 
     def getstate(self) -> Any:
         stream = here.stream
@@ -89,7 +89,7 @@ class _Redirected(_Random):
         stream = here.stream
         if stream is None:
             return vars(self).get("gauss_next")
-        return stream.random_generator.gauss_next  # type: ignore[attr-defined,no-any-return]
+        return stream.gauss_next
 
     @gauss_next.setter
     def gauss_next(self, value: float | None) -> None:
@@ -97,7 +97,7 @@ class _Redirected(_Random):
         if stream is None:
             vars(self)["gauss_next"] = value
         else:
-            stream.random_generator.gauss_next = value  # type: ignore[attr-defined]
+            stream.gauss_next = value
 
 
 class _RedirectedLegacy(np.random.RandomState):
@@ -107,12 +107,17 @@ class _RedirectedLegacy(np.random.RandomState):
     """
 
 
+# A sample's own generator is none that can be seeded, or that has a state like the RandomState's.
+_GENERATORS = {"seed": "unseeded_twister", "set_state": "unseeded_twister", "get_state": "twister"}
+
+
 def _legacy_method(name: str) -> Callable[..., Any]:
     own = getattr(_legacy, name)
+    generator = attrgetter(f"{_GENERATORS.get(name, 'legacy_generator')}.{name}")
 
     def method(_: Any, *args: Any, **kwargs: Any) -> Any:
         stream = here.stream
-        draw = own if stream is None else getattr(stream.legacy_generator, name)
+        draw = own if stream is None else generator(stream)
         return draw(*args, **kwargs)
 
     return update_wrapper(method, own)

@@ -16,7 +16,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._rng.generators import encoded_state, restore_generator, state_of
-from threadloader._rng.streams import epoch_seed, streams_seed
+from threadloader._rng.words import OlderSeed, epoch_seed, streams_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,6 +44,7 @@ class Seeds:
         self.base: int | None = None  # the base seed that was drawn last
         self.since = 0  # epochs since the base seed was drawn
         self.drawn = False  # whether a generator seeded with ``seed`` draws: before state version 2
+        self.older = False  # whether samples draw as before state version 3
 
     def begin_epoch(
         self, seed: int | None, given: Any, saved: Mapping[str, Any] | None
@@ -64,7 +65,7 @@ class Seeds:
             self.epoch, drawn, begun = saved["epoch"], saved["draws"], saved["begun"]
             if "base" in drawn:
                 self.base, self.since = drawn["base"], drawn["since"] - 1
-            self.drawn = bool(drawn.get("drawn"))
+            self.drawn, self.older = bool(drawn.get("drawn")), bool(drawn.get("older"))
         epoch, self.epoch = self.epoch, self.epoch + 1
         if seed is not None:
             order = epoch_seed(seed, epoch)
@@ -89,11 +90,12 @@ class Seeds:
             state["generator"] = encoded_state(state_of(given))
         if kept and self.base is not None:
             state |= {"base": self.base, "since": self.since + 1}
-        return state | self.drawn_state()
+        return state | self.version_state()
 
-    def drawn_state(self) -> dict[str, Any]:
-        """Return the part of a state that says whether a generator draws, JSON-able."""
-        return {"drawn": True} if self.drawn else {}
+    def version_state(self) -> dict[str, Any]:
+        """Return the part of a state that says which older ways go on, JSON-able."""
+        ways = {"drawn": self.drawn, "older": self.older}
+        return {name: True for name, goes_on in ways.items() if goes_on}
 
 
 class EpochDraws:
@@ -160,7 +162,8 @@ class EpochDraws:
         if base is None:
             msg = "workers are kept, but no seed was ever drawn for them"
             raise RuntimeError(msg)
-        self._epoch = EpochSeeds(base, epoch_seed(base, seeds.since) if seeds.since else base)
+        samples = epoch_seed(base, seeds.since) if seeds.since else base
+        self._epoch = EpochSeeds(base, OlderSeed(samples) if seeds.older else samples)
         self._since = seeds.since
         return self._epoch
 
@@ -172,7 +175,7 @@ class EpochDraws:
     def state(self) -> dict[str, Any]:
         """Return the draws, JSON-able."""
         if self.seeded:
-            return self._seeds.drawn_state()
+            return self._seeds.version_state()
         if self._state is None:
             state: dict[str, Any] = {"base": self._epoch.workers, "since": self._since}
             if self._start is not None:
@@ -180,7 +183,7 @@ class EpochDraws:
             elif self._shared is not None:
                 state["shared"] = self._shared
             self._state = state
-        return dict(self._state)
+        return self._state | self._seeds.version_state()
 
 
 def draw_seed(generator: Any) -> int:

@@ -19,7 +19,7 @@ from threadloader.errors import StateError
 
 __all__ = ["VERSION", "check_state", "fingerprint_of", "has_ended", "make_state", "upgraded"]
 
-VERSION = 2
+VERSION = 3
 _VERSION_KEY = "threadloader"
 _ENTRIES = 64
 _PARTS = {"loader": Mapping, "epoch": int, "begun": bool, "draws": Mapping, "lanes": list}
@@ -132,11 +132,14 @@ def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state that was checked, as one of this version.
 
     In version 1 a generator seeded with ``seed`` drew the seeds of random streams and keyed orders.
-    It still does so in all later epochs and states of this loader, as they are of the same run.
+    Up to version 2 each generator of a sample had a key of its own.  It is still so in all later
+    epochs and states of this loader, as they are of the same run.
     """
     current = copy.deepcopy(dict(state))
+    if current[_VERSION_KEY] < 3:
+        current["draws"] = {**current["draws"], "older": True}
     if current[_VERSION_KEY] == 1 and "seed" in current["loader"]:
-        current["draws"] = {**current["draws"], "drawn": True}
+        current["draws"]["drawn"] = True
     return current | {_VERSION_KEY: VERSION}
 
 

@@ -12,15 +12,22 @@ from contextlib import suppress
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from threadloader._torch.random_mode import OperatorsByMode
 from threadloader._torch.random_ops import OperatorsByKey
+from threadloader._torch.random_values import WRITING, writes_as_torch_does
 
 if TYPE_CHECKING:
     from threadloader._torch.random_ops import RandomOperators
 
 __all__ = ["KeyedGenerator", "teach_random"]
+
+
+# Four words of a Mersenne twister's state, and what it makes of them.
+_WORDS = (0x00000001, 0x243F6A88, 0x9E3779B9, 0xFFFFFFFF)
+_DRAWN: Any = memoryview(np.array([0x00400091, 0xD6DDCA52, 0xC0AA8D7C, 0x6FE01BF8], np.uint32))  # type: ignore[arg-type]
 
 
 def teach_random(here: Any) -> RandomOperators:
@@ -40,7 +47,8 @@ def teach_random(here: Any) -> RandomOperators:
         with suppress(ValueError):  # a function of another kind: it is left alone
             function.__code__ = code
     try:
-        operators = OperatorsByKey(here)
+        writes = writes_as_torch_does(_generator_of_known_words, _DRAWN)
+        operators = OperatorsByKey(here, WRITING if writes else {})
         if _works(operators, here):
             return operators
     except Exception:  # noqa: BLE001, S110  # whatever torch has changed
@@ -59,6 +67,14 @@ def _works(operators: OperatorsByKey, here: Any) -> bool:
     class Trial:
         torch_generator = torch.Generator().manual_seed(1)
 
+        @classmethod
+        def torch_generator_for(cls, words: int) -> Any:  # noqa: ARG003  # as a stream's
+            return cls.torch_generator
+
+        @staticmethod
+        def torch_word() -> int:
+            return -1
+
     expected = torch.rand(1, generator=torch.Generator().manual_seed(1))
     state, before = torch.default_generator.get_state(), here.stream
     here.stream = Trial
@@ -71,23 +87,38 @@ def _works(operators: OperatorsByKey, here: Any) -> bool:
     return torch.equal(drawn, expected) and torch.equal(state, torch.default_generator.get_state())
 
 
+def _generator_of_known_words() -> Any:
+    """Return a generator that draws the words of `_DRAWN` next."""
+    keyed, tail = KeyedGenerator(), np.zeros(KeyedGenerator.TAIL, np.uint64)
+    tail[: len(_WORDS)] = _WORDS
+    keyed.begin(0, tail.data, KeyedGenerator.TAIL)
+    return keyed.generator
+
+
 class KeyedGenerator:
     """A ``torch.Generator`` of the CPU that is set to a state of given words.
 
     ``manual_seed`` would keep 32 bits of a key: of 100,000 samples, two would likely share one.
-    Source: ``CPUGeneratorImplStateLegacy`` in aten/src/ATen/CPUGeneratorImpl.cpp.
+    Source: ``CPUGeneratorImplStateLegacy`` in aten/src/ATen/CPUGeneratorImpl.cpp, and
+    ``mt19937_engine`` in aten/src/ATen/core/MT19937RNGEngine.h.
     """
 
     WORDS = 624  # of 32 bits, the state of a Mersenne twister
+    TAIL = 24  # words at the end of the state that are drawn first
+    HEAD = WORDS - TAIL
     _OFFSET = 24  # bytes: seed, words left, whether it is seeded, next word
     _seeded = torch.Generator().manual_seed(0).get_state().numpy()
 
     def __init__(self) -> None:
         self.generator = torch.Generator()
-        state = self._seeded.copy()
+        state: Any = self._seeded.copy()
         self._state = torch.from_numpy(state)
-        self._seed = state[:8].view("u8")
-        self._words = state[self._OFFSET : self._OFFSET + 8 * self.WORDS].view("u8")
+        self._seed = memoryview(state[:8].view("u8"))
+        self._left = memoryview(state[8:12].view("i4"))
+        self._next = memoryview(state[16:24].view("u8"))
+        self._words = self._words_in(state)
+        self._head = self._words[: self.HEAD]
+        self._tail = memoryview(self._words[self.HEAD :])
 
     def set(self, seed: int, words: Any) -> None:
         """Set the state.
@@ -97,8 +128,40 @@ class KeyedGenerator:
             words: ``WORDS // 2`` random numbers of 64 bits.
         """
         self._seed[0] = seed
+        self._left[0], self._next[0] = 1, 0
         self._words[:] = words.view("u4")
         self.generator.set_state(self._state)
+
+    def begin(self, seed: int, tail: Any, left: int, head: Any = None) -> None:
+        """Set the end of the state, from which words are drawn first.
+
+        Before more are drawn, the rest is to be set by `complete`, if it is not given here.
+
+        Args:
+            seed: The value of ``initial_seed()``.
+            tail: ``TAIL`` random numbers of 32 bits, as they are in a state.
+            left: How many of them are to be drawn; the others were drawn already.
+            head: ``HEAD // 2`` random numbers of 64 bits, or None.
+        """
+        self._seed[0] = seed
+        self._left[0], self._next[0] = left + 1, self.WORDS - left
+        self._tail[:] = tail
+        if head is not None:
+            self._head[:] = head.view("u4")
+        self.generator.set_state(self._state)
+
+    def complete(self, head: Any) -> None:
+        """Set all other words of a state that was begun, wherever it is now.
+
+        Args:
+            head: ``HEAD // 2`` random numbers of 64 bits.
+        """
+        state = self.generator.get_state()
+        self._words_in(state.numpy())[: self.HEAD] = head.view("u4")
+        self.generator.set_state(state)
+
+    def _words_in(self, state: Any) -> Any:
+        return state[self._OFFSET : self._OFFSET + 8 * self.WORDS].view("u8")
 
 
 # What follows runs with the globals of torch.random.

@@ -1,0 +1,334 @@
+"""The stream of samples: it moves from one to the next, and costs the more the more they draw.
+
+The first draws of a sample are made of its own words, see `words`.  A generator of Python's or
+torch's is only given a state when a sample draws more, or asks for the generator.
+
+    random: 10 words, then a generator that is seeded with the sample's key
+    numpy.random: a generator that counts; a Mersenne twister once the sample seeds it
+    sample_rng(): a generator that counts
+    torch: a Mersenne twister whose state ends with the sample's words; the rest is written later
+
+A sample that draws nothing costs nothing: only a draw looks up the position.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from threadloader import _torch
+from threadloader._rng.words import (
+    LEGACY,
+    NUMPY,
+    RANDOM,
+    RANDOM_WORDS,
+    SEED,
+    TORCH,
+    TORCH_WORDS,
+    WIDTH,
+    PositionWords,
+    philox_state,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sized
+
+__all__ = ["BATCH", "SAMPLE", "SampleStream"]
+
+SAMPLE = b"sample"
+BATCH = b"batch"
+
+_UNIT = 2.0**-53
+_TAIL = 2 * (RANDOM_WORDS - TORCH_WORDS)  # words of 32 bits
+_ALL = 1 << 80  # words: more than anybody draws
+
+
+class SampleStream:
+    """A stream that moves from sample to sample, or from batch to batch.
+
+    Invariants:
+        1. What is said of a generator holds if its ``_*_at`` is the current position; otherwise
+           nobody has drawn from it there.
+        2. ``_random`` has the sample's state if it is ``_random_seeded``, and then it draws all.
+        3. torch's generator has the sample's state if ``_torch_left`` is not negative; so many
+           words can be drawn at least before words come up that are no sample's.  Until then, the
+           sample has drawn ``_tempered`` up to ``_torch_next``.
+
+    Threads:
+        all: one thread, the worker that owns it.
+    """
+
+    __slots__ = (
+        "_counted",
+        "_filler",
+        "_first",
+        "_kind",
+        "_legacy",
+        "_legacy_at",
+        "_numpy",
+        "_numpy_at",
+        "_philox",
+        "_philox_state",
+        "_random",
+        "_random_at",
+        "_random_end",
+        "_random_next",
+        "_random_seeded",
+        "_seed",
+        "_tempered",
+        "_torch_at",
+        "_torch_end",
+        "_torch_left",
+        "_torch_next",
+        "_twister",
+        "_values",
+        "_words",
+        "_words_of",
+        "keyed",
+    )
+
+    def __init__(self) -> None:
+        self._seed = 0
+        self._kind = SAMPLE
+        self._first = 0
+        self._counted: Sized = ()
+        self._words_of = {SAMPLE: PositionWords(SAMPLE), BATCH: PositionWords(BATCH)}
+        self._words = self._words_of[SAMPLE]
+        self._values: Any = self._words.values
+        self._random = Random(0)  # noqa: S311  # not for secrets
+        self._random_next = self._random_end = 0
+        self._random_seeded = False
+        self._legacy: np.random.RandomState | None = None
+        self._twister: np.random.RandomState | None = None
+        self._numpy: np.random.Generator | None = None
+        # Made here: while a sample is loaded, torch may be in a mode that gives no memory.
+        self.keyed: Any = _torch.KeyedGenerator() if _torch.AVAILABLE else None
+        self._torch_left, self._torch_next, self._torch_end = -1, 0, 0
+        self._tempered: Any = self._values
+        self._philox, self._filler = np.random.Philox(key=0), np.random.Philox(key=0)
+        self._philox_state = philox_state()
+        self._forget()
+
+    def move(self, seed: int, kind: bytes, first: int, counted: Sized) -> None:
+        """Go to another position, and follow the positions after it.
+
+        Args:
+            seed: Of the epoch.
+            kind: Whether samples or batches are counted.
+            first: The position as long as ``counted`` is empty.
+            counted: A list that grows by one with each position: the samples that are done.
+        """
+        self._seed = seed
+        self._kind = kind
+        self._first = first
+        self._counted = counted
+        self._words = self._words_of[kind]
+        self._forget()
+
+    def _forget(self) -> None:
+        self._random_at = self._legacy_at = self._numpy_at = self._torch_at = -1
+
+    def seed(self) -> int:
+        """See `Stream`."""
+        words = self._words
+        row = words.row(self._seed, self._first + len(self._counted))
+        seed: int = words.values[row * WIDTH + SEED]
+        return seed >> 1
+
+    def random(self) -> float:
+        """See `Stream`."""
+        position = self._first + len(self._counted)
+        if position != self._random_at:
+            self._begin_random(position)
+        at = self._random_next
+        if at == self._random_end:
+            return self.random_generator.random()
+        self._random_next = at + 1
+        word: int = self._values[at]
+        return (word >> 11) * _UNIT
+
+    def getrandbits(self, k: int, /) -> int:
+        """See `Stream`."""
+        position = self._first + len(self._counted)
+        if position != self._random_at:
+            self._begin_random(position)
+        at = self._random_next
+        if at == self._random_end:
+            return self.random_generator.getrandbits(k)
+        if type(k) is not int or not 0 < k <= 64:
+            return self.random_generator.getrandbits(k)
+        self._random_next = at + 1
+        bits: int = self._values[at] >> (64 - k)
+        return bits
+
+    @property
+    def gauss_next(self) -> float | None:
+        """See `Stream`."""
+        position = self._first + len(self._counted)
+        if position != self._random_at:
+            self._begin_random(position)
+        return self._random.gauss_next  # type: ignore[attr-defined,no-any-return]
+
+    @gauss_next.setter
+    def gauss_next(self, value: float | None) -> None:
+        position = self._first + len(self._counted)
+        if position != self._random_at:
+            self._begin_random(position)
+        self._random.gauss_next = value  # type: ignore[attr-defined]
+
+    @property
+    def random_generator(self) -> Random:
+        """See `Stream`."""
+        position = self._first + len(self._counted)
+        if position != self._random_at:
+            self._begin_random(position)
+        generator = self._random
+        if not self._random_seeded:
+            low, high = self._key(position, RANDOM)
+            kept = generator.gauss_next  # type: ignore[attr-defined]
+            generator.seed(low | high << 64)
+            generator.gauss_next = kept  # type: ignore[attr-defined]
+            self._random_next, self._random_seeded = self._random_end, True
+        return generator
+
+    def seed_random(self, *args: Any, **kwargs: Any) -> None:
+        """See `Stream`."""
+        position = self._first + len(self._counted)
+        if position != self._random_at:
+            self._begin_random(position)
+        self._random.seed(*args, **kwargs)
+        self._random_next, self._random_seeded = self._random_end, True
+
+    def _begin_random(self, position: int) -> None:
+        at = self._words.row(self._seed, position) * WIDTH
+        self._values = self._words.values
+        self._random.gauss_next = None  # type: ignore[attr-defined]
+        self._random_next, self._random_end = at + RANDOM_WORDS, at + WIDTH
+        self._random_seeded = False
+        self._random_at = position
+
+    @property
+    def legacy_generator(self) -> np.random.RandomState:
+        """See `Stream`."""
+        position = self._first + len(self._counted)
+        generator = self._legacy
+        if self._legacy_at != position or generator is None:
+            # A new one: the one before may have kept the second of two normal values.
+            self._key_philox(self._philox, self._key(position, LEGACY))
+            generator = self._legacy = np.random.RandomState(self._philox)
+            self._legacy_at = position
+        return generator
+
+    @property
+    def twister(self) -> np.random.RandomState:
+        """See `Stream`."""
+        position = self._first + len(self._counted)
+        if self._legacy_at == position and self._legacy is self._twister is not None:
+            return self._twister
+        twister = self.unseeded_twister
+        twister.seed(np.array(self._key(position, LEGACY), np.uint64).view(np.uint32))
+        return twister
+
+    @property
+    def unseeded_twister(self) -> np.random.RandomState:
+        """See `Stream`."""
+        if self._twister is None:
+            self._twister = np.random.RandomState(np.random.MT19937(0))
+        self._legacy = self._twister
+        self._legacy_at = self._first + len(self._counted)
+        return self._twister
+
+    @property
+    def numpy_generator(self) -> np.random.Generator:
+        """See `Stream`."""
+        position = self._first + len(self._counted)
+        generator = self._numpy
+        if self._numpy_at != position or generator is None:
+            if generator is None:
+                generator = self._numpy = np.random.Generator(np.random.Philox(key=0))
+            self._key_philox(generator.bit_generator, self._key(position, NUMPY))
+            self._numpy_at = position
+        return generator
+
+    @property
+    def torch_generator(self) -> Any:
+        """See `Stream`."""
+        return self.torch_generator_for(self.keyed.WORDS)
+
+    def torch_generator_for(self, words: int) -> Any:
+        """See `Stream`."""
+        position = self._first + len(self._counted)
+        if position != self._torch_at:
+            self._begin_torch(position)
+        left = self._torch_left - words
+        if left < 0:
+            left = self._give_torch(position, words)
+        self._torch_left = left
+        return self.keyed.generator
+
+    def torch_word(self) -> int:
+        """See `Stream`."""
+        position = self._first + len(self._counted)
+        if position != self._torch_at:
+            self._begin_torch(position)
+        at = self._torch_next
+        if at == self._torch_end:
+            return -1
+        self._torch_next = at + 1
+        return self._tempered[at]  # type: ignore[no-any-return]
+
+    def torch_words(self, count: int) -> memoryview | None:
+        """See `Stream`."""
+        position = self._first + len(self._counted)
+        if position != self._torch_at:
+            self._begin_torch(position)
+        at = self._torch_next
+        end = at + count
+        if end > self._torch_end:
+            return None
+        self._torch_next = end
+        words: memoryview = self._tempered[at:end]
+        return words
+
+    def _begin_torch(self, position: int) -> None:
+        words = self._words
+        at = words.row(self._seed, position) * _TAIL
+        self._tempered = words.tempered
+        self._torch_next, self._torch_end = at, at + _TAIL
+        self._torch_left = -1
+        self._torch_at = position
+
+    def initial_seed(self) -> int:
+        """Return the seed of `torch_generator`, which user code may have changed."""
+        if self._torch_at == self._first + len(self._counted) and self._torch_left >= 0:
+            return self.keyed.generator.initial_seed()  # type: ignore[no-any-return]
+        return self.seed()
+
+    def _give_torch(self, position: int, words: int) -> int:
+        """Give torch's generator the words that it lacks; return how many there are left then."""
+        keyed = self.keyed
+        end: int = self._torch_end
+        tail = self._words.tails[end - _TAIL : end]
+        begun, left = self._torch_left >= 0, max(self._torch_left, end - self._torch_next)
+        head = None
+        if left < words:
+            self._key_philox(self._filler, self._key(position, TORCH))
+            head, left = self._filler.random_raw(keyed.HEAD // 2), _ALL
+        if not begun:
+            keyed.begin(self.seed(), tail, end - self._torch_next, head)
+        elif head is not None:
+            keyed.complete(head)
+        self._torch_next = end  # no words are drawn past the generator any more
+        return left - words
+
+    def _key(self, position: int, which: int) -> tuple[int, int]:
+        at = self._words.row(self._seed, position) * WIDTH + which
+        values = self._words.values
+        return values[at], values[at + 1]
+
+    def _key_philox(self, philox: Any, key: tuple[int, int]) -> None:
+        state = self._philox_state
+        state["state"]["key"] = key
+        philox.state = state
