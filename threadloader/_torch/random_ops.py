@@ -79,6 +79,7 @@ _WORDS = {
     "random_": 2,
     "uniform_": 2,
 }
+_PERMUTE = "randperm.generator_out"
 MOST_KEPT = 1024  # Python objects of generators that are kept, 5 KB each with their generator
 
 
@@ -135,13 +136,13 @@ class OperatorsByKey:
         for name, schema in _random_operators():
             packet = name.partition(".")[0]
             words = _WORDS.get(packet)
-            if words is None:
+            if name == _PERMUTE:
+                library.impl(name, self._kernel_of_permutations())
+            elif words is None:
                 library.impl(name, self._kernel(name, schema.arguments), with_keyset=True)
-                continue
-            kernel = self._kernel_in_place(getattr(torch.Tensor, packet), words)
-            if name in writing:
-                kernel = writing[name](here, kernel)
-            library.impl(name, kernel)
+            else:
+                kernel = self._kernel_in_place(getattr(torch.Tensor, packet), words)
+                library.impl(name, writing[name](here, kernel) if name in writing else kernel)
         self._libraries = fallback, library
 
     @contextmanager
@@ -190,6 +191,25 @@ class OperatorsByKey:
             include(key, False)
             try:
                 return method(tensor, *args, generator=generator)
+            finally:
+                include(key, True)
+
+        return kernel
+
+    def _kernel_of_permutations(self) -> Callable[..., Any]:
+        """Return the same for `torch.randperm`, which draws a word for each of its numbers."""
+        here, key, include, own_of = self._here, self._key, self._include, self._own_of
+        permute: Any = torch.randperm
+
+        def kernel(n: int, *, generator: Any = None, out: Any) -> Any:
+            stream = here.stream
+            if generator is not None:
+                generator = own_of(generator, stream, out)
+            elif stream is not None and out.is_cpu:
+                generator = stream.torch_generator_for(n)
+            include(key, False)
+            try:
+                return permute(n, generator=generator, out=out)
             finally:
                 include(key, True)
 

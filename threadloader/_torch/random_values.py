@@ -42,17 +42,34 @@ def _uniform(here: Any, otherwise: Kernel) -> Kernel:
         otherwise: The kernel for all that is not written.
     """
 
+    # A view may be one of a leaf that requires a gradient, or of values with the opposite sign.
+    # One function, without calls of others: a call would cost as much as the check that it makes.
     def kernel(tensor: Any, *args: Any, generator: Any = None) -> Any:
-        if generator is None and not args and tensor.dtype is _float32:
-            stream, count = here.stream, tensor.numel()
-            if stream is not None and 0 < count <= _FEW and (address := _address(tensor, count)):
-                if count == 1:
-                    if (word := stream.torch_word()) >= 0:
-                        _float(address).value = (word & _MASK) * _UNIT
-                        return tensor
-                elif words := stream.torch_words(count):
-                    _floats[count](address)[:] = [(word & _MASK) * _UNIT for word in words]
+        if (
+            generator is None
+            and not args
+            and tensor.dtype is _float32
+            and (stream := here.stream) is not None
+            and tensor.is_cpu
+            and type(tensor) is _Tensor
+            and not (tensor.requires_grad or tensor._is_view())
+            and 0 < (count := tensor.numel()) <= _FEW
+            and tensor.is_contiguous()
+        ):
+            try:
+                address = tensor.data_ptr()
+                _increment_version((tensor,))
+            except RuntimeError:  # it has no memory, or no version: one of torch.func's, say
+                address = 0
+            if not address:
+                pass
+            elif count == 1:
+                if (word := stream.torch_word()) >= 0:
+                    _float(address).value = (word & _MASK) * _UNIT
                     return tensor
+            elif words := stream.torch_words(count):
+                _floats[count](address)[:] = [(word & _MASK) * _UNIT for word in words]
+                return tensor
         return otherwise(tensor, *args, generator=generator)
 
     return kernel
@@ -62,44 +79,35 @@ def _random_from(here: Any, otherwise: Kernel) -> Kernel:
     """Return a kernel for ``random_.from`` that writes integers of 64 bits; see `_uniform`."""
 
     def kernel(tensor: Any, low: int, high: Any = None, *, generator: Any = None) -> Any:
-        if generator is None and high is not None and tensor.dtype is _int64:
-            stream, count, span = here.stream, tensor.numel(), high - low
-            if (
-                stream is not None
-                and 0 < count <= _FEW
-                and 0 < span < _RANGE
-                and (address := _address(tensor, count))
-            ):
-                if count == 1:
-                    if (word := stream.torch_word()) >= 0:
-                        _int(address).value = word % span + low
-                        return tensor
-                elif words := stream.torch_words(count):
-                    _ints[count](address)[:] = [word % span + low for word in words]
+        if (
+            generator is None
+            and high is not None
+            and tensor.dtype is _int64
+            and 0 < (span := high - low) < _RANGE
+            and (stream := here.stream) is not None
+            and tensor.is_cpu
+            and type(tensor) is _Tensor
+            and not tensor._is_view()
+            and 0 < (count := tensor.numel()) <= _FEW
+            and tensor.is_contiguous()
+        ):
+            try:
+                address = tensor.data_ptr()
+                _increment_version((tensor,))
+            except RuntimeError:
+                address = 0
+            if not address:
+                pass
+            elif count == 1:
+                if (word := stream.torch_word()) >= 0:
+                    _int(address).value = word % span + low
                     return tensor
+            elif words := stream.torch_words(count):
+                _ints[count](address)[:] = [word % span + low for word in words]
+                return tensor
         return otherwise(tensor, low, high, generator=generator)
 
     return kernel
-
-
-def _address(tensor: Any, count: int) -> int:
-    """Return where the values of a tensor lie one after the other; 0 if they may not be written."""
-    # A view may be one of a leaf that requires a gradient, or have the opposite sign.
-    if (
-        type(tensor) is not _Tensor
-        or tensor.requires_grad
-        or not tensor.is_cpu
-        or tensor._is_view()
-        or not (count == 1 or tensor.is_contiguous())
-    ):
-        return 0
-    try:
-        address: int = tensor.data_ptr()
-        if address:
-            _increment_version((tensor,))
-    except RuntimeError:  # it has no memory, or no version: one of torch.func's, say
-        return 0
-    return address
 
 
 WRITING: dict[str, Callable[[Any, Kernel], Kernel]] = {
