@@ -2,11 +2,13 @@
 
 ``python -m benches.rng``
 
-The same dataset draws nothing, once or ten times a sample from one kind of generator, and is
-loaded in the calling thread with ``isolate_rng=True`` and ``False``, turn by turn; the cost is the
-difference within a round.  Then what draws in a thread that loads nothing cost while there are
-workers; and how large the state is from which an epoch is resumed, next to that of torchdata's
-``StatefulDataLoader`` with 8 worker processes, if it is installed.
+The same dataset draws nothing, once or five times a sample from one kind of generator, and is
+loaded in the calling thread with ``isolate_rng=True`` and ``False``, turn by turn.  The cost is the
+difference in CPU time within a round: of the first draw, and of each further one.  Then that of
+samples as of CIFAR-10, made of torch's operations with a random crop and flip.  Then what draws in
+a thread that loads nothing cost while there are workers; and how large the state is from which an
+epoch is resumed, next to that of torchdata's ``StatefulDataLoader`` with 8 worker processes, if it
+is installed.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 BATCH = 256  # samples
+TIMES = 5  # draws
 MICRO = 1e6
 
 
@@ -43,17 +46,31 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--samples", type=int, default=20 * BATCH, help="in one measurement")
     options = parser.parse_args()
-    draws = {"nothing": _nothing, **_draws()}
     print(machine_lines([(python_label(), describe())]))
     rows = []
-    for title, draw in draws.items():
-        for times in (1, 10) if draw is not _nothing else (0,):
-            off, on = _measure(draw, times, options.samples, options.rounds)
-            cost = [mine - its for mine, its in zip(on, off, strict=True)]
-            figures = [show_spread(Spread.of(each)) for each in (off, on, cost)]
-            rows.append([title, str(times), *figures])
-    header = ["draws", "a sample", "us without", "us with isolation", "difference"]
-    print("\nmicroseconds a sample, threads=0\n" + align(header, rows))
+    for title, draw in {"nothing": _nothing, **_draws()}.items():
+        off, once = _measure(Drawing(draw, 1, options.samples), BATCH, options.rounds)
+        first = [mine - its for mine, its in zip(once, off, strict=True)]
+        figures = [off, once, first]
+        if draw is not _nothing:
+            off, often = _measure(Drawing(draw, TIMES, options.samples), BATCH, options.rounds)
+            more = [mine - its for mine, its in zip(often, off, strict=True)]
+            each = [(all_ - one) / (TIMES - 1) for all_, one in zip(more, first, strict=True)]
+            figures.append(each)
+        rows.append([title, *(show_spread(Spread.of(figure)) for figure in figures)])
+        rows[-1] += [""] * (5 - len(rows[-1]))
+    header = ["draws", "us without", "us with isolation", "first draw", "each further"]
+    print("\nmicroseconds of CPU time a sample, threads=0\n" + align(header, rows))
+    if importlib.util.find_spec("torch"):
+        rows = []
+        for title, draws in (("crop and flip at random", True), ("crop only, the same", False)):
+            off, on = _measure(Cifar(options.samples, draws=draws), 64, options.rounds)
+            ratio = [mine / its for mine, its in zip(on, off, strict=True)]
+            rows.append([title, *(show_spread(Spread.of(each)) for each in (off, on, ratio))])
+        header = ["3x32x32 to float, pad", "us without", "us with isolation", "ratio"]
+        print(
+            "\nmicroseconds of CPU time a sample, batches of 64, threads=0\n" + align(header, rows)
+        )
     rows = []
     for title, draw in _draws().items():
         alone, beside = _outside(draw, options.rounds)
@@ -92,6 +109,37 @@ class Drawing:
         return index
 
 
+class Cifar:
+    """A dataset of images that are made of torch's operations.
+
+    Args:
+        samples: Its length.
+        draws: Whether an image is cropped and flipped at random.
+    """
+
+    def __init__(self, samples: int, *, draws: bool) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self.torch = torch
+        self.images = torch.randint(0, 256, (512, 3, 32, 32), dtype=torch.uint8)
+        self.samples = samples
+        self.draws = draws
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> Any:
+        torch = self.torch
+        image = self.images[index % len(self.images)].float().div_(255)
+        image = torch.nn.functional.pad(image, (4, 4, 4, 4))
+        top, left = torch.randint(0, 9, (2,)).tolist() if self.draws else (3, 4)
+        image = image[:, top : top + 32, left : left + 32]
+        if self.draws and torch.rand(1) < 0.5:
+            image = image.flip(-1)
+        return image
+
+
 class Waiting:
     """A dataset whose one sample takes until it is told."""
 
@@ -108,24 +156,19 @@ class Waiting:
         return index
 
 
-def _measure(
-    draw: Callable[[], object], times: int, samples: int, rounds: int
-) -> tuple[list[float], list[float]]:
+def _measure(dataset: Any, batch: int, rounds: int) -> tuple[list[float], list[float]]:
     """Return microseconds a sample without and with isolation, by round."""
     loaders = [
-        ThreadLoader(
-            Drawing(draw, times, samples), BATCH, threads=0, output="numpy", isolate_rng=isolate
-        )
-        for isolate in (False, True)
+        ThreadLoader(dataset, batch, threads=0, isolate_rng=isolate) for isolate in (False, True)
     ]
     taken: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
         for which in (0, 1) if number % 2 else (1, 0):
-            started = time.perf_counter()
+            started = time.thread_time()
             for _ in loaders[which]:
                 pass
             if number:  # the first round is the warm-up
-                taken[which].append((time.perf_counter() - started) / samples * MICRO)
+                taken[which].append((time.thread_time() - started) / len(dataset) * MICRO)
     return taken
 
 
@@ -203,8 +246,10 @@ def _draws() -> dict[str, Callable[[], object]]:
     if importlib.util.find_spec("torch"):
         import torch
 
-        buffer: Any = torch.empty(1)
-        found["Tensor.uniform_()"] = buffer.uniform_
+        found["torch.rand(1)"] = lambda: torch.rand(1)
+        found["torch.randint(9, (2,))"] = lambda: torch.randint(9, (2,))
+        found["torch.randn(3)"] = lambda: torch.randn(3)
+        found["torch.randperm(10)"] = lambda: torch.randperm(10)
     return found
 
 

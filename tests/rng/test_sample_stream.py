@@ -35,7 +35,7 @@ def draws(number: int) -> list[Any]:
     return values
 
 
-@pytest.mark.parametrize("number", [0, 1, 9, 10, 11, 700])
+@pytest.mark.parametrize("number", [0, 1, 11, 12, 13, 700])
 def test_a_sample_draws_the_same_each_time(number: int, in_sample: Callable[[int], None]) -> None:
     first = draws(number)
     in_sample(1)
@@ -44,7 +44,7 @@ def test_a_sample_draws_the_same_each_time(number: int, in_sample: Callable[[int
     assert draws(number) == first != other
 
 
-@pytest.mark.parametrize("before", [0, 1, 9, 10, 11])
+@pytest.mark.parametrize("before", [0, 1, 11, 12, 13])
 def test_a_seed_gives_python_s_and_numpy_s_own_numbers(before: int) -> None:
     for _ in range(before):
         random.random()
@@ -60,7 +60,7 @@ def test_a_seed_gives_python_s_and_numpy_s_own_numbers(before: int) -> None:
         assert legacy.normal() == own_legacy.normal()
 
 
-@pytest.mark.parametrize("before", [0, 1, 9, 10, 11])
+@pytest.mark.parametrize("before", [0, 1, 11, 12, 13])
 def test_a_state_that_is_taken_and_set_again_gives_the_same_numbers(before: int) -> None:
     for _ in range(before):
         random.gauss(0, 1)

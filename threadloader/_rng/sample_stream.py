@@ -3,7 +3,7 @@
 The first draws of a sample are made of its own words, see `words`.  A generator of Python's or
 torch's is only given a state when a sample draws more, or asks for the generator.
 
-    random: 10 words, then a generator that is seeded with the sample's key
+    random: 12 words, then a generator that is seeded with the sample's key
     numpy.random: a generator that counts; a Mersenne twister once the sample seeds it
     sample_rng(): a generator that counts
     torch: a Mersenne twister whose state ends with the sample's words; the rest is written later
@@ -25,9 +25,9 @@ from threadloader._rng.words import (
     RANDOM,
     RANDOM_WORDS,
     SEED,
-    TORCH,
     TORCH_WORDS,
     WIDTH,
+    CountedWords,
     PositionWords,
     philox_state,
 )
@@ -42,6 +42,7 @@ BATCH = b"batch"
 
 _UNIT = 2.0**-53
 _TAIL = 2 * (RANDOM_WORDS - TORCH_WORDS)  # words of 32 bits
+_HEAD = (624 - _TAIL) // 2  # of 64 bits
 _ALL = 1 << 80  # words: more than anybody draws
 
 
@@ -49,8 +50,8 @@ class SampleStream:
     """A stream that moves from sample to sample, or from batch to batch.
 
     Invariants:
-        1. What is said of a generator holds if its ``_*_at`` is the current position; otherwise
-           nobody has drawn from it there.
+        1. What is said of a generator holds if its ``_*_at`` is the length of ``_counted``;
+           otherwise nobody has drawn from it at this position.
         2. ``_random`` has the sample's state if it is ``_random_seeded``, and then it draws all.
         3. torch's generator has the sample's state if ``_torch_left`` is not negative; so many
            words can be drawn at least before words come up that are no sample's.  Until then, the
@@ -62,8 +63,8 @@ class SampleStream:
 
     __slots__ = (
         "_counted",
-        "_filler",
         "_first",
+        "_heads",
         "_kind",
         "_legacy",
         "_legacy_at",
@@ -82,6 +83,7 @@ class SampleStream:
         "_torch_end",
         "_torch_left",
         "_torch_next",
+        "_torch_whole",
         "_twister",
         "_values",
         "_words",
@@ -94,7 +96,9 @@ class SampleStream:
         self._kind = SAMPLE
         self._first = 0
         self._counted: Sized = ()
-        self._words_of = {SAMPLE: PositionWords(SAMPLE), BATCH: PositionWords(BATCH)}
+        self._words_of = {kind: PositionWords(kind) for kind in (SAMPLE, BATCH)}
+        # For the part of torch's state before the words that a sample draws first.
+        self._heads = {kind: CountedWords(kind + b".head", _HEAD) for kind in (SAMPLE, BATCH)}
         self._words = self._words_of[SAMPLE]
         self._values: Any = self._words.values
         self._random = Random(0)  # noqa: S311  # not for secrets
@@ -106,8 +110,9 @@ class SampleStream:
         # Made here: while a sample is loaded, torch may be in a mode that gives no memory.
         self.keyed: Any = _torch.KeyedGenerator() if _torch.AVAILABLE else None
         self._torch_left, self._torch_next, self._torch_end = -1, 0, 0
+        self._torch_whole = False  # whether to give torch's generator its whole state at once
         self._tempered: Any = self._values
-        self._philox, self._filler = np.random.Philox(key=0), np.random.Philox(key=0)
+        self._philox = np.random.Philox(key=0)
         self._philox_state = philox_state()
         self._forget()
 
@@ -125,6 +130,7 @@ class SampleStream:
         self._first = first
         self._counted = counted
         self._words = self._words_of[kind]
+        self._torch_whole = False
         self._forget()
 
     def _forget(self) -> None:
@@ -133,15 +139,15 @@ class SampleStream:
     def seed(self) -> int:
         """See `Stream`."""
         words = self._words
-        row = words.row(self._seed, self._first + len(self._counted))
+        row = words.row(self._seed, self._position())
         seed: int = words.values[row * WIDTH + SEED]
         return seed >> 1
 
     def random(self) -> float:
         """See `Stream`."""
-        position = self._first + len(self._counted)
-        if position != self._random_at:
-            self._begin_random(position)
+        done = len(self._counted)
+        if done != self._random_at:
+            self._begin_random(done)
         at = self._random_next
         if at == self._random_end:
             return self.random_generator.random()
@@ -151,9 +157,9 @@ class SampleStream:
 
     def getrandbits(self, k: int, /) -> int:
         """See `Stream`."""
-        position = self._first + len(self._counted)
-        if position != self._random_at:
-            self._begin_random(position)
+        done = len(self._counted)
+        if done != self._random_at:
+            self._begin_random(done)
         at = self._random_next
         if at == self._random_end:
             return self.random_generator.getrandbits(k)
@@ -166,27 +172,27 @@ class SampleStream:
     @property
     def gauss_next(self) -> float | None:
         """See `Stream`."""
-        position = self._first + len(self._counted)
-        if position != self._random_at:
-            self._begin_random(position)
+        done = len(self._counted)
+        if done != self._random_at:
+            self._begin_random(done)
         return self._random.gauss_next  # type: ignore[attr-defined,no-any-return]
 
     @gauss_next.setter
     def gauss_next(self, value: float | None) -> None:
-        position = self._first + len(self._counted)
-        if position != self._random_at:
-            self._begin_random(position)
+        done = len(self._counted)
+        if done != self._random_at:
+            self._begin_random(done)
         self._random.gauss_next = value  # type: ignore[attr-defined]
 
     @property
     def random_generator(self) -> Random:
         """See `Stream`."""
-        position = self._first + len(self._counted)
-        if position != self._random_at:
-            self._begin_random(position)
+        done = len(self._counted)
+        if done != self._random_at:
+            self._begin_random(done)
         generator = self._random
         if not self._random_seeded:
-            low, high = self._key(position, RANDOM)
+            low, high = self._key(RANDOM)
             kept = generator.gauss_next  # type: ignore[attr-defined]
             generator.seed(low | high << 64)
             generator.gauss_next = kept  # type: ignore[attr-defined]
@@ -195,40 +201,39 @@ class SampleStream:
 
     def seed_random(self, *args: Any, **kwargs: Any) -> None:
         """See `Stream`."""
-        position = self._first + len(self._counted)
-        if position != self._random_at:
-            self._begin_random(position)
+        done = len(self._counted)
+        if done != self._random_at:
+            self._begin_random(done)
         self._random.seed(*args, **kwargs)
         self._random_next, self._random_seeded = self._random_end, True
 
-    def _begin_random(self, position: int) -> None:
-        at = self._words.row(self._seed, position) * WIDTH
+    def _begin_random(self, done: int) -> None:
+        at = self._words.row(self._seed, self._first + done) * WIDTH
         self._values = self._words.values
         self._random.gauss_next = None  # type: ignore[attr-defined]
         self._random_next, self._random_end = at + RANDOM_WORDS, at + WIDTH
         self._random_seeded = False
-        self._random_at = position
+        self._random_at = done
 
     @property
     def legacy_generator(self) -> np.random.RandomState:
         """See `Stream`."""
-        position = self._first + len(self._counted)
+        done = len(self._counted)
         generator = self._legacy
-        if self._legacy_at != position or generator is None:
+        if self._legacy_at != done or generator is None:
             # A new one: the one before may have kept the second of two normal values.
-            self._key_philox(self._philox, self._key(position, LEGACY))
+            self._key_philox(self._philox, self._key(LEGACY))
             generator = self._legacy = np.random.RandomState(self._philox)
-            self._legacy_at = position
+            self._legacy_at = done
         return generator
 
     @property
     def twister(self) -> np.random.RandomState:
         """See `Stream`."""
-        position = self._first + len(self._counted)
-        if self._legacy_at == position and self._legacy is self._twister is not None:
+        if self._legacy_at == len(self._counted) and self._legacy is self._twister is not None:
             return self._twister
         twister = self.unseeded_twister
-        twister.seed(np.array(self._key(position, LEGACY), np.uint64).view(np.uint32))
+        twister.seed(np.array(self._key(LEGACY), np.uint64).view(np.uint32))
         return twister
 
     @property
@@ -237,19 +242,19 @@ class SampleStream:
         if self._twister is None:
             self._twister = np.random.RandomState(np.random.MT19937(0))
         self._legacy = self._twister
-        self._legacy_at = self._first + len(self._counted)
+        self._legacy_at = len(self._counted)
         return self._twister
 
     @property
     def numpy_generator(self) -> np.random.Generator:
         """See `Stream`."""
-        position = self._first + len(self._counted)
+        done = len(self._counted)
         generator = self._numpy
-        if self._numpy_at != position or generator is None:
+        if self._numpy_at != done or generator is None:
             if generator is None:
                 generator = self._numpy = np.random.Generator(np.random.Philox(key=0))
-            self._key_philox(generator.bit_generator, self._key(position, NUMPY))
-            self._numpy_at = position
+            self._key_philox(generator.bit_generator, self._key(NUMPY))
+            self._numpy_at = done
         return generator
 
     @property
@@ -259,20 +264,20 @@ class SampleStream:
 
     def torch_generator_for(self, words: int) -> Any:
         """See `Stream`."""
-        position = self._first + len(self._counted)
-        if position != self._torch_at:
-            self._begin_torch(position)
+        done = len(self._counted)
+        if done != self._torch_at:
+            self._begin_torch(done)
         left = self._torch_left - words
         if left < 0:
-            left = self._give_torch(position, words)
+            left = self._give_torch(words)
         self._torch_left = left
         return self.keyed.generator
 
     def torch_word(self) -> int:
         """See `Stream`."""
-        position = self._first + len(self._counted)
-        if position != self._torch_at:
-            self._begin_torch(position)
+        done = len(self._counted)
+        if done != self._torch_at:
+            self._begin_torch(done)
         at = self._torch_next
         if at == self._torch_end:
             return -1
@@ -281,9 +286,9 @@ class SampleStream:
 
     def torch_words(self, count: int) -> memoryview | None:
         """See `Stream`."""
-        position = self._first + len(self._counted)
-        if position != self._torch_at:
-            self._begin_torch(position)
+        done = len(self._counted)
+        if done != self._torch_at:
+            self._begin_torch(done)
         at = self._torch_next
         end = at + count
         if end > self._torch_end:
@@ -292,21 +297,21 @@ class SampleStream:
         words: memoryview = self._tempered[at:end]
         return words
 
-    def _begin_torch(self, position: int) -> None:
+    def _begin_torch(self, done: int) -> None:
         words = self._words
-        at = words.row(self._seed, position) * _TAIL
+        at = words.row(self._seed, self._first + done) * _TAIL
         self._tempered = words.tempered
         self._torch_next, self._torch_end = at, at + _TAIL
         self._torch_left = -1
-        self._torch_at = position
+        self._torch_at = done
 
     def initial_seed(self) -> int:
         """Return the seed of `torch_generator`, which user code may have changed."""
-        if self._torch_at == self._first + len(self._counted) and self._torch_left >= 0:
+        if self._torch_at == len(self._counted) and self._torch_left >= 0:
             return self.keyed.generator.initial_seed()  # type: ignore[no-any-return]
         return self.seed()
 
-    def _give_torch(self, position: int, words: int) -> int:
+    def _give_torch(self, words: int) -> int:
         """Give torch's generator the words that it lacks; return how many there are left then."""
         keyed = self.keyed
         end: int = self._torch_end
@@ -314,8 +319,9 @@ class SampleStream:
         begun, left = self._torch_left >= 0, max(self._torch_left, end - self._torch_next)
         head = None
         if left < words:
-            self._key_philox(self._filler, self._key(position, TORCH))
-            head, left = self._filler.random_raw(keyed.HEAD // 2), _ALL
+            self._torch_whole = True  # samples of one dataset draw alike: one call for the next
+        if left < words or (self._torch_whole and not begun):
+            head, left = self._heads[self._kind].words(self._seed, self._position()), _ALL
         if not begun:
             keyed.begin(self.seed(), tail, end - self._torch_next, head)
         elif head is not None:
@@ -323,8 +329,11 @@ class SampleStream:
         self._torch_next = end  # no words are drawn past the generator any more
         return left - words
 
-    def _key(self, position: int, which: int) -> tuple[int, int]:
-        at = self._words.row(self._seed, position) * WIDTH + which
+    def _position(self) -> int:
+        return self._first + len(self._counted)
+
+    def _key(self, which: int) -> tuple[int, int]:
+        at = self._words.row(self._seed, self._position()) * WIDTH + which
         values = self._words.values
         return values[at], values[at + 1]
 

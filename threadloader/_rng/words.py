@@ -24,9 +24,9 @@ __all__ = [
     "RANDOM",
     "RANDOM_WORDS",
     "SEED",
-    "TORCH",
     "TORCH_WORDS",
     "WIDTH",
+    "CountedWords",
     "OlderSeed",
     "PositionWords",
     "epoch_seed",
@@ -42,16 +42,14 @@ _STREAMS = b"streams"
 
 # The words of 64 bits of a position, by where they begin.
 SEED = 0
-NUMPY = 2  # a key of 128 bits, as the next three
+NUMPY = 2  # a key of 128 bits, as the next two
 LEGACY = 4
 RANDOM = 6
-TORCH = 8
-TORCH_WORDS = 10
-RANDOM_WORDS = 22
+TORCH_WORDS = 8
+RANDOM_WORDS = 20
 WIDTH = 32  # whole blocks of Philox, which are 4
 
 _TEMPERING = (7, np.uint32(0x9D2C5680)), (15, np.uint32(0xEFC60000))
-_BLOCKS = WIDTH // 4  # of Philox, in a row
 _FEWEST, _MOST = 8, 256  # rows at once: one costs 0.2 us, and a call 100 us in a busy cache
 
 
@@ -93,6 +91,49 @@ def philox_state() -> dict[str, Any]:
     return dict(np.random.Philox(key=0).state)
 
 
+class CountedWords:
+    """A generator of the words of any position; it is fastest where they follow each other.
+
+    Args:
+        purpose: Words for two purposes have no relation; at most 16 bytes.
+        width: Words of 64 bits for a position, a multiple of 4.
+
+    Threads:
+        all: one thread, the worker that owns it.
+    """
+
+    __slots__ = ("_blocks", "_keyed", "_next", "_philox", "_purpose", "_state", "_width")
+
+    def __init__(self, purpose: bytes, width: int) -> None:
+        self._purpose = purpose
+        self._width, self._blocks = width, width // 4
+        self._philox = np.random.Philox(key=0)
+        self._state: Any = philox_state()
+        self._keyed: int | None = None  # the seed that ``_state`` has the key of
+        self._next: tuple[int, int] | None = None  # the seed and position that come next
+
+    def words(self, seed: int, position: int, rows: int = 1) -> Any:
+        """Return the words of a position, and those of the next ones behind them.
+
+        Args:
+            seed: Of the epoch.
+            position: From 0.
+            rows: How many positions.
+        """
+        if self._next != (seed, position):
+            state, counter = self._state, position * self._blocks
+            if seed != self._keyed:
+                key = key_of(seed, 0, self._purpose)
+                state["state"]["key"] = np.frombuffer(key, np.uint64)
+                self._keyed = seed
+            state["state"]["counter"] = [counter & MASK, counter >> 64 & MASK, 0, 0]
+            self._philox.state = state
+        self._next = None  # what is interrupted here, by Ctrl-C say, is begun anew
+        words = self._philox.random_raw(rows * self._width)
+        self._next = seed, position + rows
+        return words
+
+
 class PositionWords:
     """The words of positions that follow each other.
 
@@ -108,25 +149,19 @@ class PositionWords:
 
     __slots__ = (
         "_array",
+        "_counted",
         "_first",
-        "_keyed",
-        "_kind",
         "_last",
-        "_philox",
         "_rows",
         "_seed",
-        "_state",
         "_tails",
         "_tempered",
         "values",
     )
 
     def __init__(self, kind: bytes) -> None:
-        self._kind = kind + b".words"
-        self._philox = np.random.Philox(key=0)
-        self._state: Any = philox_state()
+        self._counted = CountedWords(kind + b".words", WIDTH)
         self._seed = self._first = self._rows = self._last = 0
-        self._keyed: int | None = None  # the seed that ``_state`` has the key of
         self._array: NDArray[np.uint64] = np.zeros((0, WIDTH), np.uint64)
         self._tails: Any = None  # memoryviews, or None
         self._tempered: Any = None
@@ -185,13 +220,7 @@ class PositionWords:
         else:
             # Other threads load the positions between.
             rows = max(rows // 2 if self._last < rows // 2 else rows, _FEWEST)
-            state, counter = self._state, position * _BLOCKS
-            if seed != self._keyed:
-                state["state"]["key"] = np.frombuffer(key_of(seed, 0, self._kind), np.uint64)
-                self._keyed = seed
-            state["state"]["counter"] = [counter & MASK, counter >> 64 & MASK, 0, 0]
-            self._philox.state = state
-        words: Any = self._philox.random_raw(rows * WIDTH)
+        words: Any = self._counted.words(seed, position, rows)
         self.values = memoryview(words)
         self._array = words.reshape(rows, WIDTH)
         self._tails = self._tempered = None
