@@ -188,13 +188,28 @@ IRREGULAR: dict[str, list[Any]] = {
     "number and 0-d tensor": [2.0, _T(1.0)],
     "0-d tensor and number": [_T(1.0), 2.0],
     "bfloat16 later": [torch.zeros(2), torch.zeros(2, dtype=torch.bfloat16)],
+    "half later": [torch.ones(2), torch.ones(2, dtype=torch.half)],
+    "half earlier": [torch.ones(2, dtype=torch.half), torch.ones(2)],
+    "double later": [torch.ones(2), torch.full((2,), 0.1, dtype=torch.double)],
+    "bool later": [torch.ones(2), torch.ones(2, dtype=torch.bool)],
+    "int32 later": [_T(1), _T(2, dtype=torch.int32)],
+    "a tensor of one element, which could be broadcast": [torch.zeros(2), torch.ones(1)],
+    "a smaller tensor, twice": [torch.zeros(3), torch.zeros(2), torch.zeros(2)],
+    "of inference mode later": [torch.zeros(2), torch.inference_mode()(torch.ones)(2)],
     "requires grad later": [torch.zeros(2), torch.zeros(2, requires_grad=True)],
     "requires grad earlier": [torch.zeros(2, requires_grad=True), torch.zeros(2)],
     "Parameter later": [torch.zeros(2), torch.nn.Parameter(torch.zeros(2))],
     "subclass later": [torch.zeros(2), torch.zeros(2).as_subclass(Tagged)],
     "subclass earlier": [torch.zeros(2).as_subclass(Tagged), torch.zeros(2)],
     "sparse later": [torch.zeros(2), torch.zeros(2).to_sparse()],
+    "0-d sparse later": [_T(1), _T(1).to_sparse()],
+    "meta later": [torch.zeros(2), torch.zeros(2, device="meta")],
     "conjugated later": [_T([1j]), _T([1j]).conj()],
+    "conjugated earlier": [_T([1j]).conj(), _T([1j])],
+    "negated later": [torch.ones(2), _T([1j, 2]).conj().imag],
+    "negated 0-d later": [_T(1.0), _T(1j).conj().imag],
+    "expanded later": [torch.zeros(2, 3), torch.ones(1).expand(2, 3)],
+    "transposed later": [torch.zeros(2, 3), torch.arange(6.0).reshape(3, 2).T],
     "int then float": [1, 2.5],
     "float then int": [1.5, 2],
     "bool then int": [True, 2],
@@ -284,3 +299,15 @@ def test_samples_that_differ(case: str, alike: Callable[..., Any]) -> None:
 def test_samples_that_differ_from_a_learned_layout(case: str, alike: Callable[..., Any]) -> None:
     first, *rest = IRREGULAR[case]
     alike(lambda loader: loader(Samples([first, first, *rest, first, first]), batch_size=2))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    "case", ["requires grad later", "requires grad earlier", "of inference mode later"]
+)
+def test_tensors_without_gradients(
+    case: str, mode: Callable[[], Any], alike: Callable[..., Any]
+) -> None:
+    first, *rest = IRREGULAR[case]
+    with mode():
+        alike(lambda loader: loader(Samples([first, first, *rest, first, first]), batch_size=2))

@@ -12,7 +12,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._layout.layout import DictNode, Layout, SequenceNode, leaves_of
-from threadloader._layout.leaves import ArrayLeaf, ScalarLeaf, TextLeaf
+from threadloader._layout.leaves import ArrayLeaf, ScalarLeaf, TensorLeaf, TextLeaf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -98,4 +98,6 @@ def _infer_leaf(value: Any, kind: type, gathered: Callable[[list[Any]], Any]) ->
         return None
     if array.dtype.char not in _CODES or not array.dtype.isnative:
         return None
+    if kind is _torch.Tensor:
+        return TensorLeaf(array.dtype, array.shape)
     return ArrayLeaf(kind, array.dtype, array.shape)

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ArrayLeaf", "Leaf", "Output", "ScalarLeaf", "TextLeaf", "uniform"]
+__all__ = ["ArrayLeaf", "Leaf", "Output", "ScalarLeaf", "TensorLeaf", "TextLeaf", "uniform"]
 
 Output = Literal["torch", "numpy"]  # what the leaves of a batch are: tensors, or arrays
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayLeaf:
-    """A leaf of plain arrays or plain CPU tensors of one dtype and shape."""
+    """A leaf of plain arrays of one dtype and shape."""
 
-    kind: type  # numpy.ndarray, numpy.memmap or torch.Tensor, exactly
+    kind: type  # numpy.ndarray or numpy.memmap, exactly
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
@@ -34,8 +34,8 @@ class ArrayLeaf:
         """Write a column from row ``start`` on; return False if it does not fit."""
         if not uniform(map(type, column), self.kind):
             return False
+        arrays: Sequence[NDArray[Any]] = column
         try:
-            arrays = _torch.arrays_of(column) if self.kind is _torch.Tensor else column
             if self.shape:
                 # concatenate() itself refuses another dtype and any other axis than the first.
                 height = self.shape[0]
@@ -46,25 +46,46 @@ class ArrayLeaf:
                 arrays = [array[np.newaxis] for array in arrays]
             out = field[start * height : (start + len(arrays)) * height]
             np.concatenate(arrays, out=out, casting="no")
-        except (TypeError, ValueError, RuntimeError):
-            # Another dtype or number of axes; a sparse tensor, or one that requires grad.
+        except (TypeError, ValueError):  # another dtype or number of axes
             return False
         return True
 
     def fits(self, value: Any) -> bool:
         """Whether a value has this type, dtype and shape."""
         array: Any = value
-        if type(value) is not self.kind:
+        return type(value) is self.kind and array.dtype == self.dtype and array.shape == self.shape
+
+    def read(self, field: NDArray[Any], row: int) -> NDArray[Any]:
+        """Return a copy of one row."""
+        height = self.shape[0] if self.shape else 1
+        return field[row * height : (row + 1) * height].reshape(self.shape).copy()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorLeaf:
+    """A leaf of plain CPU tensors of one dtype and shape."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    def write(self, column: Sequence[Any], field: NDArray[Any], start: int) -> bool:
+        """Write a column from row ``start`` on; return False if it does not fit."""
+        if not uniform(map(type, column), _torch.Tensor):
             return False
-        if self.kind is _torch.Tensor:
-            array = _torch.array_of(array)
+        height = self.shape[0] if self.shape else 1
+        rows = field[start * height : (start + len(column)) * height]
+        return _torch.stack_into(column, rows.reshape(-1, *self.shape))
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value has this type, dtype and shape."""
+        array = _torch.array_of(value) if type(value) is _torch.Tensor else None
         return array is not None and array.dtype == self.dtype and array.shape == self.shape
 
     def read(self, field: NDArray[Any], row: int) -> Any:
         """Return a copy of one row."""
         height = self.shape[0] if self.shape else 1
         array = field[row * height : (row + 1) * height].reshape(self.shape).copy()
-        return _torch.tensor_of(array) if self.kind is _torch.Tensor else array
+        return _torch.tensor_of(array)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +139,7 @@ class TextLeaf:
         return field[row]
 
 
-Leaf = ArrayLeaf | ScalarLeaf | TextLeaf
+Leaf = ArrayLeaf | TensorLeaf | ScalarLeaf | TextLeaf
 
 
 def uniform(values: Iterable[Any], value: Any) -> bool:

@@ -26,7 +26,6 @@ __all__ = [
     "SEEDED",
     "SEQUENTIAL",
     "array_of",
-    "arrays_of",
     "as_iterable_dataset",
     "can_pin",
     "default_collate",
@@ -55,6 +54,7 @@ __all__ = [
     "prepare_pipe",
     "rank_and_world",
     "set_generator_state",
+    "stack_into",
     "teach_random",
     "teach_worker_info",
     "tensor_of",
@@ -241,6 +241,6 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
     raise ModuleNotFoundError(msg, name="torch")
 
 
-array_of = arrays_of = tensor_of = _missing
+array_of = stack_into = tensor_of = _missing
 default_collate = default_convert = _missing
 get_worker_info = teach_worker_info = prepare_pipe = can_pin = pinned = _missing

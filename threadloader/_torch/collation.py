@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Tensor",
     "array_of",
-    "arrays_of",
     "default_collate",
     "default_convert",
     "dense_nbytes",
     "is_extended",
     "is_shared",
+    "stack_into",
     "tensor_of",
 ]
 
@@ -38,6 +39,7 @@ _OWN = {
 _ENTRIES = 7  # str and bytes share a function; a canary test tells when torch has more
 
 tensor_of = torch.from_numpy
+_dtype = attrgetter("dtype")
 
 
 def is_extended() -> bool:
@@ -57,14 +59,26 @@ def array_of(tensor: Tensor) -> NDArray[Any] | None:
         return None
 
 
-def arrays_of(tensors: Sequence[Tensor]) -> list[NDArray[Any]]:
-    """Return each tensor's memory as an array; no tensor is made.
+def stack_into(tensors: Sequence[Tensor], rows: NDArray[Any]) -> bool:
+    """Write tensors into an array, exactly; return False if one of them does not fit.
 
-    Raises:
-        TypeError: NumPy lacks the dtype, layout or device of one.
-        RuntimeError: One requires grad, or has a pending conjugation or negation.
+    Nothing is converted or broadcast.  A tensor that is not dense, or in the memory of a device, or
+    that requires grad, does not fit.
+
+    Args:
+        tensors: At least one.
+        rows: The array, ``(len(tensors), *shape)``; some of it may be written in any case.
     """
-    return list(map(Tensor.numpy, tensors))
+    out = torch.from_numpy(rows)
+    # stack() compares the shapes with one another only, and would resize what it writes into.  It
+    # would convert a dtype.  All else it refuses itself (conformance tests).
+    if tensors[0].shape != out.shape[1:] or set(map(_dtype, tensors)) != {out.dtype}:
+        return False
+    try:
+        torch.stack(tensors, out=out)  # type: ignore[arg-type]  # any sequence will do
+    except RuntimeError:  # also NotImplementedError
+        return False
+    return True
 
 
 def dense_nbytes(tensor: Tensor) -> int:
