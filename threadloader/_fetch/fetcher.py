@@ -12,13 +12,11 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._fetch.array_rows import arrays_of
+from threadloader._fetch.each_sample import call_each, getitem_of
 from threadloader._rng.streams import enter_sample_streams, leave_streams
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
+    from threadloader._fetch.each_sample import RunningEpoch
     from threadloader._order.tickets import PlannedBatch, Ticket
 
 __all__ = ["Cancellable", "Fetched", "Fetcher", "Fetches", "Samples", "fetches_whole_batches"]
@@ -54,7 +52,7 @@ class Fetches(Protocol):
     def fetch(
         self,
         ticket: Ticket,
-        epoch: Cancellable,
+        epoch: RunningEpoch,
         seed: int | None = None,
         *,
         singly: bool = False,
@@ -95,7 +93,7 @@ class Fetcher:
     def fetch(
         self,
         ticket: Ticket,
-        epoch: Cancellable,
+        epoch: RunningEpoch,
         seed: int | None = None,
         *,
         singly: bool = False,
@@ -124,9 +122,8 @@ class Fetcher:
             rows = None if self._arrays is None else self._arrays.rows(indices)
             if rows is not None:
                 return rows, None
-        if isinstance(indices, np.ndarray):
-            indices = indices.tolist()
-        return self._fetch_each(indices, epoch, batch.position + ticket.start, seed)
+        left = indices.tolist() if isinstance(indices, np.ndarray) else list(indices)
+        return self._fetch_each(left, epoch, batch.position + ticket.start, seed)
 
     @property
     def gathers(self) -> bool:
@@ -138,28 +135,19 @@ class Fetcher:
         return type(plan.drawn) in (list, tuple) and _torch.has_getitem(self.dataset)
 
     def _fetch_each(
-        self,
-        indices: Sequence[Any] | NDArray[Any],
-        epoch: Cancellable,
-        position: int,
-        seed: int | None,
+        self, indices: list[Any], epoch: RunningEpoch, position: int, seed: int | None
     ) -> Fetched:
-        dataset = self.dataset
         samples: list[Any] = []
-        add = samples.append
         try:
             if seed is not None:
                 enter_sample_streams(seed, position, samples)
-            for index in indices:
-                if epoch.cancelled:
-                    break
-                add(dataset[index])
+            call_each(getitem_of(self.dataset), indices, samples, epoch)
             return samples, None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return samples, error
         finally:
             leave_streams()
-            del samples, add  # the error keeps this frame
+            del samples  # the error keeps this frame
 
     def _fetch_whole(self, indices: Any, position: int, seed: int | None) -> Fetched:
         try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from threadloader._fetch.each_sample import call_each
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.streams import enter_sample_streams, leave_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._fetch.fetcher import Cancellable, Fetched
+    from threadloader._fetch.each_sample import RunningEpoch
+    from threadloader._fetch.fetcher import Fetched
     from threadloader._order.tickets import PlannedBatch, Ticket
 
 __all__ = ["ReadSamples"]
@@ -42,7 +44,7 @@ class ReadSamples:
     def fetch(
         self,
         ticket: Ticket,
-        epoch: Cancellable,
+        epoch: RunningEpoch,
         seed: int | None = None,
         *,
         singly: bool = False,  # noqa: ARG002  # as a `Fetcher`
@@ -53,19 +55,15 @@ class ReadSamples:
             samples = read[:]
             read.clear()  # the batch is one ticket: nobody else needs them
             return samples, None
-        transform = self._transform
         transformed: list[Any] = []
         try:
             if seed is not None:
                 enter_sample_streams(seed, ticket.batch.position + ticket.start, transformed)
-            for row in range(ticket.start, ticket.stop):
-                if epoch.cancelled:
-                    break
-                transformed.append(transform(read[row]))
+            call_each(self._transform, read[ticket.start : ticket.stop], transformed, epoch)
             return transformed, None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return transformed, error
         finally:
             leave_streams()
             # The error keeps this frame.
-            self = ticket = epoch = read = transform = transformed = DROPPED
+            self = ticket = epoch = read = transformed = DROPPED

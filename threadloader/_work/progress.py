@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from queue import SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child
@@ -67,6 +67,7 @@ class Progress:
         finished, collated: worker.
         wait, wait_for_any, close: consumer.
         cancel: shared, also from a finalizer; it takes no lock.
+        fetching, fetched: worker.
     """
 
     def __init__(self) -> None:
@@ -84,6 +85,9 @@ class Progress:
         # The ids of batches that were begun and are not done.  Not guarded by the lock, for which
         # planner and workers would compete: adding and discarding are atomic on both builds.
         self._open: set[int] = set()
+        # The indices that running tickets have left, by their ids: emptied by `cancel`.  Setting,
+        # popping and copying are atomic on both builds.
+        self._left: dict[int, list[Any]] = {}
 
     def begun(self, batch: object) -> None:
         """Note a batch that workers may work on now."""
@@ -97,6 +101,18 @@ class Progress:
     def cancel(self) -> None:
         """Have no further sample fetched."""
         self.cancelled = True
+        for left in self._left.copy().values():
+            left.clear()
+
+    def fetching(self, left: list[Any]) -> None:
+        """Have the indices of a ticket emptied as soon as the epoch is cancelled."""
+        self._left[id(left)] = left
+        if self.cancelled:  # it may have been before they were set
+            left.clear()
+
+    def fetched(self, left: list[Any]) -> None:
+        """Note the end of a ticket."""
+        self._left.pop(id(left), None)
 
     def finished(self, batch: Awaited, ticket: Ticket, failure: Failure | None) -> bool:
         """Count the rows of a ticket; return whether the batch is now to be collated."""
