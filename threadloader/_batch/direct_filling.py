@@ -99,8 +99,7 @@ class DirectFilling:
 
     Threads:
         write, leave_out: shared, each row once.
-        finish: the worker that wrote the last row, after all others.
-        take: consumer, once, after `finish`.
+        is_complete, finish, take: as for `Filling`.
     """
 
     __slots__ = (
@@ -148,6 +147,15 @@ class DirectFilling:
     def leave_out(self, row: int) -> None:
         """Make the batch without a row; see `Filling`."""
         self._left_out.add(row)
+
+    def is_complete(self) -> bool:
+        """Whether all rows are in their place; see `Filling`."""
+        if self._unwritten or self._laid_out is None or self._left_out:
+            return False
+        if self._object is not _NOTHING:
+            return False
+        self._path.note_fit()
+        return True
 
     def finish(
         self,

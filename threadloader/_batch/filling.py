@@ -29,8 +29,8 @@ class Filling(Protocol):
 
     Threads:
         write, leave_out: shared; one of them, once for each row.
-        finish: the worker that wrote the last row, after all others.
-        take: consumer, once, after `finish`.
+        is_complete, and finish unless it is: the worker that wrote the last row, after all others.
+        take: consumer, once, after that.
         copy_to, then release or retire: copier, instead; `copy_to` again where it fails.
     """
 
@@ -48,6 +48,9 @@ class Filling(Protocol):
 
     def leave_out(self, row: int) -> None:
         """Make the batch without a row."""
+
+    def is_complete(self) -> bool:
+        """Whether all rows are in their place, so that there is nothing to finish."""
 
     def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> CollateFailure | None:
         """Collate the samples that are not in their place yet; return the error, if there is one.

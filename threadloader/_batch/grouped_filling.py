@@ -63,10 +63,12 @@ class GroupedFilling(ListFilling):
                 return
         super().write(start, stop, samples)
 
+    def is_complete(self) -> bool:
+        """Whether all rows were rows of arrays; see `Filling`."""
+        return not self._parts
+
     def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> CollateFailure | None:
-        """Collate, if some rows were no rows of arrays; see `Filling`."""
-        if not self._parts:
-            return None
+        """Collate; see `Filling`."""
         if self._laid_out is not None:
             (layout, memory), self._laid_out = self._laid_out, None
             listed = set(self._rows())

@@ -41,6 +41,10 @@ class _CollatedFilling:
         """Make the batch without a row; see `Filling`."""
         self._left_out = True
 
+    def is_complete(self) -> bool:
+        """Return False: the function is to be called."""
+        return False
+
     def take(self) -> Any:
         """Return the batch."""
         result, self._result = self._result, None

@@ -74,7 +74,8 @@ class TensorLeaf:
             return False
         height = self.shape[0] if self.shape else 1
         rows = field[start * height : (start + len(column)) * height]
-        return _torch.stack_into(column, rows.reshape(-1, *self.shape))
+        batch = len(rows) == len(field)
+        return _torch.stack_into(column, rows.reshape(-1, *self.shape), batch=batch)
 
     def fits(self, value: Any) -> bool:
         """Whether a value has this type, dtype and shape."""

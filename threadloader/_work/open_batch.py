@@ -172,9 +172,7 @@ def _work(
         if failure is None or ticket.start < failure.row:
             failure = _fill(batch, ticket, pipeline, progress, worker)
         if progress.finished(batch, ticket, failure):
-            started = perf_counter()
-            failure = _finish(batch, pipeline, worker)
-            worker.counters.collate_seconds += perf_counter() - started
+            failure = None if batch.filling.is_complete() else _finish(batch, pipeline, worker)
             progress.collated(batch, failure)
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         progress.collated(batch, Failure(error, ticket.start))
@@ -281,6 +279,7 @@ def _error_to_raise(
 def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | None:
     """Collate a batch that has all its rows."""
     failed = collate_fn = None
+    started = perf_counter()
     try:
         if pipeline.seed is not None:
             enter_batch_stream(pipeline.seed, batch.plan.sequence)
@@ -293,6 +292,7 @@ def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | N
         return failure_of(error, None, batch.plan, worker.place)
     finally:
         leave_streams()
+        worker.counters.collate_seconds += perf_counter() - started
         failed = collate_fn = None
         batch = pipeline = DROPPED
 
