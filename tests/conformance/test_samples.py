@@ -9,16 +9,21 @@ from collections import Counter, OrderedDict, UserDict, UserList, defaultdict, d
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import IntEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import pytest
 import torch
+from support.pictures import picture
+from torch.utils.data import default_collate
 
 from conformance.datasets import Samples
 from conformance.loading import batches, errors
 from conformance.mappings import Frozen, Unmakable
+from threadloader._batch.collate import Collation
+from threadloader._batch.ring import Ring
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -311,3 +316,30 @@ def test_tensors_without_gradients(
     first, *rest = IRREGULAR[case]
     with mode():
         alike(lambda loader: loader(Samples([first, first, *rest, first, first]), batch_size=2))
+
+
+def _outcome(function: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    try:
+        return picture(function(samples))
+    except Exception as error:  # noqa: BLE001  # both have to raise it
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("cuts", [(), (1,), (-1,)], ids=["one ticket", "first alone", "last alone"])
+@pytest.mark.parametrize("case", IRREGULAR)
+def test_samples_that_differ_within_tickets_and_between_them(
+    case: str, cuts: tuple[int, ...]
+) -> None:
+    def collate(samples: list[Any]) -> Any:
+        collation = Collation(None, output="torch", batched=True, ring=Ring(1))
+        filling = collation.open(len(samples))
+        bounds = (0, *(cut % len(samples) for cut in cuts), len(samples))
+        for start, stop in pairwise(bounds):
+            filling.write(start, stop, samples[start:stop])
+        failed = None if filling.is_complete() else filling.finish()
+        if failed is not None:
+            raise failed[0]
+        return filling.take()
+
+    for samples in (IRREGULAR[case], IRREGULAR[case][:2] * 3):
+        assert _outcome(collate, samples) == _outcome(default_collate, samples)

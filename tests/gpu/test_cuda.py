@@ -177,6 +177,16 @@ def test_tensors_that_a_dataset_made_on_the_device_are_right() -> None:
             assert bool((batch == batch[:, :1]).all())
 
 
+@pytest.mark.parametrize("numbers", [1, 1000])
+def test_a_tensor_on_the_device_among_others_is_refused_as_by_torch(numbers: int) -> None:
+    rows = [torch.ones(numbers)] * 3 + [torch.ones(numbers, device="cuda")]
+    with pytest.raises(RuntimeError) as expected:
+        torch.utils.data.default_collate(rows)
+    with pytest.raises(RuntimeError) as raised:
+        list(ThreadLoader(rows, 4, threads=1))  # type: ignore[arg-type]  # a list will do
+    assert str(raised.value) == str(expected.value)
+
+
 def test_all_loaders_copy_on_one_stream() -> None:
     first, second = loader(rows_of(8, 8), 2), loader(rows_of(8, 8), 2)
     streams = [ours._open_device().here()._stream for ours in (first, second)]  # noqa: SLF001

@@ -1,6 +1,7 @@
 """The leaves of samples (arrays, numbers, text), and how a column of one is written into a batch.
 
-A value that does not fit exactly is refused, never converted.
+A value that does not fit exactly is refused, never converted.  But a batch of small tensors may
+have some of another dtype, if torch's function makes the same batch of them.
 """
 
 from __future__ import annotations

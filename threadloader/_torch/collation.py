@@ -76,7 +76,7 @@ def stack_into(tensors: Sequence[Tensor], rows: NDArray[Any], *, batch: bool) ->
     first, out = tensors[0], torch.from_numpy(rows)
     # stack() compares the shapes with one another only, and would resize what it writes into.  All
     # else that does not fit it refuses itself (conformance tests), but another dtype.
-    if first.dtype != out.dtype or first.shape != out.shape[1:]:
+    if first.dtype != out.dtype or first.shape != out.shape[1:] or not first.is_cpu:
         return False
     try:
         if batch and first.nbytes <= SMALL_NBYTES:
