@@ -330,8 +330,9 @@ def _outcome(function: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
 def test_samples_that_differ_within_tickets_and_between_them(
     case: str, cuts: tuple[int, ...]
 ) -> None:
+    collation = Collation(None, output="torch", batched=True, ring=Ring(1))
+
     def collate(samples: list[Any]) -> Any:
-        collation = Collation(None, output="torch", batched=True, ring=Ring(1))
         filling = collation.open(len(samples))
         bounds = (0, *(cut % len(samples) for cut in cuts), len(samples))
         for start, stop in pairwise(bounds):
@@ -341,5 +342,6 @@ def test_samples_that_differ_within_tickets_and_between_them(
             raise failed[0]
         return filling.take()
 
-    for samples in (IRREGULAR[case], IRREGULAR[case][:2] * 3):
+    made = IRREGULAR[case]
+    for samples in (made, made[:2] * 3, made[:1] * 3, made, made[::-1], made[:1] * 3, made):
         assert _outcome(collate, samples) == _outcome(default_collate, samples)

@@ -82,7 +82,7 @@ class Collation:
     @property
     def groups(self) -> bool:
         """Whether several batches may be made as one: no code of the user's sees them."""
-        return self._may_group and not self._is_extended()
+        return self._may_group and not (self._tensors and _torch.is_extended())
 
     def open(self, rows: int, ends: tuple[int, ...] = ()) -> Filling:
         """Start a batch of ``rows`` samples.
@@ -95,13 +95,10 @@ class Collation:
             return SampleFilling(self.function, self._pin)
         if ends:
             return GroupedFilling(self.function, self._memory, self._convert, ends)
-        if self.direct and not self._is_extended() and self._direct_path.admits_next():
+        extended = self._tensors and _torch.is_extended()
+        if self.direct and not extended and self._direct_path.admits_next():
             return DirectFilling(self._direct_path, rows)
         return ListFilling(self.function, self._pin, default=self.direct)
-
-    def _is_extended(self) -> bool:
-        """Whether the user has added functions of their own to torch's ``default_collate``."""
-        return self._tensors and _torch.is_extended()
 
 
 def _unchanged(array: Any) -> Any:

@@ -41,7 +41,7 @@ class DirectPath:
 
     Threads:
         admits_next: planner, or the worker that has read the batch.
-        layout_of, note_fit, learn: worker.
+        learned, layout_of, note_fit, learn: worker.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
     """
@@ -65,6 +65,11 @@ class DirectPath:
         if pause > 0:
             self._pause = pause - 1
         return pause <= 0
+
+    @property
+    def learned(self) -> Layout | None:
+        """The layout of the last batch that was laid out; None for none."""
+        return self._layout
 
     def layout_of(self, sample: Any) -> Layout | None:
         """Return the layout of a batch that begins with ``sample``; None if it has no exact one."""
@@ -94,7 +99,7 @@ class DirectFilling:
     """A batch that goes the direct path as far as its samples fit.
 
     Invariants:
-        1. ``_laid_out`` is set at most once, by the holder of ``_deciding``.
+        1. ``_laid_out`` is set at most once, by the holder of ``_deciding``; or by the only ticket.
         2. A row is written in its place or put aside, never both.
 
     Threads:
@@ -139,10 +144,29 @@ class DirectFilling:
         if type(samples) is not list or len(samples) != stop - start or not samples:
             self._object = samples
             return
+        if stop - start == self._rows and self._write_whole(samples):
+            return
         laid_out = self._laid_out or self._lay_out_like(self._path.layout_of, samples[0])
         if laid_out is None or not laid_out[0].write(samples, laid_out[1].fields, start):
             # Setting a key is atomic on both builds, and each ticket has a first row of its own.
             self._unwritten[start] = samples
+
+    def _write_whole(self, samples: list[Any]) -> bool:
+        """Write all rows in the layout that was learned; return False if the first has another.
+
+        That spares a look at the first.  Nobody else writes rows, so there is nothing to guard.
+        """
+        layout = self._path.learned
+        if layout is None:
+            return False
+        _, memory = self._lay_out(layout)
+        if layout.write(samples, memory.fields, 0):
+            return True
+        if layout.fits(samples[0]):
+            self._unwritten[0] = samples
+            return True
+        self.release()
+        return False
 
     def leave_out(self, row: int) -> None:
         """Make the batch without a row; see `Filling`."""
