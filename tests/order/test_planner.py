@@ -34,6 +34,12 @@ def _planned(sampler: Iterable[Any], *, batched: bool = True) -> list[PlannedBat
     return batches
 
 
+def _content(batch: PlannedBatch | None) -> tuple[object, ...]:
+    """Sequence, indices, drawn and position: all but the check of the indices so far."""
+    assert batch is not None
+    return batch[:4]
+
+
 def _batch(rows: int) -> PlannedBatch:
     return PlannedBatch(0, range(rows), None)
 
@@ -186,10 +192,10 @@ def test_a_sampler_that_goes_on_after_an_error_loses_no_number() -> None:
             return [self.calls]
 
     planner = Planner(UserPass(Hiccup()), Lane(), batched=True)
-    assert planner.draw() == PlannedBatch(0, [1], [1])
+    assert _content(planner.draw()) == (0, [1], [1], 0)
     with pytest.raises(OSError):  # noqa: PT011  # it has no message
         planner.draw()
-    assert planner.draw() == PlannedBatch(1, [3], [3], 1)
+    assert _content(planner.draw()) == (1, [3], [3], 1)
 
 
 def test_a_batch_that_is_no_iterable_is_a_type_error() -> None:

@@ -186,19 +186,19 @@ def test_a_known_sampler_says_all_by_how_far_it_got() -> None:
     assert (begun.batches, begun.samples, begun.checkpoint(3, 9, [6])) == (2, 6, None)
     assert begun.order is not None
     assert begun.order.state() is None
-    assert next(begun) == [6, 7, 8]
+    assert next(iter(begun)) == [6, 7, 8]
 
 
 def test_any_other_sampler_is_drawn_from_its_beginning() -> None:
     user = opened([[4], [2, 3]], Lane(1))
     assert isinstance(user, UserPass)
-    assert (user.batches, next(user), user.order) == (0, [4], None)
+    assert (user.batches, next(iter(user)), user.order) == (0, [4], None)
 
 
 def test_the_check_tells_orders_apart() -> None:
     def checks(order: list[list[Any]]) -> list[Any]:
         user = opened(order)
-        return [user.checkpoint(number + 1, 0, next(user)) for number in range(len(order))]
+        return [user.checkpoint(number + 1, 0, next(iter(user))) for number in range(len(order))]
 
     one = checks([[1, 2], [3, 4]])
     assert one == checks([[1, 2], [3, 4]])

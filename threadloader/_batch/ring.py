@@ -159,6 +159,8 @@ class Ring:
         self._per_batch = 1  # slots, of the take before
         self._made = 0
         self._warned = False
+        # Whether `warn_if_hoarded` has something to look at; set by the consumer.
+        self.seems_hoarded = False
 
     def enter(self, epoch: object) -> None:
         """Keep free slots for an epoch that begins; take over those of the epoch that ended last.
@@ -226,6 +228,10 @@ class Ring:
         """
         root = np.frombuffer(slot.memory, dtype=np.uint8)
         self._bind((slot,), root, delivered=True)
+        # Unlocked: the lengths are read whole on both builds, and a loop over batches holds no more
+        # than are kept free.
+        in_use = len(self._leases) + len(self._notes)
+        self.seems_hoarded = in_use > 4 * self._batches * self._per_batch and not self._warned
         return root
 
     def release(self, slots: Sequence[Slot]) -> None:
@@ -248,11 +254,9 @@ class Ring:
 
     def warn_if_hoarded(self) -> None:
         """Tell a consumer that keeps far more batches than a loop over them would, once."""
-        # Unlocked first: the length is read whole on both builds, and a loop over batches holds no
-        # more than are kept free.
-        in_use = len(self._leases) + len(self._notes)
-        if self._warned or in_use <= 4 * self._batches * self._per_batch:
+        if not self.seems_hoarded:
             return
+        self.seems_hoarded = False
         dropped: list[Slot] = []
         with self._lock:
             self._drain(dropped)
@@ -267,7 +271,7 @@ class Ring:
             "something keeps them, or views of them, and so their memory; keep copies of the "
             "parts that are needed",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
     def statistics(self) -> RingStatistics:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import RLock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadloader._epoch.feed import Receipt
 from threadloader._epoch.in_flight import InFlight
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from threadloader._work.workers import Workers
 
 __all__ = ["Epoch"]
+
+# What one call of ``next()`` returns or raises: a function that returns the batch, once; the
+# receipt of the batch; and the error in its place, or None.
+Delivery: TypeAlias = "tuple[Callable[[], Any], Receipt, Failure | None]"
 
 _FORKED = (
     "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
@@ -87,14 +91,15 @@ class Epoch(Iterator[Any]):
     ) -> None:
         end_thread_at_exit()
         self._feed = feed
-        self._collation = collation
+        self._depth = collation.depth
+        self._ring = collation.ring
         self._tally = tally
         self._workers = workers
         self._owns_workers = not settings.persistent_workers
         self._stats = stats
         self._length = partial(len, settings.index_sampler)
         self._timeout = settings.timeout or None
-        self._finish = settings.move or (lambda batch: batch)
+        self._move = settings.move
         self._prepare = prepare
         self._progress = progress = Progress()
         self._copier: Copier | None = None
@@ -115,10 +120,10 @@ class Epoch(Iterator[Any]):
         self._in_flight = InFlight(
             settings, feed, progress, collation, workers, inline=inline, copier=self._copier
         )
-        self._group: deque[_Delivery] = deque()  # batches left of a group that was taken out
+        self._group: deque[Delivery] = deque()  # batches left of a group that was taken out
         self._failed: Receipt | None = None  # of the batch whose error was raised by the last call
         self._ended = False  # whether there is nothing more to deliver
-        signals: list[Callable[[], None]] = [partial(collation.ring.leave, progress)]
+        signals: list[Callable[[], None]] = [partial(self._ring.leave, progress)]
         if workers is not None:
             signals.append(workers.stop if self._owns_workers else workers.wake)
         if self._copier is not None:
@@ -126,7 +131,7 @@ class Epoch(Iterator[Any]):
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
         self._signal = when_dropped(self, _abandon, progress, signals)
         try:
-            collation.ring.enter(progress)
+            self._ring.enter(progress)
             if workers is not None:
                 workers.startup.watch(self)
         except BaseException:  # Ctrl-C, say
@@ -169,36 +174,30 @@ class Epoch(Iterator[Any]):
         return self._length()
 
     def __next__(self) -> Any:
-        due = failure = batch = None
+        take = receipt = failure = batch = None
         try:
-            self._collation.ring.warn_if_hoarded()
-            self._tally.warn()
+            if self._ring.seems_hoarded or self._tally.must_warn:
+                self._warn()
             with self._turn:
-                due = self._next_delivery()
-                failure = due.failure
+                take, receipt, failure = self._next_delivery()
                 if failure is None:
-                    batch = self._finish(due.take())
-                    due.receipt.count(returned=True)
+                    batch = take()
+                    if self._move is not None:
+                        batch = self._move(batch)
+                    receipt.count(returned=True)
                 elif isinstance(failure.error, Exception):
-                    self._failed = due.receipt
+                    self._failed = receipt
             if failure is not None:
                 raise failure.error
             return batch
         except Exception:
             raise
         except BaseException as error:  # Ctrl-C, say, here or in a sample
-            self.cancel()  # and wait for nobody: the sample that runs may never end
-            if due is not None:
-                due.receipt.take_back()
-            if failure is None:
-                # It was raised in our own frames, all of which hold this iterator.
-                error.with_traceback(None)
-            else:
-                strip_all(error)
+            self._break_off(error, receipt, failure)
             raise
         finally:
             # An error keeps the frames that it was raised through, here and in the methods below.
-            self = due = failure = batch = DROPPED
+            self = take = receipt = failure = batch = DROPPED
 
     def close(self) -> None:
         """Cancel the batches in flight, and wait until running samples have ended.  Idempotent.
@@ -226,7 +225,31 @@ class Epoch(Iterator[Any]):
         if self._copier is not None:
             self._copier.nudge()
 
-    def _next_delivery(self) -> _Delivery:
+    def _warn(self) -> None:
+        """Warn, where no batch is lost if warnings are made errors."""
+        try:
+            self._ring.warn_if_hoarded()
+            self._tally.warn()
+        finally:
+            self = DROPPED
+
+    def _break_off(
+        self, error: BaseException, receipt: Receipt | None, failure: Failure | None
+    ) -> None:
+        """End the epoch by an error that is no `Exception`; its batch does not count."""
+        try:
+            self.cancel()  # and wait for nobody: the sample that runs may never end
+            if receipt is not None:
+                receipt.take_back()
+            if failure is None:
+                # It was raised in our own frames, all of which hold this iterator.
+                error.with_traceback(None)
+            else:
+                strip_all(error)
+        finally:
+            self = receipt = failure = DROPPED  # a second Ctrl-C keeps this frame
+
+    def _next_delivery(self) -> Delivery:
         """Wait for the next batch that has samples, or for the error in its place.
 
         Raises:
@@ -263,8 +286,10 @@ class Epoch(Iterator[Any]):
     def _wait_for_batch(self) -> OpenBatch | FailedBatch:
         """Return the next batch in flight once it is done; raise what `_next_delivery` does."""
         head = batch = None
+        seconds = 0.0
         try:
-            head = self._in_flight.head()
+            batch = self._in_flight.done()
+            head = self._in_flight.head() if batch is None else batch
             # In this order: `close`, in another thread, first cancels, then clears.
             if self._progress.cancelled:
                 raise self._closed()
@@ -273,7 +298,25 @@ class Epoch(Iterator[Any]):
                 self.cancel()  # for an epoch of no batches; others have ended their threads
                 self._feed.end(finished=True)
                 raise StopIteration
-            started = perf_counter()
+            if batch is None:
+                started = perf_counter()
+                batch = self._await(head)
+                seconds = 0.0 if self._workers is None else perf_counter() - started
+            if isinstance(batch, OpenBatch) and batch.plan.ends and batch.failure is not None:
+                # Its batches are made again one by one: those before the error can be delivered.
+                if not self._in_flight.split(batch):
+                    raise self._closed()  # by another thread
+                return self._wait_for_batch()
+            if not batch.empty and (self._workers is not None or isinstance(batch, OpenBatch)):
+                self._stats.delivered(seconds)
+            return batch
+        finally:
+            self = head = batch = DROPPED
+
+    def _await(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:
+        """Wait for the workers to begin, and for a batch; raise what `_next_delivery` does."""
+        batch = None
+        try:
             try:
                 begun = self._in_flight.await_workers()
             except Exception:  # of worker_init_fn
@@ -284,14 +327,6 @@ class Epoch(Iterator[Any]):
             if batch is None:
                 msg = f"DataLoader timed out after {self._timeout} seconds"
                 raise RuntimeError(msg)
-            if isinstance(batch, OpenBatch) and batch.plan.ends and batch.failure is not None:
-                # Its batches are made again one by one: those before the error can be delivered.
-                if not self._in_flight.split(batch):
-                    raise self._closed()  # by another thread
-                return self._wait_for_batch()
-            waits = self._workers is not None
-            if not batch.empty and (waits or isinstance(batch, OpenBatch)):
-                self._stats.delivered(perf_counter() - started if waits else 0.0)
             return batch
         finally:
             self = head = batch = DROPPED
@@ -308,7 +343,7 @@ class Epoch(Iterator[Any]):
                 self._in_flight.fill()
                 if self._in_flight.empty:
                     # Here and not at StopIteration, which a loop over len(loader) never reaches.
-                    self._collation.ring.leave(self._progress)
+                    self._ring.leave(self._progress)
                     if self._owns_workers:
                         self._workers.stop()
             return receipts
@@ -317,31 +352,40 @@ class Epoch(Iterator[Any]):
 
     def _delivery_of(
         self, batch: OpenBatch | FailedBatch, receipts: Sequence[Receipt]
-    ) -> _Delivery | None:
+    ) -> Delivery | None:
         """Return the delivery of a batch, or of the first batch of a group; None if it is empty."""
-        make = None
         try:
             if isinstance(batch, FailedBatch):
-                return _Delivery(batch.take, Receipt(), batch.failure)
-            excess = self._tally.add(batch)
-            # A sample too many that was left out is raised in the place of the batch.
-            batch.failure = batch.failure or excess
+                return batch.take, Receipt(), batch.failure
+            if batch.skipped or batch.unread:
+                excess = self._tally.add(batch)
+                # A sample too many that was left out is raised in the place of the batch.
+                batch.failure = batch.failure or excess
             if batch.failure is not None:
                 if self._copier is not None:
                     self._copier.drop(batch)
-                return _Delivery(batch.take, receipts[0], batch.failure)
+                return batch.take, receipts[0], batch.failure
             if batch.empty:
                 return None
-            self._collation.depth.delivered(batch.filling.nbytes)
+            self._depth.delivered(batch.filling.nbytes)
             if self._copier is not None:
-                return _Delivery(partial(self._take_copy, self._copier, batch), receipts[0])
+                return partial(self._take_copy, self._copier, batch), receipts[0], None
             if not batch.plan.ends:
-                return _Delivery(batch.take, receipts[0])
+                return batch.filling.take, receipts[0], None
+            return self._begin_group(batch, receipts)
+        finally:
+            self = batch = receipts = DROPPED
+
+    def _begin_group(self, batch: OpenBatch, receipts: Sequence[Receipt]) -> Delivery:
+        """Return the first batch of a group; the others are delivered after it."""
+        make = None
+        group: deque[Delivery] | None = None
+        try:
             make = batch.take()
-            self._group = group = deque(
-                _Delivery(partial(_take_part, batch, make, number), receipt)
-                for number, receipt in enumerate(receipts)
-            )
+            group = deque()
+            for number, receipt in enumerate(receipts):
+                group.append((partial(_take_part, batch, make, number), receipt, None))
+            self._group = group
             if self._progress.cancelled:  # by `close`, which may have come before the group was set
                 self._group = deque()
             return group.popleft()
@@ -372,19 +416,6 @@ class Epoch(Iterator[Any]):
         self._ended = True
         self.cancel()
         return error
-
-
-class _Delivery:
-    """What one call of ``next()`` returns or raises: a batch, or the error in its place."""
-
-    __slots__ = ("failure", "receipt", "take")
-
-    def __init__(
-        self, take: Callable[[], Any], receipt: Receipt, failure: Failure | None = None
-    ) -> None:
-        self.take = take  # returns the batch, once, unless it failed
-        self.receipt = receipt
-        self.failure = failure
 
 
 def _take_part(group: OpenBatch, make: Callable[[int], Any], number: int) -> Any:

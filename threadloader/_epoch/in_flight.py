@@ -65,6 +65,9 @@ class InFlight:
         self._timeout = settings.timeout or None
         self._limit = self._timeout  # what `await_workers` has left of it, for one batch
         self._in_order = settings.in_order
+        # Whether all workers are known to have begun.  From then on an error that ends one of them
+        # also cancels the epoch.
+        self._begun = workers is None
         self._batches: deque[OpenBatch | FailedBatch] = deque()
         self._planned_all = False
 
@@ -115,6 +118,19 @@ class InFlight:
         finally:
             self = DROPPED  # the same
 
+    def done(self) -> OpenBatch | FailedBatch | None:
+        """Return a batch that can be delivered without waiting, which stays in flight, or None.
+
+        It is what `head`, `await_workers` and `wait` would find, but takes a fifth of their time.
+        """
+        if self._copier is not None or not self._begun:
+            return None
+        try:
+            head = self._batches[0]
+        except IndexError:  # none is left, or another thread has closed the epoch
+            return None
+        return head if head.done else None
+
     def await_workers(self) -> bool:
         """Wait until the workers have begun; return False if that takes too long.
 
@@ -124,10 +140,12 @@ class InFlight:
         limit = self._timeout
         try:
             started = 0.0 if limit is None else perf_counter()
-            if self._workers is None:
+            if self._begun:
+                self._limit = limit
                 return True
-            if not self._workers.ready(limit, self._progress):
+            if self._workers is not None and not self._workers.ready(limit, self._progress):
                 return False
+            self._begun = True
             if limit is not None:
                 self._limit = max(0.0, limit - (perf_counter() - started))
             return True
@@ -177,7 +195,9 @@ class InFlight:
             self._batches.remove(batch)
         except ValueError:
             return False
-        return isinstance(batch, FailedBatch) or self._delivery.has(batch)
+        if self._copier is None or isinstance(batch, FailedBatch):
+            return batch.done
+        return self._copier.has(batch)
 
     def clear(self) -> None:
         """Drop all batches: the epoch is closed."""

@@ -81,7 +81,7 @@ class Tally:
         self._position = position
         self._most = most
         self._warning: str | None = None
-        self._warned = False
+        self.must_warn = False  # whether `warn` has something to do
 
     def add(self, batch: OpenBatch) -> Failure | None:
         """Count the samples left out of a batch; return the first one beyond the limit, if any."""
@@ -100,6 +100,7 @@ class Tally:
                     f"a sample was left out (batch {plan.sequence}, index {index!r}): "
                     f"{skipped.error}; statistics().skipped lists all such"
                 )
+                self.must_warn = True
             if self._most is not None and self._position.skipped > self._most and excess is None:
                 with suppress(Exception):  # an error that refuses notes
                     failure.error.add_note(f"more than max_skipped={self._most} samples failed")
@@ -111,9 +112,9 @@ class Tally:
 
         Called before a batch is taken, so that no batch is lost if warnings are made errors.
         """
-        if self._warning is not None and not self._warned:
-            self._warned = True
-            warnings.warn(self._warning, UserWarning, stacklevel=3)
+        if self.must_warn and self._warning is not None:
+            self.must_warn = False
+            warnings.warn(self._warning, UserWarning, stacklevel=4)
 
 
 def _text_of(error: BaseException) -> str:

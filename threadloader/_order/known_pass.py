@@ -102,8 +102,8 @@ class KnownPass:
         self.order = order
         self._drawing = _known_batches(order, batches, arrays=self.own)
 
-    def __next__(self) -> Any:
-        return next(self._drawing)
+    def __iter__(self) -> Iterator[Any]:
+        return self._drawing
 
     def checkpoint(self, batches: int, samples: int, indices: Sequence[Any]) -> None:
         """Return None: the number of batches says all."""

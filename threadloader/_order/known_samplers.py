@@ -68,9 +68,15 @@ class KnownSampler:
     def starting_at(self, batches: int) -> Iterator[Any]:
         """Return a pass without its first batches, or without its first indices.
 
+        Where a kind has arrays, its lists are cut from these: to draw the indices one by one, as a
+        batch sampler does, takes longer than to collate some samples.
+
         Args:
             batches: How many to leave out.
         """
+        arrays = self.array_batches(batches)
+        if arrays is not None:
+            return map(_listed, arrays)
         if not batches:
             return iter(self.index_sampler)
         if not self.batched:
@@ -217,6 +223,10 @@ def _copy_with(value: Any, **attributes: Any) -> Any:
     for name, attribute in attributes.items():
         setattr(twin, name, attribute)
     return twin
+
+
+def _listed(indices: range | NDArray[Any]) -> list[int]:
+    return indices.tolist() if isinstance(indices, np.ndarray) else list(indices)
 
 
 def _skip(permutations: Iterator[NDArray[Any]], indices: int) -> Iterator[NDArray[Any]]:

@@ -54,6 +54,7 @@ class Planner:
         self._compared = sampler.known  # whether its length was compared, or needs not be
         self._drawing = _drawing(sampler, batched=batched, whole_batches=whole_batches)
         self._first: list[PlannedBatch | Exception | None] = []  # drawn ahead: one, or none
+        self._goes_on = False  # whether nothing is left to compare, nor to leave out
 
     def start(self) -> None:
         """Let the sampler draw its first batch: with that it may draw the order."""
@@ -70,6 +71,8 @@ class Planner:
                 further call raises it, too.
             Exception: The sampler's.  The next call goes on with what the sampler yields then.
         """
+        if self._goes_on and most == 1:
+            return self._draw()
         if not self._compared:
             self._compare_length()
         if self._drawn < self._delivered:
@@ -81,6 +84,7 @@ class Planner:
             self._ahead.discard(batch.sequence)
             self._lane.drawn_again(batch.sequence, batch.checkpoint)
             batch = self._draw()
+        self._goes_on = not self._ahead
         if most == 1 or batch is None or self._ahead or not self._sampler.own:
             return batch
         return self._with_next(batch, most - 1)
@@ -161,10 +165,12 @@ def _drawing(
     """
     sequence, position = sampler.batches, sampler.samples
     # torch accepts any iterable.  A list is copied: some samplers fill one again and again.
-    kept = (list, tuple, range, np.ndarray) if sampler.own else (tuple,)
+    known = sampler.known
+    kept = (list, tuple, range, np.ndarray) if known else (tuple,)
+    objects = iter(sampler)
     while True:
         try:
-            drawn = next(sampler)
+            drawn = next(objects)
         except StopIteration:
             return
         except Exception as error:  # noqa: BLE001  # raised to the consumer, in its turn
@@ -180,12 +186,16 @@ def _drawing(
                 continue
             drawn = indices if type(drawn) is list else drawn
         first, position = position, position + len(indices)
+        if known:
+            yield PlannedBatch(sequence, indices, drawn, first)
+            sequence += 1
+            continue
         try:
             checkpoint = sampler.checkpoint(sequence + 1, position, indices)
         except Exception as error:  # noqa: BLE001  # the same, from a state_dict()
             checkpoint = None
             yield error
-        yield PlannedBatch(sequence, indices, drawn, first, checkpoint=checkpoint)
+        yield PlannedBatch(sequence, indices, drawn, first, "index", checkpoint)
         sequence += 1
 
 

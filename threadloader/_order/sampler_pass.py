@@ -9,7 +9,7 @@ from threadloader._order.known_samplers import known, with_generator
 from threadloader._order.user_pass import UserPass, next_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from threadloader._resume.checkpoint import Checkpoint
     from threadloader._resume.position import Position
@@ -34,8 +34,11 @@ class SamplerPass(Protocol):
     def order(self) -> KnownOrder | None:
         """The order of a known sampler; None for a sampler of the user's."""
 
-    def __next__(self) -> Any:
-        """Return the sampler's next object: the indices of a batch, or a single one."""
+    def __iter__(self) -> Iterator[Any]:
+        """Return what yields the sampler's objects: the indices of a batch, or single ones.
+
+        An error does not end it, unless it is a known sampler's.
+        """
 
     def checkpoint(
         self, batches: int, samples: int, indices: Sequence[Any]

@@ -61,8 +61,8 @@ class UserPass:
                 self._iterating, sampler.batch_size, drop_last=sampler.drop_last
             )
 
-    def __next__(self) -> Any:
-        return next(self._drawing)
+    def __iter__(self) -> Iterator[Any]:
+        return self._drawing
 
     def checkpoint(
         self, batches: int, samples: int, indices: Sequence[Any]

@@ -95,18 +95,26 @@ class PrefetchDepth:
         all: consumer.  Epochs of one loader share it; a race loses one observation of many.
     """
 
-    __slots__ = ("_delivered", "_depth", "_largest")
+    __slots__ = ("_delivered", "_depth", "_largest", "_settled")
 
     def __init__(self) -> None:
         self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced, not changed
         self._largest = 0  # bytes: the largest of them
         self._depth = 0  # batches; 0 before any was planned
+        # The window and group size that `room` was asked for last, and its result, if this will be
+        # the same while batches have the same size.
+        self._settled: tuple[Window, int, int] | None = None
 
     def delivered(self, nbytes: int) -> None:
         """Note the bytes of a delivered batch; 0 if they are unknown."""
-        if nbytes:
-            delivered = *self._delivered[1 - LATE :], nbytes
-            self._delivered, self._largest = delivered, max(delivered)
+        if not nbytes:
+            return
+        before = self._delivered
+        if len(before) == LATE and before.count(nbytes) == LATE:
+            return  # all are of one size
+        delivered = *before[1 - LATE :], nbytes
+        self._delivered, self._largest = delivered, max(delivered)
+        self._settled = None
 
     def group_size(self, window: Window) -> int:
         """Return how many batches may be made as one."""
@@ -114,8 +122,14 @@ class PrefetchDepth:
 
     def room(self, window: Window, group_size: int) -> int:
         """Return how many batches to plan; see `Window.room`."""
+        settled = self._settled
+        if settled is not None and settled[0] is window and settled[1] == group_size:
+            return settled[2]
         room = window.room(self._largest, group_size)
-        if window.fixed:
-            return room
-        self._depth = min(room, self._depth + 1) if self._depth and group_size == 1 else room
-        return self._depth
+        if not window.fixed:
+            grows = self._depth and group_size == 1
+            self._depth = depth = min(room, self._depth + 1) if grows else room
+            if depth < room:
+                return depth
+        self._settled = window, group_size, room
+        return room

@@ -117,7 +117,8 @@ class Pool(Generic[W]):
             ClosedError: The pool was stopped, or the interpreter exits.
             RuntimeError: A thread can't be started.
         """
-        self.start()
+        if self._to_start:
+            self._start()
         self.thread_group.put(work)
 
     def stop(self) -> None:

@@ -109,7 +109,8 @@ class ThreadGroup(Generic[W]):
             if self.stopping:
                 raise ClosedError(STOPPED)
             self._works.append(work)
-            self._wake(work.jobs())
+            if self._idle > 0:  # to estimate the jobs takes longer than all else here
+                self._wake(work.jobs())
 
     def take(self) -> Job[W] | None:
         """Return the next job of the oldest work, waiting for one; None to end the thread."""

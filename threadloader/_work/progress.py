@@ -75,7 +75,7 @@ class Progress:
         self.cancelled = False  # only ever set; read and written whole, on both builds
         # Called when a batch is done, and at the end, with the lock held or by a finalizer: it must
         # do no more than `SimpleQueue.put` does.
-        self.on_change: Callable[[], None] = _ignore
+        self.on_change: Callable[[], None] | None = None
         self._tokens: Tokens = SimpleQueue()  # wake the consumer
         self._lock = Lock()
         # All below, and the progress of each open batch: guarded by _lock.
@@ -165,25 +165,27 @@ class Progress:
 
     def stop_reporting(self) -> None:
         """Drop ``on_change``."""
-        self.on_change = _ignore
+        self.on_change = None
 
     def close(self) -> None:
         """Cancel, and wake a consumer that waits in another thread."""
         self.cancel()
         self._tokens.put(None)
-        self.on_change()
+        self._report()
 
     def _mark_done(self, batch: Awaited) -> None:
         self._open.discard(id(batch))
         batch.done = self._any_done = True
         if batch is self._awaited or self._any_awaited:
             self._tokens.put(None)
-        self.on_change()
+        if self.on_change is not None:
+            self._report()
+
+    def _report(self) -> None:
+        on_change = self.on_change  # once: another thread may drop it
+        if on_change is not None:
+            on_change()
 
     def has(self, batch: Awaited) -> bool:
         """Whether ``batch`` is done."""
         return batch.done
-
-
-def _ignore() -> None:
-    """Do nothing."""
