@@ -150,7 +150,13 @@ WINDOW = Window.chosen(2, rows=64, whole_batches=False, prefetch=None, factor=No
 
 
 def test_the_window_shrinks_where_batches_grow() -> None:
-    assert depths([MIB, 256 * MIB, 256 * MIB, 600 * MIB], WINDOW)[1:] == [4, 4, 2]
+    assert depths([MIB, 256 * MIB, 256 * MIB, 600 * MIB], WINDOW)[1:] == [3, 3, 2]
+
+
+def test_batches_that_fill_a_cache_have_a_smaller_window_unless_threads_need_it() -> None:
+    few_rows = Window.chosen(16, rows=8, whole_batches=False, prefetch=None, factor=None)
+    assert depths([15 * MIB, 15 * MIB, 28 * MIB], WINDOW) == [4, 4, 3]
+    assert depths([28 * MIB] * 4, few_rows) == [6, 6, 6, 6]
 
 
 def test_the_window_grows_by_one_batch_at_a_time() -> None:
@@ -198,9 +204,9 @@ def test_a_window_that_is_chosen_later_counts_at_once() -> None:
 
 
 def test_the_largest_of_the_last_batches_counts() -> None:
-    sizes = [MIB] * 20 + [300 * MIB, *[200 * MIB] * 10, *[MIB] * 6]
-    assert depths(sizes, WINDOW)[20:31] == [3] * 11
-    assert depths([*sizes, *[MIB] * 9], WINDOW)[-1] > 3
+    sizes = [MIB] * 20 + [500 * MIB, *[200 * MIB] * 10, *[MIB] * 6]
+    assert depths(sizes, WINDOW)[20:31] == [2] * 11
+    assert depths([*sizes, *[MIB] * 9], WINDOW)[-1] > 2
 
 
 def test_large_batches_are_made_one_by_one() -> None:

@@ -7,6 +7,11 @@ from dataclasses import dataclass
 __all__ = ["PrefetchDepth", "Window"]
 
 WINDOW = 4  # batches, at least: one in use, one due, two being made
+# The same where a batch alone fills a processor's cache: each further slot is memory that has left
+# it when it is written again.  With 4 of 28 MB an epoch takes a fifth longer than with 2 or 3
+# (bench: bandwidth; 3.11, one and two threads); one more than 2 is for batches of unequal times.
+CACHE_WINDOW = 3
+CACHE_NBYTES = 16 << 20  # bytes of a batch
 SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
 SMALL_NBYTES = 16 << 20  # bytes that a window of so many may take
 UNKNOWN_ROWS = 16  # samples that are assumed in a batch of unknown size
@@ -26,6 +31,7 @@ class Window:
 
     batches: int
     fixed: bool  # whether the user chose the number
+    of_large: int  # the same for batches that fill a cache
 
     @classmethod
     def chosen(
@@ -47,11 +53,12 @@ class Window:
             factor: Batches a worker; None if the user did not choose.
         """
         if prefetch is not None:
-            return cls(prefetch, fixed=True)
+            return cls(prefetch, fixed=True, of_large=prefetch)
         if factor:
-            return cls(factor * workers, fixed=True)
+            return cls(factor * workers, fixed=True, of_large=factor * workers)
         busy = workers if whole_batches else -(-2 * workers // (rows or UNKNOWN_ROWS))
-        return cls(max(WINDOW, 2 + busy), fixed=False)
+        needed = 2 + busy
+        return cls(max(WINDOW, needed), fixed=False, of_large=max(CACHE_WINDOW, needed))
 
     @property
     def most(self) -> int:
@@ -81,7 +88,8 @@ class Window:
         if self.fixed or not nbytes:
             return self.batches
         small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
-        return min(max(self.batches, small), max(2, LARGE_NBYTES // nbytes))
+        most = max(self.batches, small) if nbytes < CACHE_NBYTES else self.of_large
+        return min(most, max(2, LARGE_NBYTES // nbytes))
 
 
 class PrefetchDepth:
