@@ -179,6 +179,8 @@ class Ring:
         """Keep few free slots after the end of an epoch, unless another goes on.  Idempotent."""
         if epoch in self._epochs:
             self._epochs.discard(epoch)
+            if not (self._made or self._free or self._leases):
+                return  # small batches have no slots
             if not self._epochs and self._allocate is _allocate:
                 _idle.append(weakref.ref(self))
                 _take_over(self, 1)

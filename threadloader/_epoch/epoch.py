@@ -298,10 +298,12 @@ class Epoch(Iterator[Any]):
                 self.cancel()  # for an epoch of no batches; others have ended their threads
                 self._feed.end(finished=True)
                 raise StopIteration
-            if batch is None:
+            if batch is None and self._workers is None:
+                batch = self._in_flight.wait(head) or head  # it never takes too long
+            elif batch is None:
                 started = perf_counter()
                 batch = self._await(head)
-                seconds = 0.0 if self._workers is None else perf_counter() - started
+                seconds = perf_counter() - started
             if isinstance(batch, OpenBatch) and batch.plan.ends and batch.failure is not None:
                 # Its batches are made again one by one: those before the error can be delivered.
                 if not self._in_flight.split(batch):

@@ -90,25 +90,22 @@ class TicketSize:
         self._seconds = 0.0  # per sample, smoothed
         self._rows_seen = 0
 
-    def rows(self, batch_rows: int, threads: int, batches: int = 1) -> int:
+    def rows(self, batch_rows: int, threads: int, batches: Callable[[], int] | None = None) -> int:
         """Return how many rows of a batch the next ticket should have, at least 1.
 
         Args:
             batch_rows: Rows of the batch.
             threads: Threads that share the work.
-            batches: Batches of this size that they share.
+            batches: Returns how many batches of this size they share; None for this one alone.
         """
         if self._fixed is not None:
             return self._fixed
-        if not self._rows_seen:
-            return 1
-        if batch_rows * self._seconds <= TICKET_SECONDS:
-            rows = batch_rows
-        else:
-            fair = -(-batch_rows * batches // threads)
-            rows = min(fair, int(TICKET_SECONDS / self._seconds))
         # Grow no faster than the evidence: the first samples may be cheap by chance.
-        return max(1, min(rows, self._rows_seen))
+        seen, seconds = self._rows_seen or 1, self._seconds
+        if batch_rows * seconds <= TICKET_SECONDS:
+            return max(1, min(batch_rows, seen))
+        fair = -(-batch_rows * (1 if batches is None else batches()) // threads)
+        return max(1, min(fair, int(TICKET_SECONDS / seconds), seen))
 
     def measured(self, rows: int, seconds: float) -> None:
         """Take the time of a finished ticket into account."""
@@ -158,18 +155,17 @@ class TicketCutter:
         if start is None:
             return None
         rows = len(self._batch.indices)
-        size = rows if self._one_ticket else self._size(rows)
-        stop = min(rows, start + size)
+        if self._one_ticket:
+            self._next = None
+            return Ticket(self._batch, start, rows)
+        stop = start + self._ticket_size.rows(rows, self._threads, self._batches)
         self._next = stop if stop < rows else None
-        return Ticket(self._batch, start, stop)
+        return Ticket(self._batch, start, min(rows, stop))
 
     def left(self) -> int:
         """Estimate how many tickets are left, at least 1."""
         if self._next is None or self._one_ticket:
             return 1
         rows = len(self._batch.indices)
-        return max(1, -(-(rows - self._next) // self._size(rows)))
-
-    def _size(self, rows: int) -> int:
-        batches = 1 if self._batches is None else self._batches()
-        return self._ticket_size.rows(rows, self._threads, batches)
+        size = self._ticket_size.rows(rows, self._threads, self._batches)
+        return max(1, -(-(rows - self._next) // size))
