@@ -262,3 +262,24 @@ def test_arguments_that_torch_refuses_are_refused(arguments: dict[str, Any]) -> 
     for make in (torch.utils.data.DataLoader, ours(0).func):  # type: ignore[attr-defined]
         with pytest.raises(ValueError, match=r"batch_size|mutually exclusive|num_workers"):
             make(TEN, **arguments)
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("shuffle", [False, True, "keyed"])
+def test_a_dataset_is_asked_for_plain_ints(
+    threads: int, shuffle: Any, spawn: Callable[..., Future[Any]]
+) -> None:
+    asked = []
+
+    class Asked:
+        def __len__(self) -> int:
+            return 10
+
+        def __getitem__(self, index: int) -> int:
+            asked.append(index)
+            return index
+
+    with ours(threads)(Asked(), batch_size=4, shuffle=shuffle) as loader:
+        spawn(lambda: [None for _ in loader]).result(PATIENCE)
+    assert {type(index) for index in asked} == {int}
+    assert sorted(asked) == list(range(10))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from threadloader._epoch.epoch import Epoch
 from threadloader._epoch.open_feed import open_feed
 from threadloader._epoch.skipped import Tally
-from threadloader._fetch.array_rows import arrays_of
 from threadloader._order.sampler_pass import open_pass
 from threadloader._session.data_pipes import prepare_pipes
 from threadloader._session.run_state import LastEpoch
@@ -130,5 +129,6 @@ def _open_sampler_pass(
         draws,
         snapshot_every=settings.snapshot_every_n_steps or 0,
         position=position,
-        arrays=not settings.whole_batches and arrays_of(settings.dataset) is not None,
+        # The threads make the indices of them, each those that it needs.
+        arrays=not settings.whole_batches,
     )
