@@ -96,8 +96,9 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         in_order: Whether batches come in order; else whichever is ready first.
         threads: Another name for ``num_workers``.
         prefetch: Batches planned ahead, at least 1.  By default 4; up to 16 of less than 1 MiB
-            each, 64 small ones of arrays, as many as keep all threads busy where batches have few
-            samples, and fewer where they would take more than 1 GiB together.
+            each, 64 small ones of arrays, 3 of 16 MiB or more, as many as keep all threads busy
+            where batches have few samples, and fewer where they would take more than 1 GiB
+            together.
         output: ``"torch"`` or ``"numpy"``; by default torch where it is installed.
         dataset_copy: What each worker has of the dataset: ``"auto"``, an object of its own that
             shares the data (see README), but a deep copy of an iterable;
