@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from threadloader._epoch.empty_streams import Shares, used_up
 from threadloader._epoch.feed import Receipt
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._rng.redirect import isolated_here, redirect_for
+from threadloader._rng.isolation import isolated_here, redirect_for
 from threadloader._work.read_job import IterableBatch, ReadJob, read_inline
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from threadloader._epoch.feed import Receipt
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._rng.redirect import isolated_here, redirect_for
+from threadloader._rng.isolation import isolated_here, redirect_for
 from threadloader._work.open_batch import OpenBatch, work_inline
 from threadloader.errors import StateError
 

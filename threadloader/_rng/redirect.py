@@ -14,32 +14,29 @@ replaced, and so are its methods in the module.  The functions `seed`, `sample` 
 methods, and ask the replaced one.
 
 Pickles and copies that are made meanwhile are those without workers, and have no class of ours.
+
+Importing this module takes many times as long as a small first batch, and loads `numpy.random`:
+`isolation` imports it when something is to be redirected for the first time.
 """
 
 from __future__ import annotations
 
 import random
-from contextlib import contextmanager
 from functools import update_wrapper
 from operator import attrgetter, is_
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from threadloader import _torch
-from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import in_forked_child
-from threadloader._rng.streams import drawing_from, here
+from threadloader._rng.streams import here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from threadloader._rng.streams import WorkerStream
-
-__all__ = ["isolated", "isolated_here", "redirect_for"]
-
-T = TypeVar("T")
+__all__ = ["Hooks", "hooks", "operators"]
 
 _Random = random.Random
 _shared: Any = vars(random)["_inst"]  # the instance whose methods the functions are
@@ -174,7 +171,7 @@ def _redirections() -> tuple[_Redirection, ...]:
     )
 
 
-class _Hooks:
+class Hooks:
     """Whether the functions are redirected, and who needs that.
 
     Invariants, whenever ``_lock`` is not held:
@@ -230,76 +227,9 @@ class _Hooks:
         self._settle()
         if here.stream is not None:  # a worker forked: the child's random state is its own
             here.stream = here.outer = here.samples = None
-            _operators.stop()
+            operators.stop()
 
 
-_operators = _torch.teach_random(here)
-_hooks = _Hooks(_redirections())  # made here: it takes 0.5 ms, which a first epoch should not
-in_forked_child(_hooks.forked)
-
-
-def redirect_for(stream: WorkerStream | None) -> Callable[[], object]:
-    """Keep the functions redirected as long as ``stream`` lives, or until the result is called.
-
-    For the calling thread, which is a worker again and again, for one batch each time.  To redirect
-    the functions takes longer than a small batch.
-
-    Args:
-        stream: The stream; None changes nothing.
-    """
-    if stream is None:
-        return _nothing
-    holder = object()
-    end = when_dropped(stream, _hooks.release, holder)
-    try:
-        _hooks.hold(holder)
-    except BaseException:  # Ctrl-C: the caller has nothing yet to call
-        end()
-        raise
-    return end
-
-
-def _nothing() -> None:
-    """Do nothing: no functions were redirected."""
-
-
-def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args: Any) -> T:
-    """Call a function in the consumer's thread, which draws from ``stream`` meanwhile.
-
-    Like `isolated`, but see `redirect_for`: the functions are redirected already.
-
-    Args:
-        stream: The stream; None changes nothing.
-        function: The function.
-        args: Its arguments.
-    """
-    # No context manager: Ctrl-C can come up in one before it has restored the streams.
-    before = here.stream, here.outer, here.samples
-    try:
-        if stream is None:
-            return function(*args)
-        here.stream = here.outer = stream
-        here.samples = stream.samples
-        return _operators.redirected(function, *args)
-    finally:
-        here.stream, here.outer, here.samples = before
-        stream, function, args = None, DROPPED, ()  # an error keeps this frame
-
-
-@contextmanager
-def isolated(stream: WorkerStream | None) -> Iterator[None]:
-    """Let a worker's thread draw from ``stream``, and from those of its samples.
-
-    Args:
-        stream: The worker's stream; None changes nothing.
-    """
-    if stream is None:
-        yield
-        return
-    holder = object()
-    _hooks.hold(holder)
-    try:
-        with _operators.redirecting(), drawing_from(stream):
-            yield
-    finally:
-        _hooks.release(holder)
+operators = _torch.teach_random(here)
+hooks = Hooks(_redirections())
+in_forked_child(hooks.forked)

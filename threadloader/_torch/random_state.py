@@ -42,6 +42,8 @@ def teach_random(here: Any) -> RandomOperators:
     names: dict[str, Any] = {"_threadloader_streams": here}
     for name, code in _EXCHANGED.items():
         function = inspect.unwrap(getattr(torch.random, name))
+        if function.__code__ is code:  # by a call that Ctrl-C interrupted
+            continue
         names[f"_threadloader_{name}"] = FunctionType(function.__code__, function.__globals__)
         vars(torch.random).update(names)
         with suppress(ValueError):  # a function of another kind: it is left alone
@@ -62,7 +64,7 @@ def teach_random(here: Any) -> RandomOperators:
 
 
 def _works(operators: OperatorsByKey, here: Any) -> bool:
-    """Return whether a draw comes from the thread's stream and leaves the global state alone."""
+    """Return whether draws come from the thread's stream and leave the global state alone."""
 
     class Trial:
         torch_generator = torch.Generator().manual_seed(1)
@@ -75,16 +77,23 @@ def _works(operators: OperatorsByKey, here: Any) -> bool:
         def torch_word() -> int:
             return -1
 
-    expected = torch.rand(1, generator=torch.Generator().manual_seed(1))
+    expected = torch.Generator().manual_seed(1)
     state, before = torch.default_generator.get_state(), here.stream
     here.stream = Trial
     try:
         with operators.redirecting():
-            drawn = torch.rand(1, generator=torch.default_generator)
-            torch.rand(1)
+            drawn = [
+                torch.rand(1, generator=generator, device="cpu")  # the user may have set another
+                for generator in (torch.default_generator, None)
+            ]
     finally:
         here.stream = before
-    return torch.equal(drawn, expected) and torch.equal(state, torch.default_generator.get_state())
+    works = all(
+        torch.equal(each, torch.rand(1, generator=expected, device="cpu")) for each in drawn
+    )
+    if not works:
+        torch.default_generator.set_state(state)
+    return works
 
 
 def _generator_of_known_words() -> Any:

@@ -18,7 +18,7 @@ from threadloader._fetch.fetcher import Fetcher
 from threadloader._fetch.function_copy import copy_function
 from threadloader._fetch.read_samples import ReadSamples
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._rng.redirect import isolated
+from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream
 from threadloader._threads.per_thread import close_here
 from threadloader._threads.pool import Pool
@@ -162,6 +162,8 @@ def make_workers(
         stats: Counts what they do.
         earlier_readers: Threads that must have ended before a worker begins.
     """
+    if settings.isolate_rng:
+        redirection()  # here: see there
     # Without a transform an unsharded iterable has use for one thread only.
     alone = settings.unsharded and settings.transform is None
     num_workers = 1 if alone else settings.num_workers
