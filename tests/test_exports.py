@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,28 @@ HEAVY = {
 }
 
 
+# What most loaders never use, or what only their first epoch needs.
+LATER = {
+    "threadloader._batch.pinned_memory",
+    "threadloader._epoch.empty_streams",
+    "threadloader._epoch.iterable_feed",
+    "threadloader._epoch.open_iterable_feed",
+    "threadloader._fetch.read_samples",
+    "threadloader._fetch.source_function",
+    "threadloader._rng.redirect",
+    "threadloader._torch.absent",
+    "threadloader._torch.absent_types",
+    "threadloader._torch.accelerators",
+    "threadloader._torch.device",
+    "threadloader._torch.pinning",
+    "threadloader._torch.structures",
+    "threadloader._work.copier",
+    "threadloader._work.iterable_reader",
+    "threadloader._work.read_job",
+}
+APART = ("__main__", "cli", "datasets", "integrations")  # what `ThreadLoader` has no need of
+
+
 def _modules_after(code: str) -> set[str]:
     """Return the names of all modules that a fresh interpreter has loaded after running code."""
     report = "\nimport sys\nprint(*sys.modules, sep='\\n')"
@@ -62,8 +85,36 @@ def test_an_unknown_name_is_an_attribute_error_that_says_where() -> None:
         threadloader.no_such_name  # noqa: B018  # the look-up is what is tested
 
 
+def _ours(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.partition(".")[0] == "threadloader"}
+
+
 def test_importing_the_package_imports_nothing_heavy() -> None:
-    assert not HEAVY & _modules_after("import threadloader")
+    loaded = _modules_after("import threadloader")
+    assert not HEAVY & loaded
+    assert "numpy" not in loaded
+    assert _ours(loaded) == {"threadloader", "threadloader.errors"}
+
+
+def test_naming_the_loader_imports_what_all_loaders_use_and_no_more() -> None:
+    root = Path(threadloader.__file__).parent
+    modules = {
+        ".".join(("threadloader", *path.relative_to(root).with_suffix("").parts))
+        for path in root.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    modules = {name for name in modules if name.split(".")[1] not in APART}
+    if importlib.util.find_spec("torch") is None:
+        modules = {name for name in modules if "._torch." not in name}
+    loaded = _ours(_modules_after("from threadloader import ThreadLoader"))
+    assert modules - loaded == modules & LATER
+
+
+def test_naming_the_loader_does_not_import_numpys_random_generators() -> None:
+    before = _modules_after("import numpy" + ", torch" * bool(importlib.util.find_spec("torch")))
+    if "numpy.random" in before:
+        pytest.skip("this NumPy imports them itself")
+    assert "numpy.random" not in _modules_after("from threadloader import ThreadLoader")
 
 
 def test_importing_the_datasets_imports_nothing_heavy() -> None:

@@ -8,8 +8,7 @@ to the dataset and the sampler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._order.window import Window
 
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Settings"]
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """The arguments of a `ThreadLoader`, and what follows from them.
 
     Threads:
@@ -84,7 +82,7 @@ class Settings:
             prefetch=loader.prefetch,
             factor=loader.prefetch_factor,
         )
-        for name in _NAMES:
+        for name in cls._fields:
             if name not in derived:
                 derived[name] = getattr(loader, name)
         return cls(**derived)
@@ -109,6 +107,3 @@ class Settings:
         """Whether workers read the user's dataset itself."""
         shared = "auto" if self.unsharded else "shared"
         return self.num_workers == 0 or self.dataset_copy == shared
-
-
-_NAMES = tuple(field.name for field in fields(Settings))  # looked up once, as it takes a while

@@ -9,11 +9,8 @@ import copy
 import itertools
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import numpy as np
-
 from threadloader import _torch
 from threadloader._fetch.fetcher import fetches_whole_batches
-from threadloader._fetch.source_function import SourceItems, sample_of
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._order.tickets import TicketSize
@@ -42,7 +39,6 @@ from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
 from threadloader._session.state import check_state, fingerprint_of, make_state, upgraded
 from threadloader._settings import Settings
-from threadloader._torch.device import StreamlessDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -54,7 +50,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.on_error import OnError
     from threadloader._layout.leaves import Output
     from threadloader._torch import Dataset
-    from threadloader._torch.device import Device
+    from threadloader._torch.device import TargetDevice
 
 __all__ = ["ThreadLoader"]
 
@@ -227,7 +223,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self._unsharded = unsharded
         batched = batch_sampler is not None or batch_size is not None
         self._whole_batches = iterable or (batched and fetches_whole_batches(dataset))
-        if not iterable and (not _torch.AVAILABLE or isinstance(generator, np.random.Generator)):
+        torchs = _torch.AVAILABLE and (generator is None or isinstance(generator, _torch.Generator))
+        if not iterable and not torchs:
             if sampler is None:
                 sampler = make_sampler(dataset, generator, shuffle=bool(shuffle))
             if self.batch_size is not None:
@@ -256,6 +253,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             chunk_size: Functions that a thread calls in a row; by default what takes 1 ms.
             options: Other arguments of this class.
         """
+        from threadloader._fetch.source_function import SourceItems, sample_of  # noqa: PLC0415
+
         check_function("source", source)
         items = SourceItems(source, checked_count("batch_size", batch_size, at_least=1))
         loader = cls(items, batch_size, transform=sample_of, **options)
@@ -395,7 +394,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
-    def _open_device(self) -> Device | StreamlessDevice | None:
+    def _open_device(self) -> TargetDevice:
         if self.device is None:
             return None
         if self._opened[0] is not self.device:
@@ -410,7 +409,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def _settings(self, *, pinned: bool = False) -> Settings:
         opened = self._open_device()
         device, move = opened, None
-        if isinstance(opened, StreamlessDevice):
+        if opened is not None and not hasattr(opened, "receive"):  # a `StreamlessDevice`
             device, move = None, opened.move
         return Settings.of(
             self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from threadloader._torch import accelerators, capture
+from threadloader._torch import accelerators, capture, threads
 from threadloader._torch.capture import ignore_captures
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ def test_workers_ignore_captures_where_cuda_is_set_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 1)
     monkeypatch.setattr(torch.accelerator, "set_device_index", told.append)
-    monkeypatch.setattr(accelerators, "ignore_captures", lambda: told.append("ignores captures"))
+    monkeypatch.setattr(threads, "ignore_captures", lambda: told.append("ignores captures"))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    accelerators.adopted_device()()
+    threads.adopted_device()()
     assert told == []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    accelerators.adopted_device()()
+    threads.adopted_device()()
     assert told == [1, "ignores captures"]
 
 

@@ -16,7 +16,6 @@ from support.patience import PATIENCE
 from support.workers import each_kind_of_workers
 
 from threadloader import DeviceError, ThreadLoader
-from threadloader._epoch import epoch
 from threadloader._lifetime import exit_and_fork
 from threadloader._work.copier import Copier
 
@@ -258,7 +257,7 @@ def test_a_thread_that_begins_an_epoch_as_the_exit_begins_ends_without_a_word(
             monkeypatch.setattr(exit_and_fork, "_exiting", True)
         return Copier(*arguments, **named)
 
-    monkeypatch.setattr(epoch, "Copier", copier)
+    monkeypatch.setattr("threadloader._work.copier.Copier", copier)
     loader = make(Numbers(), FakeDevice(), sampler=Sampler(), threads=2)
     with pytest.raises(SystemExit):
         spawn(iter, loader).result(PATIENCE)

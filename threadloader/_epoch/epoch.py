@@ -21,7 +21,6 @@ from threadloader._epoch.in_flight import InFlight
 from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
-from threadloader._work.copier import Copier
 from threadloader._work.open_batch import FailedBatch, OpenBatch
 from threadloader._work.progress import Progress
 from threadloader.errors import ClosedError
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device
+    from threadloader._work.copier import Copier
     from threadloader._work.counters import Stats
     from threadloader._work.open_batch import Worker
     from threadloader._work.workers import Workers
@@ -104,6 +104,8 @@ class Epoch(Iterator[Any]):
         self._progress = progress = Progress()
         self._copier: Copier | None = None
         if device is not None:
+            from threadloader._work.copier import Copier  # noqa: PLC0415  # only needed here
+
             self._copier = Copier(
                 device,
                 progress,

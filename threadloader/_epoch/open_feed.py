@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
-from threadloader import _torch
-from threadloader._epoch.iterable_feed import IterableFeed
 from threadloader._epoch.sampler_feed import SamplerFeed
 from threadloader._fetch.fetcher import Fetcher
-from threadloader._fetch.read_samples import ReadSamples
 from threadloader._order.planner import Planner
-from threadloader._resume.position import Lane
 from threadloader._rng.streams import WorkerStream
-from threadloader._work.iterable_reader import IterableReader
 from threadloader._work.open_batch import Pipeline
-from threadloader.errors import StateError
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
-    from threadloader._fetch.fetcher import Fetches
+    from threadloader._epoch.iterable_feed import IterableFeed
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochSeeds
@@ -55,7 +48,10 @@ def open_feed(
     if workers is None and settings.isolate_rng:
         rng = WorkerStream(seeds.workers, 0)
     if sampler_pass is None:
-        return _open_iterable_feed(settings, workers, seeds, position, collation, rng)
+        # Most loaders read no iterable, and these modules are a tenth of the package's import.
+        from threadloader._epoch.open_iterable_feed import open_iterable_feed  # noqa: PLC0415
+
+        return open_iterable_feed(settings, workers, seeds, position, collation, rng)
     pipeline = Pipeline(
         [Fetcher(settings.dataset, whole_batches=settings.whole_batches)]
         if workers is None
@@ -78,72 +74,3 @@ def open_feed(
     # A sampler of the user's may be told which epoch it is between iter() and the first batch.
     eager = sampler_pass.known or not position.restored
     return SamplerFeed(planner, pipeline, pool, position, rng, eager=eager)
-
-
-def _open_iterable_feed(
-    settings: Settings,
-    workers: Workers | None,
-    seeds: EpochSeeds,
-    position: Position,
-    collation: Collation,
-    rng: WorkerStream | None,
-) -> IterableFeed:
-    """Return the feed of one pass over an iterable dataset; see `open_feed`."""
-    pools, fetchers, collate_fns = [], _calling_thread_reads(settings), None
-    if workers is not None:
-        pools, fetchers = workers.pools, workers.fetchers
-        collate_fns = workers.collate_fns_for(settings)
-    transforms = settings.transform is not None
-    # With a transform one thread reads, and hands on to the others, which apply it.
-    hand_on = pools[1].put if transforms and len(pools) > 1 else None
-    reading_pools = pools if hand_on is None else pools[:1]
-    _fit_lanes(position, max(1, len(reading_pools)))
-    if position.restored:
-        _warn_of_reading_again(position)
-    readers = [
-        IterableReader(number, fetchers[number].dataset, settings, position, seeds.samples)
-        for number in range(len(position.lanes))
-    ]
-    pipeline = Pipeline(
-        fetchers,
-        not transforms,
-        settings.ticket_size,
-        collation,
-        # Without a transform all that a replica draws comes from its worker's stream, as in torch.
-        seeds.samples if transforms and settings.isolate_rng else None,
-        settings.on_error,
-        collate_fns=collate_fns,
-    )
-    return IterableFeed(readers, pipeline, reading_pools, hand_on, settings, position, stream=rng)
-
-
-def _calling_thread_reads(settings: Settings) -> list[Fetches]:
-    """Return what gives the calling thread its samples: of the user's own dataset."""
-    return [ReadSamples(_torch.unwrapped(settings.dataset), settings.transform)]
-
-
-def _fit_lanes(position: Position, replicas: int) -> None:
-    """Give a new position its lanes; refuse one that was saved with others."""
-    if not position.lanes:
-        position.lanes.extend(Lane() for _ in range(replicas))
-        position.turn = replicas - 1
-    if len(position.lanes) != replicas:
-        msg = (
-            f"the state is that of {len(position.lanes)} replicas of an iterable dataset, and "
-            f"there are {replicas} now: it needs the same number of workers"
-        )
-        raise StateError(msg)
-
-
-def _warn_of_reading_again(position: Position) -> None:
-    """Warn of an iterable that has to be read from its beginning."""
-    batches = sum(
-        lane.batches for lane in position.lanes if not lane.ended and lane.checkpoint is None
-    )
-    if batches:
-        msg = (
-            "the state holds none of the iterable dataset, so what was delivered is read again, "
-            f"to be left out (batches: {batches}); state_dict() and load_state_dict() on the "
-            "dataset or its iterator save that time"
-        )
-        warnings.warn(msg, stacklevel=7)

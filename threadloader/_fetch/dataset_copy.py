@@ -24,8 +24,8 @@ import numpy as np
 
 from threadloader import _torch
 
-__all__ = ["CONTAINERS", "LARGE", "MEETING_POINTS", "SHARED", "Copied", "DatasetCopy"]
-__all__ += ["ObjectCopier", "attributes", "copy_dataset", "deep_copy", "is_dataset", "shallow"]
+__all__ = ["CONTAINERS", "LARGE", "MEETING_POINTS", "Copied", "DatasetCopy", "ObjectCopier"]
+__all__ += ["attributes", "copy_dataset", "deep_copy", "is_dataset", "shallow", "shared_classes"]
 
 DatasetCopy = Literal["auto", "shared", "deep"] | Callable[[Any], Any]
 
@@ -40,18 +40,23 @@ CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 # Data, and objects with no state of their own.
 _DATA = (np.ndarray, np.generic, _torch.Tensor, str, bytes, int, float, complex, range)
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
-# Generators lock themselves; copies of one would all draw the same numbers.
-_GENERATORS = (
-    *(random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator),
-    _torch.Generator,
-)
 # Threads can meet only at one and the same object.
 MEETING_POINTS = (
     *(type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event),
     *(threading.Semaphore, threading.Barrier, threading.Thread, threading.local),
     *(queue.Queue, queue.SimpleQueue, Executor),
 )
-SHARED = (*_DATA, *_CODE, *_GENERATORS, *MEETING_POINTS, BaseException)
+
+
+@functools.cache  # asked for late: `numpy.random` takes a while to import
+def shared_classes() -> tuple[type, ...]:
+    """Return the classes whose objects are never copied."""
+    # Generators lock themselves; copies of one would all draw the same numbers.
+    generators = (
+        *(random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator),
+        _torch.Generator,
+    )
+    return (*_DATA, *_CODE, *generators, *MEETING_POINTS, BaseException)
 
 
 def copy_dataset(dataset: Any, how: DatasetCopy, copied: Copied | None = None) -> Any:
@@ -74,7 +79,7 @@ def copy_dataset(dataset: Any, how: DatasetCopy, copied: Copied | None = None) -
         return twin
     if how == "deep":
         return deep_copy(dataset, copied)
-    if isinstance(dataset, (*CONTAINERS, *SHARED)):
+    if isinstance(dataset, (*CONTAINERS, *shared_classes())):
         return dataset
     try:
         return ObjectCopier(copied).copy_object(dataset, deep=False)
@@ -134,7 +139,7 @@ class ObjectCopier:
             keywords = self.copy(value.keywords, deep=True)
             args = self.copy(value.args, deep=True)
             return functools.partial(self.copy(value.func, deep=True), *args, **keywords)
-        if isinstance(value, SHARED):
+        if isinstance(value, shared_classes()):
             return value
         if is_dataset(value):
             return self.copy_object(value, deep=False)

@@ -17,12 +17,12 @@ from threadloader._fetch.dataset_copy import (
     CONTAINERS,
     LARGE,
     MEETING_POINTS,
-    SHARED,
     ObjectCopier,
     attributes,
     deep_copy,
     is_dataset,
     shallow,
+    shared_classes,
 )
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class _FunctionCopier(ObjectCopier):
         """Copy the object that a method is bound to, or that a closure holds."""
         if id(value) in self._done or not hasattr(value, "__dict__") or is_dataset(value):
             return self.copy(value, deep=True)
-        if isinstance(value, (*CONTAINERS, *SHARED, _torch.DataLoader)):
+        if isinstance(value, (*CONTAINERS, *shared_classes(), _torch.DataLoader)):
             return self.copy(value, deep=False)
         self._owners[id(value)] = value
         return self.copy_object(value, deep=True)
@@ -170,7 +170,9 @@ class _FunctionCopier(ObjectCopier):
         found = [value]
         while found:
             part = found.pop()
-            if id(part) in seen or (isinstance(part, SHARED) and not isinstance(part, _ELSEWHERE)):
+            if id(part) in seen or (
+                isinstance(part, shared_classes()) and not isinstance(part, _ELSEWHERE)
+            ):
                 continue
             seen[id(part)] = part
             if id(part) in self._owners or isinstance(part, _ELSEWHERE) or len(seen) > REACHED:
@@ -181,7 +183,7 @@ class _FunctionCopier(ObjectCopier):
 
 def _is_helper(value: object) -> bool:
     """Whether a value is an object that is neither data nor callable."""
-    return not (callable(value) or isinstance(value, (*CONTAINERS, *SHARED)))
+    return not (callable(value) or isinstance(value, (*CONTAINERS, *shared_classes())))
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -253,8 +253,9 @@ def checked_int(name: str, value: int) -> int:
 
 def check_generator(generator: Any) -> None:
     """Refuse a generator that is neither torch's nor NumPy's."""
-    kinds = (_torch.Generator, np.random.Generator)
-    if generator is not None and not isinstance(generator, kinds):
+    if generator is None or isinstance(generator, _torch.Generator):
+        return
+    if not isinstance(generator, np.random.Generator):  # which takes a while to import
         msg = (
             f"generator must be a torch.Generator or numpy.random.Generator, but got {generator!r}"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from threadloader._epoch.epoch import Epoch
@@ -39,7 +38,7 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
             saved = before.saved
             over = saved is not None and has_ended(saved)
             if over:
-                settings = replace(settings, move=None)
+                settings = settings._replace(move=None)
             # At once, for an epoch that the user's code begins meanwhile.
             run = before.advanced()
             session.run = run

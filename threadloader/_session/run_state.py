@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from threadloader._rng.seeds import Seeds
 
@@ -20,8 +20,7 @@ __all__ = ["LastEpoch", "RunState", "State"]
 State: TypeAlias = "Mapping[str, Any]"  # of a loader, as its `state_dict` returns it
 
 
-@dataclass(frozen=True, slots=True)
-class LastEpoch:
+class LastEpoch(NamedTuple):
     """What a state says of the epoch that was begun last.  Nothing here keeps that alive."""
 
     position: Position

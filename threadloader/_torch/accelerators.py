@@ -24,7 +24,7 @@ from threadloader._torch.device import StreamlessDevice
 from threadloader._torch.structures import mapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from threadloader._torch.device import Device, Event, Leaf, TargetDevice
@@ -117,30 +117,6 @@ def _check_there(wanted: torch.device, value: Any) -> None:
     if index is not None and index >= count:
         msg = f"device={value!r} is not there: there are {count}, numbered from 0"
         raise RuntimeError(msg)
-
-
-def adopted_device() -> Callable[[], None]:
-    """Return a function that makes the calling thread's current device that of another thread.
-
-    A new thread starts with device 0, and its first call to that device makes a context.
-    """
-    accelerator = torch.accelerator.current_accelerator()
-    module = None if accelerator is None else torch.get_device_module(accelerator)
-    # Asking for its current device would make a context where there is none yet.
-    if module is None or not getattr(module, "is_initialized", bool)():
-        return _nothing
-    index = torch.accelerator.current_device_index()
-
-    def adopt() -> None:
-        torch.accelerator.set_device_index(index)
-        if module is torch.cuda:  # it may page-lock memory
-            ignore_captures()
-
-    return adopt
-
-
-def _nothing() -> None:
-    """There is no device to adopt."""
 
 
 @dataclass(frozen=True, slots=True)

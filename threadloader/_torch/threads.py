@@ -1,4 +1,4 @@
-"""Settings that torch keeps for each thread: the consumer's modes, and the number of cores."""
+"""Settings that torch keeps for each thread: device, modes, and the number of cores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from threadloader._torch.accelerators import adopted_device
+from threadloader._torch.capture import ignore_captures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,6 +36,30 @@ def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
             yield
 
     return modes
+
+
+def adopted_device() -> Callable[[], None]:
+    """Return a function that makes the calling thread's current device that of another thread.
+
+    A new thread starts with device 0, and its first call to that device makes a context.
+    """
+    accelerator = torch.accelerator.current_accelerator()
+    module = None if accelerator is None else torch.get_device_module(accelerator)
+    # Asking for its current device would make a context where there is none yet.
+    if module is None or not getattr(module, "is_initialized", bool)():
+        return _nothing
+    index = torch.accelerator.current_device_index()
+
+    def adopt() -> None:
+        torch.accelerator.set_device_index(index)
+        if module is torch.cuda:  # it may page-lock memory
+            ignore_captures()
+
+    return adopt
+
+
+def _nothing() -> None:
+    """There is no device to adopt."""
 
 
 def use_one_thread() -> None:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import copy
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
 from threadloader._fetch.dataset_copy import copy_dataset, deep_copy
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._fetch.function_copy import copy_function
-from threadloader._fetch.read_samples import ReadSamples
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream
@@ -41,8 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Workers", "make_workers"]
 
 
-@dataclass(frozen=True, slots=True)
-class Workers:
+class Workers(NamedTuple):
     """Pools that start, stop and end together, and what their workers fetch from."""
 
     pools: list[Pool[Worker]]
@@ -131,8 +128,7 @@ class Workers:
         join(self.thread_groups)
 
 
-@dataclass(frozen=True, slots=True)
-class _WorkerSetup:
+class _WorkerSetup(NamedTuple):
     """What the threads of all workers need from their beginning to their end."""
 
     num_workers: int
@@ -218,6 +214,8 @@ def _fetchers(
     """Return what gives each worker its samples."""
     if not settings.iterable:
         return [Fetcher(twin, whole_batches=settings.whole_batches) for twin, _ in replicas]
+    from threadloader._fetch.read_samples import ReadSamples  # noqa: PLC0415  # for iterables only
+
     transform, how = settings.transform, settings.dataset_copy
     return [
         ReadSamples(replica, copy_function(transform, how, known))
@@ -233,8 +231,8 @@ def _pools(settings: Settings, setup: _WorkerSetup) -> list[Pool[Worker]]:
         return [Pool(num_workers, name, enter, failed=failed)]
     if not _has_one_reader(settings, num_workers):
         return [Pool(1, name, enter, first=number, failed=failed) for number in range(num_workers)]
-    read = partial(_enter, replace(setup, num_workers=1))
-    apply = partial(_enter, replace(setup, earlier_readers=()))
+    read = partial(_enter, setup._replace(num_workers=1))
+    apply = partial(_enter, setup._replace(earlier_readers=()))
     return [
         Pool(1, name, read, failed=failed),
         Pool(num_workers - 1, name, apply, first=1, failed=failed),
