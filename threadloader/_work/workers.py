@@ -7,6 +7,7 @@ an iterable dataset has a pool of one thread, so that it stays in its thread.
 from __future__ import annotations
 
 import copy
+import sys
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +27,7 @@ from threadloader._threads.worker_startup import Startup
 from threadloader._work.open_batch import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
     from threading import Thread
 
@@ -47,6 +48,7 @@ class Workers(NamedTuple):
     startup: Startup
     collate_fn: Any  # the user's
     collate_fns: list[Any]  # each worker's copy of it; None for that itself
+    copies_again: dict[int, bool]  # see `_WorkerSetup`
 
     @property
     def stopped(self) -> bool:
@@ -60,6 +62,8 @@ class Workers(NamedTuple):
         """
         if settings.collate_fn is self.collate_fn:
             return self.collate_fns
+        for number in range(len(self.fetchers)):
+            self.copies_again.setdefault(number, False)  # what is copied now goes with its dataset
         dataset = _torch.unwrapped(settings.dataset)
         first = self.fetchers[0].dataset
         copied: list[Copied] = [
@@ -137,9 +141,13 @@ class _WorkerSetup(NamedTuple):
     isolate_rng: bool
     earlier_readers: tuple[Thread, ...]  # must have ended before a worker begins
     modes: Callable[[], AbstractContextManager[None]]  # those of torch's in the planner's thread
-    fetchers: Sequence[Fetches]  # one a worker
-    init_fns: Sequence[Any]  # the same; each worker's ``worker_init_fn``
+    whole_batches: bool
+    fetchers: list[Fetches]  # one a worker
+    init_fns: list[Any]  # the same; each worker's ``worker_init_fn``
+    collate_fns: list[Any]  # the same; see `Workers`
     startup: Startup
+    # Whether a worker copies its objects again, decided once: by `setdefault`, which is atomic.
+    copies_again: dict[int, bool]
 
 
 def make_workers(
@@ -167,6 +175,10 @@ def make_workers(
     replicas = _replicas(settings, copied)
     collate_fns = _collate_fns(settings, copied)
     fetchers = _fetchers(settings, replicas, copied)
+    # Asked now: an extension may have switched the GIL on.
+    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    again = settings.dataset_copy == "auto" and not settings.iterable and not gil
+    copies_again = {} if again else dict.fromkeys(range(num_workers), False)
     startup = Startup(num_workers if settings.worker_init_fn is not None else 0)
     setup = _WorkerSetup(
         num_workers=num_workers,
@@ -175,11 +187,16 @@ def make_workers(
         isolate_rng=settings.isolate_rng,
         earlier_readers=earlier_readers,
         modes=_torch.inherited_modes(),
+        whole_batches=settings.whole_batches,
         fetchers=fetchers,
         init_fns=[init_fn for _, init_fn in replicas],
+        collate_fns=collate_fns,
         startup=startup,
+        copies_again=copies_again,
     )
-    return Workers(_pools(settings, setup), fetchers, startup, settings.collate_fn, collate_fns)
+    return Workers(
+        _pools(settings, setup), fetchers, startup, settings.collate_fn, collate_fns, copies_again
+    )
 
 
 def _replicas(settings: Settings, copied: list[Copied]) -> list[tuple[Any, Any]]:
@@ -303,6 +320,25 @@ def _rebound(init_fn: Any, dataset: Any, twin: Any) -> Any:
     return init_fn
 
 
+def _copy_again(setup: _WorkerSetup, number: int) -> None:
+    """Copy a worker's dataset and functions again, in its own thread.
+
+    A free-threaded build counts references to an object without atomic instructions in the thread
+    that made it, and only there: with copies that `iter` made, code that is all attributes of
+    ``self`` takes 15% longer (bench: own_copies).  `iter` makes them nevertheless: they are what
+    the dataset was then, and nobody changes them before this.
+    """
+    dataset, collate_fn = setup.fetchers[number].dataset, setup.collate_fns[number]
+    copied: Copied = {}
+    with suppress(Exception):  # a class that can be copied once only
+        twin = copy_dataset(dataset, "auto", copied)
+        if collate_fn is not None:
+            collate_fn = copy_function(collate_fn, "auto", copied)
+        setup.fetchers[number] = Fetcher(twin, whole_batches=setup.whole_batches)
+        setup.collate_fns[number] = collate_fn
+        setup.init_fns[number] = _rebound(setup.init_fns[number], dataset, twin)
+
+
 @contextmanager
 def _enter(setup: _WorkerSetup, number: int) -> Iterator[Worker]:
     """The context of a worker thread's setup."""
@@ -313,6 +349,8 @@ def _enter(setup: _WorkerSetup, number: int) -> Iterator[Worker]:
             if thread.is_alive():  # one that comes to life only now was stopped, and reads nothing
                 thread.join()
         _torch.use_one_thread()
+        if setup.copies_again.setdefault(number, True):
+            _copy_again(setup, number)
         dataset = setup.fetchers[number].dataset
         stream = WorkerStream(setup.base_seed, number)
         rng = Current() if setup.isolate_rng else stream

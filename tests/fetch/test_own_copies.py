@@ -1,0 +1,140 @@
+"""On a free-threaded build a worker's objects are made in its own thread."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.patience import PATIENCE
+from threadloader import ThreadLoader, get_worker_info
+
+if TYPE_CHECKING:
+    from conftest import Spawn
+
+FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class Copied:
+    """A dataset that notes which threads copied it, and what it was then."""
+
+    def __init__(self, size: int = 8) -> None:
+        self.size = size
+        self.copied_by: list[int] = []
+        self.mark = "before"
+
+    def __copy__(self) -> Copied:
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self), copied_by=[*self.copied_by, get_ident()])
+        return twin
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.mark, self.copied_by, get_ident()
+
+    def collated(self, samples: list[Any]) -> Any:
+        return self, get_worker_info().dataset, samples
+
+    def prepared(self, number: int) -> None:
+        self.mark = f"prepared {number}"
+
+
+def first(samples: list[Any]) -> Any:
+    return samples
+
+
+@pytest.mark.skipif(not FREE_THREADED, reason="with the GIL it makes no difference")
+def test_the_thread_that_loads_is_the_one_that_copied(spawn: Spawn) -> None:
+    def load() -> None:
+        with ThreadLoader(Copied(), 2, threads=2, collate_fn=first) as loader:
+            for batch in loader:
+                for _, copied_by, loaded_by in batch:
+                    assert copied_by == [get_ident(), loaded_by]
+
+    spawn(load).result(PATIENCE)
+
+
+@pytest.mark.skipif(FREE_THREADED, reason="there, copies are made once more")
+def test_with_the_gil_copies_are_made_once(spawn: Spawn) -> None:
+    def load() -> None:
+        with ThreadLoader(Copied(), 2, threads=2, collate_fn=first) as loader:
+            assert {len(copied_by) for batch in loader for _, copied_by, _ in batch} == {1}
+
+    spawn(load).result(PATIENCE)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_copy_is_what_the_dataset_was_at_iter(threads: int, spawn: Spawn) -> None:
+    def load() -> None:
+        dataset = Copied()
+        with ThreadLoader(dataset, 2, threads=threads, prefetch=1, collate_fn=first) as loader:
+            batches = iter(loader)
+            dataset.mark = "after"
+            assert {mark for batch in batches for mark, _, _ in batch} == {"before"}
+
+    spawn(load).result(PATIENCE)
+
+
+def test_dataset_and_functions_of_a_worker_belong_together(spawn: Spawn) -> None:
+    def load() -> None:
+        dataset = Copied()
+        with ThreadLoader(
+            dataset,
+            2,
+            threads=2,
+            collate_fn=dataset.collated,
+            worker_init_fn=dataset.prepared,
+        ) as loader:
+            for own, described, samples in loader:
+                assert own is described is not dataset
+                assert own.mark in {"prepared 0", "prepared 1"}
+                assert {mark for mark, _, _ in samples} <= {"prepared 0", "prepared 1"}
+        assert dataset.mark == "before"
+
+    spawn(load).result(PATIENCE)
+
+
+def test_an_exchanged_collate_fn_belongs_to_the_dataset_of_a_worker_that_begins_later(
+    spawn: Spawn,
+) -> None:
+    def load() -> None:
+        dataset = Copied(size=1)  # at first there is work for one thread
+        with ThreadLoader(
+            dataset, 1, threads=3, persistent_workers=True, collate_fn=first
+        ) as loader:
+            list(loader)
+            loader.collate_fn = dataset.collated
+            dataset.size = 64
+            for own, described, _ in loader:
+                assert own is described
+
+    spawn(load).result(PATIENCE)
+
+
+def test_what_can_be_copied_once_only_is_no_error(spawn: Spawn) -> None:
+    class Once:
+        copies = 0
+
+        def __copy__(self) -> Once:
+            if self.copies:
+                raise RuntimeError("once")
+            twin = copy._reconstruct(self, None, *self.__reduce_ex__(4))  # type: ignore[attr-defined]  # noqa: SLF001
+            twin.copies = 1
+            return twin  # type: ignore[no-any-return]
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            return self.copies
+
+    def load() -> list[Any]:
+        with ThreadLoader(Once(), 2, threads=2, collate_fn=first) as loader:
+            return list(loader)
+
+    assert spawn(load).result(PATIENCE) == [[1, 1], [1, 1]]
