@@ -8,8 +8,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from support.patience import PATIENCE
+
 from threadloader import ThreadLoader, get_worker_info
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ class Machine:
         self._write(self.cgroups / "cpu" / group / "cpu.cfs_period_us", str(period))
 
     def cores(self) -> int:
-        return usable_cores(self.cgroups, self.proc)
+        return usable_cores(str(self.cgroups), str(self.proc))
 
     @staticmethod
     def _write(path: Path, text: str) -> None:
