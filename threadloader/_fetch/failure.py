@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from threadloader.errors import SampleError
 
@@ -18,8 +17,7 @@ __all__ = ["Failure", "failure_of", "failure_of_copy", "strip", "without_stop"]
 _PACKAGE = __name__.partition(".")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """An error and its row; of several the lowest row is raised."""
 
     error: BaseException

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._layout.leaves import Leaf, TextLeaf, uniform
 
@@ -109,8 +109,7 @@ def _build(node: Node, parts: Iterator[Any], *, batch: bool) -> Any:
     return next(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The memory that one leaf of a batch needs, for a number of rows."""
 
     dtype: np.dtype[Any]

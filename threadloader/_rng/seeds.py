@@ -8,9 +8,8 @@ nothing from the process's random state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["EpochDraws", "EpochSeeds", "Seeds", "draw_seed"]
 
 
-@dataclass(frozen=True, slots=True)
-class EpochSeeds:
+class EpochSeeds(NamedTuple):
     """The seeds of all random numbers in one epoch."""
 
     workers: int  # the base seed: a worker's own seed is this plus its number

@@ -9,10 +9,9 @@ not reused before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from threadloader._fetch.failure import Failure, failure_of, strip
 from threadloader._fetch.on_error import error_to_raise
@@ -41,8 +40,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Worker:
+class Worker(NamedTuple):
     """The identity of a worker."""
 
     number: int  # from 0
@@ -50,8 +48,7 @@ class Worker:
     counters: Counters  # its own; nobody else writes them
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(NamedTuple):
     """What workers need to make the batches of an epoch; it refers to no loader and no sampler."""
 
     fetchers: list[Fetches]  # one for each worker

@@ -325,8 +325,8 @@ def _copy_again(setup: _WorkerSetup, number: int) -> None:
 
     A free-threaded build counts references to an object without atomic instructions in the thread
     that made it, and only there: with copies that `iter` made, code that is all attributes of
-    ``self`` takes an eighth longer (bench: own_copies).  `iter` makes them nevertheless: they are what
-    the dataset was then, and nobody changes them before this.
+    ``self`` takes an eighth longer (bench: own_copies).  `iter` makes them nevertheless: they are
+    what the dataset was then, and nobody changes them before this.
     """
     dataset, collate_fn = setup.fetchers[number].dataset, setup.collate_fns[number]
     copied: Copied = {}
