@@ -97,7 +97,7 @@ class _Mode(TorchFunctionMode):
 
 def _takes_generator(like: Any) -> bool:
     try:
-        like(torch.empty(1), generator=torch.Generator())
+        like(torch.empty(1, device="cpu"), generator=torch.Generator())
     except TypeError:
         return False
     return True

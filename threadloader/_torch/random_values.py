@@ -135,7 +135,8 @@ def writes_as_torch_does(generator: Callable[[], Any], drawn: memoryview) -> boo
     for name, args in given.items():
         dtype = torch.int64 if args else torch.float32
         for count in (1, _FEW):
-            expected, written = torch.empty(count, dtype=dtype), torch.empty(count, dtype=dtype)
+            # The user may have set another device.
+            expected, written = (torch.empty(count, dtype=dtype, device="cpu") for _ in range(2))
             getattr(expected, name.partition(".")[0])(*args, generator=generator())
             try:
                 WRITING[name](here, refuse)(written, *args)
