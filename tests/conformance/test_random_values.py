@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from threadloader._rng.redirect import isolated
+from threadloader._rng.isolation import isolated
 from threadloader._rng.sample_stream import SampleStream
 from threadloader._rng.streams import WorkerStream, enter_sample_streams, leave_streams
 from threadloader._torch.random_ops import PACKETS

@@ -55,7 +55,7 @@ def test_an_interrupted_first_epoch_redirects_all_the_same_next_time() -> None:
 import torch
 from threadloader._torch import random_state
 whole = random_state.OperatorsByKey
-def interrupted(here):
+def interrupted(*_):
     random_state.OperatorsByKey = whole
     raise KeyboardInterrupt
 random_state.OperatorsByKey = interrupted

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from threadloader._rng.redirect import isolated
+from threadloader._rng.isolation import isolated
 from threadloader._rng.streams import WorkerStream, enter_sample_streams, leave_streams
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ _OWN = {
     collate.collate_int_fn,
     collate.collate_str_fn,
 }
-# A tensor of so many bytes, or fewer, is copied once more in less time than a look at its dtype takes:
-# 45 ns (batches of 64 to 2,048, on 3.11 and 3.13t).
+# A tensor of so many bytes, or fewer, is copied once more in less time than a look at its dtype
+# takes: 45 ns (batches of 64 to 2,048, on 3.11 and 3.13t).
 SMALL_NBYTES = 512
 _ENTRIES = 7  # str and bytes share a function; a canary test tells when torch has more
 
