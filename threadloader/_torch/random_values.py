@@ -53,8 +53,7 @@ def _uniform(here: Any, otherwise: Kernel) -> Kernel:
             and tensor.is_cpu
             and type(tensor) is _Tensor
             and not (tensor.requires_grad or tensor._is_view())
-            and 0 < (count := tensor.numel()) <= _FEW
-            and tensor.is_contiguous()
+            and ((count := tensor.numel()) == 1 or (1 < count <= _FEW and tensor.is_contiguous()))
         ):
             try:
                 address = tensor.data_ptr()
@@ -88,8 +87,7 @@ def _random_from(here: Any, otherwise: Kernel) -> Kernel:
             and tensor.is_cpu
             and type(tensor) is _Tensor
             and not tensor._is_view()
-            and 0 < (count := tensor.numel()) <= _FEW
-            and tensor.is_contiguous()
+            and ((count := tensor.numel()) == 1 or (1 < count <= _FEW and tensor.is_contiguous()))
         ):
             try:
                 address = tensor.data_ptr()
