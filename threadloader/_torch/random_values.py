@@ -27,10 +27,10 @@ _RANGE = 1 << 28  # from here on, torch may draw two words for an integer
 _UNIT = 2.0**-24
 _MASK = (1 << 24) - 1
 
-_increment_version: Any = torch._C._increment_version
+_increment_version: Any = getattr(torch._C, "_increment_version", None)  # None is noticed below
 _Tensor, _float32, _int64 = torch.Tensor, torch.float32, torch.int64
-_floats = [(ctypes.c_float * count).from_address for count in range(_FEW + 1)]
-_ints = [(ctypes.c_int64 * count).from_address for count in range(_FEW + 1)]
+_floats = tuple((ctypes.c_float * count).from_address for count in range(_FEW + 1))
+_ints = tuple((ctypes.c_int64 * count).from_address for count in range(_FEW + 1))
 _float, _int = ctypes.c_float.from_address, ctypes.c_int64.from_address
 
 
