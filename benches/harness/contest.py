@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from benches.harness.record import Question
-from benches.harness.rounds import Lane, Rounds, first_batch, rate
-from benches.workloads.catalog import WORKLOADS
+from benches.harness.rounds import Lane, Rounds
+from benches.loaders.catalog import LOADERS
+from benches.workloads.catalog import WORKLOADS, Workload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection
 
-__all__ = ["Build", "Contest", "choose_torch_lanes", "make_contest"]
+    from benches.harness.record import Answer
 
-TORCH_WORKERS = (0, 1, 2, 3)
-CLOSE = 0.9  # torch lanes this close to the best one of the trial stay in the contest
+__all__ = ["Build", "Contest", "figure_of", "lanes_ahead", "make_contest", "with_footprint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,17 @@ class Build:
         label: What tables call it, ``3.13t``.
         python: Path of the interpreter.
         free_threaded: Whether it was built without a GIL.
-        torch: Whether it has torch.
+        packages: That it can import, by the names that are imported.
     """
 
     label: str
     python: str
     free_threaded: bool
-    torch: bool
+    packages: frozenset[str] = frozenset()
+
+    def lacks(self, needs: Collection[str]) -> list[str]:
+        """Return what it does not have."""
+        return [name for name in needs if name not in self.packages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,96 +46,173 @@ class Contest:
     Args:
         workload: A name in `WORKLOADS`.
         build: The interpreter.
-        threads: Threads of ``ours`` and ``executor``.
-        bare: The bare loop.
-        limit: A bare loop per core; None where cores are not what limits.
-        executor: The hand-written thread pool.
-        ours: ThreadLoader.
-        single: ThreadLoader with one thread, where that is worth a lane.
-        torch: DataLoaders, empty without torch.
+        threads: Threads that loaders are measured with.
+        lanes: All of them, in the order of the tables.
+        left_out: Rivals that don't take part, and why.
+        compared: Samples of a short epoch that were compared with the dataset's, by loader.
     """
 
     workload: str
     build: Build
     threads: int
-    bare: Lane
-    limit: Lane | None
-    executor: Lane
-    ours: Lane
-    single: Lane | None
-    torch: tuple[Lane, ...]
+    lanes: tuple[Lane, ...]
+    left_out: dict[str, str] = field(default_factory=dict)
+    compared: dict[str, int] = field(default_factory=dict)
+
+    def lane(self, loader: str, workers: int | None = None) -> Lane | None:
+        """Return a loader's lane, the only one or that with so many workers."""
+        for lane in self.lanes:
+            if lane.question.loader == loader and workers in (None, lane.question.workers):
+                return lane
+        return None
+
+    def of(self, loader: str) -> list[Lane]:
+        """Return all lanes of a loader."""
+        return [lane for lane in self.lanes if lane.question.loader == loader]
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
-        """All lanes, in the order of the tables."""
-        lanes = (self.bare, self.limit, self.executor, *self.torch, self.single, self.ours)
-        return tuple(lane for lane in lanes if lane is not None)
+    def bare(self) -> Lane | None:
+        """The bare loop."""
+        return self.lane("bare_loop")
+
+    @property
+    def limit(self) -> Lane | None:
+        """A bare loop per core; None where cores are not what limits."""
+        return self.lane("processes")
+
+    @property
+    def ours(self) -> Lane | None:
+        """ThreadLoader with as many threads as there are cores."""
+        return self.lane("threadloader", self.threads)
+
+    @property
+    def inline(self) -> Lane | None:
+        """ThreadLoader in the calling thread."""
+        return self.lane("threadloader", 0)
+
+    @property
+    def single(self) -> Lane | None:
+        """ThreadLoader with one thread."""
+        return self.lane("threadloader", 1)
+
+    @property
+    def torch_inline(self) -> Lane | None:
+        """Torch's DataLoader without workers."""
+        return self.lane("torch_dataloader", 0)
+
+    @property
+    def rivals(self) -> list[str]:
+        """Loaders other than ours, the limit left out."""
+        names = dict.fromkeys(lane.question.loader for lane in self.lanes)
+        return [name for name in names if name not in ("threadloader", "processes")]
+
+
+def figure_of(workload: Workload) -> Callable[[Answer], float | None]:
+    """Return what loaders are compared by."""
+
+    def figure(answer: Answer) -> float | None:
+        found: float | None = getattr(answer, workload.figure)
+        return found
+
+    return figure
 
 
 def make_contest(
-    workload: str, build: Build, *, cores: int, threads: int, seconds: float, spin: int
+    name: str,
+    build: Build,
+    *,
+    cores: int,
+    threads: int,
+    seconds: float,
+    spin: int,
+    rivals: Collection[str] = (),
+    quick: bool = False,
 ) -> Contest:
-    """Set up the lanes, with all of torch's candidates.
+    """Set up the lanes.
 
     Args:
-        workload: A name in `WORKLOADS`.
+        name: Of the workload.
         build: The interpreter.
         cores: Processes of the limit.
         threads: Threads where the workload does not say how many.
         seconds: Least time of a rate measurement.
         spin: Iterations of the pure-Python workload.
+        rivals: The only ones that take part, beside ThreadLoader; all if empty.
+        quick: Whether numbers of workers are left out that are rarely the best.
     """
-    waits = WORKLOADS[workload].threads
-    threads = waits or threads
+    workload = WORKLOADS[name]
+    threads = workload.threads or threads
+    lanes: list[Lane] = []
+    left_out: dict[str, str] = {}
+    for loader, entry in LOADERS.items():
+        if rivals and loader not in (*rivals, "threadloader"):
+            continue
+        if workload.source not in entry.sources or (loader == "processes" and not workload.limit):
+            continue
+        missing = build.lacks([*workload.needs, *([entry.needs] if entry.needs else [])])
+        if missing:
+            left_out[loader] = f"{', '.join(missing)} not installed: no wheel for this Python"
+            continue
+        # Of our own, and of torch's where processes may win, all are of interest.
+        few = quick and loader not in ("threadloader", "webdataset_shards")
+        parallel = workload.parallel or loader == "torch_dataloader"
+        counts = entry.counts(threads, few=few, parallel=parallel)
+        if loader == "processes":
+            counts = (cores,)
+        lanes += [
+            Lane(build.label, build.python, Question(name, loader, workers, seconds, spin))
+            for workers in counts
+        ]
+    return Contest(name, build, threads, tuple(lanes), left_out)
 
-    def lane(loader: str, workers: int) -> Lane:
-        question = Question(workload, loader, workers, seconds, spin)
-        return Lane(build.label, build.python, question)
 
-    # Where samples wait, torch's users take as many workers as others take threads.
-    candidates = (*TORCH_WORKERS, waits) if waits else TORCH_WORKERS
-    return Contest(
-        workload=workload,
-        build=build,
-        threads=threads,
-        bare=lane("bare_loop", 1),
-        limit=None if waits else lane("processes", cores),
-        executor=lane("executor", threads),
-        ours=lane("threadloader", threads),
-        single=lane("threadloader", 1) if workload == "rows" and threads > 1 else None,
-        torch=tuple(lane("torch_dataloader", n) for n in candidates) if build.torch else (),
-    )
+def lanes_ahead(contest: Contest, first: Rounds, close: float) -> list[Lane]:
+    """Return the lanes without those of rivals that were far behind in the first round.
 
-
-def choose_torch_lanes(contest: Contest, trial: Rounds) -> Contest:
-    """Keep those of torch's lanes that may be its best.
-
-    The trial alone does not decide: all lanes close to its best stay, and the
-    rounds themselves choose among them.
+    ThreadLoader, the bare loop, the limit and torch's loader without workers stay, and so does the
+    best number of workers of the best rivals.  A lane that failed does not: its error is kept.
 
     Args:
-        contest: With all candidates.
-        trial: Rounds of the candidates.
+        contest: With all lanes.
+        first: The round.
+        close: The part of the best rival's figure that a lane must reach to stay.
     """
-    lanes = contest.torch
-    kept = _close_to_best(lanes, trial)
-    if contest.workload == "photos":
-        with_workers = [lane for lane in lanes if lane.question.workers]
-        earliest = trial.best(with_workers, first_batch, most=False)
-        kept |= {earliest} if earliest else set()
-    if contest.workload == "rows":
-        kept |= {lane for lane in lanes if not lane.question.workers}
-    # A trial that failed must not hide a rival: its lanes stay, and fail visibly.
-    return replace(contest, torch=tuple(lane for lane in lanes if lane in kept or not kept))
-
-
-def _close_to_best(lanes: Sequence[Lane], trial: Rounds) -> set[Lane]:
-    """Return the lanes whose rate is within `CLOSE` of the best one's."""
-    best = trial.best(lanes, rate, most=True)
-    top = trial.spread(best, rate) if best else None
-    if top is None:
-        return set()
-    found = {lane: trial.spread(lane, rate) for lane in lanes}
-    return {
-        lane for lane, spread in found.items() if spread and spread.median >= CLOSE * top.median
+    workload = WORKLOADS[contest.workload]
+    figure = figure_of(workload)
+    found = {
+        lane: spread.median for lane in contest.lanes if (spread := first.spread(lane, figure))
     }
+    theirs = {
+        lane: median if workload.more_is_better else 1 / max(median, 1e-9)
+        for lane, median in found.items()
+        if lane.question.loader in contest.rivals
+    }
+    best = max(theirs.values(), default=0.0)
+    always = {contest.bare, contest.limit, contest.torch_inline, *contest.of("threadloader")}
+    return [
+        lane
+        for lane in contest.lanes
+        if lane in found and (lane in always or theirs.get(lane, 0.0) >= close * best)
+    ]
+
+
+def with_footprint(contest: Contest, first: Rounds) -> Contest:
+    """Return the contest with a limit that uses as much memory as ThreadLoader does.
+
+    Where memory is what limits, processes that write one batch each, over and over, keep it in
+    their caches, and no loader whose batches may be kept could do so.
+
+    Args:
+        contest: With a limit.
+        first: The first round, in which ThreadLoader has counted its slots.
+    """
+    ours, limit = contest.ours, contest.limit
+    slots = [answer.counters.get("slots_made", 0) for answer in first.of(ours)] if ours else []
+    if limit is None or not slots:
+        return contest
+    buffers = max(1, round(max(slots) / limit.question.workers))
+    changed = replace(limit, question=replace(limit.question, buffers=buffers))
+    first.answers[changed] = [None]  # its rounds are those of the others, but the first
+    first.answers.pop(limit, None)
+    lanes = tuple(changed if lane == limit else lane for lane in contest.lanes)
+    return replace(contest, lanes=lanes)

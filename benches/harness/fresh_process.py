@@ -12,6 +12,8 @@ import json
 import os
 import shutil
 import subprocess
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +45,15 @@ def ask(python: str, question: Question) -> Answer:
     Raises:
         MeasurementError: The process failed.
     """
-    found = Answer.from_json(_run(python, "benches.harness.child", question.to_json()))
+    found = _ask(python, question)
     if found.uncached:  # now they are cached: what was compiled has been written, too
-        found = Answer.from_json(_run(python, "benches.harness.child", question.to_json()))
+        found = _ask(python, question)
     return found
+
+
+def _ask(python: str, question: Question) -> Answer:
+    question = replace(question, started=time.monotonic())
+    return Answer.from_json(_run(python, "benches.harness.child", question.to_json()))
 
 
 def find_python(name: str) -> str:

@@ -20,8 +20,13 @@ from threadloader._threads.cores import usable_cores
 __all__ = ["describe", "gil_enabled", "python_label", "usable_cores"]
 
 PACKAGES = (
-    *("numpy", "pillow", "pillow-simd", "simplejpeg", "leanjpeg-simple", "torch"),
+    *("numpy", "pillow", "pillow-simd", "simplejpeg", "leanjpeg-simple", "torch", "torchvision"),
+    *("torchdata", "spdl", "grain", "monai", "webdataset", "dataloader-rs", "turboloader"),
     "threadloader",
+)
+MODULES = (
+    *("PIL", "torch", "torchvision", "threadloader", "skimage", "sklearn"),
+    *("torchdata", "spdl", "grain", "monai", "webdataset", "dataloader_rs", "turboloader"),
 )
 
 
@@ -52,10 +57,7 @@ def describe() -> dict[str, Any]:
         "gil_enabled": gil_enabled(),
         "packages": {name: _version(name) for name in PACKAGES},
         # torch may be importable without metadata, and threadloader from a checkout.
-        "importable": {
-            name: util.find_spec(name) is not None
-            for name in ("PIL", "torch", "threadloader", "skimage", "sklearn")
-        },
+        "importable": {name: util.find_spec(name) is not None for name in MODULES},
     }
 
 

@@ -1,7 +1,7 @@
 """The measured process: one loader, one workload, four steps.
 
-`benches.harness.fresh_process` starts it by way of `benches.harness.child`, and the same
-steps are taken for every loader:
+`benches.harness.fresh_process` and `benches.harness.kept_processes` start it by way of
+`benches.harness.child`, and the same steps are taken for every loader:
 
 1. Import the loader, make the dataset, fetch one sample, bring the allocator into the
    state of a process that has run for a while. Not timed.
@@ -12,37 +12,88 @@ steps are taken for every loader:
 4. Iterate whole epochs until the time asked for is over: the rate. Whole epochs
    only, for a batch that is loaded ahead must not count for less than one
    delivered; so the start and the end of an epoch are in the rate, for all alike.
+   A loader so slow that an epoch takes `PATIENCE` times as long is stopped within it, and so is
+   a long warm-up.
+
+Workloads of another kind than ``"rate"`` stop after the second step and begin again, or time
+whole jobs, as `benches.workloads.catalog.Kind` says.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 import time
+from itertools import chain, repeat
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benches.harness.delivered import BatchCheck, samples_in
 from benches.harness.machine import usable_cores
 from benches.harness.record import Answer, Question
-from benches.harness.usage import Usage, measure_usage, system_cpu_s
-from benches.loaders.catalog import Loader, import_rival
+from benches.harness.usage import Usage, measure_pss_mib, measure_usage, system_cpu_s
+from benches.loaders.catalog import Loader, Setup, import_rival
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benches.workloads.catalog import Dataset
+    from benches.workloads.catalog import Workload
 
-__all__ = ["answer", "measure"]
+__all__ = ["PATIENCE", "answer", "make_setup", "measure"]
+
+PATIENCE = 3  # times the seconds asked for, after which an epoch that goes on is left
+WARM = 1.5  # the same of the first epoch
+# A process that is kept makes a large dataset once for all rounds of its workload.
+_latest_dataset: dict[tuple[str, int, int], Any] = {}
+MOST_STARTS = 50  # of a loader, where only the first batch is measured
 
 
 def answer(question: Question) -> Answer:
     """Answer one question in this process, and in the limit's processes."""
-    if question.loader != "processes":
-        return measure(question)
-    from benches.loaders.processes import measure_together
+    if question.loader == "processes":
+        from benches.loaders.processes import measure_together
 
-    return _total(question, measure_together(question, measure))
+        return _total(question, measure_together(question, measure))
+    kind = WORKLOADS[question.workload].kind
+    if kind == "rate":
+        return measure(question)
+    if kind == "job":
+        return _measure_jobs(question)
+    return _measure_starts(question, once=kind == "fresh process")
+
+
+def make_setup(question: Question, workload: Workload, batches: int | None = None) -> Setup:
+    """Return what the loader is asked to do, its dataset made and used once.
+
+    Args:
+        question: What to measure.
+        workload: The one that the question names.
+        batches: For each worker, where an epoch shall be shorter than the workload's.
+    """
+    key = (question.workload, question.spin, workload.length(question.workers, batches))
+    if key not in _latest_dataset:
+        _latest_dataset.clear()
+        _latest_dataset[key] = workload.make(key[2], question.spin)
+    dataset = _latest_dataset[key]
+    if workload.source != "shards":
+        dataset[0]  # the first photo makes Pillow load its plug-ins
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        # As torch's own worker processes have it: threads that load do not start threads each.
+        torch.set_num_threads(1)
+    return Setup(
+        dataset,
+        workload.batch_size,
+        question.workers,
+        question.output,
+        shuffle=workload.shuffle,
+        collate=workload.collate_fn(),
+        source=workload.source,
+        buffers=question.buffers,
+    )
 
 
 def measure(
@@ -62,36 +113,38 @@ def measure(
     """
     workload = WORKLOADS[question.workload]
     rival = import_rival(question.loader)
-    dataset = workload.dataset(question.workers, question.spin)
-    dataset[0]  # the first photo makes Pillow load its plug-ins
+    setup = make_setup(question, workload)
     settle_allocator()
     gc.collect()
 
     started = time.perf_counter()
-    loader = rival(dataset, workload.batch_size, question.workers, question.output)
+    loader = rival(setup)
     epoch = iter(loader)
     first = next(epoch)
     first_batch_ms = (time.perf_counter() - started) * 1000
-    _check_values(first, dataset)
-    _check_labels(first, 0)
+    check = BatchCheck(workload, setup.dataset)
+    check.first(first)
     # No batch is kept beyond its turn: that would cost a loader another buffer.
     del first
-    delivered = workload.batch_size
     for batch in epoch:
-        _check_labels(batch, delivered)
-        delivered += len(batch[1])
-    if delivered != len(dataset):
-        raise ValueError(f"{delivered} of {len(dataset)} samples were delivered")
+        check.next(batch)
+        if time.perf_counter() - started > WARM * question.seconds:
+            break
+    else:
+        check.end()
     del batch, epoch
     before_rate()
 
     used, system = measure_usage(), system_cpu_s()
     samples = batches = epochs = 0
     started = time.perf_counter()
+    latest = started + PATIENCE * question.seconds
     while True:
         for batch in loader:
-            samples += len(batch[1])
+            samples += samples_in(batch)
             batches += 1
+            if time.perf_counter() > latest:
+                break
         epochs += 1
         elapsed = time.perf_counter() - started
         if elapsed >= question.seconds:
@@ -100,6 +153,7 @@ def measure(
     system = _later(system_cpu_s(), system)
     del batch
     after_rate(loader)
+    pss_mib = measure_pss_mib()
     counters = loader.counters()
     loader.close()
     return Answer(
@@ -117,7 +171,105 @@ def measure(
         other_cores_busy=None
         if system is None or used.cpu_s is None
         else max(0.0, (system - used.cpu_s) / elapsed),
+        pss_mib=pss_mib,
         counters=counters,
+    )
+
+
+def _measure_starts(question: Question, *, once: bool) -> Answer:
+    """Make loader after loader, and take the first batch of each; the first one is the warm-up.
+
+    Args:
+        question: What to measure.
+        once: Whether there is one loader, the first of its process.
+    """
+    workload = WORKLOADS[question.workload]
+    rival = import_rival(question.loader)
+    setup = make_setup(question, workload)
+    times: list[float] = []
+    used = measure_usage()
+    begun = time.perf_counter()
+    process_ms = None
+    while True:
+        started = time.perf_counter()
+        loader = rival(setup)
+        epoch = iter(loader)
+        first = next(epoch)
+        times.append(time.perf_counter() - started)
+        if question.started is not None and process_ms is None:
+            process_ms = (time.monotonic() - question.started) * 1000
+        BatchCheck(workload, setup.dataset).first(first)
+        del first, epoch
+        loader.close()
+        del loader
+        elapsed = time.perf_counter() - begun
+        if once or len(times) > MOST_STARTS or (len(times) > 1 and elapsed > question.seconds):
+            break
+    used = _difference(measure_usage(), used)
+    counted = times if once else times[1:]
+    samples = workload.batch_size * len(times)
+    return Answer(
+        workload=question.workload,
+        loader=question.loader,
+        workers=question.workers,
+        rate=workload.batch_size / median(counted),
+        first_batch_ms=median(counted) * 1000,
+        cpu_us_per_sample=None if used.cpu_s is None else used.cpu_s / samples * 1e6,
+        faults_per_batch=None,
+        samples=samples,
+        batches=len(times),
+        epochs=len(times),
+        elapsed_s=elapsed,
+        process_ms=process_ms,
+        pss_mib=measure_pss_mib(),
+    )
+
+
+def _measure_jobs(question: Question) -> Answer:
+    """Do whole jobs until the time is over, each from the constructor until its loader is closed.
+
+    Raises:
+        ValueError: A job's epochs had another number of samples than they should.
+    """
+    workload = WORKLOADS[question.workload]
+    rival = import_rival(question.loader)
+    setup = make_setup(question, workload)
+    settle_allocator()
+    gc.collect()
+    used = measure_usage()
+    samples = batches = jobs = 0
+    started = time.perf_counter()
+    elapsed, done = 0.0, True
+    while elapsed < question.seconds:
+        loader = rival(setup)
+        done = True
+        for batch in chain.from_iterable(repeat(loader, workload.epochs)):
+            samples += samples_in(batch)
+            batches += 1
+            done = time.perf_counter() - started < PATIENCE * max(1.0, question.seconds)
+            if not done:
+                break
+        del batch
+        loader.close()
+        del loader
+        jobs += 1
+        elapsed = time.perf_counter() - started
+    used = _difference(measure_usage(), used)
+    if done and samples != jobs * workload.epochs * len(setup.dataset):
+        raise ValueError(f"{samples} samples in {jobs} jobs of {workload.epochs} epochs")
+    return Answer(
+        workload=question.workload,
+        loader=question.loader,
+        workers=question.workers,
+        rate=samples / elapsed,
+        first_batch_ms=None,
+        cpu_us_per_sample=None if used.cpu_s is None else used.cpu_s / samples * 1e6,
+        faults_per_batch=None,
+        samples=samples,
+        batches=batches,
+        epochs=jobs * workload.epochs,
+        elapsed_s=elapsed,
+        pss_mib=measure_pss_mib(),
     )
 
 
@@ -134,22 +286,6 @@ def settle_allocator() -> None:
     """
     block = np.empty((32 << 20) - (64 << 10), dtype=np.uint8)
     del block
-
-
-def _check_values(batch: Any, dataset: Dataset) -> None:
-    """Compare the first and the last value of the first batch with the dataset's."""
-    values = np.asarray(batch[0])
-    for row in (0, len(values) - 1):
-        if not np.array_equal(values[row], dataset[row][0]):
-            raise ValueError(f"row {row} of the first batch is not sample {row}")
-
-
-def _check_labels(batch: Any, start: int) -> None:
-    """Check that the batch holds the samples from ``start`` on, in order."""
-    labels = np.asarray(batch[1])
-    expected = np.arange(start, start + len(labels)) % 100
-    if not np.array_equal(labels, expected):
-        raise ValueError(f"the batch from sample {start} on has the labels {labels}")
 
 
 def _later(after: float | None, before: float | None) -> float | None:

@@ -26,6 +26,9 @@ class Question:
         seconds: Least time to measure the rate for; whole epochs are measured.
         spin: Iterations of the pure-Python workload; 0 where it is not asked for.
         output: ``"numpy"``, or None for what the loader gives by itself.
+        buffers: Batches that each process of the limit writes in turn.
+        started: When the question was asked, of `time.monotonic`, in seconds; None where nobody
+            wants to know how long the process took to its first batch.
     """
 
     workload: str
@@ -34,6 +37,8 @@ class Question:
     seconds: float
     spin: int = 0
     output: Output | None = None
+    buffers: int = 1
+    started: float | None = None
 
     def to_json(self) -> str:
         """Return the question as one line of JSON."""
@@ -53,7 +58,8 @@ class Answer:
         workload: As asked.
         loader: As asked.
         workers: As asked.
-        rate: Samples a second over whole epochs, the first epoch excluded.
+        rate: Samples a second over whole epochs, the first epoch excluded; of a job, from the
+            constructor to the end of its last epoch.
         first_batch_ms: From just before the loader is constructed to its first
             batch; None for the limit, whose processes do not share a batch.
         cpu_us_per_sample: CPU time of this process and its worker processes,
@@ -67,6 +73,11 @@ class Answer:
             far above 0 spoils the measurement.
         uncached: Modules compiled in the measured process; on CPython 3.13t
             their constants are reference-counted, which slows threads down.
+        process_ms: From the start of the process to the first batch, in milliseconds; None
+            where the process had answered before.
+        pss_mib: Memory of this process and all that it has started, after the last epoch, shared
+            pages divided among those that share them, in MiB; None where the platform does not
+            tell.
         counters: The loader's own counters at the end.
         machine: What `benches.harness.machine.describe` says.
     """
@@ -83,6 +94,8 @@ class Answer:
     epochs: int
     elapsed_s: float
     other_cores_busy: float | None = None
+    process_ms: float | None = None
+    pss_mib: float | None = None
     uncached: list[str] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)

@@ -69,25 +69,36 @@ def first_batch(answer: Answer) -> float | None:
 
 
 class Rounds:
-    """The answers of all lanes, round by round."""
+    """The answers of all lanes, round by round.
 
-    def __init__(self) -> None:
+    Args:
+        ask: Measures: in a fresh process, or in one that is kept.
+        run: A name for what is measured now; rounds of two runs have nothing in common.
+    """
+
+    def __init__(self, ask: Callable[[str, Question], Answer] = ask, run: str = "") -> None:
+        self._measure = ask
+        self._run = run
+        self.runs: dict[Lane, str] = {}
         self.answers: dict[Lane, list[Answer | None]] = {}
         self.errors: dict[Lane, str] = {}
 
-    def run(self, lanes: Sequence[Lane], rounds: int) -> None:
+    def run(self, lanes: Sequence[Lane], rounds: int, done: int = 0) -> None:
         """Measure each lane once a round; a failure is kept and the rest goes on.
 
         Args:
             lanes: In the order of the first round.
-            rounds: Rounds, each of which starts one lane later than the one before.
+            rounds: The last round's number, each of which starts one lane later than the one
+                before.
+            done: Rounds that were measured already.
         """
-        for number in range(rounds):
+        for number in range(done, rounds):
             turn = number % max(1, len(lanes))
             order = (*lanes[turn:], *lanes[:turn])
             answers = {lane: self._ask(lane, number, rounds) for lane in order}
             for lane, answer in answers.items():
                 self.answers.setdefault(lane, []).append(answer)
+                self.runs[lane] = self._run
 
     def _ask(self, lane: Lane, number: int, rounds: int) -> Answer | None:
         """Measure one lane, telling what is going on."""
@@ -95,7 +106,7 @@ class Rounds:
             f"  round {number + 1}/{rounds}: {lane.name} ...", file=sys.stderr, end="", flush=True
         )
         try:
-            answer = ask(lane.python, lane.question)
+            answer = self._measure(lane.python, lane.question)
         except MeasurementError as error:
             self.errors.setdefault(lane, str(error))
             print(" failed", file=sys.stderr)
@@ -107,20 +118,29 @@ class Rounds:
         """Return the lane's answers, failed rounds left out."""
         return [answer for answer in self.answers.get(lane, []) if answer is not None]
 
-    def spread(self, lane: Lane, figure: Callable[[Answer], float | None]) -> Spread | None:
+    def spread(self, lane: Lane | None, figure: Callable[[Answer], float | None]) -> Spread | None:
         """Return a figure's spread over the rounds."""
-        figures = [figure(answer) for answer in self.of(lane)]
+        figures = [figure(answer) for answer in self.of(lane)] if lane is not None else []
         return Spread.of([value for value in figures if value is not None])
 
     def ratio(
-        self, lane: Lane, other: Lane, figure: Callable[[Answer], float | None]
+        self, lane: Lane | None, other: Lane | None, figure: Callable[[Answer], float | None]
     ) -> Spread | None:
-        """Return the spread of the ratio of two lanes within each round."""
+        """Return the spread of the ratio of two lanes within each round.
+
+        Of lanes that were measured in two runs, only the medians are compared.
+        """
+        if lane is None or other is None:
+            return None
+        if self.runs.get(lane) != self.runs.get(other):
+            mine, its = self.spread(lane, figure), self.spread(other, figure)
+            return Spread.of([mine.median / its.median]) if mine and its and its.median else None
         ratios = []
-        for mine, its in zip(self.answers.get(lane, []), self.answers.get(other, []), strict=False):
-            if mine is None or its is None:
+        pairs = zip(self.answers.get(lane, []), self.answers.get(other, []), strict=False)
+        for one, another in pairs:
+            if one is None or another is None:
                 continue
-            above, below = figure(mine), figure(its)
+            above, below = figure(one), figure(another)
             if above is not None and below:
                 ratios.append(above / below)
         return Spread.of(ratios)

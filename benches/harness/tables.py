@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benches.harness.rounds import Lane, Rounds, Spread, first_batch, rate
+from benches.harness.contest import figure_of
+from benches.harness.rounds import Lane, Rounds, Spread, first_batch
+from benches.loaders.catalog import LOADERS
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
@@ -12,9 +14,10 @@ if TYPE_CHECKING:
 
     from benches.harness.contest import Contest
     from benches.harness.record import Answer
-    from benches.harness.targets import Verdict
+    from benches.harness.targets import Ahead, Verdict
 
 __all__ = [
+    "ahead_lines",
     "align",
     "checklist",
     "contest_table",
@@ -24,6 +27,12 @@ __all__ = [
     "show_spread",
 ]
 
+FIGURES = {
+    "rate": "samples/s",
+    "first_batch_ms": "first batch, ms",
+    "process_ms": "process, ms",
+    "pss_mib": "memory, MiB",
+}
 BUSY = 0.1  # cores that others used: beyond it a run says that it was disturbed
 
 
@@ -69,30 +78,35 @@ def contest_table(rounds: Rounds, contest: Contest) -> str:
     header = [
         "loader",
         "workers",
-        "samples/s",
+        FIGURES[workload.figure],
+        "x ThreadLoader",
         "x bare loop",
-        "x limit",
         "first batch, ms",
         "CPU us/sample",
+        "MiB",
         "faults/batch",
         "slots",
     ]
     rows = [_row(rounds, contest, lane) for lane in contest.lanes]
     title = f"{contest.workload} on {contest.build.label}: {workload.title}"
-    return f"{title}\n{align(header, rows)}{remarks(rounds, contest.lanes)}"
+    left_out = "".join(
+        f"\n- {LOADERS[loader].title}: {why}" for loader, why in contest.left_out.items()
+    )
+    return f"{title}\n{align(header, rows)}{remarks(rounds, contest.lanes)}{left_out}"
 
 
 def _row(rounds: Rounds, contest: Contest, lane: Lane) -> list[str]:
     """Return the cells of one lane."""
-    limit = contest.limit
+    figure = figure_of(WORKLOADS[contest.workload])
     return [
-        "limit (processes)" if lane is limit else lane.question.loader,
+        LOADERS[lane.question.loader].title,
         str(lane.question.workers),
-        show_spread(rounds.spread(lane, rate)),
-        show_ratio(rounds.ratio(lane, contest.bare, rate)),
-        show_ratio(rounds.ratio(lane, limit, rate)) if limit else "-",
+        show_spread(rounds.spread(lane, figure)),
+        show_ratio(rounds.ratio(lane, contest.ours, figure)),
+        show_ratio(rounds.ratio(lane, contest.bare, figure)),
         show_spread(rounds.spread(lane, first_batch)),
         _median(rounds, lane, "cpu_us_per_sample"),
+        _median(rounds, lane, "pss_mib"),
         _median(rounds, lane, "faults_per_batch"),
         _slots(rounds.of(lane)),
     ]
@@ -146,6 +160,22 @@ def checklist(verdicts: Sequence[Verdict]) -> str:
         for verdict in verdicts
     ]
     return align(header, rows)
+
+
+def ahead_lines(rivals: Sequence[Ahead]) -> str:
+    """Return the rivals that are ahead, or that none is."""
+    if not rivals:
+        return "no rival is ahead"
+    rows = [
+        [
+            f"{found.workload}: {LOADERS[found.loader].title} x{found.workers}",
+            found.build,
+            show_ratio(found.ratio, decimals=3),
+            found.excused or "AHEAD",
+        ]
+        for found in rivals
+    ]
+    return align(["rivals that are ahead", "on", "x ThreadLoader's best", "excused"], rows)
 
 
 def machine_lines(builds: Sequence[tuple[str, dict[str, Any]]]) -> str:

@@ -10,15 +10,12 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from benches.loaders.bare_loop import load_batch
+from benches.loaders.stacking import load_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
-    from benches.harness.record import Output
-    from benches.workloads.catalog import Dataset
+    from benches.loaders.catalog import Setup
 
 __all__ = ["Rival"]
 
@@ -26,21 +23,17 @@ __all__ = ["Rival"]
 class Rival:
     """Load whole batches in a pool's threads, in order."""
 
-    def __init__(
-        self, dataset: Dataset, batch_size: int, workers: int, output: Output | None
-    ) -> None:
-        self._dataset = dataset
-        self._batch_size = batch_size
-        self._ahead = 2 * workers
-        self._pool = ThreadPoolExecutor(workers)
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._pool = ThreadPoolExecutor(setup.workers)
 
-    def __iter__(self) -> Iterator[tuple[NDArray[Any], ...]]:
+    def __iter__(self) -> Iterator[Any]:
         """Yield one epoch."""
-        pending: deque[Future[tuple[NDArray[Any], ...]]] = deque()
-        for start in range(0, len(self._dataset), self._batch_size):
-            indices = range(start, start + self._batch_size)
-            pending.append(self._pool.submit(load_batch, self._dataset, indices))
-            if len(pending) >= self._ahead:
+        setup = self._setup
+        pending: deque[Future[Any]] = deque()
+        for indices in setup.batches():
+            pending.append(self._pool.submit(load_batch, setup.dataset, indices, setup.collate))
+            if len(pending) >= 2 * setup.workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

@@ -1,7 +1,8 @@
 """The limit of the machine: a bare loop per core, each a process of its own.
 
-Nothing is shared, nothing is handed over and every batch is written over the one
-before, so no loader that delivers batches to one consumer can do better. The
+Nothing is shared, nothing is handed over and every batch is written over one of those
+before, so no loader that delivers batches to one consumer can do better.  Where memory is what
+limits, a process writes as many batches in turn as a loader keeps for each of its threads. The
 processes start together behind a barrier, and one that has finished goes on
 loading, unmeasured, until the last has: each is measured with all cores busy.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import multiprocessing
 from dataclasses import replace
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from benches.harness.record import Answer, Output, Question
-    from benches.workloads.catalog import Dataset
+    from benches.harness.record import Answer, Question
+    from benches.loaders.catalog import Setup
 
 __all__ = ["Rival", "measure_together"]
 
@@ -31,21 +33,26 @@ START_S = 120.0  # longest wait for the others' start, seconds
 
 
 class Rival:
-    """One of the processes: a bare loop that writes into one reused batch."""
+    """One of the processes: a bare loop that writes into reused batches."""
 
-    def __init__(
-        self, dataset: Dataset, batch_size: int, workers: int, output: Output | None
-    ) -> None:
-        self._dataset = dataset
-        value = np.asarray(dataset[0][0])
-        self._values = np.empty((batch_size, *value.shape), value.dtype)
-        self._labels = np.empty(batch_size, np.int64)
+    def __init__(self, setup: Setup) -> None:
+        self._dataset = setup.dataset
+        value = np.asarray(setup.dataset[0][0])
+        self._batches = [
+            (
+                np.empty((setup.batch_size, *value.shape), value.dtype),
+                np.empty(setup.batch_size, np.int64),
+            )
+            for _ in range(setup.buffers)
+        ]
 
     def __iter__(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Yield one epoch; each batch overwrites the one before."""
-        values, labels = self._values, self._labels
-        for start in range(0, len(self._dataset), len(labels)):
-            for row in range(len(labels)):
+        """Yield one epoch; each batch overwrites an earlier one."""
+        turn = cycle(self._batches)
+        size = len(self._batches[0][1])
+        for start in range(0, len(self._dataset), size):
+            values, labels = next(turn)
+            for row in range(size):
                 values[row], labels[row] = self._dataset[start + row]
             yield values, labels
 

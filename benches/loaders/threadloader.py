@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadloader import ThreadLoader
+from threadloader.datasets import ArrayDataset, TarStream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benches.harness.record import Output
-    from benches.workloads.catalog import Dataset
+    from benches.loaders.catalog import Setup
 
 __all__ = ["Rival"]
 
@@ -18,15 +18,20 @@ __all__ = ["Rival"]
 class Rival:
     """Load with ``ThreadLoader(threads=workers)``; 0 loads in the calling thread."""
 
-    def __init__(
-        self, dataset: Dataset, batch_size: int, workers: int, output: Output | None
-    ) -> None:
+    def __init__(self, setup: Setup) -> None:
+        dataset = setup.dataset
+        if setup.source == "shards":
+            dataset = TarStream(dataset.paths, fields=("jpg", "cls"))
+        elif hasattr(dataset, "arrays"):
+            dataset = ArrayDataset(*dataset.arrays)
         self._loader: ThreadLoader[Any] = ThreadLoader(
             dataset,
-            batch_size=batch_size,
-            threads=workers,
-            persistent_workers=workers > 0,
-            output=output,
+            batch_size=setup.batch_size,
+            shuffle=setup.shuffle,
+            threads=setup.workers,
+            collate_fn=setup.collate,
+            persistent_workers=setup.workers > 0,
+            output=setup.output,
         )
 
     def __iter__(self) -> Iterator[Any]:

@@ -13,8 +13,7 @@ from torch.utils.data import DataLoader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benches.harness.record import Output
-    from benches.workloads.catalog import Dataset
+    from benches.loaders.catalog import Setup
 
 __all__ = ["Rival"]
 
@@ -22,14 +21,14 @@ __all__ = ["Rival"]
 class Rival:
     """Load with ``DataLoader(num_workers=workers)``; 0 loads in this process."""
 
-    def __init__(
-        self, dataset: Dataset, batch_size: int, workers: int, output: Output | None
-    ) -> None:
+    def __init__(self, setup: Setup) -> None:
         self._loader: DataLoader[Any] = DataLoader(
-            dataset,  # type: ignore[arg-type]  # any map-style object is accepted
-            batch_size=batch_size,
-            num_workers=workers,
-            persistent_workers=workers > 0,
+            setup.dataset,
+            batch_size=setup.batch_size,
+            shuffle=setup.shuffle,
+            num_workers=setup.workers,
+            collate_fn=setup.collate,
+            persistent_workers=setup.workers > 0,
         )
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,6 +1,6 @@
-"""The list of workloads: a dataset each, and how it is batched.
+"""The list of workloads: a dataset each, how it is batched, and what is measured with it.
 
-A sample is always a pair ``(value, label)`` with ``label = index % 100``, so that
+A sample is a pair ``(value, label)`` with ``label = index % 100`` (or the index alone), so that
 `benches.harness.measurement` can check what a loader delivers. Dataset classes live at
 module level (worker processes pickle them) and offer ``__getitem__`` only.
 
@@ -12,19 +12,24 @@ loaders are idle, then weigh the same for all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
-
-from benches.workloads.arrays import Bandwidth, Rows
-from benches.workloads.remote import Remote
-from benches.workloads.spin import PurePython
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["DECODERS", "SIDES", "WORKLOADS", "Dataset", "Workload"]
+__all__ = ["DECODERS", "SIDES", "WORKLOADS", "Dataset", "Figure", "Kind", "Workload"]
 
 DECODERS = ("leanjpeg-simple", "simplejpeg", "pillow-simd", "pillow")
 SIDES = (None, 224)  # pixels; None for images as they are
+
+#: How a workload is measured: whole epochs after a first one; the first batch alone, with loader
+#: after loader in one process; the first batch alone, from the start of a process; whole jobs,
+#: each from the constructor to the end of its last epoch.
+Kind = Literal["rate", "first batch", "fresh process", "job"]
+
+#: The field of an answer that loaders are compared by.
+Figure = Literal["rate", "first_batch_ms", "process_ms", "pss_mib"]
 
 
 class Dataset(Protocol):
@@ -50,78 +55,272 @@ class Workload:
             ``batch_size``.
         make: Returns the dataset for ``(length, spin iterations)``.
         threads: Threads to measure with, None for as many as there are cores.
+        kind: How it is measured.
+        figure: What loaders are compared by; the rate is more the better, all others less.
+        fixed: Whether an epoch is ``samples_per_worker`` long whatever the number of workers.
+        epochs: Of a job.
+        shuffle: Whether loaders shuffle; their orders may differ.
+        random: Whether samples draw random numbers, so that only their labels can be compared.
+        limit: Whether processes of a bare loop are measured next to the loaders.
+        source: What loaders are given: ``"samples"``, ``"arrays"`` that some take whole, or
+            ``"shards"``, which few can read.
+        collate: What makes a batch of a list of samples: a module here and its function.
+        parallel: Whether a sample takes so long that several threads may be the best.
+        slow: Whether a sample takes so long that no more of them are read than are measured.
+        needs: Packages beyond NumPy, by the names that are imported.
     """
 
     title: str
     batch_size: int
     samples_per_worker: int
-    make: Callable[[int, int], Dataset]
+    make: Callable[[int, int], Any]
     threads: int | None = None
+    kind: Kind = "rate"
+    figure: Figure = "rate"
+    fixed: bool = False
+    epochs: int = 1
+    shuffle: bool = False
+    random: bool = False
+    limit: bool = False
+    source: Literal["samples", "arrays", "shards"] = "samples"
+    collate: tuple[str, str] | None = None
+    parallel: bool = False
+    slow: bool = False
+    needs: tuple[str, ...] = ()
 
-    def dataset(self, workers: int, spin: int = 0) -> Dataset:
-        """Make the dataset of an epoch for ``workers`` workers (0 counts as 1).
+    @property
+    def more_is_better(self) -> bool:
+        """Whether the loader with the highest figure is the best."""
+        return self.figure == "rate"
+
+    def length(self, workers: int, batches: int | None = None) -> int:
+        """Return the samples of an epoch for ``workers`` workers (0 counts as 1).
 
         Args:
             workers: Threads or processes that will load it.
-            spin: Iterations of the pure-Python workload.
+            batches: For each worker, where an epoch shall be shorter than ``samples_per_worker``.
         """
-        return self.make(self.samples_per_worker * max(1, workers), spin)
+        length = self.samples_per_worker * (1 if self.fixed else max(1, workers))
+        if batches is None or self.source == "shards":
+            return length
+        return min(length, self.batch_size * batches * max(1, workers))
+
+    def collate_fn(self) -> Callable[[Sequence[Any]], Any] | None:
+        """Return the function that makes a batch, None where loaders use their own."""
+        if self.collate is None:
+            return None
+        module, name = self.collate
+        found: Callable[[Sequence[Any]], Any] = getattr(
+            import_module(f"benches.workloads.{module}"), name
+        )
+        return found
 
 
-def _photos(length: int, _: int) -> Dataset:
-    """Make the photos; the only workload that needs Pillow."""
-    from benches.workloads.photos import Photos
+def _lazily(module: str, name: str, *args: Any, spins: bool = False) -> Callable[[int, int], Any]:
+    """Return what makes a dataset and imports its module only then: some need torch or Pillow."""
 
-    return Photos(length)
+    def make(length: int, spin: int) -> Any:
+        function = getattr(import_module(f"benches.workloads.{module}"), name)
+        return function(length, *args, *([spin] if spins else []))
+
+    return make
 
 
 def _decoded(decoder: str, side: int | None) -> Workload:
     """Make the workload of one decoder; needs Pillow."""
-
-    def make(length: int, _: int) -> Dataset:
-        from benches.workloads.decoded import Decoded
-
-        return Decoded(length, decoder, side)
-
     what = f"decoded and resized to {side}" if side else "decoded"
-    return Workload(f"JPEG 500x375, {what} by {decoder}, batch 16", 16, 512, make)
+    title = f"JPEG 500x375, {what} by {decoder}, batch 16"
+    return Workload(title, 16, 512, _lazily("decoded", "Decoded", decoder, side))
 
+
+DECODING = {
+    f"{decoder} {side or 'full'}": _decoded(decoder, side) for decoder in DECODERS for side in SIDES
+}
 
 WORKLOADS = {
     "photos": Workload(
         "JPEG 500x375, decode and resize to 224 with Pillow, batch 64",
         batch_size=64,
         samples_per_worker=512,
-        make=_photos,
+        make=_lazily("photos", "Photos"),
+        limit=True,
+        parallel=True,
+        needs=("PIL",),
     ),
+    **{
+        f"photos_{generation}": Workload(
+            f"JPEG 500x375, crop, flip and jitter by torchvision's {generation}, batch 64",
+            batch_size=64,
+            samples_per_worker=256,
+            make=_lazily("torchvision_photos", "TorchvisionPhotos", generation),
+            random=True,
+            limit=True,
+            parallel=True,
+            needs=("PIL", "torch", "torchvision"),
+        )
+        for generation in ("v1", "v2")
+    },
     "rows": Workload(
-        "64 float32 and an int, batch 256",
+        "64 float32 of an array and an int, batch 256",
         batch_size=256,
         samples_per_worker=131_072,
-        make=lambda length, _: Rows(length),
+        make=_lazily("rows", "Rows"),
+    ),
+    "tensor_rows": Workload(
+        "64 float32 of a tensor and a label of another, batch 256",
+        batch_size=256,
+        samples_per_worker=65_536,
+        make=_lazily("tensor_rows", "TensorRows"),
+        needs=("torch",),
+    ),
+    "wrapped_rows": Workload(
+        "torch.from_numpy of 64 float32 and an int, batch 256",
+        batch_size=256,
+        samples_per_worker=65_536,
+        make=_lazily("wrapped_rows", "WrappedRows"),
+        needs=("torch",),
+    ),
+    "cifar": Workload(
+        "3x32x32 tensors to float, padded, cropped and flipped at random, batch 64",
+        batch_size=64,
+        samples_per_worker=8192,
+        make=_lazily("cifar", "Cifar"),
+        random=True,
+        needs=("torch",),
+    ),
+    "text": Workload(
+        "20 to 120 words hashed in Python, padded by collate_fn, batch 64",
+        batch_size=64,
+        samples_per_worker=16_384,
+        make=_lazily("text", "Text"),
+        collate=("text", "pad_rows"),
+    ),
+    "empty": Workload(
+        "a __getitem__ that returns the index, batch 256",
+        batch_size=256,
+        samples_per_worker=131_072,
+        make=_lazily("empty", "Empty"),
+    ),
+    "arrays": Workload(
+        "rows of 64 float32 of arrays and their labels, shuffled, batch 256",
+        batch_size=256,
+        samples_per_worker=524_288,
+        make=_lazily("array_rows", "Arrays"),
+        fixed=True,
+        shuffle=True,
+        source="arrays",
+    ),
+    "tensor_dataset": Workload(
+        "TensorDataset of rows of 64 float32 and labels, shuffled, batch 256",
+        batch_size=256,
+        samples_per_worker=524_288,
+        make=_lazily("array_rows", "row_tensors"),
+        fixed=True,
+        shuffle=True,
+        source="arrays",
+        needs=("torch",),
     ),
     "bandwidth": Workload(
         "3x384x384 float32 in memory, batch 16",
         batch_size=16,
-        samples_per_worker=2048,
-        make=lambda length, _: Bandwidth(length),
+        samples_per_worker=1024,
+        make=_lazily("bandwidth", "Bandwidth"),
+        limit=True,
+        parallel=True,
     ),
     "remote": Workload(
         "10 ms of waiting a sample, batch 32",
         batch_size=32,
         samples_per_worker=64,
-        make=lambda length, _: Remote(length),
+        make=_lazily("remote", "Remote"),
         threads=32,
+        parallel=True,
+        slow=True,
     ),
     "pure_python": Workload(
         "0.2 ms of pure Python a sample, batch 64",
         batch_size=64,
         samples_per_worker=4096,
-        make=PurePython,
+        make=_lazily("spin", "PurePython", spins=True),
+        limit=True,
+        parallel=True,
     ),
-    **{
-        f"{decoder} {side or 'full'}": _decoded(decoder, side)
-        for decoder in DECODERS
-        for side in SIDES
-    },
+    "tar_zst": Workload(
+        "JPEGs of 500x375 in .tar.zst, streamed and decoded, batch 64",
+        batch_size=64,
+        samples_per_worker=512,
+        make=_lazily("tar_shards", "Shards"),
+        fixed=True,
+        random=True,  # decoders differ by a level or two
+        source="shards",
+        parallel=True,
+        needs=("PIL",),
+    ),
+    "fresh_process": Workload(
+        "from the start of Python to the first batch, all imports included, batch 64",
+        batch_size=64,
+        samples_per_worker=4096,
+        make=_lazily("indices", "Indices"),
+        kind="fresh process",
+        figure="process_ms",
+    ),
+    "start_small": Workload(
+        "a loader and its first batch of 1,000 samples, in a warm process, batch 8",
+        batch_size=8,
+        samples_per_worker=1000,
+        make=_lazily("indices", "Indices"),
+        kind="first batch",
+        figure="first_batch_ms",
+        fixed=True,
+    ),
+    "start_paths": Workload(
+        "a loader and its first batch of 10^6 paths, shuffled, in a warm process, batch 64",
+        batch_size=64,
+        samples_per_worker=10**6,
+        make=_lazily("paths", "Paths"),
+        kind="first batch",
+        figure="first_batch_ms",
+        fixed=True,
+        shuffle=True,
+    ),
+    "start_indices": Workload(
+        "a loader and its first batch of 10^9 indices, in a warm process, batch 64",
+        batch_size=64,
+        samples_per_worker=10**9,
+        make=_lazily("indices", "Indices"),
+        kind="first batch",
+        figure="first_batch_ms",
+        fixed=True,
+    ),
+    "mnist_job": Workload(
+        "TensorDataset of MNIST's size, shuffled, ten epochs from the constructor on, batch 64",
+        batch_size=64,
+        samples_per_worker=60_000,
+        make=_lazily("array_rows", "image_tensors"),
+        kind="job",
+        fixed=True,
+        epochs=10,
+        shuffle=True,
+        source="arrays",
+        needs=("torch",),
+    ),
+    "integers_job": Workload(
+        "256 integers, a hundred epochs from the constructor on, batch 64",
+        batch_size=64,
+        samples_per_worker=256,
+        make=_lazily("empty", "Empty"),
+        kind="job",
+        fixed=True,
+        epochs=100,
+    ),
+    "strings": Workload(
+        "5 million strings in a list, memory of all processes, batch 256",
+        batch_size=256,
+        samples_per_worker=131_072,
+        make=_lazily("paths", "Paths", 5_000_000),
+        figure="pss_mib",
+        fixed=True,
+        slow=True,
+    ),
+    **DECODING,
 }

@@ -1,4 +1,4 @@
-"""Samples that lie in memory: small rows, and images large enough to fill caches.
+"""Images that lie in memory: copying them into the batch is all the work.
 
 The arrays are written, not just allocated: untouched pages are all one page of
 zeros, which no cache ever misses.
@@ -13,32 +13,11 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Bandwidth", "Rows"]
-
-
-class Rows:
-    """Rows of 64 float32: microseconds a sample, the loader's own cost shows.
-
-    Args:
-        length: Samples.
-    """
-
-    def __init__(self, length: int) -> None:
-        rng = np.random.default_rng(0)
-        self._values = rng.random((length, 64), dtype=np.float32)
-        self._labels = [index % 100 for index in range(length)]
-
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self._labels)
-
-    def __getitem__(self, index: int) -> tuple[NDArray[np.float32], int]:
-        """Return a view of the row, and its label."""
-        return self._values[index], self._labels[index]
+__all__ = ["Bandwidth"]
 
 
 class Bandwidth:
-    """Images of 1.7 MB: copying them into the batch is all the work.
+    """Images of 1.7 MB.
 
     Args:
         length: Samples.

@@ -1,0 +1,52 @@
+"""dataloader-rs: a loader in Rust whose threads call the dataset."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dataloader_rs import PyDataloader, PyDataset
+
+from benches.loaders.stacking import stack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benches.loaders.catalog import Setup
+
+__all__ = ["Rival"]
+
+
+class Rival:
+    """Load with ``num_workers`` threads, two batches a thread ahead."""
+
+    def __init__(self, setup: Setup) -> None:
+        ahead = max(1, 2 * setup.workers)
+        self._loader: Any = PyDataloader(
+            _adopted(setup.dataset),
+            batch_size=setup.batch_size,
+            shuffle=setup.shuffle,
+            num_workers=setup.workers,
+            prefetch_depth=ahead,
+            collate_fn=setup.collate or stack,
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start one epoch."""
+        return iter(self._loader)
+
+    def close(self) -> None:
+        """Drop the loader, which stops its threads."""
+        del self._loader
+
+    def counters(self) -> dict[str, float]:
+        """Return none."""
+        return {}
+
+
+def _adopted(dataset: Any) -> Any:
+    """Return the dataset as an object of a class below theirs, as their documentation has it."""
+    kind = type(dataset)
+    made = type(kind.__name__, (kind, PyDataset), {})
+    found = PyDataset.__new__(made)
+    found.__dict__.update(dataset.__dict__)
+    return found

@@ -1,0 +1,39 @@
+"""turboloader: a thread for each sample of any dataset, and a loader of its own for arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import turboloader
+
+from benches.loaders.stacking import stack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benches.loaders.catalog import Setup
+
+__all__ = ["Rival"]
+
+
+class Rival:
+    """Load with ``MapDataLoader(num_workers=workers)``, or ``ArrayDataLoader``."""
+
+    def __init__(self, setup: Setup) -> None:
+        options: dict[str, Any] = {"batch_size": setup.batch_size, "shuffle": setup.shuffle}
+        if hasattr(setup.dataset, "arrays"):
+            self._loader: Any = turboloader.ArrayDataLoader(*setup.dataset.arrays, **options)
+        else:
+            options |= {"num_workers": setup.workers, "collate_fn": setup.collate or stack}
+            self._loader = turboloader.MapDataLoader(setup.dataset, **options)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Start one epoch."""
+        return iter(self._loader)
+
+    def close(self) -> None:
+        """Do nothing: each epoch stops its threads."""
+
+    def counters(self) -> dict[str, float]:
+        """Return none."""
+        return {}
