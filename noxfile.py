@@ -13,9 +13,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nox
 from filelock import FileLock  # virtualenv, which nox needs, brings it
+from nox.command import CommandFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 nox.needs_version = ">=2025.2.9"
 # Not uv: it does not read pip's configuration, where a machine may say that it has torch on disk.
@@ -26,7 +31,11 @@ nox.options.reuse_venv = "yes"
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15", "3.13t", "3.14t", "3.15t")
 TORCH = {"3.11": "2.13.0", "3.13t": "2.12.0"}  # the last torch with wheels for 3.13t
-TWINS = (("3.13", "3.13t"), ("3.14", "3.14t"))  # GIL and free-threaded builds of one Python
+TWINS = (
+    ("3.13", "3.13t"),
+    ("3.14", "3.14t"),
+    ("3.15", "3.15t"),
+)  # GIL and free-threaded builds of one Python
 PROJECT = nox.project.load_toml("pyproject.toml")
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags.strip('dmu')}"
 ALWAYS = ("3.11", "3.13", "3.13t")  # what the default sessions cover where it is installed
@@ -157,10 +166,20 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(python=list(TORCH))
 def bench(session: nox.Session) -> None:
-    """Measure ThreadLoader against a bare loop, an executor and torch's DataLoader."""
+    """Measure ThreadLoader against every rival; posargs, say `--quick`, go to the benchmark."""
     add_torch(session)
-    install(session, ".", "bench")
-    run_bench(session, "benches.north_star", *session.posargs)
+    install(session, ".[images,zstd]", "bench")
+    torch = f"torch=={TORCH[str(session.python)]}"
+    for rival in group("rivals"):
+        try:
+            session.install("--only-binary=:all:", rival, torch)
+        except CommandFailed:
+            session.warn(f"{rival} has no wheels for this Python, and is left out")
+    # A missed target is a figure like others: the tables say so.
+    run_bench(session, "benches.north_star", *session.posargs, success_codes=(0, 1))
+    label = session.run("python", "-m", "benches.harness.machine", "--label", silent=True)
+    run_bench(session, "benches.scaling", f"{str(label).strip()}=python")
+    run_bench(session, "benches.figures")
 
 
 @nox.session
@@ -182,6 +201,7 @@ def gil_vs_nogil(session: nox.Session) -> None:
         session.run_install(python, "-m", "pip", "install", *wheels, external=True)
         pythons.append(f"{build}={python}")
     run_bench(session, "benches.gil_vs_nogil", *pythons, *session.posargs)
+    run_bench(session, "benches.figures")
 
 
 def group(name: str) -> tuple[str, ...]:
@@ -260,10 +280,12 @@ def run_pytest(session: nox.Session, *args: str, processes: str = "auto") -> Non
     )
 
 
-def run_bench(session: nox.Session, module: str, *args: str) -> None:
+def run_bench(
+    session: nox.Session, module: str, *args: str, success_codes: Sequence[int] = (0,)
+) -> None:
     """Run a benchmark with the interpreter as users have it: modules load from their ``.pyc``."""
     env = {"PYTHONDONTWRITEBYTECODE": None, "PYTHON_GIL": None}
-    session.run("python", "-m", module, *args, env=env)
+    session.run("python", "-m", module, *args, env=env, success_codes=success_codes)
 
 
 def find_python(build: str) -> str | None:

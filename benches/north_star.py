@@ -64,7 +64,7 @@ class Pace:
 
 
 THOROUGH = Pace(rounds=7, seconds=1.0, close=0.5)
-QUICK = Pace(rounds=3, seconds=0.3, close=0.8)
+QUICK = Pace(rounds=3, seconds=0.2, close=0.9)
 
 
 def main() -> int:
@@ -107,6 +107,8 @@ def main() -> int:
                 )
                 for build in builds
             ]
+            if not options.fresh:
+                kept.prepare([lane for contest in field for lane in contest.lanes], cores)
             field = _run(field, rounds, pace, kept)
             measured += field
             for contest in field:

@@ -19,7 +19,7 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def parse_builds(
-    bench: str, purpose: str | None, *, rounds: int, seconds: float
+    bench: str, purpose: str | None, *, rounds: int, seconds: float, results: Path | None = None
 ) -> argparse.Namespace:
     """Read the command line of a bench that compares builds of Python.
 
@@ -28,6 +28,7 @@ def parse_builds(
         purpose: Its docstring.
         rounds: Unless the user says otherwise, like `seconds`.
         seconds: Least time of a measurement.
+        results: The file for all figures.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m benches.{bench}", description=(purpose or "").partition("\n")[0]
@@ -37,8 +38,12 @@ def parse_builds(
     parser.add_argument(
         "--seconds", type=float, default=seconds, help="least time of a measurement"
     )
-    parser.add_argument("--json", type=Path, help="file for all figures")
-    return parser.parse_args()
+    parser.add_argument("--quick", action="store_true", help="3 rounds of 0.3 seconds")
+    parser.add_argument("--json", type=Path, default=results, help="file for all figures")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds = 3, 0.3
+    return options
 
 
 def labelled_python(argument: str) -> tuple[str, str]:

@@ -81,6 +81,15 @@ def _compare(line: str) -> str:
     return json.dumps({"compared": samples})
 
 
+def _prepare(line: str, uncached: list[str]) -> str:
+    """Import the loader; return the modules that were compiled for it as a line."""
+    from benches.harness.record import Question
+    from benches.loaders.catalog import import_rival
+
+    import_rival(Question.from_json(line).loader)
+    return json.dumps({"uncached": list(uncached)})
+
+
 def _serve(uncached: list[str]) -> None:
     """Answer line by line, on what was standard output; what packages print goes to the errors."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
@@ -88,10 +97,16 @@ def _serve(uncached: list[str]) -> None:
     for line in sys.stdin:
         task, _, question = line.strip().partition(" ")
         try:
-            reply = _answer(question, uncached) if task == "measure" else _compare(question)
+            if task == "prepare":
+                reply = _prepare(question, uncached)
+            elif task == "compare":
+                reply = _compare(question)
+            else:
+                reply = _answer(question, uncached)
         except Exception:  # noqa: BLE001  # whatever a rival raises is its answer
             reply = json.dumps({"error": traceback.format_exc()[-4000:]})
-        uncached.clear()
+        if task == "measure":
+            uncached.clear()
         print(reply, file=replies)
 
 

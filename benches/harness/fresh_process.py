@@ -30,6 +30,7 @@ __all__ = [
     "find_python",
     "make_environment",
     "make_photos",
+    "run_module",
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ def ask(python: str, question: Question) -> Answer:
 
 def _ask(python: str, question: Question) -> Answer:
     question = replace(question, started=time.monotonic())
-    return Answer.from_json(_run(python, "benches.harness.child", question.to_json()))
+    return Answer.from_json(run_module(python, "benches.harness.child", question.to_json()))
 
 
 def find_python(name: str) -> str:
@@ -72,18 +73,18 @@ def find_python(name: str) -> str:
 @functools.cache
 def describe(python: str) -> dict[str, Any]:
     """Return what `benches.harness.machine.describe` says in ``python``."""
-    described: dict[str, Any] = json.loads(_run(python, "benches.harness.machine"))
+    described: dict[str, Any] = json.loads(run_module(python, "benches.harness.machine"))
     return described
 
 
 def calibrate(python: str) -> int:
     """Return the iterations of the pure-Python workload for ``python``."""
-    return int(_run(python, "benches.workloads.spin"))
+    return int(run_module(python, "benches.workloads.spin"))
 
 
 def decoders(python: str) -> list[str]:
     """Return the image decoders that ``python`` has, the fastest first."""
-    names: list[str] = json.loads(_run(python, "benches.workloads.decoded"))
+    names: list[str] = json.loads(run_module(python, "benches.workloads.decoded"))
     return names
 
 
@@ -96,7 +97,7 @@ def make_photos(pythons: list[str]) -> None:
     failures = []
     for python in pythons:
         try:
-            _run(python, "benches.workloads.photo_files")
+            run_module(python, "benches.workloads.photo_files")
         except MeasurementError as error:
             failures.append(str(error))
         else:
@@ -104,7 +105,7 @@ def make_photos(pythons: list[str]) -> None:
     raise MeasurementError("\n".join(failures))
 
 
-def _run(python: str, module: str, *arguments: str) -> str:
+def run_module(python: str, module: str, *arguments: str) -> str:
     """Run a module of benches; return the last line that it prints.
 
     Raises:

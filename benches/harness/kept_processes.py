@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from benches.harness.fresh_process import ROOT, MeasurementError, ask, make_environment
@@ -16,7 +17,10 @@ from benches.harness.record import Answer
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from benches.harness.record import Question
+    from benches.harness.rounds import Lane
 
 __all__ = ["KeptProcesses"]
 
@@ -28,6 +32,24 @@ class KeptProcesses:
 
     def __init__(self) -> None:
         self._processes: dict[tuple[str, str], _Process] = {}
+
+    def prepare(self, lanes: Iterable[Lane], together: int) -> None:
+        """Start processes, several at a time, and let each import its loader.
+
+        Args:
+            lanes: Whose loaders.
+            together: Processes at a time.
+        """
+        keys = {(lane.python, lane.question.loader): lane.question for lane in lanes}
+        new = [(key, question) for key, question in keys.items() if key not in self._processes]
+        for start in range(0, len(new), together):
+            group = new[start : start + together]
+            for (python, loader), question in group:
+                process = self._processes[python, loader] = _Process(python)
+                process.send(f"prepare {question.to_json()}")
+            for key, _ in group:
+                if self._processes[key].receive().get("uncached"):
+                    self._processes.pop(key).end()  # now they are cached: the next one loads them
 
     def ask(self, python: str, question: Question) -> Answer:
         """Measure in the loader's process, or in a fresh one where the workload wants that.
@@ -88,14 +110,18 @@ class _Process:
         )
 
     def say(self, line: str) -> dict[str, Any]:
-        """Send a line and wait for the answer; a process that hangs ends itself."""
-        if self._process.stdin is None or self._process.stdout is None:
-            raise ValueError("the process has no pipes")
-        try:
+        """Send a line and wait for the answer."""
+        self.send(line)
+        return self.receive()
+
+    def send(self, line: str) -> None:
+        """Send a line; where the process has ended, `receive` says so."""
+        with suppress(OSError):
             print(line, file=self._process.stdin, flush=True)
-            reply = self._process.stdout.readline()
-        except OSError:
-            reply = ""
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for an answer; a process that hangs ends itself."""
+        reply = self._process.stdout.readline() if self._process.stdout else ""
         if not reply:
             self._errors.seek(0)
             return {"error": f"{ENDED}:\n{self._errors.read()[-4000:]}"}
@@ -105,7 +131,8 @@ class _Process:
     def end(self) -> None:
         """Close its input, and end it if that is not enough."""
         if self._process.stdin is not None:
-            self._process.stdin.close()
+            with suppress(OSError):
+                self._process.stdin.close()
         try:
             self._process.wait(timeout=20)
         except subprocess.TimeoutExpired:

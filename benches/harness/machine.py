@@ -80,4 +80,4 @@ def _version(package: str) -> str | None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(describe()))
+    print(python_label() if "--label" in sys.argv else json.dumps(describe()))

@@ -12,7 +12,7 @@
 4. Iterate whole epochs until the time asked for is over: the rate. Whole epochs
    only, for a batch that is loaded ahead must not count for less than one
    delivered; so the start and the end of an epoch are in the rate, for all alike.
-   A loader so slow that an epoch takes `PATIENCE` times as long is stopped within it, and so is
+   A loader so slow that an epoch takes several times as long is stopped within it, and so is
    a long warm-up.
 
 Workloads of another kind than ``"rate"`` stop after the second step and begin again, or time
@@ -42,10 +42,14 @@ if TYPE_CHECKING:
 
     from benches.workloads.catalog import Workload
 
-__all__ = ["PATIENCE", "answer", "make_setup", "measure"]
+__all__ = ["answer", "make_setup", "measure"]
 
-PATIENCE = 3  # times the seconds asked for, after which an epoch that goes on is left
-WARM = 1.5  # the same of the first epoch
+WARM = 1.5  # times the seconds asked for, after which a first epoch that goes on is left
+PATIENCE = 3  # the same of later epochs, where that is longer than:
+PATIENCE_S = 0.7
+# What threads work on in parallel must not be left within an epoch: of the batches that they are
+# about to finish, loaders have different numbers.
+PATIENCE_PARALLEL_S = 2.0
 # A process that is kept makes a large dataset once for all rounds of its workload.
 _latest_dataset: dict[tuple[str, int, int], Any] = {}
 MOST_STARTS = 50  # of a loader, where only the first batch is measured
@@ -138,7 +142,9 @@ def measure(
     used, system = measure_usage(), system_cpu_s()
     samples = batches = epochs = 0
     started = time.perf_counter()
-    latest = started + PATIENCE * question.seconds
+    latest = started + max(
+        PATIENCE * question.seconds, PATIENCE_PARALLEL_S if workload.parallel else PATIENCE_S
+    )
     while True:
         for batch in loader:
             samples += samples_in(batch)

@@ -46,7 +46,8 @@ class Rival:
 def _adopted(dataset: Any) -> Any:
     """Return the dataset as an object of a class below theirs, as their documentation has it."""
     kind = type(dataset)
-    made = type(kind.__name__, (kind, PyDataset), {})
-    found = PyDataset.__new__(made)
+    methods = {name: getattr(kind, name) for name in ("__getitem__", "__len__")}
+    made: Any = type(kind.__name__, (PyDataset, kind), methods)
+    found = made.__new__(made)
     found.__dict__.update(dataset.__dict__)
     return found

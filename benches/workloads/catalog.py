@@ -151,7 +151,7 @@ WORKLOADS = {
         f"photos_{generation}": Workload(
             f"JPEG 500x375, crop, flip and jitter by torchvision's {generation}, batch 64",
             batch_size=64,
-            samples_per_worker=256,
+            samples_per_worker=192,
             make=_lazily("torchvision_photos", "TorchvisionPhotos", generation),
             random=True,
             limit=True,
@@ -240,7 +240,7 @@ WORKLOADS = {
     "pure_python": Workload(
         "0.2 ms of pure Python a sample, batch 64",
         batch_size=64,
-        samples_per_worker=4096,
+        samples_per_worker=2048,
         make=_lazily("spin", "PurePython", spins=True),
         limit=True,
         parallel=True,

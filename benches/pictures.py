@@ -1,0 +1,200 @@
+"""Pictures of the results: all rivals, builds with and without the GIL, and up to 128 threads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from benches.drawing import Axis, Drawing, Panel
+from benches.harness.contest import Contest, figure_of
+from benches.harness.rounds import rate
+from benches.workloads.catalog import WORKLOADS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benches.harness.results import Results
+
+__all__ = ["builds_picture", "rivals_picture", "scaling_picture"]
+
+ROW = 24  # pixels a workload
+COLOURS = {
+    "bare_loop": "g",
+    "executor": "g",
+    "torch_dataloader": "b",
+    "stateful_dataloader": "f",
+    "torchdata_nodes": "f",
+    "spdl_threads": "c",
+    "spdl_subprocess": "c",
+    "grain_threads": "d",
+    "monai_threads": "e",
+    "webdataset_shards": "d",
+    "dataloader_rust": "d",
+    "turboloader_map": "e",
+}
+WORDS = {
+    "b": "torch DataLoader",
+    "f": "StatefulDataLoader, torchdata.nodes",
+    "c": "SPDL",
+    "d": "Grain, dataloader-rs, webdataset",
+    "e": "MONAI, turboloader",
+    "g": "bare loop, executor by hand",
+}
+
+
+def rivals_picture(results: Results) -> str:
+    """Draw each rival's best as a dot, relative to ThreadLoader's best; a panel for each build."""
+    contests = results.ordered()
+    names = [name for name in WORKLOADS if any(c.workload == name for c in contests)]
+    wide, beside, gap = 330, 150, 50
+    height = 130 + ROW * len(names) + 90
+    drawing = Drawing(
+        beside + len(results.builds) * (wide + gap) + 20,
+        height,
+        "Rivals relative to ThreadLoader, for each workload",
+    )
+    drawing.word(16, 28, "Each rival's best, divided by ThreadLoader's best", "title")
+    drawing.word(16, 48, "left of the line: slower than ThreadLoader (or more memory)", "small")
+    for number, label in enumerate(results.builds):
+        x = Axis(0.01, 10, (0.01, 0.1, 1, 10), logarithmic=True, show=_times)
+        y = Axis(0, len(names), ())
+        left = beside + number * (wide + gap)
+        panel = Panel(drawing, left, 110, wide, ROW * len(names), x, y)
+        panel.axes(f"Python {label}", "", "")
+        places = [panel.at(1, edge) for edge in (0, len(names))]
+        drawing.line(places, "a")
+        drawing.word(places[0][0], 104, "ThreadLoader", "word a", "middle")
+        for row, name in enumerate(names):
+            level = len(names) - row - 0.5
+            _, high = panel.at(1, level)
+            drawing.rule(left, high, left + wide, high)
+            if number == 0:
+                drawing.word(beside - 10, high + 4, name.replace("_", " "), "small", "end")
+            contest = results.contests.get((label, name))
+            for loader, ratio in _ratios(results, contest).items() if contest else ():
+                drawing.dot(*panel.at(ratio, level), COLOURS[loader], 4.5)
+    for place, (kind, words) in enumerate(WORDS.items()):
+        left, low = 30 + place % 3 * 280, height - 42 + place // 3 * 22
+        drawing.dot(left, low - 4, kind, 4.5)
+        drawing.word(left + 12, low, words, "small")
+    return drawing.svg()
+
+
+def _ratios(results: Results, contest: Contest) -> dict[str, float]:
+    """Return how much better each rival is than ThreadLoader; below 1 it is worse."""
+    workload, rounds = WORKLOADS[contest.workload], results.rounds
+    figure, most = figure_of(workload), workload.more_is_better
+    ours = rounds.best(contest.of("threadloader"), figure, most=most)
+    found = {}
+    for loader in contest.rivals:
+        theirs = rounds.best(contest.of(loader), figure, most=most)
+        pair = (theirs, ours) if most else (ours, theirs)
+        ratio = rounds.ratio(*pair, figure)
+        if ratio is not None:
+            found[loader] = ratio.median
+    return found
+
+
+def builds_picture(results: Results) -> str:
+    """Draw the rate by threads on builds with and without the GIL, next to the ideal line."""
+    workloads = list(dict.fromkeys(contest.workload for contest in results.ordered()))
+    drawing = Drawing(90 + 400 * len(workloads), 420, "Rate by threads, with and without the GIL")
+    kinds = dict(zip(results.builds, "bacdef", strict=False))
+    for number, name in enumerate(workloads):
+        contests = {
+            build: results.contests[build, name]
+            for build in results.builds
+            if (build, name) in results.contests
+        }
+        unit = _unit(results, contests)
+        curves = {build: _by_threads(results, found, unit) for build, found in contests.items()}
+        most = max((threads for curve in curves.values() for threads, _ in curve), default=1)
+        top = max([most * 1.1, *(value for curve in curves.values() for _, value in curve)])
+        panel = Panel(
+            drawing,
+            60 + 400 * number,
+            70,
+            320,
+            230,
+            Axis(0, most * 1.1, [n for n in (1, 2, 4, 8, 16, 32, 64, 128) if n <= most]),
+            Axis(0, top, _steps(top)),
+        )
+        panel.axes(
+            WORKLOADS[name].title.partition(",")[0] if name != "pure_python" else "pure Python",
+            "threads",
+            "times a bare loop on the build with the GIL",
+        )
+        panel.curve([(0, 0), (most, most)], "g dashed", dots=False)
+        for build, curve in curves.items():
+            panel.curve(curve, kinds[build])
+    for place, (build, kind) in enumerate(kinds.items()):
+        left = 70 + place * 190
+        drawing.line([(left, 372), (left + 26, 372)], kind)
+        drawing.word(left + 34, 376, f"{build}: {_gil(results, build)}", "small")
+    left = 70 + len(kinds) * 190
+    drawing.line([(left, 372), (left + 26, 372)], "g dashed")
+    drawing.word(left + 34, 376, "ideal", "small")
+    return drawing.svg()
+
+
+def _gil(results: Results, build: str) -> str:
+    return "without the GIL" if results.builds[build]["free_threaded"] else "with the GIL"
+
+
+def _unit(results: Results, contests: Mapping[str, Contest]) -> float:
+    """Return the rate of the bare loop on the first build."""
+    contest = next(iter(contests.values()))
+    spread = results.rounds.spread(contest.bare, rate)
+    return spread.median if spread else 1.0
+
+
+def _by_threads(results: Results, contest: Contest, unit: float) -> list[tuple[float, float]]:
+    return [
+        (lane.question.workers, spread.median / unit)
+        for lane in contest.of("threadloader")
+        if (spread := results.rounds.spread(lane, rate))
+    ]
+
+
+def scaling_picture(told: Mapping[str, Any]) -> str:
+    """Draw the predicted rates of 1 to 128 threads, and the measured ones as dots.
+
+    Args:
+        told: What `benches.scaling` has written.
+    """
+    builds: Mapping[str, Any] = told["builds"]
+    drawing = Drawing(70 + 400 * len(builds), 480, "Predicted rates by threads")
+    for number, (build, found) in enumerate(builds.items()):
+        threads = told["threads"]
+        panel = Panel(
+            drawing,
+            60 + 400 * number,
+            70,
+            320,
+            270,
+            Axis(1, 128, [n for n in threads if n.bit_count() == 1], logarithmic=True),
+            Axis(0.5, 128, (1, 2, 4, 8, 16, 32, 64, 128), logarithmic=True),
+        )
+        panel.axes(f"Python {build}", "threads", "times one thread: predicted, and measured (dots)")
+        panel.curve([(1, 1), (128, 128)], "g dashed", dots=False)
+        for kind, (_, model) in zip("abcdef", found["workloads"].items(), strict=False):
+            curve = list(zip(threads, model["predicted"], strict=True))
+            unit = curve[0][1]
+            panel.curve([(n, value / unit) for n, value in curve], kind, dots=False)
+            for n, value in model["measured"].items():
+                drawing.dot(*panel.at(int(n), value / unit), kind)
+    names = list(next(iter(builds.values()))["workloads"])
+    for place, (kind, name) in enumerate(zip("abcdef", names, strict=False)):
+        left, low = 70 + place % 3 * 230, 420 + place // 3 * 24
+        drawing.line([(left, low - 4), (left + 26, low - 4)], kind)
+        drawing.word(left + 34, low, name.replace("_", " "), "small")
+    return drawing.svg()
+
+
+def _times(value: float) -> str:
+    return f"{value:g}x"
+
+
+def _steps(top: float) -> Sequence[float]:
+    """Return three to eight round numbers up to ``top``."""
+    step = next(s for s in (0.25, 0.5, 1, 2, 4, 8, 16, 32) if top / s <= 8)
+    return [step * n for n in range(int(top / step) + 1)]
