@@ -119,7 +119,7 @@ def builds_picture(results: Results) -> str:
             Axis(0, top, _steps(top)),
         )
         panel.axes(
-            WORKLOADS[name].title.partition(",")[0] if name != "pure_python" else "pure Python",
+            name.replace("_", " ").capitalize(),
             "threads",
             "times a bare loop on the build with the GIL",
         )

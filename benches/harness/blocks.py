@@ -203,7 +203,7 @@ def _rivals_of(results: Results, name: str) -> str:
         for label in results.builds
         if (label, name) in results.contests
     }
-    unit = UNITS[workload.figure]
+    unit = "ms" if workload.kind == "import" else UNITS[workload.figure]
     header = ["loader", "workers"]
     for label in contests:
         header += [f"{label}: {unit}", "CPU us a sample", "MiB"]

@@ -51,10 +51,17 @@ def main() -> None:
 def _answer(line: str, uncached: list[str]) -> str:
     """Measure; return the answer as a line."""
     faulthandler.dump_traceback_later(HANG_S, exit=True)
-    from benches.harness.measurement import answer
+    from benches.harness.importing import measure_import
     from benches.harness.record import Question
+    from benches.workloads.catalog import WORKLOADS
 
-    found = answer(Question.from_json(line))
+    question = Question.from_json(line)
+    if WORKLOADS[question.workload].kind == "import":
+        found = measure_import(question)
+    else:
+        from benches.harness.measurement import answer
+
+        found = answer(question)
     faulthandler.cancel_dump_traceback_later()
     from benches.harness.machine import describe
 

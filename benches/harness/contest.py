@@ -149,6 +149,8 @@ def make_contest(
             continue
         if workload.source not in entry.sources or (loader == "processes" and not workload.limit):
             continue
+        if workload.kind == "import" and entry.imported is None:
+            continue
         missing = build.lacks([*workload.needs, *([entry.needs] if entry.needs else [])])
         if missing:
             left_out[loader] = f"{', '.join(missing)} not installed: no wheel for this Python"
@@ -159,6 +161,8 @@ def make_contest(
         counts = entry.counts(threads, few=few, parallel=parallel)
         if loader == "processes":
             counts = (cores,)
+        if workload.kind == "import":
+            counts = (threads,)
         lanes += [
             Lane(build.label, build.python, Question(name, loader, workers, seconds, spin))
             for workers in counts

@@ -236,6 +236,10 @@ def _first(rounds: Rounds, contest: Contest) -> Spread | None:
     return rounds.spread(contest.ours, first_batch)
 
 
+def _package_import(rounds: Rounds, contest: Contest) -> Spread | None:
+    return rounds.spread(contest.ours, lambda answer: answer.counters.get("package_ms"))
+
+
 def _faults(rounds: Rounds, contest: Contest) -> Spread | None:
     return rounds.spread(contest.ours, lambda answer: answer.faults_per_batch)
 
@@ -294,6 +298,9 @@ def _targets() -> Iterator[Target]:
     yield Target("start_small", "any", "ms to the first batch", 2, most, _first)
     yield Target("start_paths", "any", "ms to the first batch", 2, most, _first)
     yield Target("start_indices", "any", "ms to the first batch", 2, most, _first)
+    claim = "ms to import ThreadLoader, beyond torch and NumPy"
+    yield Target("imports", "any", claim, 30, most, _first)
+    yield Target("imports", "any", "ms to import threadloader alone", 5, most, _package_import)
     for name in ("mnist_job", "integers_job"):
         yield Target(name, "any", f"best, {in_process}", 1.0, least, _best_of_torch_inline)
     yield Target(

@@ -30,12 +30,15 @@ class Entry:
             many as there are cores, or as the workload says.
         needs: The package, by the name that is imported; None for what Python itself has.
         sources: Of the workloads that it can load.
+        imported: The module and the class in it that its users import; None where importing is
+            nothing, or torch's own.
     """
 
     title: str
     workers: tuple[int | Literal["n"], ...]
     needs: str | None = None
     sources: tuple[str, ...] = ("samples", "arrays")
+    imported: tuple[str, str] | None = None
 
     def counts(self, threads: int, *, few: bool = False, parallel: bool = True) -> tuple[int, ...]:
         """Return the numbers of workers.
@@ -57,16 +60,36 @@ LOADERS = {
     "processes": Entry("limit: a bare loop in each of several processes", ("n",)),
     "executor": Entry("ThreadPoolExecutor by hand", ("n",)),
     "torch_dataloader": Entry("torch DataLoader", (0, 1, 2, 4, "n"), "torch"),
-    "stateful_dataloader": Entry("StatefulDataLoader", (0, "n"), "torchdata"),
-    "torchdata_nodes": Entry("torchdata.nodes", ("n",), "torchdata"),
-    "spdl_threads": Entry("SPDL, threads", ("n",), "spdl"),
+    "stateful_dataloader": Entry(
+        "StatefulDataLoader",
+        (0, "n"),
+        "torchdata",
+        imported=("torchdata.stateful_dataloader", "StatefulDataLoader"),
+    ),
+    "torchdata_nodes": Entry(
+        "torchdata.nodes", ("n",), "torchdata", imported=("torchdata.nodes", "Loader")
+    ),
+    "spdl_threads": Entry(
+        "SPDL, threads", ("n",), "spdl", imported=("spdl.pipeline", "PipelineBuilder")
+    ),
     "spdl_subprocess": Entry("SPDL, threads of one subprocess", ("n",), "spdl"),
-    "grain_threads": Entry("Grain", (0, "n"), "grain"),
-    "monai_threads": Entry("MONAI ThreadDataLoader", (0, "n"), "monai"),
+    "grain_threads": Entry("Grain", (0, "n"), "grain", imported=("grain", "MapDataset")),
+    "monai_threads": Entry(
+        "MONAI ThreadDataLoader", (0, "n"), "monai", imported=("monai.data", "ThreadDataLoader")
+    ),
     "webdataset_shards": Entry("webdataset", (0, 1, 2), "webdataset", ("shards",)),
-    "dataloader_rust": Entry("dataloader-rs", (0, "n"), "dataloader_rs"),
-    "turboloader_map": Entry("turboloader", ("n",), "turboloader"),
-    "threadloader": Entry("ThreadLoader", (0, 1, "n"), sources=("samples", "arrays", "shards")),
+    "dataloader_rust": Entry(
+        "dataloader-rs", (0, "n"), "dataloader_rs", imported=("dataloader_rs", "PyDataloader")
+    ),
+    "turboloader_map": Entry(
+        "turboloader", ("n",), "turboloader", imported=("turboloader", "MapDataLoader")
+    ),
+    "threadloader": Entry(
+        "ThreadLoader",
+        (0, 1, "n"),
+        sources=("samples", "arrays", "shards"),
+        imported=("threadloader", "ThreadLoader"),
+    ),
 }
 
 

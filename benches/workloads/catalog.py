@@ -25,8 +25,8 @@ SIDES = (None, 224)  # pixels; None for images as they are
 
 #: How a workload is measured: whole epochs after a first one; the first batch alone, with loader
 #: after loader in one process; the first batch alone, from the start of a process; whole jobs,
-#: each from the constructor to the end of its last epoch.
-Kind = Literal["rate", "first batch", "fresh process", "job"]
+#: each from the constructor to the end of its last epoch; the import of the loader, and no batch.
+Kind = Literal["rate", "first batch", "fresh process", "job", "import"]
 
 #: The field of an answer that loaders are compared by.
 Figure = Literal["rate", "first_batch_ms", "process_ms", "pss_mib"]
@@ -263,6 +263,15 @@ WORKLOADS = {
         make=_lazily("indices", "Indices"),
         kind="fresh process",
         figure="process_ms",
+    ),
+    "imports": Workload(
+        "the loader's class imported, where NumPy and torch have been",
+        batch_size=1,
+        samples_per_worker=1,
+        make=_lazily("indices", "Indices"),
+        kind="import",
+        figure="first_batch_ms",
+        slow=True,
     ),
     "start_small": Workload(
         "a loader and its first batch of 1,000 samples, in a warm process, batch 8",
