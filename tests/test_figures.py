@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benches" / "results"
@@ -23,12 +24,12 @@ def test_all_figures_and_pictures_are_written_from_the_results() -> None:
     env = {name: value for name, value in os.environ.items() if name not in hiding}
     command = [sys.executable, "-m", "benches.figures", "--check"]
     done = subprocess.run(
-        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_every_block_of_figures_ends(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     markers = re.findall(r"<!-- (figures: \w+|end of figures) -->", text)
