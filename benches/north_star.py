@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -94,6 +95,7 @@ def main() -> int:
     measured: list[Contest] = []
     try:
         for workload in workloads:
+            begun = time.monotonic()
             field = [
                 make_contest(
                     workload,
@@ -107,12 +109,13 @@ def main() -> int:
                 )
                 for build in builds
             ]
-            if not options.fresh:
+            if not (options.fresh or WORKLOADS[workload].fresh):
                 kept.prepare([lane for contest in field for lane in contest.lanes], cores)
             field = _run(field, rounds, pace, kept)
             measured += field
             for contest in field:
                 print(f"\n{contest_table(rounds, contest)}", flush=True)
+            print(f"{workload}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
             results.merge(field, rounds)
             results.save(options.json)
     finally:
@@ -169,10 +172,11 @@ def _run(
     rounds.run([lane for contest in field for lane in contest.lanes], 1)
     if field[0].workload == "bandwidth":
         field = [with_footprint(contest, rounds) for contest in field]
-    lanes = [lane for contest in field for lane in lanes_ahead(contest, rounds, pace.close)]
-    footprints = {contest.limit for contest in field if contest.limit is not None}
-    again = dict.fromkeys([*lanes, *footprints])
-    rounds.run(list(again), pace.rounds, done=1)
+        limits = [contest.limit for contest in field if contest.limit is not None]
+        rounds.run(limits, 1)
+    if WORKLOADS[field[0].workload].figure != "pss_mib":  # which is the same in every round
+        lanes = [lane for contest in field for lane in lanes_ahead(contest, rounds, pace.close)]
+        rounds.run(lanes, pace.rounds, done=1)
     return field
 
 

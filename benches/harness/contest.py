@@ -104,7 +104,8 @@ class Contest:
     def rivals(self) -> list[str]:
         """Loaders other than ours, the limit left out."""
         names = dict.fromkeys(lane.question.loader for lane in self.lanes)
-        return [name for name in names if name not in ("threadloader", "processes")]
+        own = ("threadloader", "threadloader_shared_rng", "processes")
+        return [name for name in names if name not in own]
 
 
 def figure_of(workload: Workload) -> Callable[[Answer], float | None]:
@@ -145,29 +146,48 @@ def make_contest(
     lanes: list[Lane] = []
     left_out: dict[str, str] = {}
     for loader, entry in LOADERS.items():
-        if rivals and loader not in (*rivals, "threadloader"):
-            continue
-        if workload.source not in entry.sources or (loader == "processes" and not workload.limit):
-            continue
-        if workload.kind == "import" and entry.imported is None:
+        if not _takes_part(loader, workload, rivals):
             continue
         missing = build.lacks([*workload.needs, *([entry.needs] if entry.needs else [])])
         if missing:
             left_out[loader] = f"{', '.join(missing)} not installed: no wheel for this Python"
             continue
-        # Of our own, and of torch's where processes may win, all are of interest.
-        few = quick and loader not in ("threadloader", "webdataset_shards")
-        parallel = workload.parallel or loader == "torch_dataloader"
-        counts = entry.counts(threads, few=few, parallel=parallel)
         if loader == "processes":
-            counts = (cores,)
-        if workload.kind == "import":
+            counts: tuple[int, ...] = (cores,)
+        elif workload.kind == "import":
             counts = (threads,)
+        else:
+            counts = _worker_counts(loader, workload, threads, quick=quick)
         lanes += [
             Lane(build.label, build.python, Question(name, loader, workers, seconds, spin))
             for workers in counts
         ]
     return Contest(name, build, threads, tuple(lanes), left_out)
+
+
+def _takes_part(loader: str, workload: Workload, rivals: Collection[str]) -> bool:
+    """Whether a loader can do the workload, and is asked to."""
+    entry = LOADERS[loader]
+    if rivals and loader not in (*rivals, "threadloader"):
+        return False
+    if workload.source not in entry.sources:
+        return False
+    if workload.kind == "import":
+        return entry.imported is not None
+    if loader == "processes":
+        return workload.limit
+    return loader != "threadloader_shared_rng" or workload.random
+
+
+def _worker_counts(
+    loader: str, workload: Workload, threads: int, *, quick: bool
+) -> tuple[int, ...]:
+    """Return the numbers of workers that a loader is measured with."""
+    # Of our own, and of torch's where processes may win, all are of interest.
+    own = loader.startswith("threadloader")
+    few = quick and not own and loader != "webdataset_shards"
+    parallel = workload.parallel or loader == "torch_dataloader"
+    return LOADERS[loader].counts(threads, few=few, parallel=parallel)
 
 
 def lanes_ahead(contest: Contest, first: Rounds, close: float) -> list[Lane]:
@@ -193,6 +213,7 @@ def lanes_ahead(contest: Contest, first: Rounds, close: float) -> list[Lane]:
     }
     best = max(theirs.values(), default=0.0)
     always = {contest.bare, contest.limit, contest.torch_inline, *contest.of("threadloader")}
+    always |= {*contest.of("threadloader_shared_rng")}
     return [
         lane
         for lane in contest.lanes
@@ -216,7 +237,6 @@ def with_footprint(contest: Contest, first: Rounds) -> Contest:
         return contest
     buffers = max(1, round(max(slots) / limit.question.workers))
     changed = replace(limit, question=replace(limit.question, buffers=buffers))
-    first.answers[changed] = [None]  # its rounds are those of the others, but the first
     first.answers.pop(limit, None)
     lanes = tuple(changed if lane == limit else lane for lane in contest.lanes)
     return replace(contest, lanes=lanes)

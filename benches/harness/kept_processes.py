@@ -57,7 +57,7 @@ class KeptProcesses:
         Raises:
             MeasurementError: The measurement failed.
         """
-        if WORKLOADS[question.workload].kind in ("fresh process", "import"):
+        if WORKLOADS[question.workload].fresh:
             return ask(python, question)
         found = Answer(**self._say(python, question, "measure"))
         if found.uncached:  # now they are cached: what was compiled has been written, too

@@ -69,7 +69,11 @@ class Results:
                 merged = replace(
                     contest,
                     lanes=(*contest.lanes, *rest),
-                    left_out=before.left_out | contest.left_out,
+                    left_out={
+                        loader: why
+                        for loader, why in (before.left_out | contest.left_out).items()
+                        if loader in contest.left_out or not contest.of(loader)
+                    },
                     compared=before.compared | contest.compared,
                 )
             self.contests[key] = merged

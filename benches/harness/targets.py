@@ -236,6 +236,13 @@ def _first(rounds: Rounds, contest: Contest) -> Spread | None:
     return rounds.spread(contest.ours, first_batch)
 
 
+def _cpu_of_shared_rng(rounds: Rounds, contest: Contest) -> Spread | None:
+    def cpu(answer: Answer) -> float | None:
+        return answer.cpu_us_per_sample
+
+    return rounds.ratio(contest.inline, contest.lane("threadloader_shared_rng", 0), cpu)
+
+
 def _package_import(rounds: Rounds, contest: Contest) -> Spread | None:
     return rounds.spread(contest.ours, lambda answer: answer.counters.get("package_ms"))
 
@@ -283,6 +290,9 @@ def _targets() -> Iterator[Target]:
     yield Target("cifar", gil, f"no threads, {in_process}", 0.95, least, _inline_of_torch_inline)
     claim = "{n} threads, of torch's best with 0 to 2 workers"
     yield Target("cifar", gil, claim, 1.0, least, _of_torch_up_to_2)
+    for name, bound in (("cifar", 1.1), ("photos_v1", 1.02), ("photos_v2", 1.02)):
+        claim = "CPU time, no threads, of that with isolate_rng=False"
+        yield Target(name, "any", claim, bound, most, _cpu_of_shared_rng)
     yield Target("text", free, "{n} threads, of the bare loop", 1.5, least, _of_bare)
     yield Target("text", gil, f"best, {in_process}", 0.95, least, _best_of_torch_inline)
     # A third of torch's time a sample.

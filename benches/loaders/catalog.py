@@ -84,6 +84,9 @@ LOADERS = {
     "turboloader_map": Entry(
         "turboloader", ("n",), "turboloader", imported=("turboloader", "MapDataLoader")
     ),
+    "threadloader_shared_rng": Entry(
+        "ThreadLoader, isolate_rng=False", (0, "n"), sources=("samples",)
+    ),
     "threadloader": Entry(
         "ThreadLoader",
         (0, 1, "n"),

@@ -18,7 +18,7 @@ __all__ = ["Rival"]
 class Rival:
     """Load with ``ThreadLoader(threads=workers)``; 0 loads in the calling thread."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, *, isolate_rng: bool = True) -> None:
         dataset = setup.dataset
         if setup.source == "shards":
             dataset = TarStream(dataset.paths, fields=("jpg", "cls"))
@@ -32,6 +32,7 @@ class Rival:
             collate_fn=setup.collate,
             persistent_workers=setup.workers > 0,
             output=setup.output,
+            isolate_rng=isolate_rng,
         )
 
     def __iter__(self) -> Iterator[Any]:

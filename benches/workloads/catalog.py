@@ -89,6 +89,11 @@ class Workload:
     needs: tuple[str, ...] = ()
 
     @property
+    def fresh(self) -> bool:
+        """Whether each measurement needs a process that has done nothing before."""
+        return self.kind in ("fresh process", "import") or self.figure == "pss_mib"
+
+    @property
     def more_is_better(self) -> bool:
         """Whether the loader with the highest figure is the best."""
         return self.figure == "rate"
@@ -329,6 +334,7 @@ WORKLOADS = {
         make=_lazily("paths", "Paths", 5_000_000),
         figure="pss_mib",
         fixed=True,
+        parallel=True,
         slow=True,
     ),
     **DECODING,
