@@ -18,15 +18,34 @@ RESULTS = ROOT / "benches" / "results"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_all_figures_and_pictures_are_written_from_the_results() -> None:
-    # The checkout is hidden from the tests themselves, which run what users install.
+READ_AND_WRITE = """
+import sys
+from pathlib import Path
+from benches.harness.results import Results
+
+Results.load(Path("benches/results/bench.json")).save(Path(sys.argv[1]))
+"""
+
+
+def run(*arguments: str) -> None:
+    """Run Python where benches are found: the checkout is hidden from the tests themselves."""
     hiding = ("PYTHONSAFEPATH", "PYTHONPATH")
     env = {name: value for name, value in os.environ.items() if name not in hiding}
-    command = [sys.executable, "-m", "benches.figures", "--check"]
+    command = [sys.executable, *arguments]
     done = subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_all_figures_and_pictures_are_written_from_the_results() -> None:
+    run("-m", "benches.figures", "--check")
+
+
+def test_results_that_are_read_and_written_stay_as_they_are(tmp_path: Path) -> None:
+    run("-c", READ_AND_WRITE, str(tmp_path / "again.json"))
+    again = (tmp_path / "again.json").read_text(encoding="utf-8")
+    assert again == (RESULTS / "bench.json").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -8,12 +8,10 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from benches.loaders.stacking import load_batch, stack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from benches.loaders.catalog import Setup
 
@@ -33,21 +31,9 @@ class Rival:
             samples = iter(setup.dataset)
             while batch := list(islice(samples, setup.batch_size)):
                 yield stack(batch)
-        elif setup.source == "arrays":
-            yield from self._gather(_arrays_of(setup.dataset))
         else:
             for indices in setup.batches():
-                yield load_batch(setup.dataset, indices, setup.collate)
-
-    def _gather(self, arrays: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-        order: Any = np.random.permutation(len(arrays[0]))  # noqa: NPY002  # as one writes it
-        if not isinstance(arrays[0], np.ndarray):
-            import torch
-
-            order = torch.from_numpy(order)
-        for start in range(0, len(order), self._setup.batch_size):
-            indices = order[start : start + self._setup.batch_size]
-            yield tuple(array[indices] for array in arrays)
+                yield load_batch(setup, indices)
 
     def close(self) -> None:
         """Do nothing: there is nothing to stop."""
@@ -55,9 +41,3 @@ class Rival:
     def counters(self) -> dict[str, float]:
         """Return none."""
         return {}
-
-
-def _arrays_of(dataset: Any) -> Sequence[Any]:
-    """Return what the dataset is made of."""
-    found: Sequence[Any] = getattr(dataset, "arrays", None) or dataset.tensors
-    return found

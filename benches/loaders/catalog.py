@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from random import shuffle
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -120,15 +121,21 @@ class Setup:
     source: str = "samples"
     buffers: int = 1
 
-    def batches(self) -> Iterator[Sequence[int]]:
-        """Yield the indices of each batch, for those who have no sampler of their own."""
+    def batches(self) -> Iterator[Any]:
+        """Yield the indices of each batch, for those who have no sampler of their own.
+
+        Indices to gather by are an array, or a tensor for tensors; all others are integers.
+        """
         length, size = len(self.dataset), self.batch_size
-        order: Sequence[int] = range(length)
-        if self.shuffle:
-            order = list(order)
-            shuffle(order)
+        if not self.shuffle:
+            yield from (range(start, start + size) for start in range(0, length, size))
+            return
+        order: Any = np.random.default_rng().permutation(length)
+        if hasattr(self.dataset, "tensors"):
+            order = import_module("torch").from_numpy(order)
         for start in range(0, length, size):
-            yield order[start : start + size]
+            indices = order[start : start + size]
+            yield indices if self.source == "arrays" else indices.tolist()
 
 
 class Loader(Protocol):

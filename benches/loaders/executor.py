@@ -32,7 +32,7 @@ class Rival:
         setup = self._setup
         pending: deque[Future[Any]] = deque()
         for indices in setup.batches():
-            pending.append(self._pool.submit(load_batch, setup.dataset, indices, setup.collate))
+            pending.append(self._pool.submit(load_batch, setup, indices))
             if len(pending) >= 2 * setup.workers:
                 yield pending.popleft().result()
         while pending:

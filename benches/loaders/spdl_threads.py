@@ -38,7 +38,7 @@ class LoadBatch:
 
     def __call__(self, indices: Sequence[int]) -> Any:
         """Load and collate."""
-        return load_batch(self._setup.dataset, indices, self._setup.collate)
+        return load_batch(self._setup, indices)
 
 
 def make_builder(setup: Setup) -> Any:

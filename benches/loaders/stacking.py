@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
+
+    from benches.loaders.catalog import Setup
 
 __all__ = ["load_batch", "stack"]
 
 
-def load_batch(
-    dataset: Any, indices: Sequence[int], collate: Callable[[Sequence[Any]], Any] | None = None
-) -> Any:
-    """Fetch the samples and make a batch of them.
+def load_batch(setup: Setup, indices: Sequence[int]) -> Any:
+    """Fetch the samples and make a batch of them; of arrays, gather the rows at once.
 
     Args:
-        dataset: What to load.
+        setup: What is loaded, and how a batch is made of it.
         indices: Of the batch's samples.
-        collate: Makes the batch; None for `stack`.
     """
-    return (collate or stack)([dataset[index] for index in indices])
+    dataset = setup.dataset
+    if setup.source == "arrays":
+        arrays = getattr(dataset, "arrays", None) or dataset.tensors
+        return tuple(array[indices] for array in arrays)
+    return (setup.collate or stack)([dataset[index] for index in indices])
 
 
 def stack(samples: Sequence[Any]) -> Any:

@@ -262,7 +262,7 @@ WORKLOADS = {
         needs=("PIL",),
     ),
     "fresh_process": Workload(
-        "from the start of Python to the first batch, all imports included, batch 64",
+        "from the start of Python to the first batch, torch and all imports included, batch 64",
         batch_size=64,
         samples_per_worker=4096,
         make=_lazily("indices", "Indices"),
@@ -288,6 +288,15 @@ WORKLOADS = {
         fixed=True,
     ),
     "start_paths": Workload(
+        "a loader and its first batch of 10^6 paths, in a warm process, batch 64",
+        batch_size=64,
+        samples_per_worker=10**6,
+        make=_lazily("paths", "Paths"),
+        kind="first batch",
+        figure="first_batch_ms",
+        fixed=True,
+    ),
+    "start_shuffled": Workload(
         "a loader and its first batch of 10^6 paths, shuffled, in a warm process, batch 64",
         batch_size=64,
         samples_per_worker=10**6,
