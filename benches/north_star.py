@@ -116,7 +116,7 @@ def main() -> int:
             for contest in field:
                 print(f"\n{contest_table(rounds, contest)}", flush=True)
             print(f"{workload}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
-            results.merge(field, rounds)
+            results.merge(field, rounds, options.rival or ())
             results.save(options.json)
     finally:
         kept.close()

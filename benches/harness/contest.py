@@ -187,7 +187,11 @@ def _worker_counts(
     own = loader.startswith("threadloader")
     few = quick and not own and loader != "webdataset_shards"
     parallel = workload.parallel or loader == "torch_dataloader"
-    return LOADERS[loader].counts(threads, few=few, parallel=parallel)
+    counts = LOADERS[loader].counts(threads, few=few, parallel=parallel)
+    # Memory: with as many workers as there are cores; a process for each takes the most time.
+    if quick and workload.figure == "pss_mib" and loader != "torch_dataloader":
+        return counts[-1:]
+    return counts
 
 
 def lanes_ahead(contest: Contest, first: Rounds, close: float) -> list[Lane]:

@@ -16,7 +16,7 @@ from benches.harness.rounds import Lane, Rounds
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
 __all__ = ["Results"]
@@ -53,13 +53,26 @@ class Results:
             if (build, name) in self.contests
         ]
 
-    def merge(self, contests: Iterable[Contest], rounds: Rounds) -> None:
-        """Take over what was measured, in place of what there was of the same lanes."""
-        for contest in contests:
+    def merge(
+        self, contests: Iterable[Contest], rounds: Rounds, only: Collection[str] = ()
+    ) -> None:
+        """Take over what was measured, in place of what there was of the same lanes.
+
+        Args:
+            contests: That were measured.
+            rounds: The answers.
+            only: Rivals, if only they were of interest: what there was of ThreadLoader stays, as
+                the rounds of all others were measured beside it.
+        """
+        for found in contests:
+            contest = found
             key = (contest.build.label, contest.workload)
             before = self.contests.get(key)
             merged = contest
             if before is not None:
+                if only and before.ours is not None:
+                    lanes = [lane for lane in contest.lanes if lane.question.loader in only]
+                    contest = replace(contest, lanes=tuple(lanes))
                 new = {(lane.question.loader, lane.question.workers) for lane in contest.lanes}
                 rest = [
                     lane

@@ -15,7 +15,8 @@ class Paths:
 
     def __init__(self, length: int, strings: int = 0) -> None:
         self._length = length
-        self._paths = [f"train/n{i % 1000:08}/n{i:012}.JPEG" for i in range(max(strings, length))]
+        name = "train/images/n%012d.JPEG"
+        self._paths = list(map(name.__mod__, range(max(strings, length))))
         self._step = len(self._paths) // length
 
     def __len__(self) -> int:
