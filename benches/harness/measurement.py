@@ -22,6 +22,7 @@ whole jobs, as `benches.workloads.catalog.Kind` says.
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import time
 from contextlib import suppress
@@ -144,9 +145,7 @@ def measure(
     used, system = measure_usage(), system_cpu_s()
     samples = batches = epochs = 0
     started = time.perf_counter()
-    latest = started + max(
-        PATIENCE * question.seconds, PATIENCE_PARALLEL_S if workload.parallel else PATIENCE_S
-    )
+    latest = started + max(PATIENCE * question.seconds, _patience(workload))
     while True:
         for batch in loader:
             samples += samples_in(batch)
@@ -182,6 +181,13 @@ def measure(
         pss_mib=pss_mib,
         counters=counters,
     )
+
+
+def _patience(workload: Workload) -> float:
+    """Return the seconds after which an epoch may be left."""
+    if workload.figure == "pss_mib":
+        return math.inf  # memory is what it is when all samples have been read
+    return PATIENCE_PARALLEL_S if workload.parallel else PATIENCE_S
 
 
 def _measure_starts(question: Question, *, once: bool) -> Answer:
