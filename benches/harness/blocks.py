@@ -206,7 +206,7 @@ def _rivals_of(results: Results, name: str) -> str:
     unit = "ms" if workload.kind == "import" else UNITS[workload.figure]
     header = ["loader", "workers"]
     for label in contests:
-        header += [f"{label}: {unit}", "CPU us a sample", "MiB"]
+        header += [f"{label}: {unit}", "CPU us a sample", "MiB added"]
     keys = dict.fromkeys(
         (lane.question.loader, lane.question.workers)
         for loader in LOADERS
@@ -221,7 +221,7 @@ def _rivals_of(results: Results, name: str) -> str:
             row += [
                 show_spread(results.rounds.spread(lane, figure)),
                 _median(results, lane, "cpu_us_per_sample"),
-                _median(results, lane, "pss_mib"),
+                _median(results, lane, "pss_added_mib"),
             ]
         rows.append(row)
     return f"### {plain(name).capitalize()}\n\n{workload.title}.\n\n{table(header, rows)}"

@@ -123,6 +123,7 @@ def measure(
     setup = make_setup(question, workload)
     settle_allocator()
     gc.collect()
+    before_mib = measure_pss_mib()
 
     started = time.perf_counter()
     loader = rival(setup)
@@ -179,6 +180,7 @@ def measure(
         if system is None or used.cpu_s is None
         else max(0.0, (system - used.cpu_s) / elapsed),
         pss_mib=pss_mib,
+        pss_added_mib=_later(pss_mib, before_mib),
         counters=counters,
     )
 

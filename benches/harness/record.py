@@ -78,6 +78,8 @@ class Answer:
         pss_mib: Memory of this process and all that it has started, after the last epoch, shared
             pages divided among those that share them, in MiB; None where the platform does not
             tell.
+        pss_added_mib: The same, less what there was before the loader was made: its batches and
+            workers, but not the dataset.
         counters: The loader's own counters at the end.
         machine: What `benches.harness.machine.describe` says.
     """
@@ -96,6 +98,7 @@ class Answer:
     other_cores_busy: float | None = None
     process_ms: float | None = None
     pss_mib: float | None = None
+    pss_added_mib: float | None = None
     uncached: list[str] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=dict)

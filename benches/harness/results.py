@@ -23,7 +23,7 @@ __all__ = ["Results"]
 
 FIGURES = (
     *("rate", "first_batch_ms", "process_ms", "cpu_us_per_sample", "faults_per_batch"),
-    *("pss_mib", "other_cores_busy"),
+    *("pss_mib", "pss_added_mib", "other_cores_busy"),
 )
 
 

@@ -83,7 +83,7 @@ def contest_table(rounds: Rounds, contest: Contest) -> str:
         "x bare loop",
         "first batch, ms",
         "CPU us/sample",
-        "MiB",
+        "MiB added",
         "faults/batch",
         "slots",
     ]
@@ -106,7 +106,7 @@ def _row(rounds: Rounds, contest: Contest, lane: Lane) -> list[str]:
         show_ratio(rounds.ratio(lane, contest.bare, figure)),
         show_spread(rounds.spread(lane, first_batch)),
         _median(rounds, lane, "cpu_us_per_sample"),
-        _median(rounds, lane, "pss_mib"),
+        _median(rounds, lane, "pss_added_mib"),
         _median(rounds, lane, "faults_per_batch"),
         _slots(rounds.of(lane)),
     ]
