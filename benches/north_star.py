@@ -7,7 +7,7 @@ timed), the rounds are interleaved and each starts with another lane.  In the fi
 workload everyone takes part with every number of workers; who is far behind then is not measured
 again, and his table row has that one figure.  What was delivered is compared with the dataset.
 
-``--quick`` measures shorter, in fewer rounds: everything on two interpreters in some 12 minutes.
+``--quick`` measures shorter, in fewer rounds: everything on two interpreters in a quarter of an hour.
 ``--workload`` and ``--rival``, repeatable, measure a part; all is merged into one file of results,
 from which `benches.figures` writes the documentation's tables and pictures.  Exit code 1 says that
 a target was missed or a rival is ahead; the checklist at the end says which.
@@ -65,7 +65,7 @@ class Pace:
 
 
 THOROUGH = Pace(rounds=7, seconds=1.0, close=0.5)
-QUICK = Pace(rounds=3, seconds=0.2, close=0.9)
+QUICK = Pace(rounds=2, seconds=0.2, close=0.9)
 
 
 def main() -> int:

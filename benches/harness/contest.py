@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["Build", "Contest", "figure_of", "lanes_ahead", "make_contest", "with_footprint"]
 
 
+# A process for each measurement takes seconds to start.
+QUICK_IN_FRESH_PROCESSES = ("bare_loop", "torch_dataloader", "spdl_subprocess", "threadloader")
+
+
 @dataclass(frozen=True, slots=True)
 class Build:
     """An interpreter that takes part.
@@ -147,6 +151,9 @@ def make_contest(
     left_out: dict[str, str] = {}
     for loader, entry in LOADERS.items():
         if not _takes_part(loader, workload, rivals):
+            continue
+        if quick and workload.fresh and loader not in QUICK_IN_FRESH_PROCESSES:
+            left_out[loader] = "not measured by a quick run"
             continue
         missing = build.lacks([*workload.needs, *([entry.needs] if entry.needs else [])])
         if missing:

@@ -52,7 +52,8 @@ PATIENCE = 3  # the same of later epochs, where that is longer than:
 PATIENCE_S = 0.7
 # What threads work on in parallel must not be left within an epoch: of the batches that they are
 # about to finish, loaders have different numbers.
-PATIENCE_PARALLEL_S = 2.0
+PATIENCE_PARALLEL_S = 2.5
+JOB_S = 1.5  # the same of a job
 # A process that is kept makes a large dataset once for all rounds of its workload.
 _latest_dataset: dict[tuple[str, int, int], Any] = {}
 MOST_STARTS = 50  # of a loader, where only the first batch is measured
@@ -265,7 +266,9 @@ def _measure_jobs(question: Question) -> Answer:
         for batch in chain.from_iterable(repeat(loader, workload.epochs)):
             samples += samples_in(batch)
             batches += 1
-            done = time.perf_counter() - started < PATIENCE * max(1.0, question.seconds)
+            done = time.perf_counter() - started < max(
+                PATIENCE * question.seconds, PATIENCE_PARALLEL_S
+            )
             if not done:
                 break
         del batch
