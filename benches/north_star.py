@@ -4,13 +4,14 @@
 
 Each loader of an interpreter has a process of its own (`benches.harness.measurement` says what is
 timed), the rounds are interleaved and each starts with another lane.  In the first round of a
-workload everyone takes part with every number of workers; who is far behind then is not measured
-again, and his table row has that one figure.  What was delivered is compared with the dataset.
+workload every rival takes part with every number of workers; one that is far behind then is not
+measured again, and its figure is of that round.  What was delivered is compared with the dataset.
 
-``--quick`` measures shorter, in fewer rounds: everything on two interpreters in a quarter of an hour.
-``--workload`` and ``--rival``, repeatable, measure a part; all is merged into one file of results,
-from which `benches.figures` writes the documentation's tables and pictures.  Exit code 1 says that
-a target was missed or a rival is ahead; the checklist at the end says which.
+``--quick`` measures shorter, in fewer rounds, and leaves out numbers of workers that are rarely the
+best: everything on two interpreters in a quarter of an hour.  ``--workload`` and ``--rival``,
+repeatable, measure a part; all is merged into one file of results, from which `benches.figures`
+writes the documentation's tables and pictures.  Exit code 1 says that a target was missed or a
+rival is ahead; the checklist at the end says which.
 """
 
 from __future__ import annotations
