@@ -80,7 +80,7 @@ def _compare(line: str) -> str:
     question = Question.from_json(line)
     workload = WORKLOADS[question.workload]
     rival = import_rival(question.loader)
-    setup = make_setup(question, workload, batches=3)
+    setup = make_setup(question, workload, batches=1 if workload.parallel else 3)
     loader = rival(setup)
     samples = compare(workload, setup.dataset, loader)
     loader.close()
