@@ -28,7 +28,7 @@ UNITS = {
 # Of the README; docs/figures.md has all.
 HEADLINES = (
     *("photos", "photos_v2", "cifar", "rows", "tensor_rows", "tensor_dataset", "bandwidth"),
-    *("remote", "pure_python", "text", "tar_zst", "start_paths", "fresh_process", "strings"),
+    *("remote", "pure_python", "text", "tar_zst", "mnist_job", "integers_job", "strings"),
 )
 
 

@@ -154,6 +154,8 @@ def _ahead(rounds: Rounds, contest: Contest, loader: str) -> Ahead | None:
     processes = loader in PROCESS_LOADERS and theirs.question.workers > 0
     if contest.workload in HOLDS_GIL and processes and not contest.build.free_threaded:
         excused = "worker processes on pure Python, where the GIL is on"
+    elif loader == "bare_loop" and workload.kind in ("first batch", "fresh process"):
+        excused = "a loop has nothing to start"
     elif ratio.low <= 1:
         excused = "within the spread of the rounds"
     return Ahead(
