@@ -112,8 +112,8 @@ class SampleStream:
         self._torch_left, self._torch_next, self._torch_end = -1, 0, 0
         self._torch_whole = False  # whether to give torch's generator its whole state at once
         self._tempered: Any = self._values
-        self._philox = np.random.Philox(key=0)
-        self._philox_state = philox_state()
+        self._philox: Any = None  # for ``_legacy``
+        self._philox_state: Any = None
         self._forget()
 
     def move(self, seed: int, kind: bytes, first: int, counted: Sized) -> None:
@@ -222,6 +222,8 @@ class SampleStream:
         generator = self._legacy
         if self._legacy_at != done or generator is None:
             # A new one: the one before may have kept the second of two normal values.
+            if self._philox is None:
+                self._philox = np.random.Philox(key=0)
             self._key_philox(self._philox, self._key(LEGACY))
             generator = self._legacy = np.random.RandomState(self._philox)
             self._legacy_at = done
@@ -339,5 +341,7 @@ class SampleStream:
 
     def _key_philox(self, philox: Any, key: tuple[int, int]) -> None:
         state = self._philox_state
+        if state is None:
+            state = self._philox_state = philox_state()
         state["state"]["key"] = key
         philox.state = state

@@ -107,8 +107,9 @@ class CountedWords:
     def __init__(self, purpose: bytes, width: int) -> None:
         self._purpose = purpose
         self._width, self._blocks = width, width // 4
-        self._philox = np.random.Philox(key=0)
-        self._state: Any = philox_state()
+        # Made when first needed: to make all that a thread may need takes as long as a small epoch.
+        self._philox: Any = None
+        self._state: Any = None
         self._keyed: int | None = None  # the seed that ``_state`` has the key of
         self._next: tuple[int, int] | None = None  # the seed and position that come next
 
@@ -121,6 +122,10 @@ class CountedWords:
             rows: How many positions.
         """
         if self._next != (seed, position):
+            self._next = None  # what is interrupted from here on, by Ctrl-C say, is begun anew
+            if self._philox is None:
+                self._state = philox_state()
+                self._philox = np.random.Philox(key=0)
             state, counter = self._state, position * self._blocks
             if seed != self._keyed:
                 key = key_of(seed, 0, self._purpose)
@@ -128,7 +133,7 @@ class CountedWords:
                 self._keyed = seed
             state["state"]["counter"] = [counter & MASK, counter >> 64 & MASK, 0, 0]
             self._philox.state = state
-        self._next = None  # what is interrupted here, by Ctrl-C say, is begun anew
+        self._next = None  # the same
         words = self._philox.random_raw(rows * self._width)
         self._next = seed, position + rows
         return words
