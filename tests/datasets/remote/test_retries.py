@@ -232,11 +232,15 @@ def test_what_ends_a_thread_is_known_inside_and_forgotten_outside() -> None:
 
 
 def test_waiting_leaves_no_cycles_behind() -> None:
-    gc.collect()
-    gc.disable()
-    try:
+    def left() -> int:
+        gc.collect()
         for _ in range(3):
             wait([Stop()], 0.001)
-        assert gc.collect() == 0
+        return gc.collect()
+
+    gc.disable()
+    try:
+        # What waiting left would be there each time; a thread of an earlier test ends only once.
+        assert min(left() for _ in range(5)) == 0
     finally:
         gc.enable()
