@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.pictures import picture
 
+from threadloader import ThreadLoader
 from threadloader._batch.numpy_collate import numpy_collate, numpy_convert
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
@@ -259,3 +260,21 @@ def test_masked_arrays_keep_their_masks() -> None:
     assert type(collated) is np.ma.MaskedArray
     assert np.array_equal(collated.mask, rows.mask)
     assert np.array_equal(collated.filled(-1), rows.filled(-1))
+
+
+@needs_torch
+@pytest.mark.parametrize("threads", [0, 1, 4])
+def test_tensors_of_mixed_dtypes_are_promoted_by_numpy_in_each_batch(threads: int) -> None:
+    import torch  # noqa: PLC0415  # an option
+
+    class Mixed:
+        def __len__(self) -> int:
+            return 16
+
+        def __getitem__(self, index: int) -> Any:
+            return torch.tensor(70_000 + index) if index % 4 == 3 else torch.tensor(1.0).half()
+
+    loader: Any = ThreadLoader(Mixed(), 4, threads=threads, output="numpy")
+    batches = list(loader)
+    assert {batch.dtype for batch in batches} == {np.dtype(np.float64)}
+    assert [batch[3] for batch in batches] == [70_003.0, 70_007.0, 70_011.0, 70_015.0]

@@ -57,6 +57,8 @@ DRAWS: dict[str, Draw] = {
     "rand double": lambda g: torch.rand(1, dtype=torch.float64, **g),
     "rand half": lambda g: torch.rand(3, dtype=torch.float16, **g),
     "rand complex": lambda g: torch.rand(2, dtype=torch.complex64, **g),
+    "rand complex of 128 bits": lambda g: torch.rand(11, dtype=torch.complex128, **g),
+    "rand complex, few": lambda g: torch.rand(2, dtype=torch.complex128, **g),
     "randint(9)": lambda g: torch.randint(9, (1,), **g),
     "randint(-5, 9)": lambda g: torch.randint(-5, 9, (2,), **g),
     "randint(1 << 28)": lambda g: torch.randint(1 << 28, (2,), **g),
@@ -191,6 +193,34 @@ def test_tensors_of_torch_func_draw_as_it_asks() -> None:
     assert len(set(same.tolist())) == 1
     with pytest.raises(RuntimeError, match="randomness"):
         torch.func.vmap(lambda _: torch.rand(()))(zeros)
+
+
+@pytest.mark.parametrize("draw", ["uniform_", "normal_"])
+def test_tensors_that_stand_for_many_draw_no_words_of_other_samples(
+    in_sample: Callable[[int], None], draw: str
+) -> None:
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return getattr(x.clone(), draw)()
+
+    noise = torch.func.vmap(noisy, randomness="different")
+    drawn = []
+    for position in (0, 1):
+        in_sample(position)
+        drawn.append(set(noise(torch.zeros(100, dtype=torch.float64)).tolist()))
+    assert len(drawn[0]) == len(drawn[1]) == 100
+    assert not drawn[0] & drawn[1]
+
+
+@pytest.mark.usefixtures("in_sample")
+def test_what_torch_refuses_or_follows_is_left_to_torch() -> None:
+    with torch.inference_mode():
+        inference, opposite = torch.zeros(1), torch.zeros(1, dtype=torch.complex64).conj().imag
+        assert 0 < opposite.uniform_().item() < 1
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        inference.uniform_()
+    outer = torch.zeros(1)
+    with pytest.raises(RuntimeError, match="randomness"):
+        torch.func.vmap(lambda x: x + outer.uniform_())(torch.zeros(2))
 
 
 # torch imports Triton there, which turns the lock on.

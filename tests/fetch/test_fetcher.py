@@ -115,11 +115,13 @@ class StopsOnce(Squares):
         return square
 
 
-def test_a_sample_that_only_once_raised_stop_iteration_is_fetched_again() -> None:
+def test_a_sample_that_raised_stop_iteration_once_has_failed() -> None:
     dataset = StopsOnce()
-    fetched = Fetcher(dataset, whole_batches=False).fetch(_ticket([1, 3, 2, 4]), Progress())
-    assert fetched == ([1, 9, 4, 16], None)
-    assert dataset.asked == [1, 3, 3, 2, 4]
+    fetcher = Fetcher(dataset, whole_batches=False)
+    samples, error = fetcher.fetch(_ticket([1, 3, 2, 4]), Progress())
+    assert samples == [1]
+    assert type(error) is StopIteration
+    assert dataset.asked == [1, 3, 3]
 
 
 class Twice:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from threadloader import _torch
 from threadloader._batch.filling import DeviceBatch
 from threadloader._batch.list_filling import call_collate
 from threadloader._fetch.array_rows import Rows
@@ -53,6 +54,8 @@ class DirectPath:
         pin: Callable[[Any], Any] | None,
     ) -> None:
         self.function = function
+        # Whether mixed dtypes become what torch makes of them; NumPy has rules of its own.
+        self.promotes = function is _torch.default_collate
         self.memory = memory
         self.pin = pin
         self._layout: Layout | None = None
@@ -68,7 +71,7 @@ class DirectPath:
 
     @property
     def learned(self) -> Layout | None:
-        """The layout of the last batch that was laid out; None for none."""
+        """The layout that the next batch is expected to have; None for none."""
         return self._layout
 
     def layout_of(self, sample: Any) -> Layout | None:
@@ -160,7 +163,7 @@ class DirectFilling:
         if layout is None:
             return False
         _, memory = self._lay_out(layout)
-        if layout.write(samples, memory.fields, 0):
+        if layout.write(samples, memory.fields, 0, promotes=self._path.promotes):
             return True
         if layout.fits(samples[0]):
             self._unwritten[0] = samples

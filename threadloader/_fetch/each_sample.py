@@ -48,11 +48,11 @@ def call_each(
     try:
         epoch.fetching(arguments)  # a list that is emptied ends the loop over it
         results.extend(map(function, left))
-        while len(results) < calls and (argument := arguments[len(results) :][:1]):
-            # A call raised StopIteration, which ended the loop, too, and is lost: call again, where
-            # it comes up.
-            results.append(function(*argument))
-            results.extend(map(function, left))
+        if len(results) < calls and (argument := arguments[len(results) :][:1]):
+            # A call raised StopIteration, which ended the loop, too, and is lost.  To call again
+            # brings it back with its traceback; where it does not, the sample failed all the same.
+            function(*argument)
+            raise StopIteration
     finally:
         epoch.fetched(arguments)
         # An error keeps this frame.

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._layout.leaves import Leaf, TextLeaf, uniform
+from threadloader._layout.leaves import Leaf, TensorLeaf, TextLeaf, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -149,8 +149,16 @@ class Layout:
             leaf.fits(column[0]) for leaf, column in zip(self._leaves, columns, strict=True)
         )
 
-    def write(self, samples: Sequence[Any], fields: list[Field], start: int) -> bool:
+    def write(
+        self, samples: Sequence[Any], fields: list[Field], start: int, *, promotes: bool = False
+    ) -> bool:
         """Write samples into rows ``start`` and following.
+
+        Args:
+            samples: The samples.
+            fields: Where each leaf of them is written.
+            start: The row of the first.
+            promotes: See `TensorLeaf.write`.
 
         Returns:
             False if one of them does not fit the layout; some may be written then.
@@ -159,7 +167,10 @@ class Layout:
         if not _split(self._root, samples, columns):
             return False
         for leaf, column, field in zip(self._leaves, columns, fields, strict=True):
-            if not leaf.write(column, field, start):
+            if promotes and type(leaf) is TensorLeaf:
+                if not leaf.write(column, field, start, promotes=True):
+                    return False
+            elif not leaf.write(column, field, start):
                 return False
         return True
 

@@ -69,14 +69,23 @@ class TensorLeaf:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
-    def write(self, column: Sequence[Any], field: NDArray[Any], start: int) -> bool:
-        """Write a column from row ``start`` on; return False if it does not fit."""
+    def write(
+        self, column: Sequence[Any], field: NDArray[Any], start: int, *, promotes: bool = False
+    ) -> bool:
+        """Write a column from row ``start`` on; return False if it does not fit.
+
+        Args:
+            column: The tensors.
+            field: Where they are written.
+            start: The row of the first.
+            promotes: Whether tensors of another dtype fit if torch makes the same batch of them;
+                only where these are all tensors of the batch.
+        """
         if not uniform(map(type, column), _torch.Tensor):
             return False
         height = self.shape[0] if self.shape else 1
         rows = field[start * height : (start + len(column)) * height]
-        batch = len(rows) == len(field)
-        return _torch.stack_into(column, rows.reshape(-1, *self.shape), batch=batch)
+        return _torch.stack_into(column, rows.reshape(-1, *self.shape), promotes=promotes)
 
     def fits(self, value: Any) -> bool:
         """Whether a value has this type, dtype and shape."""

@@ -62,17 +62,17 @@ def array_of(tensor: Tensor) -> NDArray[Any] | None:
         return None
 
 
-def stack_into(tensors: Sequence[Tensor], rows: NDArray[Any], *, batch: bool) -> bool:
+def stack_into(tensors: Sequence[Tensor], rows: NDArray[Any], *, promotes: bool) -> bool:
     """Write tensors into an array; return False if they do not fit.
 
     They are not broadcast.  One that is not dense, or in the memory of a device, or that requires
-    grad, does not fit, and neither does one of another dtype.  But of a whole batch some may have
-    another dtype if torch makes a batch of this one of them.
+    grad, does not fit, and neither does one of another dtype, unless ``promotes``.
 
     Args:
         tensors: At least one.
         rows: The array, ``(len(tensors), *shape)``; some of it may be written in any case.
-        batch: Whether these are all tensors of a batch.
+        promotes: Whether some may have another dtype, if torch makes a batch of this one of them
+            all: it saves a look at each.
     """
     first, out = tensors[0], torch.from_numpy(rows)
     # stack() compares the shapes with one another only, and would resize what it writes into.  All
@@ -80,7 +80,7 @@ def stack_into(tensors: Sequence[Tensor], rows: NDArray[Any], *, batch: bool) ->
     if first.dtype != out.dtype or first.shape != out.shape[1:] or not first.is_cpu:
         return False
     try:
-        if batch and first.nbytes <= SMALL_NBYTES:
+        if promotes and first.nbytes <= SMALL_NBYTES:
             stacked = torch.stack(tensors)  # type: ignore[arg-type]  # any sequence will do
             if stacked.dtype != out.dtype or stacked.requires_grad or not _is_plain(stacked):
                 return False

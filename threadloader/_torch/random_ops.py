@@ -12,7 +12,7 @@ where it fails.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
-__all__ = ["OperatorsByKey", "RandomOperators", "on_cpu"]
+__all__ = ["OperatorsByKey", "RandomOperators", "draws_alone", "on_cpu"]
 
 T = TypeVar("T")
 
@@ -66,7 +66,8 @@ PACKETS = (
     "uniform",
     "uniform_",
 )
-# Words of 32 bits that a method of tensors draws for a value at most, and never less than for one.
+# Upper bounds of the words of 32 bits that a method of tensors draws for a real value; an empty
+# tensor counts as one value.
 # Source: aten/src/ATen/native/cpu/DistributionTemplates.h and core/DistributionsHelper.h; from 16
 # values on, `normal_` may draw more for them, but a generator that was begun has not as many left.
 _WORDS = {
@@ -122,7 +123,7 @@ class OperatorsByKey:
     """
 
     def __init__(self, here: Any, writing: Mapping[str, Callable[..., Any]]) -> None:
-        self._lock = Lock()
+        self._lock = RLock()  # a finalizer that comes up inside may draw from another generator
         # All below that changes: guarded by _lock; read without it, as reading a dict is atomic on
         # both builds.
         self._kept: dict[int, Any] = {}
@@ -180,13 +181,17 @@ class OperatorsByKey:
             words: How many of 32 bits it draws for a value, at most.
         """
         here, key, include, own_of = self._here, self._key, self._include, self._own_of
+        plain, real = torch.Tensor, _REAL
 
         def kernel(tensor: Any, *args: Any, generator: Any = None) -> Any:
             stream = here.stream
             if generator is not None:
                 generator = own_of(generator, stream, tensor)
             elif stream is not None and tensor.is_cpu:
-                generator = stream.torch_generator_for(words * (tensor.numel() or 1))
+                if type(tensor) is plain and tensor.dtype in real and draws_alone():
+                    generator = stream.torch_generator_for(words * (tensor.numel() or 1))
+                else:
+                    generator = stream.torch_generator
             # Operators that this one calls get its generator.
             include(key, False)
             try:
@@ -199,14 +204,15 @@ class OperatorsByKey:
     def _kernel_of_permutations(self) -> Callable[..., Any]:
         """Return the same for `torch.randperm`, which draws a word for each of its numbers."""
         here, key, include, own_of = self._here, self._key, self._include, self._own_of
-        permute: Any = torch.randperm
+        permute, plain = torch.randperm, torch.Tensor
 
         def kernel(n: int, *, generator: Any = None, out: Any) -> Any:
             stream = here.stream
             if generator is not None:
                 generator = own_of(generator, stream, out)
             elif stream is not None and out.is_cpu:
-                generator = stream.torch_generator_for(n)
+                counted = type(out) is plain and draws_alone()
+                generator = stream.torch_generator_for(n) if counted else stream.torch_generator
             include(key, False)
             try:
                 return permute(n, generator=generator, out=out)
@@ -273,11 +279,30 @@ class OperatorsByKey:
         return stream.torch_generator if cpu else given
 
     def _keep(self, generator: Any) -> None:
+        oldest = None  # dropped after the lock is released
         with self._lock:
             self._kept[id(generator)] = generator
             if len(self._kept) > MOST_KEPT:
-                oldest = next(iter(self._kept))
-                del self._kept[oldest]
+                oldest = self._kept.pop(next(iter(self._kept)), None)
+        del oldest
+
+
+_REAL = frozenset(
+    {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.uint8}
+    | {torch.int8, torch.int16, torch.int32, torch.int64}
+)
+# None where torch lacks one: then kernels fail when they are tried, and are not used.
+_modes: Any = getattr(torch._C, "_len_torch_dispatch_stack", None)
+_level: Any = getattr(torch._C._functorch, "maybe_current_level", None)
+_tracing: Any = getattr(torch._C, "_get_tracing_state", None)
+
+
+def draws_alone() -> bool:
+    """Whether an operator on a plain tensor does what it says, and draws for its values alone.
+
+    Not under torch.func (a tensor may stand for many), a mode that takes operators, or a tracer.
+    """
+    return not _modes() and _level() is None and _tracing() is None
 
 
 def on_cpu(device: Any) -> bool:

@@ -14,6 +14,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch.autograd import forward_ad
+
+from threadloader._torch.random_ops import draws_alone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +46,8 @@ def _uniform(here: Any, otherwise: Kernel) -> Kernel:
     """
 
     # A view may be one of a leaf that requires a gradient, or of values with the opposite sign.
-    # One function, without calls of others: a call would cost as much as the check that it makes.
+    # torch refuses to write a tensor of inference mode outside of it, and forward-mode gradients
+    # have a tangent to be written.
     def kernel(tensor: Any, *args: Any, generator: Any = None) -> Any:
         if (
             generator is None
@@ -52,7 +56,9 @@ def _uniform(here: Any, otherwise: Kernel) -> Kernel:
             and (stream := here.stream) is not None
             and tensor.is_cpu
             and type(tensor) is _Tensor
-            and not (tensor.requires_grad or tensor._is_view())
+            and not (tensor.requires_grad or tensor._is_view() or tensor.is_inference())
+            and draws_alone()
+            and forward_ad._current_level < 0
             and ((count := tensor.numel()) == 1 or (1 < count <= _FEW and tensor.is_contiguous()))
         ):
             try:
@@ -86,7 +92,8 @@ def _random_from(here: Any, otherwise: Kernel) -> Kernel:
             and (stream := here.stream) is not None
             and tensor.is_cpu
             and type(tensor) is _Tensor
-            and not tensor._is_view()
+            and not (tensor._is_view() or tensor.is_inference())
+            and draws_alone()
             and ((count := tensor.numel()) == 1 or (1 < count <= _FEW and tensor.is_contiguous()))
         ):
             try:
