@@ -17,6 +17,7 @@ from torch import nn
 from threadloader._rng.isolation import isolated
 from threadloader._rng.sample_stream import SampleStream
 from threadloader._rng.streams import WorkerStream, enter_sample_streams, leave_streams
+from threadloader._torch import random_state
 from threadloader._torch.random_ops import PACKETS
 from threadloader._torch.random_values import WRITING, writes_as_torch_does
 
@@ -280,6 +281,13 @@ def test_other_numbers_of_torch_s_are_noticed() -> None:
     words: Any = np.array([1, 2, 3, 4], np.uint32)
     assert not writes_as_torch_does(lambda: torch.Generator().manual_seed(1), memoryview(words))
     assert set(WRITING) == {"uniform_", "random_.from"}
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="written for the usual machines")
+def test_a_first_epoch_in_inference_mode_keeps_the_fast_kernels() -> None:
+    known, drawn = random_state._generator_of_known_words, random_state._DRAWN  # noqa: SLF001
+    with torch.inference_mode():
+        assert writes_as_torch_does(known, drawn)
 
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="written for the usual machines")

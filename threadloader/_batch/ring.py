@@ -149,6 +149,7 @@ class Ring:
         # Epochs that go on.  No lock: adding to a set, and discarding, is atomic on both builds.
         self._epochs: set[object] = set()
         self._idle_nbytes = IDLE_NBYTES  # stored and loaded whole, on both builds
+        self.seems_hoarded = False  # to warn of, perhaps; read and set whole, by consumers
         # Re-entrant: a finalizer that comes up inside may end an epoch, begin one, or count.
         self._lock = RLock()
         # All below: guarded by _lock.
@@ -159,8 +160,6 @@ class Ring:
         self._per_batch = 1  # slots, of the take before
         self._made = 0
         self._warned = False
-        # Whether `warn_if_hoarded` has something to look at; set by the consumer.
-        self.seems_hoarded = False
 
     def enter(self, epoch: object) -> None:
         """Keep free slots for an epoch that begins; take over those of the epoch that ended last.

@@ -45,6 +45,7 @@ def _uniform(here: Any, otherwise: Kernel) -> Kernel:
         otherwise: The kernel for all that is not written.
     """
 
+    # The checks stand in each kernel: a call for them all would cost as much as most of them.
     # A view may be one of a leaf that requires a gradient, or of values with the opposite sign.
     # torch refuses to write a tensor of inference mode outside of it, and forward-mode gradients
     # have a tangent to be written.
@@ -140,8 +141,12 @@ def writes_as_torch_does(generator: Callable[[], Any], drawn: memoryview) -> boo
     for name, args in given.items():
         dtype = torch.int64 if args else torch.float32
         for count in (1, _FEW):
-            # The user may have set another device.
-            expected, written = (torch.empty(count, dtype=dtype, device="cpu") for _ in range(2))
+            # The user may have set another device, or be in inference mode, whose tensors are not
+            # written.
+            with torch.inference_mode(mode=False):
+                expected, written = (
+                    torch.empty(count, dtype=dtype, device="cpu") for _ in range(2)
+                )
             getattr(expected, name.partition(".")[0])(*args, generator=generator())
             try:
                 WRITING[name](here, refuse)(written, *args)
