@@ -15,7 +15,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader._rng.protocol import GeneratorStream
 from threadloader._rng.sample_stream import SAMPLE
-from threadloader._rng.words import key_of
+from threadloader._rng.words import key_of, philox_state
 
 if TYPE_CHECKING:
     from collections.abc import Sized
@@ -149,7 +149,7 @@ class OlderSampleStream(GeneratorStream):
     def _key_philox(self, philox: Any, position: int, use: bytes) -> None:
         state = self._philox_state
         if state is None:
-            state = self._philox_state = np.random.Philox(0).state  # its buffer is empty
+            state = self._philox_state = philox_state()
         key = key_of(self._seed, position, self._kind + use)
         state["state"]["key"] = np.frombuffer(key, np.uint64)
         philox.state = state

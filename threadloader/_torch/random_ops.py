@@ -70,7 +70,7 @@ PACKETS = (
 # tensor counts as one value.
 # Source: aten/src/ATen/native/cpu/DistributionTemplates.h and core/DistributionsHelper.h; from 16
 # values on, `normal_` may draw more for them, but a generator that was begun has not as many left.
-_WORDS = {
+_MOST_WORDS = {
     "bernoulli_": 4,
     "cauchy_": 4,
     "exponential_": 4,
@@ -136,7 +136,7 @@ class OperatorsByKey:
         fallback.fallback(torch.library.fallthrough_kernel)
         for name, schema in _random_operators():
             packet = name.partition(".")[0]
-            words = _WORDS.get(packet)
+            words = _MOST_WORDS.get(packet)
             if name == _PERMUTE:
                 library.impl(name, self._kernel_of_permutations())
             elif words is None:

@@ -26,7 +26,7 @@ __all__ = ["KeyedGenerator", "teach_random"]
 
 
 # Four words of a Mersenne twister's state, and what it makes of them.
-_WORDS = (0x00000001, 0x243F6A88, 0x9E3779B9, 0xFFFFFFFF)
+_STATE = (0x00000001, 0x243F6A88, 0x9E3779B9, 0xFFFFFFFF)
 _DRAWN: Any = memoryview(np.array([0x00400091, 0xD6DDCA52, 0xC0AA8D7C, 0x6FE01BF8], np.uint32))  # type: ignore[arg-type]
 
 
@@ -99,7 +99,7 @@ def _works(operators: OperatorsByKey, here: Any) -> bool:
 def _generator_of_known_words() -> Any:
     """Return a generator that draws the words of `_DRAWN` next."""
     keyed, tail = KeyedGenerator(), np.zeros(KeyedGenerator.TAIL, np.uint64)
-    tail[: len(_WORDS)] = _WORDS
+    tail[: len(_STATE)] = _STATE
     keyed.begin(0, tail.data, KeyedGenerator.TAIL)
     return keyed.generator
 
