@@ -353,8 +353,12 @@ def signalled(loader: Any, seconds: float) -> tuple[list[Any], list[str], bool]:
         wrong.append(f"became {error!r}")
     with suppress(KeyboardInterrupt):  # it may have come just now, to this code
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.signal(signal.SIGALRM, too_late)
     return seen, wrong, came
+
+
+def too_late(*_: object) -> None:
+    """Take a signal that comes while the handler is exchanged: SIG_IGN would be an OSError."""
 
 
 def tell(what: str, wrong: Iterable[str]) -> None:
