@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.on_error import OnError
     from threadloader._layout.leaves import Output
     from threadloader._order.tickets import TicketSize
+    from threadloader._threads.concurrency import Concurrency
     from threadloader._torch.device import Device
 
 __all__ = ["Settings"]
@@ -63,6 +64,7 @@ class Settings(NamedTuple):
     move: Callable[[Any], Any] | None  # moves a batch to a device without streams; None for none
     pinned: bool  # whether batches are put into page-locked memory, for the user to copy
     ticket_size: TicketSize
+    concurrency: Concurrency
     reported_length: int | None  # of an iterable dataset, by the latest ``len(loader)``
 
     @classmethod

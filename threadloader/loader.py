@@ -39,6 +39,7 @@ from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
 from threadloader._session.state import check_state, fingerprint_of, make_state, upgraded
 from threadloader._settings import Settings
+from threadloader._threads.concurrency import Concurrency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -233,6 +234,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self._reported_length: int | None = None  # samples; see `__len__`
         self._name = f"tl{next(_loaders)}"
         self._ticket_size = TicketSize()
+        self._concurrency = Concurrency()
         self._session = Session(self._settings(), RunState())
 
     @classmethod
@@ -421,5 +423,6 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             move=move,
             pinned=pinned,
             ticket_size=self._ticket_size,
+            concurrency=self._concurrency,
             reported_length=self._reported_length,
         )

@@ -178,6 +178,7 @@ def test_a_device_without_streams_is_given_each_batch_by_the_consumer(
 def test_a_setting_has_the_name_of_its_argument() -> None:
     names = set(Settings._fields)
     derived = {
+        "concurrency",
         "iterable",
         "move",
         "name",

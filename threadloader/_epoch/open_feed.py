@@ -52,6 +52,7 @@ def open_feed(
         from threadloader._epoch.open_iterable_feed import open_iterable_feed  # noqa: PLC0415
 
         return open_iterable_feed(settings, workers, seeds, position, collation, rng)
+    pool = None if workers is None else workers.pools[0]
     pipeline = Pipeline(
         [Fetcher(settings.dataset, whole_batches=settings.whole_batches)]
         if workers is None
@@ -63,6 +64,7 @@ def open_feed(
         settings.on_error,
         gathers=collation.direct,
         collate_fns=None if workers is None else workers.collate_fns_for(settings),
+        concurrency=None if pool is None else pool.concurrency,
     )
     planner = Planner(
         sampler_pass,
@@ -70,7 +72,6 @@ def open_feed(
         batched=settings.batched,
         whole_batches=settings.whole_batches,
     )
-    pool = None if workers is None else workers.pools[0]
     # A sampler of the user's may be told which epoch it is between iter() and the first batch.
     eager = sampler_pass.known or not position.restored
     return SamplerFeed(planner, pipeline, pool, position, rng, eager=eager)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from threading import Thread
 
+    from threadloader._threads.concurrency import Concurrency
+
 __all__ = ["EXIT_SECONDS", "Pool"]
 
 _EXITING = "no threads can be started any more: the interpreter exits"
@@ -80,6 +82,7 @@ class Pool(Generic[W]):
         failed: Called with the number and the error of a thread that ends by an error (its context
             can't be entered, say) or that can't be started; then the others are stopped.
         exit_seconds: How long the interpreter's exit waits for running jobs.
+        concurrency: Says how many threads may run jobs at once; None for all.
 
     Threads:
         put: the planner or a reader.
@@ -98,14 +101,16 @@ class Pool(Generic[W]):
         role: str = "worker",
         failed: Callable[[int, BaseException], None] | None = None,
         exit_seconds: float = EXIT_SECONDS,
+        concurrency: Concurrency | None = None,
     ) -> None:
         self._role = role
         self.size = size
+        self.concurrency = concurrency
         self._first = first
         self._name = name
         self._enter = enter
         self._failed = _raise if failed is None else failed
-        self.thread_group: ThreadGroup[W] = ThreadGroup(size, exit_seconds)
+        self.thread_group: ThreadGroup[W] = ThreadGroup(size, exit_seconds, concurrency)
         self._to_start = [True]  # popped by who starts the threads, which is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
         self._stop = when_dropped(self, self.thread_group.stop)
@@ -225,7 +230,9 @@ def _run(
                 life.enter_context(stopped_by(group.ended))
                 worker = life.enter_context(enter(number))
                 enter = DROPPED  # errors keep the frames that led to them, this one included
-                while running is _running and (job := group.take()) is not None:
+                ran = False
+                while running is _running and (job := group.take(ran=ran)) is not None:
+                    ran = True
                     job(worker)
                     del job  # an idle thread keeps no batch alive
             except BaseException as error:  # noqa: BLE001  # handed to the waiting consumer

@@ -7,7 +7,7 @@ has none left, so that all of them stand behind the batch that is delivered next
 from __future__ import annotations
 
 from collections import deque
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from threading import Thread
     from typing import Any
 
+    from threadloader._threads.concurrency import Concurrency
+
 __all__ = ["STOPPED", "Job", "SingleJob", "ThreadGroup", "Work", "join"]
 
+STANDBY_SECONDS = 0.05  # far more than a job takes of which fewer threads run at once
 STOPPED = "the threads have ended; iter(loader) starts new ones"
 
 W = TypeVar("W")  # the value that a thread gets for its lifetime, and hands to each job
@@ -78,11 +81,23 @@ class ThreadGroup(Generic[W]):
     any moment, also inside one of our own locks, and `SimpleQueue.put` is the one call of the
     standard library that is promised to be safe there.
 
+    Where fewer threads may run jobs at once than there are, a thread that comes back takes the next
+    job itself, so the others sleep on.  One of them, the standby, looks after a while whether any
+    job was taken since: samples may wait for one another, and then all threads must run.
+
+    Args:
+        size: Threads.
+        exit_seconds: See `Pool`.
+        concurrency: Says how many threads may run jobs at once; None for all.
+
     Invariants, whenever ``_lock`` is not held:
         1. Works are in the order in which they were put.
         2. ``_idle`` plus the tokens True on their way is the number of threads that wait or are
            about to, less the threads that a token False has just woken.  So no wake-up is lost,
            and one too many costs a look at the queue.
+        3. ``_running`` is the number of threads that took a job and have not come back.
+        4. While a job runs that was taken under a limit, there is a standby, or a thread on its way
+           to be one, if any thread is idle.
 
     Threads:
         put: the planner or a reader.
@@ -91,9 +106,12 @@ class ThreadGroup(Generic[W]):
         threads, gone: shared; a list that is appended to and copied, atomic on both builds.
     """
 
-    def __init__(self, size: int, exit_seconds: float) -> None:
+    def __init__(
+        self, size: int, exit_seconds: float, concurrency: Concurrency | None = None
+    ) -> None:
         self._size = size
         self.exit_seconds = exit_seconds
+        self._concurrency = concurrency
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
         self.stopping = False  # only ever set; read and written whole, on both builds
         self.ended = Stop()  # wakes jobs that wait, for the next try of a remote read say
@@ -102,6 +120,10 @@ class ThreadGroup(Generic[W]):
         # All below: guarded by _lock.
         self._works: deque[Work[W]] = deque()
         self._idle = 0
+        self._running = 0
+        self._limit = size  # as it was last seen
+        self._taken = 0  # jobs so far
+        self._has_standby = False
 
     def put(self, work: Work[W]) -> None:
         """See `Pool.put`."""
@@ -109,26 +131,43 @@ class ThreadGroup(Generic[W]):
             if self.stopping:
                 raise ClosedError(STOPPED)
             self._works.append(work)
-            if self._idle > 0:  # to estimate the jobs takes longer than all else here
-                self._wake(work.jobs())
+            if self._idle > 0:
+                room = self._room()
+                if room > 0:  # to estimate the jobs takes longer than all else here
+                    self._wake(min(room, work.jobs()))
 
-    def take(self) -> Job[W] | None:
-        """Return the next job of the oldest work, waiting for one; None to end the thread."""
+    def take(self, *, ran: bool = False) -> Job[W] | None:
+        """Return the next job of the oldest work, waiting for one; None to end the thread.
+
+        Args:
+            ran: Whether the thread has run the job that it took last.
+        """
+        taken: int | None = None  # as the standby: the jobs taken when it began to wait
+        woken: bool | None = True  # by a token; None if the standby has waited long enough
         while True:
             # Works are dropped after the lock is released: the last reference to one may run
             # finalizers of the user's.
             dropped: list[Work[W]] = []
             with self._lock:
+                self._running -= ran
+                ran = False
                 if self.stopping:
                     dropped += self._works
                     self._works.clear()
                     return None
-                job = self._claim(dropped)
-                if job is not None:
-                    return job
+                if taken is not None:
+                    self._has_standby = False
+                    if woken is None and taken == self._taken and self._works:
+                        self._lift()
+                if self._room() > 0:
+                    job = self._claim(dropped)
+                    if job is not None:
+                        return job
+                taken = self._stand_by()
                 self._idle += 1
             dropped.clear()
-            if not self._tokens.get():
+            woken = self._wait(taken)
+            if not woken:
                 with self._lock:
                     self._idle -= 1
 
@@ -148,14 +187,62 @@ class ThreadGroup(Generic[W]):
         """Whether the group was stopped, and no thread is left."""
         return self.stopping and not any(thread.is_alive() for thread in self.threads.copy())
 
+    def _room(self) -> int:
+        """Return how many more threads may run jobs; wake all if there may be more than before.
+
+        Call with ``_lock`` held.
+        """
+        if self._concurrency is None:
+            return self._size - self._running
+        limit = min(self._size, self._concurrency.limit)
+        if limit > self._limit:  # raised: what `put` did not wake for
+            self._wake(self._idle)
+        self._limit = limit
+        return limit - self._running
+
+    def _lift(self) -> None:
+        """Let all threads run jobs: those that run may wait for others."""
+        if self._concurrency is not None:
+            self._concurrency.stalled(self._size)
+
+    def _stand_by(self) -> int | None:
+        """Become the standby, if one is needed and there is none.  Call with ``_lock`` held.
+
+        Returns:
+            The jobs taken so far; None if the thread may sleep until it is woken.
+        """
+        if self._has_standby or not self._running or self._room() > 0:
+            return None
+        self._has_standby = True
+        return self._taken
+
+    def _wait(self, taken: int | None) -> bool | None:
+        """Return the next token; None if the standby has waited long enough.
+
+        Args:
+            taken: What `_stand_by` returned.
+        """
+        if taken is None:
+            return self._tokens.get()
+        try:
+            return self._tokens.get(timeout=STANDBY_SECONDS)
+        except Empty:
+            return None
+
     def _claim(self, dropped: list[Work[W]]) -> Job[W] | None:
         """Return the oldest job; move works that have none.  Call with ``_lock`` held."""
         while self._works:
             job = self._works[0].claim()
             if job is not None:
-                # `put` woke as many threads as it estimated: samples may be slower since.
-                if self._idle > 0 and (len(self._works) > 1 or self._works[0].jobs() > 1):
-                    self._wake(1)
+                self._running += 1
+                self._taken += 1
+                if self._idle > 0:
+                    if self._room() <= 0:
+                        if not self._has_standby:
+                            self._wake(1)  # to be it
+                    # `put` woke as many threads as it estimated: samples may be slower since.
+                    elif len(self._works) > 1 or self._works[0].jobs() > 1:
+                        self._wake(1)
                 return job
             dropped.append(self._works.popleft())
         return None

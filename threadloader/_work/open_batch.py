@@ -10,7 +10,7 @@ not reused before.
 from __future__ import annotations
 
 from functools import partial
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from threadloader._fetch.failure import Failure, failure_of, strip
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.fetcher import Fetches
     from threadloader._fetch.on_error import OnError
     from threadloader._order.tickets import PlannedBatch
+    from threadloader._threads.concurrency import Concurrency
     from threadloader._threads.thread_group import Job
     from threadloader._torch.device import Event
     from threadloader._work.counters import Counters
@@ -60,6 +61,7 @@ class Pipeline(NamedTuple):
     gathers: bool = False  # whether batches take rows of arrays
     # Each worker's copy of collate_fn; None in the list where nothing had to be copied.
     collate_fns: list[Any] | None = None
+    concurrency: Concurrency | None = None  # what jobs take is told to it; None for nobody
 
 
 class OpenBatch:
@@ -182,8 +184,11 @@ def _fill(
 ) -> Failure | None:
     """Fetch the samples of a ticket and write them."""
     samples = failed = None
-    fetcher = pipeline.fetchers[worker.number]
+    fetcher, concurrency = pipeline.fetchers[worker.number], pipeline.concurrency
+    limit, cpu = 0, 0.0
     try:
+        if concurrency is not None:
+            limit, cpu = concurrency.limit, thread_time()
         started = perf_counter()
         singly = not (pipeline.whole_batches or pipeline.gathers)
         samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=singly)
@@ -195,7 +200,11 @@ def _fill(
         batch.filling.write(ticket.start, ticket.stop, samples)
         written = perf_counter()
         _count(worker.counters, ticket, fetched - started, written - fetched)
-        pipeline.ticket_size.measured(ticket.stop - ticket.start, written - started)
+        rows = ticket.stop - ticket.start
+        pipeline.ticket_size.measured(rows, written - started)
+        if concurrency is not None:
+            cpu = thread_time() - cpu
+            concurrency.measured(limit, len(pipeline.fetchers), rows, written - started, cpu)
         return None
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return failure_of(error, ticket.start, batch.plan, worker.place)

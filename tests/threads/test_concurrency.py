@@ -1,0 +1,371 @@
+"""How many threads run jobs at once: found by trying, on traces of what jobs take."""
+
+# ruff: noqa: SLF001  # the limit has no public name
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+import sys
+from contextlib import nullcontext
+from threading import Barrier, Event, Lock, get_ident
+from time import perf_counter, sleep, thread_time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader
+from threadloader._threads import concurrency as concurrency_module
+from threadloader._threads import thread_group
+from threadloader._threads.concurrency import LONGEST_PAUSE, Concurrency, has_gil
+from threadloader._threads.pool import Pool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from threadloader._threads.thread_group import Job
+
+# What a job of eight samples takes where ``running`` threads run jobs: its seconds, and its CPU's.
+Data = "Callable[[int], tuple[float, float]]"
+SAMPLES = 8
+
+
+def holds_the_lock(running: int) -> tuple[float, float]:
+    """Pure Python: the threads take turns."""
+    return 1e-3 * running * (1.05 if running > 1 else 1), 1e-3
+
+
+def changes_hands(running: int) -> tuple[float, float]:
+    """Short operators: each release of the lock wakes another thread."""
+    return 1e-3 * running * (4 if running > 1 else 1), 1.2e-3
+
+
+def waits(_running: int) -> tuple[float, float]:
+    """Reads: the threads wait side by side."""
+    return 1e-2, 2e-4
+
+
+def computes(running: int) -> tuple[float, float]:
+    """A decoder that releases the lock: as fast with any number of threads."""
+    return 2e-3 * (1 + 0.01 * running), 2e-3
+
+
+def half_and_half(running: int) -> tuple[float, float]:
+    """Half of it releases the lock: with more than two threads the lock is what is waited for."""
+    return max(2e-3, 1e-3 * running * 1.1), 2e-3
+
+
+def long_samples(running: int) -> tuple[float, float]:
+    """Pure Python of a tenth of a second: threads that take turns every 5 ms lose nothing."""
+    return 0.1 * running, 0.1
+
+
+class Simulation:
+    """Threads that run jobs of the same length, on a clock of their own."""
+
+    def __init__(self, threads: int, noise: float = 0.0) -> None:
+        self.threads = threads
+        self.now = 0.0
+        self.concurrency = Concurrency(clock=lambda: self.now)
+        self._rng = random.Random(0)
+        self._noise = noise
+
+    @property
+    def running(self) -> int:
+        return min(self.concurrency.limit, self.threads)
+
+    def run(self, data: Callable[[int], tuple[float, float]], seconds: float) -> list[int]:
+        """Return the threads that ran jobs, at each job."""
+        end, seen = self.now + seconds, []
+        while self.now < end:
+            running = self.running
+            wall, cpu = data(running)
+            wall *= 1 + self._rng.uniform(0, self._noise)
+            self.now += wall / running
+            limit = self.concurrency.limit
+            self.concurrency.measured(limit, self.threads, SAMPLES, wall, cpu)
+            seen.append(running)
+        return seen
+
+
+@pytest.fixture(autouse=True)
+def a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let both builds decide as where there is a GIL."""
+    monkeypatch.setattr(concurrency_module, "has_gil", lambda: True)
+    monkeypatch.setattr("threadloader._work.workers.has_gil", lambda: True)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8, 32])
+@pytest.mark.parametrize("data", [holds_the_lock, changes_hands])
+def test_one_thread_runs_where_all_of_them_are_slower(data: Any, threads: int) -> None:
+    simulated = Simulation(threads)
+    simulated.run(data, 2.0)
+    assert simulated.concurrency.limit == 1
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8, 32])
+@pytest.mark.parametrize("data", [waits, computes, long_samples])
+def test_all_threads_run_where_that_is_faster(data: Any, threads: int) -> None:
+    simulated = Simulation(threads)
+    seen = simulated.run(data, 60.0)
+    assert simulated.concurrency.limit >= threads
+    # Tries included, of which there are fewer and fewer.
+    assert np.mean(np.array(seen) >= threads) > 0.95
+
+
+def test_data_that_does_not_wait_is_never_tried_with_fewer_threads() -> None:
+    assert set(Simulation(8).run(computes, 60.0)) == {8}
+    assert set(Simulation(8).run(long_samples, 60.0)) == {8}
+
+
+def test_the_number_in_between_is_found() -> None:
+    simulated = Simulation(16)
+    simulated.run(half_and_half, 5.0)
+    assert simulated.concurrency.limit == 2
+
+
+@pytest.mark.parametrize("threads", [2, 8])
+def test_a_number_is_found_again_when_the_data_changes(threads: int) -> None:
+    simulated = Simulation(threads)
+    simulated.run(changes_hands, 10.0)
+    assert simulated.concurrency.limit == 1
+    simulated.run(waits, LONGEST_PAUSE + 10)
+    assert simulated.concurrency.limit >= threads
+    simulated.run(changes_hands, LONGEST_PAUSE + 10)
+    assert simulated.running < threads
+
+
+@pytest.mark.parametrize("data", [changes_hands, waits])
+def test_trying_costs_little(data: Any) -> None:
+    simulated = Simulation(2, noise=0.5)
+    simulated.run(data, 10.0)
+    best = 1 if data is changes_hands else 2
+    seen = simulated.run(data, 120.0)
+    assert np.mean(np.array(seen) != best) < 0.03
+
+
+def test_a_stall_lets_all_threads_run_for_a_while() -> None:
+    simulated = Simulation(4)
+    simulated.run(changes_hands, 2.0)
+    simulated.concurrency.stalled(4)
+    assert simulated.concurrency.limit >= 4
+    assert set(simulated.run(changes_hands, 0.9)) == {4}
+    simulated.run(changes_hands, LONGEST_PAUSE)
+    assert simulated.running < 4
+
+
+def test_jobs_that_began_under_another_limit_do_not_count() -> None:
+    simulated = Simulation(2)
+    for _ in range(1000):
+        simulated.concurrency.measured(1, 2, SAMPLES, 1.0, 0.1)
+    assert simulated.concurrency.limit >= 2
+
+
+def test_without_a_lock_all_threads_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threadloader._work.workers.has_gil", lambda: False)
+    loader: ThreadLoader[Any] = ThreadLoader(range(8), 2, threads=2, persistent_workers=True)
+    with loader:
+        list(loader)
+        workers = loader._session.kept_workers.workers
+        assert workers is not None
+        assert workers.pools[0].concurrency is None
+
+
+def test_this_build_says_whether_it_has_a_lock() -> None:
+    assert has_gil() == getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+def test_a_copy_finds_its_own_number() -> None:
+    concurrency = Concurrency()
+    concurrency.limit = 1
+    for copied in (copy.copy(concurrency), pickle.loads(pickle.dumps(concurrency))):
+        assert copied.limit == sys.maxsize
+
+
+# In a pool
+
+
+class Jobs:
+    """A work of many jobs, which are the same."""
+
+    def __init__(self, job: Job[int], number: int) -> None:
+        self._job, self._left = job, number
+
+    def claim(self) -> Job[int] | None:
+        if not self._left:
+            return None
+        self._left -= 1
+        return self._job
+
+    def jobs(self) -> int:
+        return max(1, self._left)
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool[int]]:
+    pool: Pool[int] = Pool(4, "tl7", nullcontext, concurrency=Concurrency())
+    try:
+        yield pool
+    finally:
+        pool.stop()
+        pool.join()
+
+
+def limit(pool: Pool[int], threads: int) -> None:
+    assert pool.concurrency is not None
+    pool.concurrency.limit = threads
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_no_more_jobs_run_at_once_than_the_limit(pool: Pool[int], most: int) -> None:
+    running, seen, lock, done = 0, [], Lock(), Event()
+
+    def job(_: int) -> None:
+        nonlocal running
+        with lock:
+            running += 1
+            seen.append(running)
+        sleep(1e-4)
+        with lock:
+            running -= 1
+            if len(seen) == 100:
+                done.set()
+
+    limit(pool, most)
+    for _ in range(10):
+        pool.put(Jobs(job, 10))
+    assert done.wait(PATIENCE)
+    assert max(seen) <= most
+
+
+def test_the_thread_that_runs_jobs_takes_the_next_one(pool: Pool[int]) -> None:
+    seen: list[int] = []
+    done = Event()
+
+    def job(_: int) -> None:
+        seen.append(get_ident())
+        if len(seen) == 100:
+            done.set()
+
+    limit(pool, 1)
+    pool.put(Jobs(job, 100))
+    assert done.wait(PATIENCE)
+    assert len(set(seen)) == 1
+
+
+def test_jobs_that_wait_for_each_other_all_run(pool: Pool[int]) -> None:
+    together = Barrier(5)
+    limit(pool, 1)
+    for _ in range(3):
+        pool.put(Jobs(lambda _: together.wait(PATIENCE) and None, 4))
+        together.wait(PATIENCE)
+    assert pool.concurrency is not None
+    assert pool.concurrency.limit >= 4
+
+
+def test_jobs_that_wait_for_a_later_work_all_run(pool: Pool[int]) -> None:
+    """The first is taken when nothing else is there yet."""
+    began, go_on, done = Event(), Event(), Event()
+
+    def first(_: int) -> None:
+        began.set()
+        assert go_on.wait(PATIENCE)
+        done.set()
+
+    limit(pool, 1)
+    pool.put(Jobs(first, 1))
+    assert began.wait(PATIENCE)
+    pool.put(Jobs(lambda _: go_on.set(), 1))
+    assert done.wait(PATIENCE)
+
+
+def test_a_higher_limit_wakes_threads(pool: Pool[int]) -> None:
+    together, done = Barrier(4), Event()
+
+    def job(_: int) -> None:
+        limit(pool, 4)
+        together.wait(PATIENCE)
+        done.set()
+
+    limit(pool, 1)
+    pool.put(Jobs(job, 4))
+    assert done.wait(PATIENCE)
+
+
+def test_an_idle_pool_wakes_nobody(pool: Pool[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standby sleeps without a limit as soon as no job runs."""
+    monkeypatch.setattr(thread_group, "STANDBY_SECONDS", 1e-3)
+    done = Event()
+    limit(pool, 1)
+    pool.put(Jobs(lambda _: done.set(), 1))
+    assert done.wait(PATIENCE)
+    group = pool.thread_group
+    end = perf_counter() + PATIENCE
+    while group._has_standby or group._running:
+        assert perf_counter() < end
+        sleep(1e-3)
+    timed_out = Event()
+    monkeypatch.setattr(group, "_stand_by", timed_out.set)
+    assert not timed_out.wait(0.05)
+
+
+# In a loader
+
+
+class Contended:
+    """Samples that take four times as long where several threads make some."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._running = 0
+
+    def __len__(self) -> int:
+        return 4096
+
+    def __getitem__(self, index: int) -> int:
+        with self._lock:
+            self._running += 1
+            running = self._running
+        sleep(2e-4 if running == 1 else 2e-3)
+        with self._lock:
+            self._running -= 1
+        return index
+
+
+def test_a_loader_finds_its_number_and_keeps_it() -> None:
+    dataset = Contended()
+    loader: ThreadLoader[Any] = ThreadLoader(
+        dataset, 16, threads=2, output="numpy", dataset_copy="shared"
+    )
+    end = perf_counter() + PATIENCE
+    while loader._concurrency.limit != 1:
+        assert perf_counter() < end
+        assert [int(x) for batch in loader for x in batch] == list(range(4096))
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_batches_are_the_same_with_any_limit(most: int) -> None:
+    class Drawn:
+        def __len__(self) -> int:
+            return 200
+
+        def __getitem__(self, index: int) -> tuple[int, float, float]:
+            return index, random.random(), np.random.rand()  # noqa: NPY002
+
+    def load(most: int) -> list[Any]:
+        options: Any = {"threads": 3, "seed": 1, "shuffle": True, "output": "numpy"}
+        loader: ThreadLoader[Any] = ThreadLoader(Drawn(), 7, **options)
+        loader._concurrency.limit = most
+        return [[part.tolist() for part in batch] for batch in loader]
+
+    assert load(most) == load(sys.maxsize)
+
+
+def test_the_time_of_a_thread_is_its_own() -> None:
+    """`Concurrency` compares it with the time that went by."""
+    before = thread_time()
+    sleep(0.05)
+    assert thread_time() - before < 0.05
