@@ -159,11 +159,11 @@ class ThreadGroup(Generic[W]):
                     self._has_standby = False
                     if woken is None and taken == self._taken and self._works:
                         self._lift()
-                if self._room() > 0:
-                    job = self._claim(dropped)
-                    if job is not None:
-                        return job
-                taken = self._stand_by()
+                room = self._room()  # once: it may grow meanwhile, and then wakes the others only
+                job = self._claim(dropped) if room > 0 else None
+                if job is not None:
+                    return job
+                taken = None if room > 0 else self._stand_by()
                 self._idle += 1
             dropped.clear()
             woken = self._wait(taken)
@@ -206,12 +206,12 @@ class ThreadGroup(Generic[W]):
             self._concurrency.stalled(self._size)
 
     def _stand_by(self) -> int | None:
-        """Become the standby, if one is needed and there is none.  Call with ``_lock`` held.
+        """Become the standby, if there is none and a job runs.  Call with ``_lock`` held.
 
         Returns:
             The jobs taken so far; None if the thread may sleep until it is woken.
         """
-        if self._has_standby or not self._running or self._room() > 0:
+        if self._has_standby or not self._running:
             return None
         self._has_standby = True
         return self._taken
