@@ -390,7 +390,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def statistics(self) -> Statistics:
         """Return what was counted so far, in this process."""
         self._live_here()
-        return self._session.statistics(self.num_workers)
+        running = min(self._concurrency.limit, self.num_workers)
+        return self._session.statistics(self.num_workers, running)
 
     @property
     def _index_sampler(self) -> Any:

@@ -341,7 +341,7 @@ def test_a_loader_finds_its_number_and_keeps_it() -> None:
         dataset, 16, threads=2, output="numpy", dataset_copy="shared"
     )
     end = perf_counter() + PATIENCE
-    while loader._concurrency.limit != 1:
+    while loader.statistics().running != 1:
         assert perf_counter() < end
         assert [int(x) for batch in loader for x in batch] == list(range(4096))
 

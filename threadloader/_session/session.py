@@ -51,6 +51,7 @@ class Statistics:
     """What a loader has done so far, all epochs together; stale as soon as returned."""
 
     workers: int  # threads of an epoch; 0 is the calling thread
+    running: int  # of them that may run samples at once; found by trying, see docs/workers.md
     window: int  # batches that may be planned ahead at the most
     totals: Totals
     slots: RingStatistics
@@ -218,11 +219,12 @@ class Session:
                 dataset = None
         return state if dataset is None else state | {"dataset": copy.deepcopy(dataset)}
 
-    def statistics(self, workers: int) -> Statistics:
+    def statistics(self, workers: int, running: int) -> Statistics:
         """Return what was counted so far."""
         skipped_count, skipped = self.skipped.count_and_latest()
         return Statistics(
             workers=workers,
+            running=running,
             window=self.window.most,
             totals=self.stats.total(),
             slots=self.ring.statistics(),
