@@ -20,7 +20,7 @@ from support.patience import PATIENCE
 from threadloader import ThreadLoader
 from threadloader._threads import concurrency as concurrency_module
 from threadloader._threads import thread_group
-from threadloader._threads.concurrency import LONGEST_PAUSE, Concurrency, has_gil
+from threadloader._threads.concurrency import LONGEST_PAUSE, Concurrency, gil_is_enabled
 from threadloader._threads.pool import Pool
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class Simulation:
 @pytest.fixture(autouse=True)
 def a_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let both builds decide as where there is a GIL."""
-    monkeypatch.setattr(concurrency_module, "has_gil", lambda: True)
-    monkeypatch.setattr("threadloader._work.workers.has_gil", lambda: True)
+    monkeypatch.setattr(concurrency_module, "gil_is_enabled", lambda: True)
+    monkeypatch.setattr("threadloader._work.workers.gil_is_enabled", lambda: True)
 
 
 @pytest.mark.parametrize("threads", [2, 3, 8, 32])
@@ -165,7 +165,7 @@ def test_jobs_that_began_under_another_limit_do_not_count() -> None:
 
 
 def test_without_a_lock_all_threads_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadloader._work.workers.has_gil", lambda: False)
+    monkeypatch.setattr("threadloader._work.workers.gil_is_enabled", lambda: False)
     loader: ThreadLoader[Any] = ThreadLoader(range(8), 2, threads=2, persistent_workers=True)
     with loader:
         list(loader)
@@ -175,7 +175,7 @@ def test_without_a_lock_all_threads_run(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_this_build_says_whether_it_has_a_lock() -> None:
-    assert has_gil() == getattr(sys, "_is_gil_enabled", lambda: True)()
+    assert gil_is_enabled() == getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def test_a_copy_finds_its_own_number() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Concurrency", "has_gil"]
+__all__ = ["Concurrency", "gil_is_enabled"]
 
 # Chosen so that a try costs little, and is rarely wrong.
 TIMED_SECONDS = 0.1  # wall time of jobs, of all threads together, that make a measurement
@@ -28,9 +28,15 @@ MORE_NEEDED = 1.05  # rate with twice the threads, of that without, from which o
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds until the next try; each that fails doubles them
 
 
-def has_gil() -> bool:
-    """Whether one thread at a time runs Python; an import may change it."""
-    return getattr(sys, "_is_gil_enabled", lambda: True)()
+def gil_is_enabled() -> bool:
+    """Whether the GIL is on now.
+
+    Ask after the last import: on a free-threaded build an extension module that does not declare
+    support switches it on for the whole process.
+    """
+    if sys.version_info >= (3, 13):
+        return sys._is_gil_enabled()  # the documented way to ask
+    return True
 
 
 class _Timing(NamedTuple):
@@ -60,6 +66,9 @@ class Concurrency:
 
     Args:
         clock: Returns seconds.
+
+    Invariants, whenever ``_deciding`` is not held:
+        1. The limit is what is tried, or, without a try, what was found last.
 
     Threads:
         limit: any; read and written whole, on both builds.

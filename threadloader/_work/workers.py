@@ -18,7 +18,7 @@ from threadloader._fetch.function_copy import copy_function
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream
-from threadloader._threads.concurrency import has_gil
+from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.per_thread import close_here
 from threadloader._threads.pool import Pool
 from threadloader._threads.thread_group import join
@@ -176,7 +176,7 @@ def make_workers(
     collate_fns = _collate_fns(settings, copied)
     fetchers = _fetchers(settings, replicas, copied)
     # Asked now: an extension may have switched the GIL on.
-    again = settings.dataset_copy == "auto" and not settings.iterable and not has_gil()
+    again = settings.dataset_copy == "auto" and not settings.iterable and not gil_is_enabled()
     copies_again = {} if again else dict.fromkeys(range(num_workers), False)
     startup = Startup(num_workers if settings.worker_init_fn is not None else 0)
     setup = _WorkerSetup(
@@ -244,7 +244,7 @@ def _pools(settings: Settings, setup: _WorkerSetup) -> list[Pool[Worker]]:
     name, num_workers, failed = settings.name, setup.num_workers, setup.startup.failed
     enter = partial(_enter, setup)
     if not settings.iterable:
-        concurrency = settings.concurrency if num_workers > 1 and has_gil() else None
+        concurrency = settings.concurrency if num_workers > 1 and gil_is_enabled() else None
         return [Pool(num_workers, name, enter, failed=failed, concurrency=concurrency)]
     if not _has_one_reader(settings, num_workers):
         return [Pool(1, name, enter, first=number, failed=failed) for number in range(num_workers)]

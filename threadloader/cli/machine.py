@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import platform
-import sys
 import sysconfig
+
+from threadloader._threads.concurrency import gil_is_enabled
 
 __all__ = ["gil_is_enabled", "is_free_threaded", "python_build"]
 
@@ -12,17 +13,6 @@ __all__ = ["gil_is_enabled", "is_free_threaded", "python_build"]
 def is_free_threaded() -> bool:
     """Whether this Python can run without a GIL; `gil_is_enabled` says whether it does."""
     return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-
-
-def gil_is_enabled() -> bool:
-    """Whether the GIL is on now.
-
-    Ask after the last import: on a free-threaded build an extension module that does not
-    declare support switches the GIL on for the whole process.
-    """
-    if sys.version_info >= (3, 13):
-        return sys._is_gil_enabled()  # the documented way to ask
-    return True
 
 
 def python_build() -> str:
