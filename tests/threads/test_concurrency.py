@@ -85,8 +85,9 @@ class Simulation:
             wall, cpu = data(running)
             wall *= 1 + self._rng.uniform(0, self._noise)
             self.now += wall / running
-            limit = self.concurrency.limit
-            self.concurrency.measured(limit, self.threads, SAMPLES, wall, cpu)
+            if self.now >= self.concurrency.due:
+                limit = self.concurrency.limit
+                self.concurrency.measured(limit, self.threads, SAMPLES, wall, cpu)
             seen.append(running)
         return seen
 

@@ -71,13 +71,14 @@ class Concurrency:
         1. The limit is what is tried, or, without a try, what was found last.
 
     Threads:
-        limit: any; read and written whole, on both builds.
+        limit, due: any; read and written whole, on both builds.
         measured: worker.  Racing updates lose one measurement of many, which is harmless.
         stalled: worker, with the pool's lock held.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.limit = sys.maxsize
+        self.due = 0.0  # on the clock; before that no job needs to be measured
         self._clock = clock
         self._timing = _Timing()
         self._to_ignore = 1  # jobs that began while another limit was left, or that are the first
@@ -88,7 +89,6 @@ class Concurrency:
         self._try: _Try | None = None
         self._fewer = True  # whether fewer threads are tried next
         self._pause = FIRST_PAUSE
-        self._next_try = 0.0
 
     def __reduce__(self) -> tuple[type[Concurrency], tuple[()]]:
         """Return a fresh one for a copy: another loader finds its own number."""
@@ -140,12 +140,13 @@ class Concurrency:
                 return
             self._pause = FIRST_PAUSE
         limit = self._next(timing, running, threads)
-        if limit != running and self._clock() >= self._next_try:
+        if limit == running:
+            self.due = self._clock() + FIRST_PAUSE
+            self._timing = _Timing()
+        else:
             self._try = _Try(self.limit, rate)
             self._fewer = limit < running
             self._set(limit, threads)
-        else:
-            self._timing = _Timing()
 
     def _next(self, timing: _Timing, running: int, threads: int) -> int:
         """Return the number of threads to try next; the present one for none."""
@@ -162,5 +163,5 @@ class Concurrency:
 
     def _postpone(self) -> None:
         """Try nothing for a while, which is twice as long as the last time."""
-        self._next_try = self._clock() + self._pause
+        self.due = self._clock() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)

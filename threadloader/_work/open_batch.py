@@ -187,9 +187,11 @@ def _fill(
     fetcher, concurrency = pipeline.fetchers[worker.number], pipeline.concurrency
     limit, cpu = 0, 0.0
     try:
+        started = perf_counter()
+        if concurrency is not None and started < concurrency.due:
+            concurrency = None  # nothing is to be measured
         if concurrency is not None:
             limit, cpu = concurrency.limit, thread_time()
-        started = perf_counter()
         singly = not (pipeline.whole_batches or pipeline.gathers)
         samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=singly)
         fetched = perf_counter()
