@@ -20,6 +20,7 @@ class Stream(Protocol):
     """
 
     gauss_next: float | None  # the normal value that `random.gauss` has left over
+    torch_words: memoryview  # of 32 bits, see `take_torch_words`
 
     def random(self) -> float:
         """Return what `random.random` does."""
@@ -57,11 +58,13 @@ class Stream(Protocol):
     def torch_generator_for(self, words: int) -> Any:
         """Return that generator, to draw at most so many words of 32 bits from."""
 
-    def torch_words(self, count: int) -> memoryview | None:
-        """Draw words of 32 bits as that generator would; None if they are to be drawn from it."""
+    def take_torch_words(self, count: int) -> int:
+        """Draw words of 32 bits as that generator would.
 
-    def torch_word(self) -> int:
-        """Draw one such word; -1 if it is to be drawn from the generator."""
+        Returns:
+            The place in ``torch_words`` where they begin; -1 if they are to be drawn from the
+            generator.
+        """
 
     def seed(self) -> int:
         """Return 63 bits, to seed a generator of another library with."""
@@ -74,6 +77,7 @@ class GeneratorStream:
     """A stream whose draws all come from its generators: the base of such a `Stream`."""
 
     __slots__ = ()
+    torch_words = memoryview(b"")
 
     @property
     def random_generator(self) -> Random:
@@ -125,10 +129,6 @@ class GeneratorStream:
         """See `Stream`."""
         return self.torch_generator
 
-    def torch_words(self, count: int) -> memoryview | None:  # noqa: ARG002  # as a `Stream`
-        """See `Stream`."""
-        return None
-
-    def torch_word(self) -> int:
+    def take_torch_words(self, count: int) -> int:  # noqa: ARG002  # as a `Stream`
         """See `Stream`."""
         return -1

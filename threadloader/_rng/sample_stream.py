@@ -55,7 +55,9 @@ class SampleStream:
         2. ``_random`` has the sample's state if it is ``_random_seeded``, and then it draws all.
         3. torch's generator has the sample's state if ``_torch_left`` is not negative; so many
            words can be drawn at least before words come up that are no sample's.  Until then, the
-           sample has drawn ``_tempered`` up to ``_torch_next``.
+           sample has drawn ``torch_words`` up to ``_torch_next``.
+        4. ``torch_words`` are those of ``_torch_rows`` samples, the first of which is at the
+           length ``_torch_first`` of ``_counted``.
 
     Threads:
         all: one thread, the worker that owns it.
@@ -78,17 +80,19 @@ class SampleStream:
         "_random_next",
         "_random_seeded",
         "_seed",
-        "_tempered",
         "_torch_at",
         "_torch_end",
+        "_torch_first",
         "_torch_left",
         "_torch_next",
+        "_torch_rows",
         "_torch_whole",
         "_twister",
         "_values",
         "_words",
         "_words_of",
         "keyed",
+        "torch_words",
     )
 
     def __init__(self) -> None:
@@ -111,7 +115,8 @@ class SampleStream:
         self.keyed: Any = _torch.KeyedGenerator() if _torch.AVAILABLE else None
         self._torch_left, self._torch_next, self._torch_end = -1, 0, 0
         self._torch_whole = False  # whether to give torch's generator its whole state at once
-        self._tempered: Any = self._values
+        self._torch_first = self._torch_rows = 0
+        self.torch_words: Any = self._values
         self._philox: Any = None  # for ``_legacy``
         self._philox_state: Any = None
         self._forget()
@@ -125,12 +130,14 @@ class SampleStream:
             first: The position as long as ``counted`` is empty.
             counted: A list that grows by one with each position: the samples that are done.
         """
+        if run := len(self._counted):
+            self._words.expected = run  # the next one is likely to be as long
         self._seed = seed
         self._kind = kind
         self._first = first
         self._counted = counted
         self._words = self._words_of[kind]
-        self._torch_whole = False
+        self._torch_rows, self._torch_whole = 0, False
         self._forget()
 
     def _forget(self) -> None:
@@ -275,18 +282,7 @@ class SampleStream:
         self._torch_left = left
         return self.keyed.generator
 
-    def torch_word(self) -> int:
-        """See `Stream`."""
-        done = len(self._counted)
-        if done != self._torch_at:
-            self._begin_torch(done)
-        at = self._torch_next
-        if at == self._torch_end:
-            return -1
-        self._torch_next = at + 1
-        return self._tempered[at]  # type: ignore[no-any-return]
-
-    def torch_words(self, count: int) -> memoryview | None:
+    def take_torch_words(self, count: int) -> int:
         """See `Stream`."""
         done = len(self._counted)
         if done != self._torch_at:
@@ -294,18 +290,27 @@ class SampleStream:
         at = self._torch_next
         end = at + count
         if end > self._torch_end:
-            return None
+            return -1
         self._torch_next = end
-        words: memoryview = self._tempered[at:end]
-        return words
+        return at
 
     def _begin_torch(self, done: int) -> None:
-        words = self._words
-        at = words.row(self._seed, self._first + done) * _TAIL
-        self._tempered = words.tempered
-        self._torch_next, self._torch_end = at, at + _TAIL
+        row = done - self._torch_first
+        if not 0 <= row < self._torch_rows:
+            row = self._find_torch_words(done)
+        self._torch_next = at = row * _TAIL
+        self._torch_end = at + _TAIL
         self._torch_left = -1
         self._torch_at = done
+
+    def _find_torch_words(self, done: int) -> int:
+        self._torch_rows = 0  # what is interrupted here, by Ctrl-C say, is begun anew
+        words = self._words
+        row = words.row(self._seed, self._first + done)
+        self.torch_words = words.tempered
+        self._torch_first = done - row
+        self._torch_rows = words.rows
+        return row
 
     def initial_seed(self) -> int:
         """Return the seed of `torch_generator`, which user code may have changed."""
@@ -315,9 +320,8 @@ class SampleStream:
 
     def _give_torch(self, words: int) -> int:
         """Give torch's generator the words that it lacks; return how many there are left then."""
-        keyed = self.keyed
+        keyed, table = self.keyed, self._words
         end: int = self._torch_end
-        tail = self._words.tails[end - _TAIL : end]
         begun, left = self._torch_left >= 0, max(self._torch_left, end - self._torch_next)
         head = None
         if left < words:
@@ -325,6 +329,8 @@ class SampleStream:
         if left < words or (self._torch_whole and not begun):
             head, left = self._heads[self._kind].words(self._seed, self._position()), _ALL
         if not begun:
+            at = table.row(self._seed, self._position()) * _TAIL
+            tail = table.tails[at : at + _TAIL]
             keyed.begin(self.seed(), tail, end - self._torch_next, head)
         elif head is not None:
             keyed.complete(head)

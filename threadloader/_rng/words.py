@@ -50,7 +50,7 @@ RANDOM_WORDS = 20
 WIDTH = 32  # whole blocks of Philox, which are 4
 
 _TEMPERING = (7, np.uint32(0x9D2C5680)), (15, np.uint32(0xEFC60000))
-_FEWEST, _MOST = 8, 256  # rows at once: one costs 0.2 us, and a call 100 us in a busy cache
+_FEWEST, _MOST = 8, 128  # rows at once: one costs 0.15 us, and a call 10 us in a busy cache
 
 
 class OlderSeed(int):
@@ -145,8 +145,13 @@ class PositionWords:
     Args:
         kind: Whether samples or batches are counted; their words have no relation.
 
+    Attributes:
+        values: Of 64 bits, `WIDTH` a row.
+        rows: How many positions have their words in ``values``.
+        expected: How many positions are likely to be asked for one after the other.
+
     Invariants:
-        1. ``values`` are those of ``_rows`` positions from ``_first`` on.
+        1. ``values`` are those of ``rows`` positions from ``_first`` on.
 
     Threads:
         all: one thread, the worker that owns it.
@@ -156,21 +161,22 @@ class PositionWords:
         "_array",
         "_counted",
         "_first",
-        "_last",
-        "_rows",
         "_seed",
         "_tails",
         "_tempered",
+        "expected",
+        "rows",
         "values",
     )
 
     def __init__(self, kind: bytes) -> None:
         self._counted = CountedWords(kind + b".words", WIDTH)
-        self._seed = self._first = self._rows = self._last = 0
+        self._seed = self._first = self.rows = 0
+        self.expected = _FEWEST
         self._array: NDArray[np.uint64] = np.zeros((0, WIDTH), np.uint64)
         self._tails: Any = None  # memoryviews, or None
         self._tempered: Any = None
-        self.values = memoryview(b"")  # of 64 bits, `WIDTH` a row
+        self.values = memoryview(b"")
 
     def row(self, seed: int, position: int) -> int:
         """Return which row of `WIDTH` words in ``values`` is that of a position.
@@ -180,17 +186,17 @@ class PositionWords:
             position: From 0.
         """
         row = position - self._first
-        if seed != self._seed or not 0 <= row < self._rows:
+        if seed != self._seed or not 0 <= row < self.rows:
             self._compute(seed, position)
             row = 0
-        self._last = row
         return row
 
     @property
     def tails(self) -> Any:
         """The words for torch as they are in a state, one in 64 bits: a memoryview of all rows."""
         if self._tails is None:
-            self._prepare()
+            tails: Any = self._words_for_torch().astype(np.uint64)
+            self._tails = memoryview(tails)
         return self._tails
 
     @property
@@ -200,34 +206,33 @@ class PositionWords:
         Source: Matsumoto and Nishimura, "Mersenne Twister" (1998), equations 2 to 5.
         """
         if self._tempered is None:
-            self._prepare()
+            words = self._words_for_torch()
+            other = words >> 11
+            words ^= other
+            for shift, mask in _TEMPERING:
+                np.left_shift(words, shift, out=other)
+                other &= mask
+                words ^= other
+            np.right_shift(words, 18, out=other)
+            words ^= other
+            tempered: Any = words
+            self._tempered = memoryview(tempered)
         return self._tempered
 
-    def _prepare(self) -> None:
-        words = self._array[:, TORCH_WORDS:RANDOM_WORDS].copy().view(np.uint32).ravel()
-        tails: Any = words.astype(np.uint64)
-        other = words >> 11
-        words ^= other
-        for shift, mask in _TEMPERING:
-            np.left_shift(words, shift, out=other)
-            other &= mask
-            words ^= other
-        np.right_shift(words, 18, out=other)
-        words ^= other
-        tempered: Any = words
-        self._tails, self._tempered = memoryview(tails), memoryview(tempered)
+    def _words_for_torch(self) -> NDArray[np.uint32]:
+        return self._array[:, TORCH_WORDS:RANDOM_WORDS].copy().view(np.uint32).ravel()
 
     def _compute(self, seed: int, position: int) -> None:
         """Compute the words of a position, and of as many after it as seem to be needed."""
-        rows, self._rows = self._rows, 0  # what is interrupted here, by Ctrl-C say, is begun anew
+        rows, self.rows = self.rows, 0  # what is interrupted here, by Ctrl-C say, is begun anew
         if rows and seed == self._seed and position == self._first + rows:
             rows = min(2 * rows, _MOST)
         else:
-            # Other threads load the positions between.
-            rows = max(rows // 2 if self._last < rows // 2 else rows, _FEWEST)
+            # Other threads load the positions behind those that are expected.
+            rows = min(max(self.expected, _FEWEST), _MOST)
         words: Any = self._counted.words(seed, position, rows)
         self.values = memoryview(words)
         self._array = words.reshape(rows, WIDTH)
         self._tails = self._tempered = None
         self._seed, self._first = seed, position
-        self._rows = rows
+        self.rows = rows

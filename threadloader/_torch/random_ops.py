@@ -106,7 +106,8 @@ class OperatorsByKey:
 
     Args:
         here: A `threading.local`; its ``stream`` has the thread's ``torch_generator``, or is None.
-        writing: For the names of some operators what puts a faster kernel before theirs.
+        writing: For the names of some operators what puts a faster kernel before theirs: called
+            with ``here`` and the kernel.
 
     Raises:
         Exception: torch lacks one of these names.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,11 @@ import torch
 
 from threadloader._torch.random_mode import OperatorsByMode
 from threadloader._torch.random_ops import OperatorsByKey
-from threadloader._torch.random_values import WRITING, writes_as_torch_does
+from threadloader._torch.random_values import WRITING, Owners, writes_as_torch_does
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from threadloader._torch.random_ops import RandomOperators
 
 __all__ = ["KeyedGenerator", "teach_random"]
@@ -50,8 +53,14 @@ def teach_random(here: Any) -> RandomOperators:
             function.__code__ = code
     try:
         writes = writes_as_torch_does(_generator_of_known_words, _DRAWN)
-        operators = OperatorsByKey(here, WRITING if writes else {})
+        owners = {name: Owners() for name in WRITING if writes}
+        operators = OperatorsByKey(
+            here, {name: partial(WRITING[name], owners=each) for name, each in owners.items()}
+        )
         if _works(operators, here):
+            with _trying(operators, here, 2):
+                for name, each in owners.items():
+                    each.learn(name)
             return operators
     except Exception:  # noqa: BLE001, S110  # whatever torch has changed
         pass
@@ -66,34 +75,37 @@ def teach_random(here: Any) -> RandomOperators:
 def _works(operators: OperatorsByKey, here: Any) -> bool:
     """Return whether draws come from the thread's stream and leave the global state alone."""
 
-    class Trial:
-        torch_generator = torch.Generator().manual_seed(1)
-
-        @classmethod
-        def torch_generator_for(cls, words: int) -> Any:  # noqa: ARG003  # as a stream's
-            return cls.torch_generator
-
-        @staticmethod
-        def torch_word() -> int:
-            return -1
-
     expected = torch.Generator().manual_seed(1)
-    state, before = torch.default_generator.get_state(), here.stream
-    here.stream = Trial
-    try:
-        with operators.redirecting():
-            drawn = [
-                torch.rand(1, generator=generator, device="cpu")  # the user may have set another
-                for generator in (torch.default_generator, None)
-            ]
-    finally:
-        here.stream = before
+    state = torch.default_generator.get_state()
+    with _trying(operators, here, 1):
+        drawn = [
+            torch.rand(1, generator=generator, device="cpu")  # the user may have set another
+            for generator in (torch.default_generator, None)
+        ]
     works = all(
         torch.equal(each, torch.rand(1, generator=expected, device="cpu")) for each in drawn
     )
     if not works:
         torch.default_generator.set_state(state)
     return works
+
+
+@contextmanager
+def _trying(operators: OperatorsByKey, here: Any, seed: int) -> Iterator[None]:
+    """Let the calling thread draw from a stream that has a generator, and no words."""
+
+    class Trial:
+        torch_generator = torch.Generator().manual_seed(seed)
+        torch_generator_for = staticmethod(lambda words: Trial.torch_generator)  # noqa: ARG005
+        take_torch_words = staticmethod(lambda count: -1)  # noqa: ARG005  # as a stream's
+
+    before = here.stream
+    here.stream = Trial
+    try:
+        with operators.redirecting():
+            yield
+    finally:
+        here.stream = before
 
 
 def _generator_of_known_words() -> Any:
