@@ -13,6 +13,7 @@ aten/src/ATen/core/DistributionsHelper.h; `writes_as_torch_does` tries whether t
 from __future__ import annotations
 
 import ctypes
+import sys
 from sys import getrefcount
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -29,8 +30,6 @@ __all__ = ["WRITING", "Owners", "writes_as_torch_does"]
 
 _FEW = 4  # values: of more, most time goes into making them
 _RANGE = 1 << 28  # from here on, torch may draw two words for an integer
-_UNIT = 2.0**-24
-_MASK = (1 << 24) - 1
 
 # None where torch lacks one: that is noticed below.
 _increment_version: Any = getattr(torch._C, "_increment_version", None)
@@ -39,9 +38,9 @@ _level: Any = getattr(torch._C._functorch, "maybe_current_level", None)
 _tracing: Any = getattr(torch._C, "_is_tracing", None)
 _use_count: Any = getattr(torch.Tensor, "_use_count", None)
 _Tensor, _float32, _int64 = torch.Tensor, torch.float32, torch.int64
-_floats = tuple((ctypes.c_float * count).from_address for count in range(_FEW + 1))
-_ints = tuple((ctypes.c_int64 * count).from_address for count in range(_FEW + 1))
-_float, _int = ctypes.c_float.from_address, ctypes.c_int64.from_address
+# The whole memory of the process, as values: it takes less to write one so than by ctypes.
+_memory = memoryview((ctypes.c_char * (sys.maxsize // 2 + 1)).from_address(0)).cast("B")
+_floats, _ints = _memory.cast("f"), _memory.cast("q")  # by a fourth, an eighth of the address
 
 
 class Owners:
@@ -96,7 +95,6 @@ def _uniform(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
     """
 
     # The checks stand in each kernel: a call for them all would cost as much as most of them.
-    # Not under torch.func (a tensor may stand for many), a mode that takes operators, or a tracer.
     def kernel(tensor: Any, *args: Any, generator: Any = None) -> Any:
         if (
             generator is None
@@ -104,11 +102,8 @@ def _uniform(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
             and tensor.dtype is _float32
             and (stream := here.stream) is not None
             and tensor.is_cpu
-            and type(tensor) is _Tensor
             and ((count := tensor.numel()) == 1 or (1 < count <= _FEW and tensor.is_contiguous()))
-            and not _modes()
-            and _level() is None
-            and not _tracing()
+            and _level() is None  # under torch.func a tensor may stand for many
             and not tensor._is_view()
         ):
             objects = getrefcount(tensor)
@@ -120,13 +115,10 @@ def _uniform(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
             except RuntimeError:  # it has no memory, or no version: one of torch.func's, say
                 address = 0
             if address and (at := stream.take_torch_words(count)) >= 0:
-                words = stream.torch_words
-                if count == 1:
-                    _float(address).value = (words[at] & _MASK) * _UNIT
-                else:
-                    _floats[count](address)[:] = [
-                        (word & _MASK) * _UNIT for word in words[at : at + count]
-                    ]
+                words, place = stream.torch_words, address >> 2
+                _floats[place] = (words[at] & 0xFFFFFF) * 2.0**-24
+                for more in range(1, count) if count > 1 else ():
+                    _floats[place + more] = (words[at + more] & 0xFFFFFF) * 2.0**-24
                 return tensor
         return otherwise(tensor, *args, generator=generator)
 
@@ -144,11 +136,8 @@ def _random_from(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
             and 0 < (span := high - low) < _RANGE
             and (stream := here.stream) is not None
             and tensor.is_cpu
-            and type(tensor) is _Tensor
             and ((count := tensor.numel()) == 1 or (1 < count <= _FEW and tensor.is_contiguous()))
-            and not _modes()
             and _level() is None
-            and not _tracing()
             and not tensor._is_view()
         ):
             objects = getrefcount(tensor)
@@ -160,13 +149,10 @@ def _random_from(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
             except RuntimeError:
                 address = 0
             if address and (at := stream.take_torch_words(count)) >= 0:
-                words = stream.torch_words
-                if count == 1:
-                    _int(address).value = words[at] % span + low
-                else:
-                    values = _ints[count](address)
-                    for place in range(count):
-                        values[place] = words[at + place] % span + low
+                words, place = stream.torch_words, address >> 3
+                _ints[place] = words[at] % span + low
+                for more in range(1, count) if count > 1 else ():
+                    _ints[place + more] = words[at + more] % span + low
                 return tensor
         return otherwise(tensor, low, high, generator=generator)
 
@@ -181,11 +167,20 @@ def _address(tensor: Any, objects: int, owners: Owners) -> int:
     """
     if owners.objects < 0 and _use_count is not None:
         owners.seen = objects, _use_count(tensor)
-    # torch refuses to write a tensor of inference mode outside of it, and forward-mode gradients
-    # have a tangent to be written.
-    if tensor.requires_grad or tensor.is_inference() or forward_ad._current_level >= 0:
+    # Modes and tracers take operators.  torch refuses to write a tensor of inference mode outside
+    # of it, and forward-mode gradients have a tangent to be written.
+    if (
+        type(tensor) is not _Tensor
+        or _modes()
+        or _tracing()
+        or tensor.requires_grad
+        or tensor.is_inference()
+        or forward_ad._current_level >= 0
+    ):
         return 0
     address: int = tensor.data_ptr()
+    if address % 8:  # memory of somebody else
+        return 0
     _increment_version((tensor,))  # a gradient may need the values that it had
     return address
 
