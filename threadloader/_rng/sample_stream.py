@@ -56,8 +56,8 @@ class SampleStream:
         3. torch's generator has the sample's state if ``_torch_left`` is not negative; so many
            words can be drawn at least before words come up that are no sample's.  Until then, the
            sample has drawn ``torch_words`` up to ``_torch_next``.
-        4. ``torch_words`` are those of ``_torch_rows`` samples, the first of which is at the
-           length ``_torch_first`` of ``_counted``.
+        4. ``torch_words`` are those of the samples from the length ``_torch_first`` of ``_counted``
+           on, up to ``_torch_after``.
 
     Threads:
         all: one thread, the worker that owns it.
@@ -80,12 +80,12 @@ class SampleStream:
         "_random_next",
         "_random_seeded",
         "_seed",
+        "_torch_after",
         "_torch_at",
         "_torch_end",
         "_torch_first",
         "_torch_left",
         "_torch_next",
-        "_torch_rows",
         "_torch_whole",
         "_twister",
         "_values",
@@ -115,7 +115,7 @@ class SampleStream:
         self.keyed: Any = _torch.KeyedGenerator() if _torch.AVAILABLE else None
         self._torch_left, self._torch_next, self._torch_end = -1, 0, 0
         self._torch_whole = False  # whether to give torch's generator its whole state at once
-        self._torch_first = self._torch_rows = 0
+        self._torch_first = self._torch_after = 0
         self.torch_words: Any = self._values
         self._philox: Any = None  # for ``_legacy``
         self._philox_state: Any = None
@@ -137,7 +137,8 @@ class SampleStream:
         self._first = first
         self._counted = counted
         self._words = self._words_of[kind]
-        self._torch_rows, self._torch_whole = 0, False
+        self._torch_first = self._torch_after = 0
+        self._torch_whole = False
         self._forget()
 
     def _forget(self) -> None:
@@ -273,9 +274,8 @@ class SampleStream:
 
     def torch_generator_for(self, words: int) -> Any:
         """See `Stream`."""
-        done = len(self._counted)
-        if done != self._torch_at:
-            self._begin_torch(done)
+        if len(self._counted) != self._torch_at:
+            self.take_torch_words(0)
         left = self._torch_left - words
         if left < 0:
             left = self._give_torch(words)
@@ -285,32 +285,29 @@ class SampleStream:
     def take_torch_words(self, count: int) -> int:
         """See `Stream`."""
         done = len(self._counted)
-        if done != self._torch_at:
-            self._begin_torch(done)
-        at = self._torch_next
+        at: int
+        if done == self._torch_at:
+            at = self._torch_next
+        else:
+            if done >= self._torch_after:
+                self._find_torch_words(done)
+            self._torch_next = at = (done - self._torch_first) * _TAIL
+            self._torch_end = at + _TAIL
+            self._torch_left = -1
+            self._torch_at = done
         end = at + count
         if end > self._torch_end:
             return -1
         self._torch_next = end
         return at
 
-    def _begin_torch(self, done: int) -> None:
-        row = done - self._torch_first
-        if not 0 <= row < self._torch_rows:
-            row = self._find_torch_words(done)
-        self._torch_next = at = row * _TAIL
-        self._torch_end = at + _TAIL
-        self._torch_left = -1
-        self._torch_at = done
-
-    def _find_torch_words(self, done: int) -> int:
-        self._torch_rows = 0  # what is interrupted here, by Ctrl-C say, is begun anew
+    def _find_torch_words(self, done: int) -> None:
+        self._torch_first = self._torch_after = 0  # what is interrupted here is begun anew
         words = self._words
         row = words.row(self._seed, self._first + done)
         self.torch_words = words.tempered
         self._torch_first = done - row
-        self._torch_rows = words.rows
-        return row
+        self._torch_after = done - row + words.rows
 
     def initial_seed(self) -> int:
         """Return the seed of `torch_generator`, which user code may have changed."""

@@ -103,7 +103,6 @@ def _uniform(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
             and (stream := here.stream) is not None
             and tensor.is_cpu
             and ((count := tensor.numel()) == 1 or (1 < count <= _FEW and tensor.is_contiguous()))
-            and _level() is None  # under torch.func a tensor may stand for many
             and not tensor._is_view()
         ):
             objects = getrefcount(tensor)
@@ -117,7 +116,7 @@ def _uniform(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
             if address and (at := stream.take_torch_words(count)) >= 0:
                 words, place = stream.torch_words, address >> 2
                 _floats[place] = (words[at] & 0xFFFFFF) * 2.0**-24
-                for more in range(1, count) if count > 1 else ():
+                for more in range(1, count) if count > 1 else ():  # a loop takes 0.1 us
                     _floats[place + more] = (words[at + more] & 0xFFFFFF) * 2.0**-24
                 return tensor
         return otherwise(tensor, *args, generator=generator)
@@ -137,7 +136,6 @@ def _random_from(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
             and (stream := here.stream) is not None
             and tensor.is_cpu
             and ((count := tensor.numel()) == 1 or (1 < count <= _FEW and tensor.is_contiguous()))
-            and _level() is None
             and not tensor._is_view()
         ):
             objects = getrefcount(tensor)
@@ -151,8 +149,10 @@ def _random_from(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
             if address and (at := stream.take_torch_words(count)) >= 0:
                 words, place = stream.torch_words, address >> 3
                 _ints[place] = words[at] % span + low
-                for more in range(1, count) if count > 1 else ():
-                    _ints[place + more] = words[at + more] % span + low
+                if count > 1:
+                    _ints[place + 1] = words[at + 1] % span + low
+                    for more in range(2, count) if count > 2 else ():
+                        _ints[place + more] = words[at + more] % span + low
                 return tensor
         return otherwise(tensor, low, high, generator=generator)
 
@@ -167,10 +167,12 @@ def _address(tensor: Any, objects: int, owners: Owners) -> int:
     """
     if owners.objects < 0 and _use_count is not None:
         owners.seen = objects, _use_count(tensor)
-    # Modes and tracers take operators.  torch refuses to write a tensor of inference mode outside
-    # of it, and forward-mode gradients have a tangent to be written.
+    # Modes and tracers take operators; under torch.func a tensor may stand for many.  torch refuses
+    # to write a tensor of inference mode outside of it, and forward-mode gradients have a tangent to
+    # be written.
     if (
         type(tensor) is not _Tensor
+        or _level() is not None
         or _modes()
         or _tracing()
         or tensor.requires_grad
