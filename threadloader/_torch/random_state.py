@@ -18,7 +18,7 @@ import torch
 
 from threadloader._torch.random_mode import OperatorsByMode
 from threadloader._torch.random_ops import OperatorsByKey
-from threadloader._torch.random_values import WRITING, Owners, writes_as_torch_does
+from threadloader._torch.random_values import WRITING, References, writes_as_torch_does
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,13 +53,14 @@ def teach_random(here: Any) -> RandomOperators:
             function.__code__ = code
     try:
         writes = writes_as_torch_does(_generator_of_known_words, _DRAWN)
-        owners = {name: Owners() for name in WRITING if writes}
+        references = {name: References() for name in WRITING if writes}
         operators = OperatorsByKey(
-            here, {name: partial(WRITING[name], owners=each) for name, each in owners.items()}
+            here,
+            {name: partial(WRITING[name], references=each) for name, each in references.items()},
         )
         if _works(operators, here):
             with _trying(operators, here, 2):
-                for name, each in owners.items():
+                for name, each in references.items():
                     each.learn(name)
             return operators
     except Exception:  # noqa: BLE001, S110  # whatever torch has changed
@@ -74,7 +75,6 @@ def teach_random(here: Any) -> RandomOperators:
 
 def _works(operators: OperatorsByKey, here: Any) -> bool:
     """Return whether draws come from the thread's stream and leave the global state alone."""
-
     expected = torch.Generator().manual_seed(1)
     state = torch.default_generator.get_state()
     with _trying(operators, here, 1):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Kernel = Callable[..., Any]
 
-__all__ = ["WRITING", "Owners", "writes_as_torch_does"]
+__all__ = ["WRITING", "References", "writes_as_torch_does"]
 
 _FEW = 4  # values: of more, most time goes into making them
 _RANGE = 1 << 28  # from here on, torch may draw two words for an integer
@@ -36,30 +36,27 @@ _increment_version: Any = getattr(torch._C, "_increment_version", None)
 _modes: Any = getattr(torch._C, "_len_torch_dispatch_stack", None)
 _level: Any = getattr(torch._C._functorch, "maybe_current_level", None)
 _tracing: Any = getattr(torch._C, "_is_tracing", None)
-_use_count: Any = getattr(torch.Tensor, "_use_count", None)
 _Tensor, _float32, _int64 = torch.Tensor, torch.float32, torch.int64
 # The whole memory of the process, as values: it takes less to write one so than by ctypes.
 _memory = memoryview((ctypes.c_char * (sys.maxsize // 2 + 1)).from_address(0)).cast("B")
 _floats, _ints = _memory.cast("f"), _memory.cast("q")  # by a fourth, an eighth of the address
 
 
-class Owners:
-    """How a kernel knows a tensor that an operator has just made: by the references to it.
+class References:
+    """How a kernel knows a tensor that an operator has just made: by its references in Python.
 
-    What has more references to its Python object belongs to somebody in Python, and what has more
-    in C++ to somebody there: a gradient, a view or a script.
+    What has more of them belongs to somebody in Python.  What only C++ has counts as new, too: a
+    script that changes what a gradient needs is not told so, as it would be by torch.
 
     Attributes:
-        objects: References to the Python object of a new tensor; -1 as long as they are not known.
-        tensors: References to the new tensor in C++.
-        seen: Both, of the last tensor that was not known to be new.
+        new: References to the object of a new tensor; -1 as long as they are not known.
+        seen: References to the last object whose tensor was not known to be new.
     """
 
-    __slots__ = ("objects", "seen", "tensors")
+    __slots__ = ("new", "seen")
 
     def __init__(self) -> None:
-        self.objects = self.tensors = -1
-        self.seen = -1, -1
+        self.new = self.seen = -1
 
     def learn(self, name: str) -> None:
         """Learn the references; call where the kernel is in use, but is given no words.
@@ -67,31 +64,38 @@ class Owners:
         Args:
             name: Of the kernel in `WRITING`.
         """
-        new, dtype = (torch.rand, _float32) if name == "uniform_" else (torch.randint, _int64)
-        args, bounds = (((1,),), ()) if name == "uniform_" else ((0, 9, (1,)), (0, 9))
-        held = torch.empty(1, dtype=dtype, device="cpu")
-        method = name.partition(".")[0]
+        make, dtype = (_rand, _float32) if name == "uniform_" else (_randint, _int64)
+        bounds = () if name == "uniform_" else (0, 9)
+        change = getattr(torch.Tensor, name.partition(".")[0])
+        owned = torch.empty(1, dtype=dtype, device="cpu")
         seen = []
         for draw in (
-            lambda: new(*args, dtype=dtype, device="cpu"),
-            lambda: getattr(held, method)(*bounds),
-            lambda: getattr(torch.empty(1, dtype=dtype, device="cpu"), method)(*bounds),
+            make,
+            lambda: change(owned, *bounds),
+            lambda: change(torch.empty(1, dtype=dtype, device="cpu"), *bounds),
         ):
-            self.seen = -1, -1
+            self.seen = -1
             draw()
             seen.append(self.seen)
-        objects, tensors = seen[0]
-        if 0 < objects < min(other for other, _ in seen[1:]) and tensors > 0:
-            self.objects, self.tensors = objects, tensors
+        if 0 < seen[0] < min(seen[1:]):
+            self.new = seen[0]
 
 
-def _uniform(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
+def _rand() -> Any:
+    return torch.rand(1, dtype=_float32, device="cpu")
+
+
+def _randint() -> Any:
+    return torch.randint(0, 9, (1,), device="cpu")
+
+
+def _uniform(here: Any, otherwise: Kernel, references: References) -> Kernel:
     """Return a kernel for ``uniform_`` that writes values in [0, 1).
 
     Args:
         here: A `threading.local`; its ``stream`` has the thread's random words, or is None.
         otherwise: The kernel for all that is not written.
-        owners: Of new tensors.
+        references: To the objects of new tensors.
     """
 
     # The checks stand in each kernel: a call for them all would cost as much as most of them.
@@ -103,14 +107,15 @@ def _uniform(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
             and (stream := here.stream) is not None
             and tensor.is_cpu
             and ((count := tensor.numel()) == 1 or (1 < count <= _FEW and tensor.is_contiguous()))
-            and not tensor._is_view()
+            and not (tensor.requires_grad or tensor._is_view())
         ):
-            objects = getrefcount(tensor)
+            counted = getrefcount(tensor)
             try:
-                if objects == owners.objects and tensor._use_count() == owners.tensors:
+                if counted == references.new:
                     address = tensor.data_ptr()
                 else:
-                    address = _address(tensor, objects, owners)
+                    references.seen = counted
+                    address = _address(tensor)
             except RuntimeError:  # it has no memory, or no version: one of torch.func's, say
                 address = 0
             if address and (at := stream.take_torch_words(count)) >= 0:
@@ -124,7 +129,7 @@ def _uniform(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
     return kernel
 
 
-def _random_from(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
+def _random_from(here: Any, otherwise: Kernel, references: References) -> Kernel:
     """Return a kernel for ``random_.from`` that writes integers of 64 bits; see `_uniform`."""
 
     def kernel(tensor: Any, low: int, high: Any = None, *, generator: Any = None) -> Any:
@@ -136,14 +141,15 @@ def _random_from(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
             and (stream := here.stream) is not None
             and tensor.is_cpu
             and ((count := tensor.numel()) == 1 or (1 < count <= _FEW and tensor.is_contiguous()))
-            and not tensor._is_view()
+            and not (tensor.requires_grad or tensor._is_view())
         ):
-            objects = getrefcount(tensor)
+            counted = getrefcount(tensor)
             try:
-                if objects == owners.objects and tensor._use_count() == owners.tensors:
+                if counted == references.new:
                     address = tensor.data_ptr()
                 else:
-                    address = _address(tensor, objects, owners)
+                    references.seen = counted
+                    address = _address(tensor)
             except RuntimeError:
                 address = 0
             if address and (at := stream.take_torch_words(count)) >= 0:
@@ -159,23 +165,20 @@ def _random_from(here: Any, otherwise: Kernel, owners: Owners) -> Kernel:
     return kernel
 
 
-def _address(tensor: Any, objects: int, owners: Owners) -> int:
+def _address(tensor: Any) -> int:
     """Return the address to write the values of a tensor to; 0 where torch has to write them.
 
     Raises:
         RuntimeError: The tensor has no memory, or no version.
     """
-    if owners.objects < 0 and _use_count is not None:
-        owners.seen = objects, _use_count(tensor)
-    # Modes and tracers take operators; under torch.func a tensor may stand for many.  torch refuses
-    # to write a tensor of inference mode outside of it, and forward-mode gradients have a tangent to
-    # be written.
+    # Modes and tracers take operators, and under torch.func a tensor may stand for many.  torch
+    # refuses to write a tensor of inference mode outside of it.  Forward-mode gradients have a
+    # tangent to be written.
     if (
         type(tensor) is not _Tensor
         or _level() is not None
         or _modes()
         or _tracing()
-        or tensor.requires_grad
         or tensor.is_inference()
         or forward_ad._current_level >= 0
     ):
@@ -187,7 +190,7 @@ def _address(tensor: Any, objects: int, owners: Owners) -> int:
     return address
 
 
-WRITING: dict[str, Callable[[Any, Kernel, Owners], Kernel]] = {
+WRITING: dict[str, Callable[..., Kernel]] = {
     "uniform_": _uniform,
     "random_.from": _random_from,
 }
@@ -220,7 +223,7 @@ def writes_as_torch_does(generator: Callable[[], Any], drawn: memoryview) -> boo
                 )
             getattr(expected, name.partition(".")[0])(*args, generator=generator())
             try:
-                WRITING[name](here, refuse, Owners())(written, *args)
+                WRITING[name](here, refuse, References())(written, *args)
             except Exception:  # noqa: BLE001  # whatever torch has changed
                 return False
             if not torch.equal(written, expected):
