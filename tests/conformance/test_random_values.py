@@ -17,7 +17,7 @@ from torch import nn
 from threadloader._rng.isolation import isolated
 from threadloader._rng.sample_stream import SampleStream
 from threadloader._rng.streams import WorkerStream, enter_sample_streams, leave_streams
-from threadloader._torch import random_state
+from threadloader._torch import random_state, random_values
 from threadloader._torch.random_ops import PACKETS
 from threadloader._torch.random_values import WRITING, writes_as_torch_does
 
@@ -180,6 +180,43 @@ def test_a_change_of_what_a_gradient_needs_is_noticed() -> None:
     value.uniform_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.backward()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.usefixtures("in_sample")
+def test_a_script_s_tensor_that_requires_a_gradient_loses_it() -> None:
+    @torch.jit.script
+    def replaced(factor: torch.Tensor) -> torch.Tensor:
+        product = factor * 2
+        product.uniform_()
+        return product + factor
+
+    for _ in range(3):  # before and after torch has optimized it
+        factor = torch.ones(1, requires_grad=True)
+        replaced(factor).sum().backward()
+        assert factor.grad is not None
+        assert factor.grad.item() == 1
+
+
+@pytest.mark.usefixtures("in_sample")
+def test_only_tensors_that_somebody_has_are_asked_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def address(tensor: torch.Tensor) -> int:
+        asked.append(tensor)
+        return 0
+
+    monkeypatch.setattr(random_values, "_address", address)
+    for _ in range(3):
+        torch.rand(1)
+        torch.rand_like(torch.ones(2))
+        torch.randint(9, (2,))
+    assert not asked
+    mine, integers = torch.zeros(1), [torch.zeros(1, dtype=torch.int64)]
+    mine.uniform_()
+    torch.empty(1).uniform_()
+    integers[0].random_(0, 9)
+    assert len(asked) == 3
 
 
 @pytest.mark.usefixtures("in_sample")

@@ -66,6 +66,14 @@ def test_tempered_words_are_what_a_mersenne_twister_draws_from_the_others(positi
     assert twister.random_raw(TAIL).tolist() == list(table.tempered[at : at + TAIL])
 
 
+def test_behind_a_gap_as_many_rows_are_computed_as_are_expected() -> None:
+    table = PositionWords(b"sample")
+    for first, run in ((0, 64), (200, 20), (400, 3), (600, 10**6)):
+        table.expected = run
+        table.row(5, first)
+        assert table.rows == min(max(run, 8), 128)
+
+
 def test_what_is_interrupted_is_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     table = PositionWords(b"sample")
     words_at(table, 5, 0)
