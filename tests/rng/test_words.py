@@ -66,12 +66,20 @@ def test_tempered_words_are_what_a_mersenne_twister_draws_from_the_others(positi
     assert twister.random_raw(TAIL).tolist() == list(table.tempered[at : at + TAIL])
 
 
-def test_behind_a_gap_as_many_rows_are_computed_as_are_expected() -> None:
-    table = PositionWords(b"sample")
-    for first, run in ((0, 64), (200, 20), (400, 3), (600, 10**6)):
-        table.expected = run
+def test_more_rows_are_computed_at_once_the_more_are_used() -> None:
+    table, rows = PositionWords(b"sample"), []
+    table.expected = 20
+    for first in range(0, 40 * 50, 40):  # as one of two threads loads them
         table.row(5, first)
-        assert table.rows == min(max(run, 8), 128)
+        table.row(5, first + 19)
+        table.used += 20
+        rows.append(table.rows)
+    assert rows[0] == 20
+    assert rows[-1] == 256
+    for first in range(10**6, 10**7, 10**6):  # as one of many
+        table.row(5, first)
+        table.used += 20
+    assert 20 <= table.rows <= 80
 
 
 def test_what_is_interrupted_is_computed_anew(monkeypatch: pytest.MonkeyPatch) -> None:

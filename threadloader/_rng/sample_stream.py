@@ -132,6 +132,7 @@ class SampleStream:
         """
         if run := len(self._counted):
             self._words.expected = run  # the next one is likely to be as long
+            self._words.used += run
         self._seed = seed
         self._kind = kind
         self._first = first
