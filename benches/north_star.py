@@ -8,15 +8,18 @@ workload every rival takes part with every number of workers; one that is far be
 measured again, and its figure is of that round.  What was delivered is compared with the dataset.
 
 ``--quick`` measures shorter, in fewer rounds, and leaves out numbers of workers that are rarely the
-best: everything on two interpreters in a quarter of an hour.  ``--workload`` and ``--rival``,
-repeatable, measure a part; all is merged into one file of results, from which `benches.figures`
-writes the documentation's tables and pictures.  Exit code 1 says that a target was missed or a
-rival is ahead; the checklist at the end says which.
+best: everything on two interpreters in half an hour.  What it takes is said up front, from the run
+before.  Two rounds are always measured; after them the clock decides (``--minutes``), so that every
+workload has its turn.  ``--workload`` and ``--rival``, repeatable, measure a part; all is merged
+into one file of results, from which `benches.figures` writes the documentation's tables and
+pictures.  Exit code 1 says that a target was missed or a rival is ahead; the checklist at the end
+says which.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -43,7 +46,9 @@ from benches.loaders.catalog import LOADERS
 from benches.workloads.catalog import DECODING, WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from benches.harness.rounds import Lane
 
 RESULTS = ROOT / "benches" / "results" / "bench.json"
 NAMES = tuple(name for name in WORKLOADS if name not in DECODING)
@@ -58,22 +63,27 @@ class Pace:
         seconds: Least time of a measurement.
         close: The part of the best rival's figure that a lane must reach in the first round to
             be measured again.
+        minutes: For the whole run.  Each workload has an equal share; what one leaves, the next
+            ones have.  Rounds beyond `LEAST_ROUNDS` are left out while the run is late.
     """
 
     rounds: int
     seconds: float
     close: float
+    minutes: float
 
 
-THOROUGH = Pace(rounds=7, seconds=1.0, close=0.5)
-QUICK = Pace(rounds=2, seconds=0.2, close=0.9)
+LEAST_ROUNDS = 2
+THOROUGH = Pace(rounds=7, seconds=1.0, close=0.5, minutes=math.inf)
+QUICK = Pace(rounds=4, seconds=0.2, close=0.9, minutes=26)
 
 
 def main() -> int:
     """Run the contests; return the exit code."""
     options = _options()
     pace: Pace = options.pace
-    workloads = options.workload or list(NAMES)
+    # The longest last: they have what the others leave of their time.
+    workloads = options.workload or list(reversed(NAMES))
     try:
         builds = [_build(python) for python in options.python or [sys.executable]]
         told = {build.label: describe(build.python) for build in builds}
@@ -89,14 +99,19 @@ def main() -> int:
     run = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     results = Results.load(options.json)
     how = {"rounds": pace.rounds, "seconds": pace.seconds, "quick": options.quick}
-    results.runs[run] = how | {"processes": "fresh" if options.fresh else "kept"}
+    took: dict[str, float] = {}  # seconds of each workload
+    how |= {"processes": "fresh" if options.fresh else "kept", "took": took}
+    print(estimate(results.runs, workloads, how, len(builds)), file=sys.stderr)
+    results.runs[run] = how
     results.builds |= told
+    start = time.monotonic()
     kept = KeptProcesses()
     rounds = Rounds(ask if options.fresh else kept.ask, run)
     measured: list[Contest] = []
     try:
-        for workload in workloads:
+        for number, workload in enumerate(workloads, 1):
             begun = time.monotonic()
+            due = start + 60 * pace.minutes * number / len(workloads)
             field = [
                 make_contest(
                     workload,
@@ -112,10 +127,11 @@ def main() -> int:
             ]
             if not (options.fresh or WORKLOADS[workload].fresh):
                 kept.prepare([lane for contest in field for lane in contest.lanes], cores)
-            field = _run(field, rounds, pace, kept)
+            field = _run(field, rounds, pace, kept, due)
             measured += field
             for contest in field:
                 print(f"\n{contest_table(rounds, contest)}", flush=True)
+            took[workload] = round((time.monotonic() - begun) / len(builds), 1)
             print(f"{workload}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
             results.merge(field, rounds, options.rival or ())
             results.save(options.json)
@@ -145,13 +161,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="shorter, and fewer rounds")
     parser.add_argument("--rounds", type=int, help=f"{THOROUGH.rounds}, or {QUICK.rounds}")
     parser.add_argument("--seconds", type=float, help="least time of a measurement")
+    parser.add_argument("--minutes", type=float, help=f"of the run, or {QUICK.minutes} if quick")
     parser.add_argument("--fresh", action="store_true", help="a process for each measurement")
     parser.add_argument("--threads", type=int, help="threads (as many as cores)")
     parser.add_argument("--json", type=Path, default=RESULTS, help="file of results (%(default)s)")
     options = parser.parse_args()
     pace = QUICK if options.quick else THOROUGH
     options.pace = replace(
-        pace, rounds=options.rounds or pace.rounds, seconds=options.seconds or pace.seconds
+        pace,
+        rounds=options.rounds or pace.rounds,
+        seconds=options.seconds or pace.seconds,
+        minutes=options.minutes or pace.minutes,
     )
     if options.pace.rounds < 1:
         parser.error(f"--rounds must be at least 1, got {options.pace.rounds}")
@@ -165,20 +185,69 @@ def _build(python: str) -> Build:
     return Build(str(told["python"]), python, bool(told["free_threaded"]), packages)
 
 
+def estimate(
+    runs: Mapping[str, Mapping[str, Any]],
+    workloads: Sequence[str],
+    how: Mapping[str, Any],
+    builds: int,
+) -> str:
+    """Say how long it will take, from runs that were made alike.
+
+    Args:
+        runs: Those before, the oldest first.
+        workloads: To be measured.
+        how: They are.
+        builds: How many interpreters.
+    """
+    took: dict[str, float] = {}
+    for before in runs.values():
+        if all(before.get(key) == how[key] for key in ("quick", "seconds", "processes")):
+            took |= before.get("took", {})
+    known = [took[name] for name in workloads if name in took]
+    if not known:
+        return "how long it takes is not known yet"
+    minutes = sum(known) * builds / 60
+    rest = len(workloads) - len(known)
+    return f"about {minutes:.0f} minutes" + (f", and {rest} workloads more" if rest else "")
+
+
 def _run(
-    field: Sequence[Contest], rounds: Rounds, pace: Pace, kept: KeptProcesses
+    field: Sequence[Contest], rounds: Rounds, pace: Pace, kept: KeptProcesses, due: float
 ) -> list[Contest]:
-    """Measure one workload on all interpreters."""
+    """Measure one workload on all interpreters.
+
+    Args:
+        field: Its contests.
+        rounds: Get the answers.
+        pace: How thoroughly.
+        kept: The processes.
+        due: When it should be done, of `time.monotonic`, in seconds.
+    """
     field = [_compare(contest, kept) for contest in field]
-    rounds.run([lane for contest in field for lane in contest.lanes], 1)
+    rounds.run(_neighbours([lane for contest in field for lane in contest.lanes]), 1)
     if field[0].workload == "bandwidth":
         field = [with_footprint(contest, rounds) for contest in field]
         limits = [contest.limit for contest in field if contest.limit is not None]
         rounds.run(limits, 1)
     if WORKLOADS[field[0].workload].figure != "pss_mib":  # which is the same in every round
         lanes = [lane for contest in field for lane in lanes_ahead(contest, rounds, pace.close)]
-        rounds.run(lanes, pace.rounds, done=1)
+        lanes = _neighbours(lanes)
+        for done in range(1, pace.rounds):
+            if done >= LEAST_ROUNDS and time.monotonic() > due:
+                break
+            rounds.run(lanes, done + 1, done=done)
     return field
+
+
+def _neighbours(lanes: Sequence[Lane]) -> list[Lane]:
+    """Put what targets compare side by side: the machine may be another one a minute later."""
+    compared = ("bare_loop", "processes", "threadloader_shared_rng", "threadloader")
+
+    def place(lane: Lane) -> tuple[str, bool]:
+        inline = lane.question.loader == "torch_dataloader" and not lane.question.workers
+        return lane.build, not (inline or lane.question.loader in compared)
+
+    return sorted(lanes, key=place)
 
 
 def _compare(contest: Contest, kept: KeptProcesses) -> Contest:

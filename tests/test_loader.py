@@ -411,6 +411,18 @@ def test_a_default_window_has_work_for_all_threads(threads: int, batch_size: int
     assert loader.statistics().window >= 4
 
 
+@pytest.mark.parametrize(("nbytes", "window"), [(1 << 10, 16), (2 << 20, 8), (8 << 20, 4)])
+def test_the_window_that_is_counted_follows_the_size_of_batches(
+    nbytes: int, window: int, spawn: Spawn
+) -> None:
+    dataset = [np.zeros(nbytes, np.uint8)] * 3
+    with ThreadLoader(dataset, 1, threads=1) as loader:
+        assert loader.statistics().window == 4
+        spawn(list, loader).result(PATIENCE)
+        assert loader.statistics().window == window
+        assert loader.statistics().slots.made <= window + 2
+
+
 @pytest.mark.parametrize(("prefetch", "drawn"), [(None, 2), (4, 4)], ids=["default", "explicit"])
 def test_large_batches_shrink_the_default_window_alone(
     prefetch: int | None, drawn: int, monkeypatch: pytest.MonkeyPatch, spawn: Spawn

@@ -74,10 +74,21 @@ def _machine(results: Results) -> str:
     for run, how in results.runs.items():
         quick = ", quick" if how["quick"] else ""
         lines.append(
-            f"- {run} UTC: medians of {how['rounds']} rounds of {how['seconds']:g} s at "
+            f"- {run} UTC: medians of {_rounds(results, run)} rounds of {how['seconds']:g} s at "
             f"least{quick}; {_disturbance(results, run)}"
         )
     return "\n".join(lines)
+
+
+def _rounds(results: Results, run: str) -> str:
+    """Say how many rounds there were, of the lanes that took part in all."""
+    counts = {
+        len(results.rounds.answers[lane])
+        for lane, name in results.rounds.runs.items()
+        if name == run and lane.question.loader == "threadloader"
+    }
+    least, most = min(counts, default=0), max(counts, default=0)
+    return str(most) if least == most else f"{least} to {most}"
 
 
 def _disturbance(results: Results, run: str) -> str:

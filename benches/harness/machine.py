@@ -6,6 +6,7 @@ an interpreter other than its own.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -43,18 +44,25 @@ def python_label() -> str:
 
 def describe() -> dict[str, Any]:
     """Return the machine, the interpreter and the packages as plain values."""
+    now = {
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "gil_enabled": gil_enabled(),
+    }
+    return _lasting() | now
+
+
+@functools.cache  # looking for packages takes as long as a short measurement
+def _lasting() -> dict[str, Any]:
     return {
         "system": f"{platform.system()} {platform.release()}",
         "architecture": platform.machine(),
         "processor": _processor(),
         "cores": usable_cores(),
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "python": python_label(),
         "python_version": platform.python_version(),
         "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
         "compiler": platform.python_compiler(),
         "optimised": "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""),
-        "gil_enabled": gil_enabled(),
         "packages": {name: _version(name) for name in PACKAGES},
         # torch may be importable without metadata, and threadloader from a checkout.
         "importable": {name: util.find_spec(name) is not None for name in MODULES},

@@ -100,7 +100,8 @@ class PrefetchDepth:
     far larger, few of them are on their way when that shows.
 
     Threads:
-        all: consumer.  Epochs of one loader share it; a race loses one observation of many.
+        most: shared.
+        all others: consumer.  Epochs of one loader share it; a race loses one observation of many.
     """
 
     __slots__ = ("_delivered", "_depth", "_largest", "_settled")
@@ -123,6 +124,10 @@ class PrefetchDepth:
         delivered = *before[1 - LATE :], nbytes
         self._delivered, self._largest = delivered, max(delivered)
         self._settled = None
+
+    def most(self, window: Window) -> int:
+        """Return how many batches are planned at the most, while they are as large as now."""
+        return window.room(self._largest)
 
     def group_size(self, window: Window) -> int:
         """Return how many batches may be made as one."""

@@ -52,7 +52,7 @@ class Statistics:
 
     workers: int  # threads of an epoch; 0 is the calling thread
     running: int  # of them that may run samples at once; found by trying, see docs/workers.md
-    window: int  # batches that may be planned ahead at the most
+    window: int  # batches that are planned ahead at the most, while they are as large as now
     totals: Totals
     slots: RingStatistics
     skipped: tuple[Skipped, ...]  # samples left out: the latest 1,000; `skipped_count` is of all
@@ -225,7 +225,7 @@ class Session:
         return Statistics(
             workers=workers,
             running=running,
-            window=self.window.most,
+            window=self.collation.depth.most(self.window),
             totals=self.stats.total(),
             slots=self.ring.statistics(),
             skipped=skipped,
