@@ -263,6 +263,7 @@ def _compare(contest: Contest, kept: KeptProcesses) -> Contest:
         if loader == "processes":
             continue
         lane = contest.of(loader)[-1]
+        print(f"  compare: {lane.name}", file=sys.stderr)
         try:
             compared[loader] = kept.compare(lane.python, lane.question)
         except MeasurementError as error:

@@ -57,6 +57,7 @@ JOB_S = 1.5  # the same of a job
 # A process that is kept makes a large dataset once for all rounds of its workload.
 _latest_dataset: dict[tuple[str, int, int], Any] = {}
 MOST_STARTS = 50  # of a loader, where only the first batch is measured
+SLOW_START_S = 2.0  # a start that takes longer is not repeated: its warm-up is the figure
 
 
 def answer(question: Question) -> Answer:
@@ -120,6 +121,8 @@ def measure(
         ValueError: The loader delivered other batches than it should.
     """
     workload = WORKLOADS[question.workload]
+    if workload.figure == "pss_mib":
+        _import_torch()
     rival = import_rival(question.loader)
     setup = make_setup(question, workload)
     settle_allocator()
@@ -201,9 +204,8 @@ def _measure_starts(question: Question, *, once: bool) -> Answer:
         once: Whether there is one loader, the first of its process.
     """
     workload = WORKLOADS[question.workload]
-    if once:  # who trains has imported torch, whatever loads the data
-        with suppress(ImportError):
-            import_module("torch.utils.data")
+    if once:
+        _import_torch()
     rival = import_rival(question.loader)
     setup = make_setup(question, workload)
     times: list[float] = []
@@ -223,10 +225,11 @@ def _measure_starts(question: Question, *, once: bool) -> Answer:
         loader.close()
         del loader
         elapsed = time.perf_counter() - begun
-        if once or len(times) > MOST_STARTS or (len(times) > 1 and elapsed > question.seconds):
+        enough = len(times) > 1 and elapsed > question.seconds
+        if once or enough or len(times) > MOST_STARTS or elapsed > SLOW_START_S:
             break
     used = _difference(measure_usage(), used)
-    counted = times if once else times[1:]
+    counted = times[1:] or times
     samples = workload.batch_size * len(times)
     return Answer(
         workload=question.workload,
@@ -243,6 +246,12 @@ def _measure_starts(question: Question, *, once: bool) -> Answer:
         process_ms=process_ms,
         pss_mib=measure_pss_mib(),
     )
+
+
+def _import_torch() -> None:
+    """Import torch where it is: who trains has done that, whatever loads the data."""
+    with suppress(ImportError):
+        import_module("torch.utils.data")
 
 
 def _measure_jobs(question: Question) -> Answer:
