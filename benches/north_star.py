@@ -101,6 +101,8 @@ def main() -> int:
     how = {"rounds": pace.rounds, "seconds": pace.seconds, "quick": options.quick}
     took: dict[str, float] = {}  # seconds of each workload
     how |= {"processes": "fresh" if options.fresh else "kept", "took": took}
+    if pace.minutes < math.inf:
+        print(f"planned: {pace.minutes:g} minutes", file=sys.stderr)
     print(estimate(results.runs, workloads, how, len(builds)), file=sys.stderr)
     results.runs[run] = how
     results.builds |= told
@@ -205,10 +207,11 @@ def estimate(
             took |= before.get("took", {})
     known = [took[name] for name in workloads if name in took]
     if not known:
-        return "how long it takes is not known yet"
+        return "nothing alike was measured before: how long it takes is not known"
     minutes = sum(known) * builds / 60
     rest = len(workloads) - len(known)
-    return f"about {minutes:.0f} minutes" + (f", and {rest} workloads more" if rest else "")
+    more = f", and {rest} more workloads" if rest else ""
+    return f"as the last time: {minutes:.0f} minutes for {len(known)} workloads{more}"
 
 
 def _run(
