@@ -73,7 +73,9 @@ class Collation:
             self.function = convert_sample if collate_fn is None else collate_fn
         self._pin = pin
         self._memory = partial(LeasedMemory, ring, self._convert) if memory is None else memory
-        self._direct_path = DirectPath(self.function, self._memory, pin)
+        self._direct_path = DirectPath(
+            self.function, self._memory, pin, self._convert if memory is None else None
+        )
 
     def is_made_of(self, collate_fn: Callable[[Any], Any] | None, output: Output) -> bool:
         """Whether these are the function and the output that it was made for."""

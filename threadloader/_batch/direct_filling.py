@@ -11,7 +11,10 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from threadloader import _torch
+from threadloader._batch import memory as batch_memory
 from threadloader._batch.filling import DeviceBatch
 from threadloader._batch.list_filling import call_collate
 from threadloader._fetch.array_rows import Rows
@@ -39,10 +42,13 @@ class DirectPath:
         function: The default collate function, for batches that do not fit.
         memory: Makes the memory of a batch of so many rows.
         pin: Puts a batch of the collate function's into page-locked memory; None for nothing.
+        convert: Makes a part of a small batch of an array; None if all batches are to lie in
+            ``memory``.
 
     Threads:
         admits_next: planner, or the worker that has read the batch.
-        learned, layout_of, note_fit, learn: worker.
+        learned, stack, layout_of, note_fit, learn: worker.
+        batch: consumer.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
     """
@@ -52,8 +58,10 @@ class DirectPath:
         function: Callable[[Any], Any],
         memory: Callable[[Layout, int], BatchMemory],
         pin: Callable[[Any], Any] | None,
+        convert: Callable[[Any], Any] | None = None,
     ) -> None:
         self.function = function
+        self._convert = convert
         # Whether mixed dtypes become what torch makes of them; NumPy has rules of its own.
         self.promotes = function is _torch.default_collate
         self.memory = memory
@@ -73,6 +81,28 @@ class DirectPath:
     def learned(self) -> Layout | None:
         """The layout that the next batch is expected to have; None for none."""
         return self._layout
+
+    def stack(self, samples: list[Any]) -> tuple[Layout, list[Any]] | None:
+        """Return the parts of a small batch, all of whose samples are given, and their layout.
+
+        Returns:
+            None if it is to lie in ``memory``, or does not fit the layout that was learned.
+        """
+        layout = self._layout
+        if layout is None or self._convert is None or (layout.has_tensors and not self.promotes):
+            return None
+        if layout.sizes(len(samples))[0] >= batch_memory.SLOT_NBYTES:
+            return None
+        parts = layout.stack(samples)
+        return None if parts is None else (layout, parts)
+
+    def batch(self, layout: Layout, parts: list[Any]) -> Any:
+        """Return the batch of what `stack` returned."""
+        convert = self._convert
+        for number, part in enumerate(parts):
+            if type(part) is np.ndarray and convert is not None:
+                parts[number] = convert(part)
+        return layout.batch(parts)
 
     def layout_of(self, sample: Any) -> Layout | None:
         """Return the layout of a batch that begins with ``sample``; None if it has no exact one."""
@@ -119,6 +149,7 @@ class DirectFilling:
         "_path",
         "_result",
         "_rows",
+        "_stacked",
         "_unwritten",
         "nbytes",
     )
@@ -136,6 +167,8 @@ class DirectFilling:
         self._deciding = Lock()
         # Setting it is guarded by _deciding while rows are written; it is read and stored whole.
         self._laid_out: tuple[Layout, BatchMemory] | None = None
+        # The parts of a small batch that was one ticket, and is in no memory.
+        self._stacked: tuple[Layout, list[Any]] | None = None
 
     def write(self, start: int, stop: int, samples: Any) -> None:
         """Write rows in their place, or put them aside; see `Filling`."""
@@ -162,6 +195,10 @@ class DirectFilling:
         layout = self._path.learned
         if layout is None:
             return False
+        self._stacked = stacked = self._path.stack(samples)
+        if stacked is not None:
+            self.nbytes = layout.sizes(self._rows)[1]
+            return True
         _, memory = self._lay_out(layout)
         if layout.write(samples, memory.fields, 0, promotes=self._path.promotes):
             return True
@@ -177,6 +214,9 @@ class DirectFilling:
 
     def is_complete(self) -> bool:
         """Whether all rows are in their place; see `Filling`."""
+        if self._stacked is not None:
+            self._path.note_fit()
+            return True
         if self._unwritten or self._laid_out is None or self._left_out:
             return False
         if self._object is not _NOTHING:
@@ -191,7 +231,7 @@ class DirectFilling:
         """Collate the batch if some samples do not fit; see `Filling`."""
         if self._left_out:
             return self._finish_without()
-        if self._object is _NOTHING and self._write_rest():
+        if self._stacked is not None or (self._object is _NOTHING and self._write_rest()):
             self._path.note_fit()
             return None
         samples = self._gather() if self._object is _NOTHING else self._object
@@ -223,6 +263,9 @@ class DirectFilling:
 
     def take(self) -> Any:
         """Return the batch."""
+        if self._stacked is not None:
+            stacked, self._stacked = self._stacked, None
+            return self._path.batch(*stacked)
         if self._laid_out is None:
             result, self._result = self._result, None
             return result

@@ -55,6 +55,7 @@ __all__ = [
     "rank_and_world",
     "set_generator_state",
     "stack_into",
+    "stacked",
     "teach_random",
     "teach_worker_info",
     "tensor_of",
@@ -241,6 +242,6 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
     raise ModuleNotFoundError(msg, name="torch")
 
 
-array_of = stack_into = tensor_of = _missing
+array_of = stack_into = stacked = tensor_of = _missing
 default_collate = default_convert = _missing
 get_worker_info = teach_worker_info = prepare_pipe = can_pin = pinned = _missing

@@ -24,6 +24,7 @@ __all__ = [
     "is_extended",
     "is_shared",
     "stack_into",
+    "stacked",
     "tensor_of",
 ]
 
@@ -92,6 +93,20 @@ def stack_into(tensors: Sequence[Tensor], rows: NDArray[Any], *, promotes: bool)
     except RuntimeError:  # also NotImplementedError
         return False
     return True
+
+
+def stacked(tensors: Sequence[Tensor], nbytes: int) -> Tensor | None:
+    """Return what `default_collate` makes of tensors; None if that has another size, or fails.
+
+    Args:
+        tensors: At least one; the first is no subclass of `Tensor`.
+        nbytes: Of the result.
+    """
+    try:
+        made = torch.stack(tensors)  # type: ignore[arg-type]  # any sequence will do
+        return made if made.nbytes == nbytes else None
+    except (RuntimeError, TypeError):  # default_collate will raise it again
+        return None
 
 
 def _is_plain(tensor: Tensor) -> bool:
