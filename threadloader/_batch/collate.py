@@ -86,6 +86,13 @@ class Collation:
         """Whether several batches may be made as one: no code of the user's sees them."""
         return self._may_group and not (self._tensors and _torch.is_extended())
 
+    def stacking_path(self, rows: int) -> DirectPath | None:
+        """Return the direct path if a batch of ``rows`` samples may be stacked at once on it."""
+        path = self._direct_path
+        if not (self.direct and path.stacks(rows)) or (self._tensors and _torch.is_extended()):
+            return None
+        return path
+
     def open(self, rows: int, ends: tuple[int, ...] = ()) -> Filling:
         """Start a batch of ``rows`` samples.
 

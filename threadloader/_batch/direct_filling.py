@@ -47,7 +47,7 @@ class DirectPath:
 
     Threads:
         admits_next: planner, or the worker that has read the batch.
-        learned, stack, layout_of, note_fit, learn: worker.
+        learned, stacks, stack, layout_of, note_fit, learn: worker.
         batch: consumer.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
@@ -82,19 +82,27 @@ class DirectPath:
         """The layout that the next batch is expected to have; None for none."""
         return self._layout
 
+    def stacks(self, rows: int) -> bool:
+        """Whether a batch of ``rows`` samples is expected to be a small one, for `stack`."""
+        layout = self._layout
+        if layout is None or self._convert is None or self._pause > 0:
+            return False
+        if layout.has_tensors and not self.promotes:
+            return False
+        return layout.sizes(rows)[0] < batch_memory.SLOT_NBYTES
+
     def stack(self, samples: list[Any]) -> tuple[Layout, list[Any]] | None:
-        """Return the parts of a small batch, all of whose samples are given, and their layout.
+        """Return the parts of a batch that `stacks`, of all its samples, and their layout.
 
         Returns:
-            None if it is to lie in ``memory``, or does not fit the layout that was learned.
+            None if they do not fit the layout that was learned.
         """
         layout = self._layout
-        if layout is None or self._convert is None or (layout.has_tensors and not self.promotes):
+        parts = None if layout is None else layout.stack(samples)
+        if parts is None or layout is None:
             return None
-        if layout.sizes(len(samples))[0] >= batch_memory.SLOT_NBYTES:
-            return None
-        parts = layout.stack(samples)
-        return None if parts is None else (layout, parts)
+        self._misfits = 0
+        return layout, parts
 
     def batch(self, layout: Layout, parts: list[Any]) -> Any:
         """Return the batch of what `stack` returned."""
@@ -195,10 +203,11 @@ class DirectFilling:
         layout = self._path.learned
         if layout is None:
             return False
-        self._stacked = stacked = self._path.stack(samples)
-        if stacked is not None:
-            self.nbytes = layout.sizes(self._rows)[1]
-            return True
+        if self._path.stacks(self._rows):
+            self._stacked = stacked = self._path.stack(samples)
+            if stacked is not None:
+                self.nbytes = stacked[0].sizes(self._rows)[1]
+                return True
         _, memory = self._lay_out(layout)
         if layout.write(samples, memory.fields, 0, promotes=self._path.promotes):
             return True
@@ -215,7 +224,6 @@ class DirectFilling:
     def is_complete(self) -> bool:
         """Whether all rows are in their place; see `Filling`."""
         if self._stacked is not None:
-            self._path.note_fit()
             return True
         if self._unwritten or self._laid_out is None or self._left_out:
             return False

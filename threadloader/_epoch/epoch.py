@@ -260,7 +260,7 @@ class Epoch(Iterator[Any]):
             RuntimeError: It takes longer than the timeout; the next call waits again.
             BaseException: A worker, or the copier, could not begin, and raised this.
         """
-        batch = due = None
+        made = batch = due = None
         receipts: Sequence[Receipt] = ()
         try:
             failed, self._failed = self._failed, None
@@ -275,6 +275,10 @@ class Epoch(Iterator[Any]):
             if group and not self._progress.cancelled:
                 self._stats.delivered(0.0)
                 return group.popleft()
+            made = self._in_flight.make_next()
+            if made is not None:
+                self._stats.delivered(0.0)
+                return [made[0]].pop, made[1], None
             while due is None:
                 batch = self._wait_for_batch()
                 receipts = self._take_out(batch)
@@ -283,7 +287,7 @@ class Epoch(Iterator[Any]):
                     receipts[0].count(returned=False)
             return due
         finally:
-            self = batch = due = receipts = group = DROPPED
+            self = made = batch = due = receipts = group = DROPPED
 
     def _wait_for_batch(self) -> OpenBatch | FailedBatch:
         """Return the next batch in flight once it is done; raise what `_next_delivery` does."""

@@ -6,7 +6,7 @@ batch that is done it returns a receipt, which counts the batch once the consume
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +59,16 @@ class Feed(Protocol):
 
         Raises:
             Exception: What the sampler raises; the next call goes on with what it yields then.
+        """
+
+    def make_next(
+        self, progress: Progress, worker: Worker
+    ) -> tuple[Any, Receipt] | OpenBatch | None:
+        """Plan the next batch, and make it at once in the calling thread if that can be.
+
+        Returns:
+            The batch and its receipt; or an open batch, as `plan_next` does; None after the last,
+            or if the epoch was closed.
         """
 
     def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
@@ -16,7 +16,7 @@ from threadloader._work.open_batch import FailedBatch, OpenBatch
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
-    from threadloader._epoch.feed import Feed
+    from threadloader._epoch.feed import Feed, Receipt
     from threadloader._settings import Settings
     from threadloader._work.copier import Copier
     from threadloader._work.open_batch import Worker
@@ -93,10 +93,7 @@ class InFlight:
                 try:
                     batch = self._feed.plan_next(self._progress, most)
                 except Exception as error:  # noqa: BLE001  # raised in the batch's place
-                    end_thread_at_exit()
-                    # Nobody takes it from a closed epoch, and it would keep this frame.
-                    if not self._progress.cancelled:
-                        self._batches.append(FailedBatch(error))
+                    self._failed(error)
                     return
                 if batch is None:
                     self._planned_all = True
@@ -106,6 +103,29 @@ class InFlight:
                     self._copier.put(batch)
         finally:
             self = batch = DROPPED  # an error of the sampler keeps this frame
+
+    def make_next(self) -> tuple[Any, Receipt] | None:
+        """Return the next batch, made at once, and its receipt, if the calling thread can do that.
+
+        Returns:
+            None if not: then `head` is the next batch, if there is one.
+        """
+        made = None
+        try:
+            if self._workers is not None or self._copier is not None:
+                return None
+            if self._batches or self._progress.cancelled:
+                return None
+            made = self._feed.make_next(self._progress, self._inline)
+            if isinstance(made, OpenBatch):
+                self._batches.append(made)
+                return None
+            return made
+        except Exception as error:  # noqa: BLE001  # raised in the batch's place
+            self._failed(error)
+            return None
+        finally:
+            self = made = DROPPED  # an error keeps this frame
 
     def head(self) -> OpenBatch | FailedBatch | None:
         """Return the oldest batch, planned now if none is in flight; None after the last."""
@@ -200,6 +220,13 @@ class InFlight:
     def clear(self) -> None:
         """Drop all batches: the epoch is closed."""
         self._batches = deque()  # not cleared: the consumer may be iterating over it
+
+    def _failed(self, error: Exception) -> None:
+        """Put the sampler's error in the place of the batch that could not be planned."""
+        end_thread_at_exit()
+        # Nobody takes it from a closed epoch, and it would keep this frame.
+        if not self._progress.cancelled:
+            self._batches.append(FailedBatch(error))
 
     def _wait_for_workers(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch | None:
         """Wait for a batch that other threads make; see `wait`."""

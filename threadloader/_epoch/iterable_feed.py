@@ -103,6 +103,10 @@ class IterableFeed:
         self._planned += 1
         return batch
 
+    def make_next(self, progress: Progress, worker: Worker) -> OpenBatch | None:  # noqa: ARG002
+        """Plan the next batch, which is read when it is worked on; see `Feed`."""
+        return self.plan_next(progress)
+
     def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:  # noqa: ARG002
         """Return the batch: there are no groups; see `Feed`."""
         return [group]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threadloader._epoch.feed import Receipt
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.isolation import isolated_here, redirect_for
+from threadloader._work.made_at_once import make_at_once
 from threadloader._work.open_batch import OpenBatch, work_inline
 from threadloader.errors import StateError
 
@@ -64,12 +65,31 @@ class SamplerFeed:
 
     def plan_next(self, progress: Progress, most: int = 1) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
-        try:
-            plan = self._planner.draw(most)
-        except StateError:
-            self._position.refused = True
-            raise
+        plan = self._draw(most)
         return None if plan is None else self._open(plan, progress)
+
+    def make_next(
+        self, progress: Progress, worker: Worker
+    ) -> tuple[Any, Receipt] | OpenBatch | None:
+        """Plan the next batch, and make it at once if that can be; see `Feed`."""
+        plan = made = None
+        try:
+            plan = self._draw()
+            if plan is None:
+                return None
+            pipeline, stream = self._pipeline, self._stream
+            if stream is None:
+                made = make_at_once(plan, pipeline, progress, worker)
+            else:
+                made = isolated_here(stream, make_at_once, plan, pipeline, progress, worker)
+            if not isinstance(made, tuple):
+                return made
+            lane = self._position.lanes[0]
+            return made[0], _SamplerReceipt(lane, plan.sequence, plan.checkpoint)
+        finally:
+            self = plan = made = pipeline = progress = (
+                DROPPED  # an error of a sample keeps this frame
+            )
 
     def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:
         """Give the batches of a group to the workers one by one; see `Feed`."""
@@ -92,6 +112,14 @@ class SamplerFeed:
         self._end()
         if finished:
             self._position.finished = True
+
+    def _draw(self, most: int = 1) -> PlannedBatch | None:
+        """Draw the next batch from the sampler."""
+        try:
+            return self._planner.draw(most)
+        except StateError:
+            self._position.refused = True
+            raise
 
     def _open(self, plan: PlannedBatch, progress: Progress) -> OpenBatch:
         """Give a batch to the workers."""

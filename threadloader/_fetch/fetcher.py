@@ -146,7 +146,8 @@ class Fetcher:
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return samples, error
         finally:
-            leave_streams()
+            if seed is not None:
+                leave_streams()
             del samples  # the error keeps this frame
 
     def _fetch_whole(self, indices: Any, position: int, seed: int | None) -> Fetched:
@@ -157,4 +158,5 @@ class Fetcher:
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return [], error
         finally:
-            leave_streams()
+            if seed is not None:
+                leave_streams()

@@ -133,7 +133,7 @@ class Layout:
         self._leaves = tuple(leaves_of(root))
         self._texts = [n for n, leaf in enumerate(self._leaves) if isinstance(leaf, TextLeaf)]
         self.has_tensors = any(isinstance(leaf, TensorLeaf) for leaf in self._leaves)
-        # Whether a batch is just the list of its parts, or its only part.
+        # Whether a batch is just the list of its parts.
         self._flat = isinstance(root, SequenceNode) and _is_list_of(root, self._leaves)
         self._places: dict[int, tuple[Place | None, ...]] = {}  # by the number of rows
         self._sizes: dict[int, tuple[int, int]] = {}  # the same
@@ -217,7 +217,8 @@ class Layout:
             else:
                 part = np.empty(place.flat, place.dtype)
                 fits = leaf.write(column, part, 0)
-                part = part.reshape(place.shape)
+                if place.flat is not place.shape:
+                    part = part.reshape(place.shape)
             if not fits:
                 return None
             parts.append(part)
