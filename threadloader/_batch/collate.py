@@ -86,10 +86,10 @@ class Collation:
         """Whether several batches may be made as one: no code of the user's sees them."""
         return self._may_group and not (self._tensors and _torch.is_extended())
 
-    def stacking_path(self, rows: int) -> DirectPath | None:
-        """Return the direct path if a batch of ``rows`` samples may be stacked at once on it."""
+    def path_at_once(self, rows: int) -> DirectPath | None:
+        """Return the direct path if a batch of ``rows`` samples may be made on it at once."""
         path = self._direct_path
-        if not (self.direct and path.stacks(rows)) or (self._tensors and _torch.is_extended()):
+        if not (self.direct and path.makes(rows)) or (self._tensors and _torch.is_extended()):
             return None
         return path
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["MAX_PAUSE", "DirectFilling", "DirectPath"]
 
 _NOTHING: Any = object()
+# A batch of so many bytes, or fewer, is made at once of all its samples.  Those of a larger one are
+# written while they are still in a processor's cache, and do not take its memory twice.
+AT_ONCE_NBYTES = 1 << 20
 MAX_PAUSE = 64  # batches that go to the collate function at once, between tries of the direct path
 
 
@@ -47,8 +50,9 @@ class DirectPath:
 
     Threads:
         admits_next: planner, or the worker that has read the batch.
-        learned, stacks, stack, layout_of, note_fit, learn: worker.
-        batch: consumer.
+        learned, stacks, stack, layout_of, layout_of_rows, note_fit, learn:
+            worker.
+        batch, makes, make: consumer.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
     """
@@ -82,12 +86,36 @@ class DirectPath:
         """The layout that the next batch is expected to have; None for none."""
         return self._layout
 
-    def stacks(self, rows: int) -> bool:
-        """Whether a batch of ``rows`` samples is expected to be a small one, for `stack`."""
+    def makes(self, rows: int) -> bool:
+        """Whether a batch of ``rows`` samples is expected to be one for `make`."""
         layout = self._layout
         if layout is None or self._convert is None or self._pause > 0:
             return False
-        if layout.has_tensors and not self.promotes:
+        return layout.sizes(rows)[1] <= AT_ONCE_NBYTES
+
+    def make(self, samples: list[Any] | Rows) -> tuple[Any] | None:
+        """Return the batch of all its samples, alone; None if they do not fit the layout."""
+        rows, layout = len(samples), self._layout
+        if type(samples) is list and self.stacks(rows):
+            stacked = self.stack(samples)
+            return None if stacked is None else (self.batch(*stacked),)
+        if layout is None:
+            return None
+        memory = self.memory(layout, rows)
+        if isinstance(samples, Rows):
+            fits = samples.write(layout, memory.fields, 0, rows)
+        else:
+            fits = layout.write(samples, memory.fields, 0, promotes=self.promotes)
+        if not fits:
+            memory.release()
+            return None
+        self._misfits = 0
+        return (layout.batch(memory.take()),)
+
+    def stacks(self, rows: int) -> bool:
+        """Whether a batch of ``rows`` samples is expected to have small leaves, for `stack`."""
+        layout = self._layout
+        if layout is None or self._convert is None or (layout.has_tensors and not self.promotes):
             return False
         return layout.sizes(rows)[0] < batch_memory.SLOT_NBYTES
 
@@ -119,6 +147,11 @@ class DirectPath:
             layout = infer(sample)
             if layout is not None:
                 self._layout = layout
+        return layout
+
+    def layout_of_rows(self, rows: Rows) -> Layout:
+        """Return the layout of a batch of ``rows``."""
+        self._layout = layout = rows.arrays.layout
         return layout
 
     def note_fit(self) -> None:
@@ -181,7 +214,7 @@ class DirectFilling:
     def write(self, start: int, stop: int, samples: Any) -> None:
         """Write rows in their place, or put them aside; see `Filling`."""
         if type(samples) is Rows:
-            laid_out = self._laid_out or self._lay_out_like(_layout_of_rows, samples)
+            laid_out = self._laid_out or self._lay_out_like(self._path.layout_of_rows, samples)
             if laid_out is not None and samples.write(laid_out[0], laid_out[1].fields, start, stop):
                 return
             samples = samples.as_list()
@@ -343,7 +376,3 @@ class DirectFilling:
                 samples.append(layout.read(memory.fields, row))
             row += 1
         return samples
-
-
-def _layout_of_rows(rows: Rows) -> Layout:
-    return rows.arrays.layout

@@ -10,6 +10,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from threadloader._fetch.array_rows import Rows
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import Ticket, TicketSize
 from threadloader._work.open_batch import OpenBatch
@@ -38,10 +39,10 @@ def make_at_once(
     Returns:
         The batch alone; or an `OpenBatch` with the work that is left; None if the epoch was closed.
     """
-    samples = failed = made = batch = None
+    samples = failed = made = None
     fetcher = pipeline.fetchers[worker.number]
     try:
-        path = pipeline.collation.stacking_path(len(plan.indices))
+        path = pipeline.collation.path_at_once(len(plan.indices))
         if path is None:
             return OpenBatch(plan, pipeline, progress)
         rows = len(plan.indices)
@@ -52,10 +53,9 @@ def make_at_once(
         fetched = perf_counter()
         if progress.cancelled:
             return None
-        if failed is None and type(samples) is list and len(samples) == rows:
+        if failed is None and type(samples) in (list, Rows) and len(samples) == rows:
             try:
-                made = path.stack(samples)
-                batch = None if made is None else path.batch(*made)
+                made = path.make(samples)
             except Exception:  # noqa: BLE001  # no memory, say: the open batch will meet it again
                 made = None
         if made is None:
@@ -65,9 +65,9 @@ def make_at_once(
         counters.samples += rows
         counters.fetch_seconds += fetched - started
         counters.collate_seconds += perf_counter() - fetched
-        return (batch,)
+        return made
     finally:
-        samples = failed = made = batch = None
+        samples = failed = made = None
         plan = pipeline = progress = fetcher = path = ticket = DROPPED
 
 
