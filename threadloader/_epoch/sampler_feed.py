@@ -73,23 +73,24 @@ class SamplerFeed:
     ) -> tuple[Any, Receipt] | OpenBatch | None:
         """Plan the next batch, and make it at once if that can be; see `Feed`."""
         plan = made = None
+        results: list[tuple[Any] | OpenBatch] = []
         try:
             plan = self._draw()
             if plan is None:
                 return None
             pipeline, stream = self._pipeline, self._stream
             if stream is None:
-                made = make_at_once(plan, pipeline, progress, worker)
+                make_at_once(results, plan, pipeline, progress, worker)
             else:
-                made = isolated_here(stream, make_at_once, plan, pipeline, progress, worker)
+                isolated_here(stream, make_at_once, results, plan, pipeline, progress, worker)
+            made = results.pop() if results else None
             if not isinstance(made, tuple):
                 return made
             lane = self._position.lanes[0]
             return made[0], _SamplerReceipt(lane, plan.sequence, plan.checkpoint)
         finally:
-            self = plan = made = pipeline = progress = (
-                DROPPED  # an error of a sample keeps this frame
-            )
+            # An error of a sample keeps this frame.
+            self = plan = made = results = pipeline = progress = DROPPED
 
     def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:
         """Give the batches of a group to the workers one by one; see `Feed`."""

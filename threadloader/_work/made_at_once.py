@@ -26,25 +26,30 @@ __all__ = ["make_at_once"]
 
 
 def make_at_once(
-    plan: PlannedBatch, pipeline: Pipeline, progress: Progress, worker: Worker
-) -> tuple[Any] | OpenBatch | None:
+    results: list[tuple[Any] | OpenBatch],
+    plan: PlannedBatch,
+    pipeline: Pipeline,
+    progress: Progress,
+    worker: Worker,
+) -> None:
     """Make a batch in the calling thread.
 
     Args:
+        results: Gets the batch alone, or an `OpenBatch` with the work that is left, or nothing if
+            the epoch was closed.  It is not returned: an error that the dataset keeps would keep
+            the frames that it is returned through, and they the batch.
         plan: The batch.
         pipeline: What workers need.
         progress: Of the epoch.
         worker: The calling thread.
-
-    Returns:
-        The batch alone; or an `OpenBatch` with the work that is left; None if the epoch was closed.
     """
     samples = failed = made = None
     fetcher = pipeline.fetchers[worker.number]
     try:
         path = pipeline.collation.path_at_once(len(plan.indices))
         if path is None:
-            return OpenBatch(plan, pipeline, progress)
+            results.append(OpenBatch(plan, pipeline, progress))
+            return
         rows = len(plan.indices)
         started = perf_counter()
         ticket = Ticket(plan, 0, rows)
@@ -52,23 +57,24 @@ def make_at_once(
         samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=singly)
         fetched = perf_counter()
         if progress.cancelled:
-            return None
+            return
         if failed is None and type(samples) in (list, Rows) and len(samples) == rows:
             try:
                 made = path.make(samples)
             except Exception:  # noqa: BLE001  # no memory, say: the open batch will meet it again
                 made = None
         if made is None:
-            return _opened(plan, pipeline, progress, worker, (samples, failed))
+            results.append(_opened(plan, pipeline, progress, worker, (samples, failed)))
+            return
         counters = worker.counters
         counters.tickets += 1
         counters.samples += rows
         counters.fetch_seconds += fetched - started
         counters.collate_seconds += perf_counter() - fetched
-        return made
+        results.append(made)
     finally:
         samples = failed = made = None
-        plan = pipeline = progress = fetcher = path = ticket = DROPPED
+        results = plan = pipeline = progress = fetcher = path = ticket = DROPPED
 
 
 def _opened(
