@@ -170,8 +170,14 @@ def _work(
     try:
         if failure is None or ticket.start < failure.row:
             failure = _fill(batch, ticket, pipeline, progress, worker)
-        if progress.finished(batch, ticket, failure):
-            failure = None if batch.filling.is_complete() else _finish(batch, pipeline, worker)
+        # Rows need not be counted where one ticket has them all.
+        if ticket.stop - ticket.start < len(ticket.batch.indices):
+            last = progress.finished(batch, ticket, failure)
+        else:
+            last = not progress.cancelled
+        if last:
+            if failure is None and not batch.filling.is_complete():
+                failure = _finish(batch, pipeline, worker)
             progress.collated(batch, failure)
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         progress.collated(batch, Failure(error, ticket.start))
