@@ -177,7 +177,10 @@ def test_an_interrupted_batch_is_not_counted() -> None:
     assert _told(resumed) == _told(_make(Rows(), threads=0))[3:]
 
 
-def test_an_error_that_the_dataset_keeps_keeps_no_iterator() -> None:
+@pytest.mark.parametrize("isolate_rng", [True, False])
+def test_an_error_that_the_dataset_keeps_keeps_neither_iterator_nor_batch(
+    *, isolate_rng: bool
+) -> None:
     kept: list[BaseException] = []
 
     class Keeping(Rows):
@@ -188,10 +191,12 @@ def test_an_error_that_the_dataset_keeps_keeps_no_iterator() -> None:
                 kept.append(error)
             return super().__getitem__(index)
 
-    batches = iter(_make(Keeping(), threads=0))
-    for _ in range(4):
-        next(batches)
-    gone = weakref.ref(batches)
+    loader: ThreadLoader[Any] = ThreadLoader(
+        Keeping(), ROWS, threads=0, output="numpy", isolate_rng=isolate_rng
+    )
+    batches = iter(loader)
+    alive = [weakref.ref(batches)] + [weakref.ref(next(batches)[0]) for _ in range(4)]
     del batches
     gc.collect()
-    assert gone() is None
+    assert [found for found in alive if found() is not None] == []
+    assert kept
