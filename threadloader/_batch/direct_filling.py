@@ -50,8 +50,7 @@ class DirectPath:
 
     Threads:
         admits_next: planner, or the worker that has read the batch.
-        learned, stacks, stack, layout_of, layout_of_rows, note_fit, learn:
-            worker.
+        learned, stacks, layout_of, layout_of_rows, note_fit, learn: worker.
         batch, makes, make: consumer.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
@@ -96,11 +95,14 @@ class DirectPath:
     def make(self, samples: list[Any] | Rows) -> tuple[Any] | None:
         """Return the batch of all its samples, alone; None if they do not fit the layout."""
         rows, layout = len(samples), self._layout
-        if type(samples) is list and self.stacks(rows):
-            stacked = self.stack(samples)
-            return None if stacked is None else (self.batch(*stacked),)
         if layout is None:
             return None
+        if type(samples) is list and self.stacks(layout, rows):
+            parts = layout.stack(samples)
+            if parts is None:
+                return None
+            self._misfits = 0
+            return (self.batch(layout, parts),)
         memory = self.memory(layout, rows)
         if isinstance(samples, Rows):
             fits = samples.write(layout, memory.fields, 0, rows)
@@ -112,28 +114,17 @@ class DirectPath:
         self._misfits = 0
         return (layout.batch(memory.take()),)
 
-    def stacks(self, rows: int) -> bool:
-        """Whether a batch of ``rows`` samples is expected to have small leaves, for `stack`."""
-        layout = self._layout
-        if layout is None or self._convert is None or (layout.has_tensors and not self.promotes):
+    def stacks(self, layout: Layout, rows: int) -> bool:
+        """Whether a batch of ``rows`` samples with ``layout`` lies in no memory: see `batch`.
+
+        The layout is an argument, since another thread may learn another one at any moment.
+        """
+        if self._convert is None or (layout.has_tensors and not self.promotes):
             return False
         return layout.sizes(rows)[0] < batch_memory.SLOT_NBYTES
 
-    def stack(self, samples: list[Any]) -> tuple[Layout, list[Any]] | None:
-        """Return the parts of a batch that `stacks`, of all its samples, and their layout.
-
-        Returns:
-            None if they do not fit the layout that was learned.
-        """
-        layout = self._layout
-        parts = None if layout is None else layout.stack(samples)
-        if parts is None or layout is None:
-            return None
-        self._misfits = 0
-        return layout, parts
-
     def batch(self, layout: Layout, parts: list[Any]) -> Any:
-        """Return the batch of what `stack` returned."""
+        """Return the batch of the parts that were stacked."""
         convert = self._convert
         for number, part in enumerate(parts):
             if type(part) is np.ndarray and convert is not None:
@@ -236,10 +227,11 @@ class DirectFilling:
         layout = self._path.learned
         if layout is None:
             return False
-        if self._path.stacks(self._rows):
-            self._stacked = stacked = self._path.stack(samples)
-            if stacked is not None:
-                self.nbytes = stacked[0].sizes(self._rows)[1]
+        if self._path.stacks(layout, self._rows):
+            parts = layout.stack(samples)
+            if parts is not None:
+                self._stacked = layout, parts
+                self.nbytes = layout.sizes(self._rows)[1]
                 return True
         _, memory = self._lay_out(layout)
         if layout.write(samples, memory.fields, 0, promotes=self._path.promotes):
@@ -257,6 +249,7 @@ class DirectFilling:
     def is_complete(self) -> bool:
         """Whether all rows are in their place; see `Filling`."""
         if self._stacked is not None:
+            self._path.note_fit()
             return True
         if self._unwritten or self._laid_out is None or self._left_out:
             return False
