@@ -31,6 +31,9 @@ class Copied:
         vars(twin).update(vars(self), copied_by=[*self.copied_by, get_ident()])
         return twin
 
+    def __deepcopy__(self, _: Any) -> Copied:
+        return self.__copy__()
+
     def __len__(self) -> int:
         return self.size
 
@@ -49,9 +52,10 @@ def first(samples: list[Any]) -> Any:
 
 
 @pytest.mark.skipif(not FREE_THREADED, reason="with the GIL it makes no difference")
-def test_the_thread_that_loads_is_the_one_that_copied(spawn: Spawn) -> None:
+@pytest.mark.parametrize("how", ["auto", "deep"])
+def test_the_thread_that_loads_is_the_one_that_copied(how: Any, spawn: Spawn) -> None:
     def load() -> None:
-        with ThreadLoader(Copied(), 2, threads=2, collate_fn=first) as loader:
+        with ThreadLoader(Copied(), 2, threads=2, collate_fn=first, dataset_copy=how) as loader:
             for batch in loader:
                 for _, copied_by, loaded_by in batch:
                     assert copied_by == [get_ident(), loaded_by]
@@ -68,11 +72,14 @@ def test_with_the_gil_copies_are_made_once(spawn: Spawn) -> None:
     spawn(load).result(PATIENCE)
 
 
+@pytest.mark.parametrize("how", ["auto", "deep"])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_copy_is_what_the_dataset_was_at_iter(threads: int, spawn: Spawn) -> None:
+def test_a_copy_is_what_the_dataset_was_at_iter(threads: int, how: Any, spawn: Spawn) -> None:
     def load() -> None:
         dataset = Copied()
-        with ThreadLoader(dataset, 2, threads=threads, prefetch=1, collate_fn=first) as loader:
+        with ThreadLoader(
+            dataset, 2, threads=threads, prefetch=1, collate_fn=first, dataset_copy=how
+        ) as loader:
             batches = iter(loader)
             dataset.mark = "after"
             assert {mark for batch in batches for mark, _, _ in batch} == {"before"}
@@ -80,7 +87,8 @@ def test_a_copy_is_what_the_dataset_was_at_iter(threads: int, spawn: Spawn) -> N
     spawn(load).result(PATIENCE)
 
 
-def test_dataset_and_functions_of_a_worker_belong_together(spawn: Spawn) -> None:
+@pytest.mark.parametrize("how", ["auto", "deep"])
+def test_dataset_and_functions_of_a_worker_belong_together(how: Any, spawn: Spawn) -> None:
     def load() -> None:
         dataset = Copied()
         with ThreadLoader(
@@ -89,6 +97,7 @@ def test_dataset_and_functions_of_a_worker_belong_together(spawn: Spawn) -> None
             threads=2,
             collate_fn=dataset.collated,
             worker_init_fn=dataset.prepared,
+            dataset_copy=how,
         ) as loader:
             for own, described, samples in loader:
                 assert own is described is not dataset
@@ -116,7 +125,8 @@ def test_an_exchanged_collate_fn_belongs_to_the_dataset_of_a_worker_that_begins_
     spawn(load).result(PATIENCE)
 
 
-def test_what_can_be_copied_once_only_is_no_error(spawn: Spawn) -> None:
+@pytest.mark.parametrize("how", ["auto", "deep"])
+def test_what_can_be_copied_once_only_is_no_error(how: Any, spawn: Spawn) -> None:
     class Once:
         copies = 0
 
@@ -127,6 +137,9 @@ def test_what_can_be_copied_once_only_is_no_error(spawn: Spawn) -> None:
             twin.copies = 1
             return twin  # type: ignore[no-any-return]
 
+        def __deepcopy__(self, _: Any) -> Once:
+            return self.__copy__()
+
         def __len__(self) -> int:
             return 4
 
@@ -134,7 +147,28 @@ def test_what_can_be_copied_once_only_is_no_error(spawn: Spawn) -> None:
             return self.copies
 
     def load() -> list[Any]:
-        with ThreadLoader(Once(), 2, threads=2, collate_fn=first) as loader:
+        with ThreadLoader(Once(), 2, threads=2, collate_fn=first, dataset_copy=how) as loader:
             return list(loader)
 
     assert spawn(load).result(PATIENCE) == [[1, 1], [1, 1]]
+
+
+def test_deep_copies_of_data_are_the_workers_own(spawn: Spawn) -> None:
+    class Words:
+        def __init__(self) -> None:
+            self.words = {"one": 1}
+
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            self.words["one"] += 1
+            return id(self.words)
+
+    def load() -> None:
+        dataset = Words()
+        with ThreadLoader(dataset, 1, threads=2, collate_fn=first, dataset_copy="deep") as loader:
+            assert id(dataset.words) not in {number for batch in loader for number in batch}
+        assert dataset.words == {"one": 1}
+
+    spawn(load).result(PATIENCE)

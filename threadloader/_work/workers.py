@@ -7,8 +7,9 @@ an iterable dataset has a pool of one thread, so that it stays in its thread.
 from __future__ import annotations
 
 import copy
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
@@ -148,6 +149,9 @@ class _WorkerSetup(NamedTuple):
     startup: Startup
     # Whether a worker copies its objects again, decided once: by `setdefault`, which is atomic.
     copies_again: dict[int, bool]
+    dataset_copy: DatasetCopy
+    # Held by a worker that does so, if it copies data, too: there is one copy too many at a time.
+    copying: AbstractContextManager[object]
 
 
 def make_workers(
@@ -176,7 +180,8 @@ def make_workers(
     collate_fns = _collate_fns(settings, copied)
     fetchers = _fetchers(settings, replicas, copied)
     # Asked now: an extension may have switched the GIL on.
-    again = settings.dataset_copy == "auto" and not settings.iterable and not gil_is_enabled()
+    how = settings.dataset_copy
+    again = how in ("auto", "deep") and not settings.iterable and not gil_is_enabled()
     copies_again = {} if again else dict.fromkeys(range(num_workers), False)
     startup = Startup(num_workers if settings.worker_init_fn is not None else 0)
     setup = _WorkerSetup(
@@ -192,6 +197,8 @@ def make_workers(
         collate_fns=collate_fns,
         startup=startup,
         copies_again=copies_again,
+        dataset_copy=how,
+        copying=Lock() if how == "deep" else nullcontext(),
     )
     return Workers(
         _pools(settings, setup), fetchers, startup, settings.collate_fn, collate_fns, copies_again
@@ -325,15 +332,17 @@ def _copy_again(setup: _WorkerSetup, number: int) -> None:
 
     A free-threaded build counts references to an object without atomic instructions in the thread
     that made it, and only there: with copies that `iter` made, code that is all attributes of
-    ``self`` takes an eighth longer (bench: own_copies).  `iter` makes them nevertheless: they are
-    what the dataset was then, and nobody changes them before this.
+    ``self`` takes an eighth longer (bench: own_copies), and a `dict.get` of a deep copy 25 us.
+    `iter` makes copies nevertheless: they are what the dataset was then, and nobody changes them
+    before this.
     """
     dataset, collate_fn = setup.fetchers[number].dataset, setup.collate_fns[number]
+    how = setup.dataset_copy
     copied: Copied = {}
-    with suppress(Exception):  # a class that can be copied once only
-        twin = copy_dataset(dataset, "auto", copied)
+    with suppress(Exception), setup.copying:  # a class that can be copied once only
+        twin = copy_dataset(dataset, how, copied)
         if collate_fn is not None:
-            collate_fn = copy_function(collate_fn, "auto", copied)
+            collate_fn = copy_function(collate_fn, how, copied)
         setup.fetchers[number] = Fetcher(twin, whole_batches=setup.whole_batches)
         setup.collate_fns[number] = collate_fn
         setup.init_fns[number] = _rebound(setup.init_fns[number], dataset, twin)
