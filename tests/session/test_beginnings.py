@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 from concurrent.futures import Future, InvalidStateError, wait
 from threading import Barrier, Event
@@ -446,3 +447,32 @@ def test_an_interrupt_of_who_waits_for_its_turn_leaves_another_thread_its_epoch(
         assert loader.state_dict()["lanes"][0]["batches"] == 1
         rest = spawn(list, iterator).result(PATIENCE)
         assert [batch.tolist() for batch in rest] == [[2, 3], [4, 5], [6, 7]]
+
+
+class Drawing(list[int]):
+    def __getitem__(self, index: Any) -> Any:
+        return random.random()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "redirects"),
+    [
+        (range(4), False),
+        ([1, 2, 3, 4], False),
+        (np.arange(4), False),
+        (Drawing([1, 2, 3, 4]), True),
+        ([Drawing([1]), Drawing([2])], True),
+    ],
+    ids=["a range", "numbers", "an array", "code", "objects"],
+)
+def test_random_functions_are_redirected_only_where_code_of_the_user_s_runs(
+    dataset: Any, redirects: bool, spawn: Spawn
+) -> None:
+    def load() -> None:
+        before = random.random
+        batches = iter(make(dataset, 1, threads=0))
+        next(batches)
+        assert (random.random is not before) is redirects
+        batches.close()
+
+    spawn(load).result(PATIENCE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threadloader._epoch.sampler_feed import SamplerFeed
 from threadloader._fetch.fetcher import Fetcher
@@ -13,6 +13,7 @@ from threadloader._work.open_batch import Pipeline
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
     from threadloader._epoch.iterable_feed import IterableFeed
+    from threadloader._fetch.fetcher import Fetches
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochSeeds
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from threadloader._work.workers import Workers
 
 __all__ = ["open_feed"]
+
+_PLAIN = frozenset({bool, bytes, float, int, str})
 
 
 def open_feed(
@@ -44,23 +47,27 @@ def open_feed(
         StateError: The position is that of another number of replicas.
         Exception: What the dataset's ``__iter__`` raises, where no thread calls it.
     """
-    rng = None  # what the calling thread draws from; None for its own random state
-    if workers is None and settings.isolate_rng:
-        rng = WorkerStream(seeds.workers, 0)
     if sampler_pass is None:
         # Most loaders read no iterable, and these modules are a tenth of the package's import.
         from threadloader._epoch.open_iterable_feed import open_iterable_feed  # noqa: PLC0415
 
+        rng = _rng_here(seeds, workers, isolated=settings.isolate_rng)
         return open_iterable_feed(settings, workers, seeds, position, collation, rng)
     pool = None if workers is None else workers.pools[0]
+    fetchers: list[Fetches]
+    if workers is None:
+        fetchers = [Fetcher(settings.dataset, whole_batches=settings.whole_batches)]
+    else:
+        fetchers = workers.fetchers
+    isolated = settings.isolate_rng and not (
+        collation.groups and (fetchers[0].gathers or _is_plain(settings.dataset))
+    )
     pipeline = Pipeline(
-        [Fetcher(settings.dataset, whole_batches=settings.whole_batches)]
-        if workers is None
-        else workers.fetchers,
+        fetchers,
         settings.whole_batches,
         settings.ticket_size,
         collation,
-        seeds.samples if settings.isolate_rng else None,
+        seeds.samples if isolated else None,
         settings.on_error,
         gathers=collation.direct,
         collate_fns=None if workers is None else workers.collate_fns_for(settings),
@@ -74,4 +81,22 @@ def open_feed(
     )
     # A sampler of the user's may be told which epoch it is between iter() and the first batch.
     eager = sampler_pass.known or not position.restored
+    rng = _rng_here(seeds, workers, isolated=isolated)
     return SamplerFeed(planner, pipeline, pool, position, rng, eager=eager)
+
+
+def _rng_here(seeds: EpochSeeds, workers: Workers | None, *, isolated: bool) -> WorkerStream | None:
+    """Return what the calling thread draws from; None for its own random state."""
+    return WorkerStream(seeds.workers, 0) if workers is None and isolated else None
+
+
+def _is_plain(dataset: Any) -> bool:
+    """Whether no code of the user's makes samples: numbers and strings in a list, say.
+
+    Then nothing draws, and random functions are not redirected, which takes longer than a small
+    batch.
+    """
+    kind = type(dataset)
+    return kind is range or (
+        (kind is list or kind is tuple) and len(dataset) > 0 and type(dataset[0]) in _PLAIN
+    )
