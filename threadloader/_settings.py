@@ -68,6 +68,11 @@ class Settings(NamedTuple):
     reported_length: int | None  # of an iterable dataset, by the latest ``len(loader)``
 
     @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of the fields that are attributes of a loader."""
+        return cls._fields[: cls._fields.index("name")]
+
+    @classmethod
     def of(cls, loader: Any, **derived: Any) -> Settings:
         """Return what a loader is set up for now.
 
@@ -84,10 +89,7 @@ class Settings(NamedTuple):
             prefetch=loader.prefetch,
             factor=loader.prefetch_factor,
         )
-        for name in cls._fields:
-            if name not in derived:
-                derived[name] = getattr(loader, name)
-        return cls(**derived)
+        return cls(**{name: getattr(loader, name) for name in cls.names()}, **derived)
 
     @property
     def batched(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from threadloader import _torch
@@ -14,6 +15,7 @@ from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._order.tickets import TicketSize
+from threadloader._rng.seeds import Seeds
 from threadloader._session.arguments import (
     check_callable,
     check_function,
@@ -58,7 +60,13 @@ __all__ = ["ThreadLoader"]
 T_co = TypeVar("T_co", covariant=True)
 
 _loaders = itertools.count()
-_NOT_ARGUMENTS = frozenset({"_opened", "_session"})  # attributes that are no arguments
+_NOT_ARGUMENTS = frozenset({"_latest", "_opened", "_session"})  # attributes that are no arguments
+# What the settings follow from, with the device and a batch sampler's batch size.
+_set_up = attrgetter(
+    *Settings.names(),
+    *("prefetch", "prefetch_factor"),
+    *("_name", "_iterable", "_unsharded", "_whole_batches", "_ticket_size", "_reported_length"),
+)
 
 
 class ThreadLoader(_torch.DataLoader[T_co]):
@@ -209,6 +217,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         check_generator(generator)
         mine = vars(self)  # past the protection of what is set above
         mine["dataset"] = dataset
+        mine["_latest"] = None
         self.prefetch_factor = prefetch_factor  # None where torch has 2: see `prefetch`
         self.prefetch = prefetch
         self.dataset_copy: DatasetCopy = dataset_copy
@@ -235,7 +244,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self._name = f"tl{next(_loaders)}"
         self._ticket_size = TicketSize()
         self._concurrency = Concurrency()
-        self._session = Session(self._settings(), RunState())
+        self._session = Session(self._settings(), RunState(Seeds()))
 
     @classmethod
     def from_source(
@@ -364,7 +373,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         run: RunState = state["_run"]
         arguments = {name: value for name, value in state.items() if name != "_run"}
-        vars(self).update(arguments, _opened=(None, None))
+        vars(self).update(arguments, _opened=(None, None), _latest=None)
         self._session = Session(self._settings(), run.carried_over())
 
     def __enter__(self) -> ThreadLoader[T_co]:
@@ -411,10 +420,16 @@ class ThreadLoader(_torch.DataLoader[T_co]):
 
     def _settings(self, *, pinned: bool = False) -> Settings:
         opened = self._open_device()
+        rows = getattr(self.batch_sampler, "batch_size", None)
+        given = (*_set_up(self), rows, opened, pinned)
+        latest: tuple[Any, Settings] | None = vars(self)["_latest"]
+        # Made anew only if something has changed: it takes as long as a small batch.
+        if latest is not None and all(map(is_, given, latest[0])):
+            return latest[1]
         device, move = opened, None
         if opened is not None and not hasattr(opened, "receive"):  # a `StreamlessDevice`
             device, move = None, opened.move
-        return Settings.of(
+        settings = Settings.of(
             self,
             name=self._name,
             iterable=self._iterable,
@@ -427,3 +442,5 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             concurrency=self._concurrency,
             reported_length=self._reported_length,
         )
+        vars(self)["_latest"] = given, settings
+        return settings

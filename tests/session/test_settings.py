@@ -14,6 +14,7 @@ from support.patience import PATIENCE
 from support.streams import lists, make
 
 from threadloader import ThreadLoader
+from threadloader._order.samplers import BatchSampler
 from threadloader._settings import Settings
 from threadloader._torch.device import StreamlessDevice
 
@@ -199,8 +200,27 @@ def test_nothing_that_an_epoch_leaves_running_keeps_its_settings(spawn: Spawn) -
         return iterator
 
     dataset = list(range(99))
-    with make(dataset, threads=2, persistent_workers=True) as loader:
-        iterator = spawn(begun, loader).result(PATIENCE)
-        kept = [each for each in gc.get_objects() if type(each) is Settings]
-        assert not [settings for settings in kept if settings.dataset is dataset]
-        iterator.close()
+    # The loader keeps those of its last epoch, for the next one.
+    iterator = spawn(lambda: begun(make(dataset, threads=2, persistent_workers=True))).result(
+        PATIENCE
+    )
+    kept = [each for each in gc.get_objects() if type(each) is Settings]
+    assert not [settings for settings in kept if settings.dataset is dataset]
+    iterator.close()
+
+
+def test_an_attribute_that_a_batch_sampler_changes_counts_from_the_next_epoch() -> None:
+    sampler = BatchSampler(range(8), 2, drop_last=False)
+    loader = ThreadLoader(range(8), batch_sampler=sampler, threads=0, output="numpy")
+    assert [len(batch) for batch in loader] == [2, 2, 2, 2]
+    sampler.batch_size = 4
+    assert [len(batch) for batch in loader] == [4, 4]
+
+
+def test_a_copy_of_a_loader_has_settings_of_its_own() -> None:
+    loader = make(range(8), batch_size=4, threads=0)
+    assert len(list(loader)) == 2
+    twin = copy.copy(loader)
+    twin.collate_fn = len
+    assert list(twin) == [4, 4]
+    assert [len(batch) for batch in loader] == [4, 4]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["KnownSampler", "known", "with_generator"]
+__all__ = ["KnownSampler", "is_known", "known", "with_generator"]
 
 
 class KnownSampler:
@@ -189,6 +189,11 @@ _KINDS: Mapping[type, type[KnownSampler]] = MappingProxyType(
         **dict.fromkeys(_torch.SEEDED, ShuffledByTorch),
     }
 )
+
+
+def is_known(index_sampler: Any) -> bool:
+    """Whether a sampler is a known one, which takes no adapter to tell; see `known`."""
+    return type(inner_sampler(index_sampler)) in _KINDS
 
 
 def known(index_sampler: Any) -> KnownSampler | None:

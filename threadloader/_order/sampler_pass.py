@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from threadloader._order.known_pass import KnownOrder, KnownPass, next_order
-from threadloader._order.known_samplers import known, with_generator
+from threadloader._order.known_samplers import is_known, known, with_generator
 from threadloader._order.user_pass import UserPass, next_checkpoint
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def checkpoint_between(
     sampler: Any, last: Checkpoint | None, *, between_passes: bool
 ) -> Checkpoint | None:
     """Return a checkpoint of a user's sampler between two passes; see `next_checkpoint`."""
-    if known(sampler) is not None:
+    if is_known(sampler):
         return None
     return next_checkpoint(sampler, last, between_passes=between_passes)
 

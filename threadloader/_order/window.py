@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["PrefetchDepth", "Window"]
 
@@ -25,8 +25,7 @@ LATE = 16  # batches: the largest of the last so many decides how many to plan
 LARGE_NBYTES = 1 << 30  # bytes that any window may take, if two batches fit into them
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(NamedTuple):
     """How many batches may be planned and not yet returned."""
 
     batches: int

@@ -7,7 +7,6 @@ In a lane, batches are delivered in order, or ``ahead`` of others that were draw
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from threadloader._resume.checkpoint import Checkpoint
@@ -22,25 +21,58 @@ def _nothing() -> None:
     """Return no function: there is no checkpoint to find."""
 
 
-@dataclass(slots=True)
 class Lane:
     """The delivered batches of one sampler or replica, and its checkpoints.
+
+    Args:
+        batches: All before this one were delivered.
+        checkpoint: The latest one at or before ``batches``.
+        check: Or batches, and a number that follows from their indices.
+        ahead: Delivered beyond ``batches``.
+        length: Batches of a user's sampler in all.
+        first: At the beginning.
+        total: Batches of a replica, once it was read to its end.
 
     Threads:
         all: consumer; but ``first`` is set, atomically, by the worker that reads a replica.
     """
 
-    batches: int = 0  # all before this one were delivered
-    checkpoint: Checkpoint | None = None  # the latest one at or before ``batches``
-    check: tuple[int, int] | None = None  # or batches, and a number that follows from their indices
-    ahead: dict[int, Checkpoint | int | None] = field(default_factory=dict)  # delivered beyond
-    length: int | None = None  # batches of a user's sampler in all
-    first: Checkpoint | None = None  # at the beginning
-    # Returns a function that takes ``first`` now; None if it is too late for that.
-    find_first: Callable[[], Callable[[], Checkpoint | None] | None] = _nothing
-    total: int | None = None  # batches of a replica, once it was read to its end
-    end_checkpoint: Checkpoint | None = None  # at that end
-    before: tuple[Any, ...] = ()  # the number delivered last, and the fields before that
+    # No dataclass here, and few elsewhere: each takes as long to import as a module.
+    __slots__ = (
+        "ahead",
+        "batches",
+        "before",
+        "check",
+        "checkpoint",
+        "end_checkpoint",
+        "find_first",
+        "first",
+        "length",
+        "total",
+    )
+
+    def __init__(
+        self,
+        batches: int = 0,
+        *,
+        checkpoint: Checkpoint | None = None,
+        check: tuple[int, int] | None = None,
+        ahead: Mapping[int, Checkpoint | int | None] | None = None,
+        length: int | None = None,
+        first: Checkpoint | None = None,
+        total: int | None = None,
+    ) -> None:
+        self.batches = batches
+        self.checkpoint = checkpoint
+        self.check = check
+        self.ahead: dict[int, Checkpoint | int | None] = dict(ahead) if ahead else {}
+        self.length = length
+        self.first = first
+        # Returns a function that takes ``first`` now; None if it is too late for that.
+        self.find_first: Callable[[], Callable[[], Checkpoint | None] | None] = _nothing
+        self.total = total
+        self.end_checkpoint: Checkpoint | None = None  # at that end
+        self.before: tuple[Any, ...] = ()  # the number delivered last, and the fields before that
 
     @property
     def ended(self) -> bool:
@@ -166,24 +198,51 @@ def _decoded(encoded: Mapping[str, Any]) -> Checkpoint:
     )
 
 
-@dataclass(slots=True)
 class Position:
     """Where the consumer is in an epoch.
+
+    Args:
+        epoch: Its number, from 0.
+        lanes: None until the replicas are counted.
+        turn: The replica that delivered last.
+        saved: The loader's state that the lanes are restored from.
+        skipped: Samples that were left out of the delivered batches.
 
     Threads:
         all: consumer.
     """
 
-    epoch: int  # its number, from 0
-    lanes: list[Lane]  # none until the replicas are counted
-    turn: int = 0  # the replica that delivered last
-    saved: Mapping[str, Any] | None = None  # the loader's state that the lanes are restored from
-    finished: bool = False  # whether the consumer got the StopIteration
-    broken_off: bool = False  # whether the replicas were in the middle of another epoch before
-    refused: bool = False  # whether the sampler does not fit the state
-    skipped: int = 0  # samples that were left out of the delivered batches
-    before: int | None = None  # batches of the epoch before; None if there was none
-    order: Mapping[str, Any] | None = None  # an iterable dataset's ``order_identity()``, if any
+    __slots__ = (
+        "before",
+        "broken_off",
+        "epoch",
+        "finished",
+        "lanes",
+        "order",
+        "refused",
+        "saved",
+        "skipped",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        epoch: int,
+        lanes: list[Lane],
+        turn: int = 0,
+        saved: Mapping[str, Any] | None = None,
+        skipped: int = 0,
+    ) -> None:
+        self.epoch = epoch
+        self.lanes = lanes
+        self.turn = turn
+        self.saved = saved
+        self.skipped = skipped
+        self.finished = False  # whether the consumer got the StopIteration
+        self.broken_off = False  # whether the replicas were in the middle of another epoch before
+        self.refused = False  # whether the sampler does not fit the state
+        self.before: int | None = None  # batches of the epoch before; None if there was none
+        self.order: Mapping[str, Any] | None = None  # an iterable's ``order_identity()``, if any
 
     @classmethod
     def of(cls, epoch: int, state: Mapping[str, Any]) -> Position:

@@ -76,6 +76,12 @@ class Seeds:
             restore_generator(given, drawn["generator"])
         return EpochDraws(self, given, lambda: given, drawn=drawn, begun=begun)
 
+    def copy(self) -> Seeds:
+        """Return a copy, for the epoch after the next one."""
+        twin = Seeds()
+        vars(twin).update(vars(self))
+        return twin
+
     def state(self, given: Any, *, kept: bool) -> dict[str, Any]:
         """Return what decides the seeds of the next epoch, JSON-able.
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-
-from threadloader._rng.seeds import Seeds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from threadloader._order.known_pass import KnownOrder
     from threadloader._resume.position import Position
-    from threadloader._rng.seeds import EpochDraws
+    from threadloader._rng.seeds import EpochDraws, Seeds
 
 __all__ = ["LastEpoch", "RunState", "State"]
 
@@ -37,11 +33,10 @@ class LastEpoch(NamedTuple):
         return state | self.position.state()
 
 
-@dataclass(frozen=True, slots=True)
-class RunState:
+class RunState(NamedTuple):
     """Replaced whole whenever an epoch begins, and put back if that epoch does not come about."""
 
-    seeds: Seeds = field(default_factory=Seeds)  # of the next epoch
+    seeds: Seeds  # of the next epoch
     loaded: State | None = None  # the next epoch continues from it
     last: LastEpoch | None = None
 
@@ -58,8 +53,8 @@ class RunState:
 
     def advanced(self) -> RunState:
         """Return what the epoch after the next finds; the next one draws its seeds in there."""
-        return RunState(copy.copy(self.seeds), None, self.last)
+        return RunState(self.seeds.copy(), None, self.last)
 
     def carried_over(self) -> RunState:
         """Return what a forked process, or a copy of the loader, begins with."""
-        return replace(self, seeds=copy.copy(self.seeds), last=None)
+        return self._replace(seeds=self.seeds.copy(), last=None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -162,7 +162,7 @@ class Session:
             last: What remains of it.
         """
         self.kept_workers.add(epoch)
-        self.run = replace(self.run, last=last)
+        self.run = self.run._replace(last=last)
 
     def put_back(self, run: RunState, workers: Workers | None) -> None:
         """Forget the epoch that was begun last, which did not come about.  Idempotent.
@@ -184,7 +184,7 @@ class Session:
         self.kept_workers.dismiss()
         self.kept_workers.cancel()
         with self.planning:  # another thread may be about to begin an epoch
-            self.run = replace(self.run, loaded=state, last=None)
+            self.run = self.run._replace(loaded=state, last=None)
 
     def close(self) -> None:
         """End all epochs and threads, after running samples, and keep no memory of batches."""
