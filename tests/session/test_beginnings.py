@@ -461,7 +461,7 @@ class Drawing(list[int]):
         ([1, 2, 3, 4], False),
         (np.arange(4), False),
         (Drawing([1, 2, 3, 4]), True),
-        ([Drawing([1]), Drawing([2])], True),
+        ([np.float32(1), np.float32(2)], True),
     ],
     ids=["a range", "numbers", "an array", "code", "objects"],
 )
