@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import contextmanager, suppress
+from functools import cache
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -62,6 +63,18 @@ def _nothing() -> None:
     """There is no device to adopt."""
 
 
+@cache  # a handle is a class, and so in cycles of references
+def _numbers_of_a_thread() -> list[Callable[[int], object]]:
+    """Return functions that set how many threads the calling thread's operators use."""
+    with suppress(OSError):
+        # A library's handle finds the names of all libraries that it was linked with.
+        torch_c = ctypes.CDLL(torch._C.__file__)
+        # After `torch.set_num_threads`, MKL's matrix products have a number of their own.
+        names = ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
+        return [getattr(torch_c, name) for name in names if hasattr(torch_c, name)]
+    return []
+
+
 def use_one_thread() -> None:
     """Let torch's operators use one thread when the calling thread calls them.
 
@@ -74,15 +87,8 @@ def use_one_thread() -> None:
     threads = torch.get_num_threads()
     if threads == 1:
         return
-    # A library's handle finds the names of all libraries that it was linked with.
-    torch_c = None
-    with suppress(OSError):
-        torch_c = ctypes.CDLL(torch._C.__file__)
-    with suppress(AttributeError):
-        torch_c.omp_set_num_threads(1)  # type: ignore[union-attr]
-    with suppress(AttributeError):
-        # After `torch.set_num_threads`, MKL's matrix products have a number of their own.
-        torch_c.MKL_Set_Num_Threads_Local(1)  # type: ignore[union-attr]
+    for set_number in _numbers_of_a_thread():
+        set_number(1)
     if torch.get_num_threads() != 1:
         torch.set_num_threads(1)
         helper = Thread(target=torch.set_num_threads, args=(threads,), name="tl-intraop")
