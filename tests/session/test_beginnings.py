@@ -454,6 +454,7 @@ class Drawing(list[int]):
         return random.random()
 
 
+@pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize(
     ("dataset", "redirects"),
     [
@@ -466,13 +467,36 @@ class Drawing(list[int]):
     ids=["a range", "numbers", "an array", "code", "objects"],
 )
 def test_random_functions_are_redirected_only_where_code_of_the_user_s_runs(
-    dataset: Any, redirects: bool, spawn: Spawn
+    dataset: Any, redirects: bool, threads: int, spawn: Spawn
 ) -> None:
     def load() -> None:
         before = random.random
-        batches = iter(make(dataset, 1, threads=0))
+        batches = iter(make(dataset, 1, threads=threads))
         next(batches)
         assert (random.random is not before) is redirects
         batches.close()
+
+    spawn(load).result(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"collate_fn": lambda samples: (samples, random.random())},
+        {"on_error": lambda *_: "raise"},
+        {"worker_init_fn": nothing},
+        {"persistent_workers": True},
+    ],
+    ids=lambda arguments: next(iter(arguments)),
+)
+def test_random_functions_are_redirected_for_every_function_of_the_user_s(
+    arguments: dict[str, Any], spawn: Spawn
+) -> None:
+    def load() -> None:
+        before = random.random
+        with make([1, 2, 3, 4], 1, threads=1, **arguments) as loader:
+            batches = iter(loader)
+            next(batches)
+            assert random.random is not before
 
     spawn(load).result(PATIENCE)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from threadloader._epoch.sampler_feed import SamplerFeed
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._order.planner import Planner
 from threadloader._rng.streams import WorkerStream
 from threadloader._work.open_batch import Pipeline
+from threadloader._work.workers import may_draw
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from threadloader._work.workers import Workers
 
 __all__ = ["open_feed"]
-
-_PLAIN = frozenset({bool, bytes, float, int, str})
 
 
 def open_feed(
@@ -59,9 +58,7 @@ def open_feed(
         fetchers = [Fetcher(settings.dataset, whole_batches=settings.whole_batches)]
     else:
         fetchers = workers.fetchers
-    isolated = settings.isolate_rng and not (
-        collation.groups and (fetchers[0].gathers or _is_plain(settings.dataset))
-    )
+    isolated = settings.isolate_rng and may_draw(settings, fetchers)
     pipeline = Pipeline(
         fetchers,
         settings.whole_batches,
@@ -88,15 +85,3 @@ def open_feed(
 def _rng_here(seeds: EpochSeeds, workers: Workers | None, *, isolated: bool) -> WorkerStream | None:
     """Return what the calling thread draws from; None for its own random state."""
     return WorkerStream(seeds.workers, 0) if workers is None and isolated else None
-
-
-def _is_plain(dataset: Any) -> bool:
-    """Whether no code of the user's makes samples: numbers and strings in a list, say.
-
-    Then nothing draws, and random functions are not redirected, which takes longer than a small
-    batch.
-    """
-    kind = type(dataset)
-    return kind is range or (
-        (kind is list or kind is tuple) and len(dataset) > 0 and type(dataset[0]) in _PLAIN
-    )

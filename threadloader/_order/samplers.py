@@ -46,7 +46,7 @@ def batches_of(indices: Iterable[Any], batch_size: int, *, drop_last: bool) -> I
 
 def is_batching(sampler: object) -> bool:
     """Whether ``sampler`` is a batch sampler of torch's or our own, and not of a subclass."""
-    return type(sampler) in (BatchSampler, *_torch.BATCHING)
+    return type(sampler) in _BATCHING
 
 
 def inner_sampler(sampler: Any) -> Any:
@@ -153,3 +153,6 @@ class BatchSampler:
     def __len__(self) -> int:
         samples = len(self.sampler)  # type: ignore[arg-type]  # TypeError, as in torch
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+
+
+_BATCHING = frozenset({BatchSampler, *_torch.BATCHING})

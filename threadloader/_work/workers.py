@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._work.counters import Stats
 
-__all__ = ["Workers", "make_workers"]
+__all__ = ["Workers", "make_workers", "may_draw"]
+
+_PLAIN = frozenset({bool, bytes, float, int, str})
 
 
 class Workers(NamedTuple):
@@ -139,7 +141,8 @@ class _WorkerSetup(NamedTuple):
     num_workers: int
     base_seed: int
     stats: Stats
-    isolate_rng: bool
+    draws: bool  # whether code may run that draws random numbers
+    isolated: bool  # and draws from the worker's stream
     earlier_readers: tuple[Thread, ...]  # must have ended before a worker begins
     modes: Callable[[], AbstractContextManager[None]]  # those of torch's in the planner's thread
     whole_batches: bool
@@ -170,8 +173,6 @@ def make_workers(
         stats: Counts what they do.
         earlier_readers: Threads that must have ended before a worker begins.
     """
-    if settings.isolate_rng:
-        redirection()  # here: see there
     # Without a transform an unsharded iterable has use for one thread only.
     alone = settings.unsharded and settings.transform is None
     num_workers = 1 if alone else settings.num_workers
@@ -179,6 +180,12 @@ def make_workers(
     replicas = _replicas(settings, copied)
     collate_fns = _collate_fns(settings, copied)
     fetchers = _fetchers(settings, replicas, copied)
+    # Of persistent workers the collate function may be exchanged.
+    lasting = settings.persistent_workers or settings.worker_init_fn is not None
+    draws = lasting or may_draw(settings, fetchers)
+    isolated = settings.isolate_rng and draws
+    if isolated:
+        redirection()  # here: see there
     # Asked now: an extension may have switched the GIL on.
     how = settings.dataset_copy
     again = how in ("auto", "deep") and not settings.iterable and not gil_is_enabled()
@@ -188,7 +195,8 @@ def make_workers(
         num_workers=num_workers,
         base_seed=base_seed,
         stats=stats,
-        isolate_rng=settings.isolate_rng,
+        draws=draws,
+        isolated=isolated,
         earlier_readers=earlier_readers,
         modes=_torch.inherited_modes(),
         whole_batches=settings.whole_batches,
@@ -203,6 +211,24 @@ def make_workers(
     return Workers(
         _pools(settings, setup), fetchers, startup, settings.collate_fn, collate_fns, copies_again
     )
+
+
+def may_draw(settings: Settings, fetchers: list[Fetches]) -> bool:
+    """Whether code of the user's makes samples or batches, and so may draw random numbers.
+
+    None does for rows of arrays, and for numbers and strings in a list.  Then random functions are
+    not redirected: that takes longer than a small batch, and in a new process 10 ms.
+    """
+    own = settings.collate_fn is not None and settings.collate_fn is not _torch.default_collate
+    if own or not settings.batched or callable(settings.on_error):
+        return True
+    if settings.iterable or settings.whole_batches or _torch.is_extended():
+        return True
+    dataset = settings.dataset
+    kind = type(dataset)
+    if kind is list or kind is tuple:
+        return not dataset or type(dataset[0]) not in _PLAIN
+    return kind is not range and not fetchers[0].gathers
 
 
 def _replicas(settings: Settings, copied: list[Copied]) -> list[tuple[Any, Any]]:
@@ -361,11 +387,11 @@ def _enter(setup: _WorkerSetup, number: int) -> Iterator[Worker]:
         if setup.copies_again.setdefault(number, True):
             _copy_again(setup, number)
         dataset = setup.fetchers[number].dataset
-        stream = WorkerStream(setup.base_seed, number)
-        rng = Current() if setup.isolate_rng else stream
+        stream = WorkerStream(setup.base_seed, number) if setup.draws else None
+        rng = Current() if stream is None or setup.isolated else stream
         with (
             setup.modes(),
-            isolated(stream if setup.isolate_rng else None),
+            isolated(stream if setup.isolated else None),
             introduced(number, setup.num_workers, setup.base_seed, dataset, rng),
         ):
             if setup.startup.awaited:
