@@ -37,9 +37,13 @@ class Replicas(_torch.IterableDataset):  # type: ignore[misc,name-defined]
         return iter(range(info.id, 12, info.num_workers))
 
 
+class Own(list[int]):
+    """Of a class of the user's, whose code may draw."""
+
+
 KINDS: dict[str, Callable[..., Any]] = {
-    "map": lambda **more: make(list(range(12)), 2, **more),
-    "persistent": lambda **more: make(list(range(12)), 2, persistent_workers=True, **more),
+    "map": lambda **more: make(Own(range(12)), 2, **more),
+    "persistent": lambda **more: make(Own(range(12)), 2, persistent_workers=True, **more),
     "replicas": lambda **more: make(Replicas(), 2, **more),
     "kept replicas": lambda **more: make(Replicas(), 2, persistent_workers=True, **more),
     "plain": lambda **more: make(Rows(12), 2, threads=1, **more),
