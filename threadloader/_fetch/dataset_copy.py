@@ -79,7 +79,8 @@ def copy_dataset(dataset: Any, how: DatasetCopy, copied: Copied | None = None) -
         return twin
     if how == "deep":
         return deep_copy(dataset, copied)
-    if isinstance(dataset, (*CONTAINERS, *shared_classes())):
+    data = isinstance(dataset, (*CONTAINERS, *_DATA))  # first: the others import `numpy.random`
+    if data or isinstance(dataset, shared_classes()):
         return dataset
     try:
         return ObjectCopier(copied).copy_object(dataset, deep=False)

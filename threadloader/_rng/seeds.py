@@ -192,6 +192,6 @@ class EpochDraws:
 
 def draw_seed(generator: Any) -> int:
     """Draw 63 bits from ``generator``; None for the process's random state."""
-    if isinstance(generator, np.random.Generator):
+    if generator is not None and isinstance(generator, np.random.Generator):
         return int(generator.integers(1 << 63))
     return _torch.draw_base_seed(generator)
