@@ -242,8 +242,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             mine["sampler"], mine["batch_sampler"] = sampler, batch_sampler
         self._reported_length: int | None = None  # samples; see `__len__`
         self._name = f"tl{next(_loaders)}"
-        self._ticket_size = TicketSize()
-        self._concurrency = Concurrency()
+        self._ticket_size, self._concurrency = TicketSize(), Concurrency()
         self._session = Session(self._settings(), RunState(Seeds()))
 
     @classmethod
