@@ -66,13 +66,14 @@ def _nothing() -> None:
 @cache  # a handle is a class, and so in cycles of references
 def _numbers_of_a_thread() -> list[Callable[[int], object]]:
     """Return functions that set how many threads the calling thread's operators use."""
-    with suppress(OSError):
+    try:
         # A library's handle finds the names of all libraries that it was linked with.
         torch_c = ctypes.CDLL(torch._C.__file__)
-        # After `torch.set_num_threads`, MKL's matrix products have a number of their own.
-        names = ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
-        return [getattr(torch_c, name) for name in names if hasattr(torch_c, name)]
-    return []
+    except OSError:
+        return []
+    # After `torch.set_num_threads`, MKL's matrix products have a number of their own.
+    names = ("omp_set_num_threads", "MKL_Set_Num_Threads_Local")
+    return [getattr(torch_c, name) for name in names if hasattr(torch_c, name)]
 
 
 def use_one_thread() -> None:
