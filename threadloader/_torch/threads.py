@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from threading import Thread
 from typing import TYPE_CHECKING
