@@ -459,3 +459,22 @@ def test_threads_outside_of_loading_draw_valid_numbers_while_epochs_come_and_go(
     finally:
         ended.set()
     assert all(future.result(PATIENCE) for future in drawing)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_what_is_made_once_sets_off_no_collection_of_garbage(enabled: bool) -> None:
+    """One of all that torch's import has left takes longer than a first batch."""
+    script = f"""
+import gc
+import threadloader._rng.isolation as isolation
+{"" if enabled else "gc.disable()"}
+gc.set_threshold(100)  # objects
+generations = []
+gc.callbacks.append(lambda phase, info: generations.append(info["generation"]))
+made = isolation.redirection()
+gc.callbacks.clear()
+assert gc.isenabled() == {enabled}
+print(len(generations))
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(ran.stdout) < 12  # and 30 to 58 otherwise, where objects are counted so

@@ -21,7 +21,9 @@ Importing this module takes many times as long as a small first batch, and loads
 
 from __future__ import annotations
 
+import gc
 import random
+from contextlib import contextmanager
 from functools import update_wrapper
 from operator import attrgetter, is_
 from threading import RLock
@@ -34,13 +36,31 @@ from threadloader._lifetime.exit_and_fork import in_forked_child
 from threadloader._rng.streams import here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["Hooks", "hooks", "operators"]
 
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Have no garbage collected meanwhile.
+
+    What this module makes lives as long as the process, and is enough to set off a collection of
+    all that the import of torch has left, which takes 100 ms of a first batch (3.11).
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
 _Random = random.Random
 _shared: Any = vars(random)["_inst"]  # the instance whose methods the functions are
-_legacy: Any = vars(np.random.mtrand)["_rand"]  # the same for numpy.random
+with _without_collections():  # `numpy.random` may be imported here
+    _legacy: Any = vars(np.random.mtrand)["_rand"]  # the same for numpy.random
 
 
 class _Redirected(_Random):
@@ -230,6 +250,7 @@ class Hooks:
             operators.stop()
 
 
-operators = _torch.teach_random(here)
-hooks = Hooks(_redirections())
+with _without_collections():
+    operators = _torch.teach_random(here)
+    hooks = Hooks(_redirections())
 in_forked_child(hooks.forked)
