@@ -22,7 +22,19 @@ if TYPE_CHECKING:
     from threadloader._threads.concurrency import Concurrency
     from threadloader._torch.device import Device
 
-__all__ = ["Settings"]
+__all__ = ["KEPT", "Settings"]
+
+
+# The fields that a loader keeps in attributes with an underscore before their names.
+KEPT = (
+    "name",
+    "iterable",
+    "unsharded",
+    "whole_batches",
+    "ticket_size",
+    "concurrency",
+    "reported_length",
+)
 
 
 class Settings(NamedTuple):

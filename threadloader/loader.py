@@ -40,7 +40,7 @@ from threadloader._session.begin import begin
 from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
 from threadloader._session.state import check_state, fingerprint_of, make_state, upgraded
-from threadloader._settings import Settings
+from threadloader._settings import KEPT, Settings
 from threadloader._threads.concurrency import Concurrency
 
 if TYPE_CHECKING:
@@ -60,12 +60,10 @@ __all__ = ["ThreadLoader"]
 T_co = TypeVar("T_co", covariant=True)
 
 _loaders = itertools.count()
-_NOT_ARGUMENTS = frozenset({"_latest", "_opened", "_session"})  # attributes that are no arguments
+_NOT_ARGUMENTS = frozenset({"_cached_settings", "_opened", "_session"})
 # What the settings follow from, with the device and a batch sampler's batch size.
-_set_up = attrgetter(
-    *Settings.names(),
-    *("prefetch", "prefetch_factor"),
-    *("_name", "_iterable", "_unsharded", "_whole_batches", "_ticket_size", "_reported_length"),
+_inputs_of = attrgetter(
+    *(*Settings.names(), "prefetch", "prefetch_factor"), *(f"_{name}" for name in KEPT)
 )
 
 
@@ -217,7 +215,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         check_generator(generator)
         mine = vars(self)  # past the protection of what is set above
         mine["dataset"] = dataset
-        mine["_latest"] = None
+        mine["_cached_settings"] = None
         self.prefetch_factor = prefetch_factor  # None where torch has 2: see `prefetch`
         self.prefetch = prefetch
         self.dataset_copy: DatasetCopy = dataset_copy
@@ -372,7 +370,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         run: RunState = state["_run"]
         arguments = {name: value for name, value in state.items() if name != "_run"}
-        vars(self).update(arguments, _opened=(None, None), _latest=None)
+        vars(self).update(arguments, _opened=(None, None), _cached_settings=None)
+        self._concurrency = Concurrency()  # it finds its own number of threads
         self._session = Session(self._settings(), run.carried_over())
 
     def __enter__(self) -> ThreadLoader[T_co]:
@@ -402,6 +401,15 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         return self._session.statistics(self.num_workers, running)
 
     @property
+    def threads(self) -> int:
+        """Another name for ``num_workers``; it may be set, too."""
+        return self.num_workers
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        self.num_workers = threads
+
+    @property
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
@@ -415,31 +423,26 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def _live_here(self) -> None:
         """In a forked child, start afresh: threads and locks of the parent's are dead."""
         if not self._session.is_here:
+            self._concurrency = Concurrency()
             self._session = Session(self._settings(), self._session.run.carried_over())
 
     def _settings(self, *, pinned: bool = False) -> Settings:
         opened = self._open_device()
         rows = getattr(self.batch_sampler, "batch_size", None)
-        given = (*_set_up(self), rows, opened, pinned)
-        latest: tuple[Any, Settings] | None = vars(self)["_latest"]
+        inputs = (*_inputs_of(self), rows, opened, pinned)
+        cached: tuple[Any, Settings] | None = vars(self)["_cached_settings"]
         # Made anew only if something has changed: it takes as long as a small batch.
-        if latest is not None and all(map(is_, given, latest[0])):
-            return latest[1]
+        if cached is not None and all(map(is_, inputs, cached[0])):
+            return cached[1]
         device, move = opened, None
         if opened is not None and not hasattr(opened, "receive"):  # a `StreamlessDevice`
             device, move = None, opened.move
         settings = Settings.of(
             self,
-            name=self._name,
-            iterable=self._iterable,
-            unsharded=self._unsharded,
-            whole_batches=self._whole_batches,
             device=device,
             move=move,
             pinned=pinned,
-            ticket_size=self._ticket_size,
-            concurrency=self._concurrency,
-            reported_length=self._reported_length,
+            **{name: getattr(self, f"_{name}") for name in KEPT},
         )
-        vars(self)["_latest"] = given, settings
+        vars(self)["_cached_settings"] = inputs, settings
         return settings

@@ -79,7 +79,7 @@ import torch
 with warnings.catch_warnings(record=True) as told:
     warnings.simplefilter("always")
     from threadloader import ThreadLoader
-    next(iter(ThreadLoader(range(1))))
+    next(iter(ThreadLoader([[0]])))
 print([str(warning.message)[:5] for warning in told if "redirected" in str(warning.message)])
 class EpochDraws:
     def __len__(self): return 6

@@ -224,3 +224,14 @@ def test_a_copy_of_a_loader_has_settings_of_its_own() -> None:
     twin.collate_fn = len
     assert list(twin) == [4, 4]
     assert [len(batch) for batch in loader] == [4, 4]
+
+
+def test_threads_is_another_name_for_num_workers_that_may_be_set(spawn: Spawn) -> None:
+    def load() -> None:
+        loader: ThreadLoader[Any] = ThreadLoader(range(4), 2, threads=1)
+        assert loader.threads == 1
+        loader.threads = 2
+        assert (loader.num_workers, loader.statistics().workers) == (2, 2)
+        assert len(list(loader)) == 2
+
+    spawn(load).result(PATIENCE)

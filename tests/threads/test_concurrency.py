@@ -296,6 +296,44 @@ def test_a_higher_limit_wakes_threads(pool: Pool[int]) -> None:
     assert done.wait(PATIENCE)
 
 
+def test_jobs_may_wait_for_later_ones_when_another_pool_has_lowered_the_limit(
+    pool: Pool[int],
+) -> None:
+    began, go_on, done = Event(), Event(), Event()
+
+    def first(_: int) -> None:
+        began.set()
+        assert go_on.wait(PATIENCE)
+        done.set()
+
+    idle = pool.thread_group
+    pool.put(Jobs(lambda _: None, 1))
+    end = perf_counter() + PATIENCE
+    while idle._idle < 4:
+        assert perf_counter() < end
+        sleep(1e-3)
+    pool.put(Jobs(first, 1))
+    assert began.wait(PATIENCE)
+    limit(pool, 1)
+    pool.put(Jobs(lambda _: go_on.set(), 1))
+    assert done.wait(PATIENCE)
+
+
+def test_a_long_job_alone_is_no_stall(pool: Pool[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_group, "STANDBY_SECONDS", 1e-3)
+    done = Event()
+
+    def job(_: int) -> None:
+        sleep(0.05)
+        done.set()
+
+    limit(pool, 1)
+    pool.put(Jobs(job, 1))
+    assert done.wait(PATIENCE)
+    assert pool.concurrency is not None
+    assert pool.concurrency.limit == 1
+
+
 def test_an_idle_pool_wakes_nobody(pool: Pool[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The standby sleeps without a limit as soon as no job runs."""
     monkeypatch.setattr(thread_group, "STANDBY_SECONDS", 1e-3)
@@ -345,6 +383,13 @@ def test_a_loader_finds_its_number_and_keeps_it() -> None:
     while loader.statistics().running != 1:
         assert perf_counter() < end
         assert [int(x) for batch in loader for x in batch] == list(range(4096))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_the_copy_of_a_loader_finds_its_own_number(copied: Callable[[Any], Any]) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(range(8), 2, threads=2)
+    loader._concurrency.limit = 1
+    assert copied(loader).statistics().running == 2
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])

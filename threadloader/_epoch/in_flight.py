@@ -70,6 +70,7 @@ class InFlight:
         self._begun = workers is None
         self._batches: deque[OpenBatch | FailedBatch] = deque()
         self._planned_all = False
+        self._making = False  # whether the calling thread makes a batch at once
 
     @property
     def empty(self) -> bool:
@@ -111,11 +112,15 @@ class InFlight:
             None if not: then `head` is the next batch, if there is one.
         """
         made = None
+        if self._making:
+            msg = "a sample can't ask for the next batch of the iterator that loads it"
+            raise RuntimeError(msg)
         try:
             if self._workers is not None or self._copier is not None:
                 return None
             if self._batches or self._progress.cancelled:
                 return None
+            self._making = True
             made = self._feed.make_next(self._progress, self._inline)
             if isinstance(made, OpenBatch):
                 self._batches.append(made)
@@ -125,6 +130,7 @@ class InFlight:
             self._failed(error)
             return None
         finally:
+            self._making = False
             self = made = DROPPED  # an error keeps this frame
 
     def head(self) -> OpenBatch | FailedBatch | None:

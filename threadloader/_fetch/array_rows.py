@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from threadloader._layout.layout import Field, Layout
 
-__all__ = ["DatasetArrays", "Rows", "arrays_of", "as_list"]
+__all__ = ["DatasetArrays", "Rows", "arrays_of", "as_list", "is_data"]
 
 _INTEGERS = frozenset({int, np.int64, np.int32, np.intp})  # as samplers yield them
 
@@ -151,6 +151,14 @@ class Rows:
 def as_list(samples: Any) -> Any:
     """Return fetched samples as they are, but `Rows` as a list of samples."""
     return samples.as_list() if type(samples) is Rows else samples
+
+
+def is_data(dataset: Any) -> bool:
+    """Whether a dataset of arrays stays one: no code of the user's says that it is."""
+    while _torch.is_subset(dataset):
+        dataset = dataset.dataset
+    kind = type(dataset)
+    return "gathered_arrays" not in vars(kind) or kind.__module__.startswith("threadloader.")
 
 
 def arrays_of(dataset: Any) -> DatasetArrays | None:

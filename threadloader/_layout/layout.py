@@ -279,8 +279,10 @@ def leaves_of(node: Node) -> Iterator[Leaf]:
 
 def _is_list_of(node: SequenceNode, leaves: Sequence[Leaf]) -> bool:
     """Whether a batch of such samples is the list of its leaves."""
-    return node.kind in (list, tuple) and len(node.children) == len(leaves) == sum(
-        not isinstance(child, (DictNode, SequenceNode)) for child in node.children
+    return (
+        node.kind in (list, tuple)
+        and len(node.children) == len(leaves)
+        and not any(isinstance(child, (DictNode, SequenceNode)) for child in node.children)
     )
 
 

@@ -135,6 +135,8 @@ class ThreadGroup(Generic[W]):
                 room = self._room()
                 if room > 0:  # to estimate the jobs takes longer than all else here
                     self._wake(min(room, work.jobs()))
+                elif not self._has_standby:  # another pool has lowered the limit
+                    self._wake(1)
 
     def take(self, *, ran: bool = False) -> Job[W] | None:
         """Return the next job of the oldest work, waiting for one; None to end the thread.
@@ -157,8 +159,11 @@ class ThreadGroup(Generic[W]):
                     return None
                 if taken is not None:
                     self._has_standby = False
-                    if woken is None and taken == self._taken and self._works:
-                        self._lift()
+                    if woken is None and taken == self._taken:
+                        job = self._claim(dropped)
+                        if job is not None:
+                            self._lift()
+                            return job
                 room = self._room()  # once: it may grow meanwhile, and then wakes the others only
                 job = self._claim(dropped) if room > 0 else None
                 if job is not None:
@@ -201,9 +206,10 @@ class ThreadGroup(Generic[W]):
         return limit - self._running
 
     def _lift(self) -> None:
-        """Let all threads run jobs: those that run may wait for others."""
+        """Let all threads run jobs, as those that run may wait.  Call with ``_lock`` held."""
         if self._concurrency is not None:
             self._concurrency.stalled(self._size)
+            self._room()  # wakes the others
 
     def _stand_by(self) -> int | None:
         """Become the standby, if there is none and a job runs.  Call with ``_lock`` held.

@@ -104,7 +104,8 @@ def stacked(tensors: Sequence[Tensor], nbytes: int) -> Tensor | None:
     """
     try:
         made = torch.stack(tensors)  # type: ignore[arg-type]  # any sequence will do
-        return made if made.nbytes == nbytes else None
+        # As where tensors are stacked into given memory, whatever strides they have.
+        return made.contiguous() if made.nbytes == nbytes else None
     except (RuntimeError, TypeError):  # default_collate will raise it again
         return None
 

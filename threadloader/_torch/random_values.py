@@ -45,8 +45,9 @@ _floats, _ints = _memory.cast("f"), _memory.cast("q")  # by a fourth, an eighth 
 class References:
     """How a kernel knows a tensor that an operator has just made: by its references in Python.
 
-    What has more of them belongs to somebody in Python.  What only C++ has counts as new, too: a
-    script that changes what a gradient needs is not told so, as it would be by torch.
+    What has more of them belongs to somebody in Python.  What only C++ has counts as new, too.  So
+    TorchScript that overwrites what a gradient needs gets no error, as it would from torch, but a
+    wrong gradient.
 
     Attributes:
         new: References to the object of a new tensor; -1 as long as they are not known.
@@ -64,6 +65,8 @@ class References:
         Args:
             name: Of the kernel in `WRITING`.
         """
+        if sys.gettrace() is not None or sys.getprofile() is not None:
+            return  # such a function may hold references of its own
         make, dtype = (_rand, _float32) if name == "uniform_" else (_randint, _int64)
         bounds = () if name == "uniform_" else (0, 9)
         change = getattr(torch.Tensor, name.partition(".")[0])

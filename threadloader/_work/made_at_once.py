@@ -46,11 +46,11 @@ def make_at_once(
     samples = failed = made = None
     fetcher = pipeline.fetchers[worker.number]
     try:
-        path = pipeline.collation.path_at_once(len(plan.indices))
+        rows = len(plan.indices)
+        path = pipeline.collation.path_at_once(rows) if rows else None
         if path is None:
             results.append(OpenBatch(plan, pipeline, progress))
             return
-        rows = len(plan.indices)
         started = perf_counter()
         ticket = Ticket(plan, 0, rows)
         singly = not (pipeline.whole_batches or pipeline.gathers)

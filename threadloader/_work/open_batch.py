@@ -286,7 +286,8 @@ def _error_to_raise(
             enter_sample_streams(pipeline.seed, plan.position + failure.row, ())
         return error_to_raise(pipeline.on_error, failure.error, plan.index_of(failure.row))
     finally:
-        leave_streams()
+        if pipeline.seed is not None:  # the streams may be those of a sample that loads from here
+            leave_streams()
         failure = plan = pipeline = DROPPED
 
 
@@ -305,7 +306,8 @@ def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | N
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return failure_of(error, None, batch.plan, worker.place)
     finally:
-        leave_streams()
+        if pipeline.seed is not None:
+            leave_streams()
         worker.counters.collate_seconds += perf_counter() - started
         failed = collate_fn = None
         batch = pipeline = DROPPED

@@ -13,6 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
+from threadloader._fetch.array_rows import is_data
 from threadloader._fetch.dataset_copy import copy_dataset, deep_copy
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._fetch.function_copy import copy_function
@@ -216,19 +217,22 @@ def make_workers(
 def may_draw(settings: Settings, fetchers: list[Fetches]) -> bool:
     """Whether code of the user's makes samples or batches, and so may draw random numbers.
 
-    None does for rows of arrays, and for numbers and strings in a list.  Then random functions are
-    not redirected: that takes longer than a small batch, and in a new process 10 ms.
+    It does not where samples are rows of arrays, of a range, or numbers and strings in a list.
+    Then random functions are not redirected: that takes longer than a small batch, and in a new
+    process 10 ms.
     """
     own = settings.collate_fn is not None and settings.collate_fn is not _torch.default_collate
     if own or not settings.batched or callable(settings.on_error):
         return True
     if settings.iterable or settings.whole_batches or _torch.is_extended():
         return True
+    if callable(settings.dataset_copy):  # what it returns may be of another kind
+        return True
     dataset = settings.dataset
     kind = type(dataset)
     if kind is list or kind is tuple:
         return not dataset or type(dataset[0]) not in _PLAIN
-    return kind is not range and not fetchers[0].gathers
+    return kind is not range and not (fetchers[0].gathers and is_data(dataset))
 
 
 def _replicas(settings: Settings, copied: list[Copied]) -> list[tuple[Any, Any]]:

@@ -1,0 +1,119 @@
+"""Random functions are redirected wherever code of the user's may draw."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from support.patience import Spawn
+
+each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 2])
+
+
+class Opened:
+    """What a user's function makes of a list of names."""
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, index: int) -> float:
+        return random.random()
+
+
+class Switched:
+    """Arrays, until ``augmented`` says that samples are to be drawn."""
+
+    def __init__(self) -> None:
+        self.rows = np.zeros((8, 2))
+        self.augmented = False
+
+    def gathered_arrays(self) -> tuple[Any, ...] | None:
+        return None if self.augmented else (self.rows,)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[Any]:
+        return (self.rows[index] + (random.random() if self.augmented else 0),)
+
+
+def drawn(dataset: Any, threads: int, **options: Any) -> list[Any]:
+    given: dict[str, Any] = {"seed": 1, "output": "numpy", "threads": threads}
+    return [np.asarray(x).tolist() for x in ThreadLoader(dataset, 2, **given, **options)]
+
+
+@each_number_of_threads
+def test_a_function_that_makes_a_dataset_of_plain_data_may_draw(threads: int, spawn: Spawn) -> None:
+    def load() -> tuple[Any, Any]:
+        names = ["a", "b", "c", "d"]
+        before = random.getstate()
+        first = drawn(names, threads, dataset_copy=Opened) if threads else drawn(Opened(names), 0)
+        assert random.getstate() == before
+        return first, drawn(Opened(names), 1)
+
+    first, other = spawn(load).result(PATIENCE)
+    assert first == other
+
+
+@each_number_of_threads
+def test_arrays_that_a_user_s_method_hands_out_may_become_samples_that_draw(
+    threads: int, spawn: Spawn
+) -> None:
+    def load() -> list[Any]:
+        dataset = Switched()
+        before = random.getstate()
+        options: Any = {"threads": threads, "prefetch": 1, "output": "numpy", "seed": 1}
+        iterator = iter(ThreadLoader(dataset, 2, dataset_copy="shared", **options))
+        next(iterator)
+        dataset.augmented = True
+        list(iterator)
+        assert random.getstate() == before
+        return drawn(dataset, threads)
+
+    assert spawn(load).result(PATIENCE) == drawn_here()
+
+
+def drawn_here() -> list[Any]:
+    dataset = Switched()
+    dataset.augmented = True
+    return drawn(dataset, 0)
+
+
+class Nested:
+    """Samples that load from plain data, some of which fails, before they draw."""
+
+    def __init__(self, inner: dict[str, Any]) -> None:
+        self._inner = inner
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> float:
+        list(ThreadLoader([1, 2, 3, 4], 2, threads=0, **self._inner))
+        # The ints and floats of a list make no batch at once.
+        list(ThreadLoader([1, 2.5, 3, 4.5], 2, threads=0))
+        return random.random()
+
+
+@pytest.mark.filterwarnings("ignore:a sample was left out")
+@pytest.mark.parametrize(
+    "inner",
+    [{}, {"sampler": [0, 9, 1, 2], "on_error": "skip"}, {"isolate_rng": False}],
+    ids=["plain", "failing", "not isolated"],
+)
+@each_number_of_threads
+def test_a_sample_that_loads_plain_data_keeps_its_random_stream(
+    threads: int, inner: dict[str, Any], spawn: Spawn
+) -> None:
+    numbers = spawn(drawn, Nested(inner), threads).result(PATIENCE)
+    assert numbers == spawn(drawn, Opened([""] * 6), 1).result(PATIENCE)
