@@ -155,6 +155,7 @@ class _WorkerSetup(NamedTuple):
     copies_again: dict[int, bool]
     dataset_copy: DatasetCopy
     # Held by a worker that does so, if it copies data, too: there is one copy too many at a time.
+    # It is held over the user's ``__deepcopy__``, which must not wait for another worker's.
     copying: AbstractContextManager[object]
 
 
