@@ -199,6 +199,8 @@ def test_an_error_that_the_dataset_keeps_keeps_neither_iterator_nor_batch(
     del batches
     gc.collect()
     assert [found for found in alive if found() is not None] == []
+    assert random.random.__self__ is vars(random)["_inst"]  # no longer redirected
+    assert type(vars(random)["_inst"]) is random.Random
     assert kept
 
 

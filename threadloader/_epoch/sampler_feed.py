@@ -89,8 +89,9 @@ class SamplerFeed:
             lane = self._position.lanes[0]
             return made[0], _SamplerReceipt(lane, plan.sequence, plan.checkpoint)
         finally:
-            # An error of a sample keeps this frame.
-            self = plan = made = results = pipeline = progress = DROPPED
+            # An error of a sample keeps this frame.  As long as the stream lives, random functions
+            # are redirected.
+            self = plan = made = results = pipeline = progress = stream = lane = DROPPED
 
     def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:
         """Give the batches of a group to the workers one by one; see `Feed`."""
