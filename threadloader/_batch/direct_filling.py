@@ -101,7 +101,7 @@ class DirectPath:
             parts = layout.stack(samples)
             if parts is None:
                 return None
-            self._misfits = 0
+            self.note_fit()
             return (self.batch(layout, parts),)
         memory = self.memory(layout, rows)
         if isinstance(samples, Rows):
@@ -111,7 +111,7 @@ class DirectPath:
         if not fits:
             memory.release()
             return None
-        self._misfits = 0
+        self.note_fit()
         return (layout.batch(memory.take()),)
 
     def stacks(self, layout: Layout, rows: int) -> bool:
