@@ -283,10 +283,10 @@ class ThreadLoader(_torch.DataLoader[T_co]):
                 generator or the number of replicas.
         """
         end_thread_at_exit()
+        self._live_here()  # first: the settings have what a forked child makes anew
         # All attributes that may be set count from the next epoch on.
         pinned = self._open_device() is None and self.pin_memory
         settings = self._settings(pinned=pinned and _torch.can_pin(self.pin_memory_device))
-        self._live_here()
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
         while (epoch := begin(self._session, settings)) is None:
             pass

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import random
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from threading import Barrier, Event, Lock, get_ident
 from time import perf_counter, sleep, thread_time
 from typing import TYPE_CHECKING, Any
@@ -415,3 +416,22 @@ def test_the_time_of_a_thread_is_its_own() -> None:
     before = thread_time()
     sleep(0.05)
     assert thread_time() - before < 0.05
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_forked_child_finds_its_own_number_from_its_first_epoch_on() -> None:
+    """A thread of the parent's may be deciding at the fork, and never ends that in the child."""
+    loader: ThreadLoader[Any] = ThreadLoader(range(8), 2, threads=2, persistent_workers=True)
+    loader._concurrency.limit = 1
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with suppress(BaseException):
+            next(iter(loader))
+            workers = loader._session.kept_workers.workers
+            concurrency = None if workers is None else workers.pools[0].concurrency
+            found = concurrency is loader._concurrency and loader.statistics().running == 2
+            code = 0 if found else 2
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
