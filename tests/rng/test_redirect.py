@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
 import random
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from support.patience import PATIENCE, PAUSE
 from support.workers import join_workers
 
 from threadloader import ThreadLoader, get_worker_info
+from threadloader._rng import redirect
 from threadloader._rng.streams import sample_seed
 
 if TYPE_CHECKING:
@@ -379,6 +382,70 @@ def test_a_forked_child_of_a_worker_has_plain_functions(threads: int, spawn: Spa
         return in_child(draws_plainly) if index == 3 else 0
 
     assert spawn(epoch, make(fork, threads)).result(PATIENCE) == [0] * 12
+
+
+@needs_fork
+def test_a_child_forked_beside_workers_that_end_does_not_hang(spawn: Spawn) -> None:
+    """On CPython 3.13t it hung if it was forked while another thread exchanged a class."""
+    ended = threading.Event()
+
+    def begin_and_end() -> None:
+        holder = object()
+        while not ended.is_set():
+            redirect.hooks.hold(holder)
+            redirect.hooks.release(holder)
+
+    def collects() -> bool:
+        gc.collect()
+        return draws_plainly()
+
+    workers = [spawn(begin_and_end) for _ in range(2)]
+    try:
+        for _ in range(10):
+            assert spawn(in_child, collects).result(PATIENCE) == 0
+    finally:
+        ended.set()
+    for worker in workers:
+        worker.result(PATIENCE)
+
+
+@needs_fork
+def test_functions_are_not_exchanged_during_a_fork(spawn: Spawn) -> None:
+    holder, forking, forked = object(), threading.Event(), threading.Event()
+
+    def fork() -> None:
+        redirect.hooks.before_fork()
+        forking.set()
+        assert forked.wait(PATIENCE)
+        redirect.hooks.after_fork()
+
+    forks = spawn(fork)
+    assert forking.wait(PATIENCE)
+    held = spawn(redirect.hooks.hold, holder)
+    time.sleep(PAUSE)
+    assert not held.done()
+    forked.set()
+    forks.result(PATIENCE)
+    held.result(PATIENCE)
+    redirect.hooks.release(holder)
+    assert plain()
+
+
+@needs_fork
+def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, spawn: Spawn) -> None:
+    monkeypatch.setattr(redirect, "FORK_SECONDS", PAUSE)
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with redirect.hooks._lock:  # noqa: SLF001  # no user code runs with it
+            held.set()
+            assert forked.wait(PATIENCE)
+
+    holder = spawn(hold)
+    assert held.wait(PATIENCE)
+    assert spawn(in_child, draws_plainly).result(PATIENCE) == 0
+    forked.set()
+    holder.result(PATIENCE)
 
 
 @each_number_of_threads

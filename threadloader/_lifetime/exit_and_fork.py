@@ -28,7 +28,14 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Phase", "at_exit", "end_thread_at_exit", "in_forked_child", "is_exiting"]
+__all__ = [
+    "Phase",
+    "around_fork",
+    "at_exit",
+    "end_thread_at_exit",
+    "in_forked_child",
+    "is_exiting",
+]
 
 F = TypeVar("F", bound="Callable[[], object]")
 
@@ -70,6 +77,15 @@ def in_forked_child(function: F) -> F:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
     return function
+
+
+def around_fork(before: Callable[[], object], after_in_parent: Callable[[], object]) -> None:
+    """Call one function before each fork, and the other one after it in the parent.
+
+    They must not raise, nor wait without a limit: the fork is the user's.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=after_in_parent)
 
 
 @in_forked_child

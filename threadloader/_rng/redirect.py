@@ -26,13 +26,13 @@ import random
 from contextlib import contextmanager
 from functools import update_wrapper
 from operator import attrgetter, is_
-from threading import RLock
+from threading import RLock, get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from threadloader import _torch
-from threadloader._lifetime.exit_and_fork import in_forked_child
+from threadloader._lifetime.exit_and_fork import around_fork, in_forked_child
 from threadloader._rng.streams import here
 
 if TYPE_CHECKING:
@@ -191,6 +191,9 @@ def _redirections() -> tuple[_Redirection, ...]:
     )
 
 
+FORK_SECONDS = 1.0  # how long a fork waits; far longer than what it waits for
+
+
 class Hooks:
     """Whether the functions are redirected, and who needs that.
 
@@ -199,6 +202,8 @@ class Hooks:
 
     Threads:
         hold, release: shared, also from finalizers, which may run inside of either.
+        before_fork, after_fork: the thread that forks.
+        forked: the thread of the child.
     """
 
     def __init__(self, redirections: tuple[_Redirection, ...]) -> None:
@@ -208,6 +213,7 @@ class Hooks:
         self._holders: set[object] = set()
         self._redirected: bool | None = False  # None half-way: Ctrl-C may come up there
         self._settling = False  # whether `_settle` runs: a finalizer inside it leaves it the work
+        self._forking: list[int] = []  # the threads that fork, with the lock held
 
     def hold(self, holder: object) -> None:
         """Redirect the functions until `release` is called with the same holder."""
@@ -239,9 +245,26 @@ class Hooks:
         finally:
             self._settling = False
 
+    def before_fork(self) -> None:
+        """Wait until no other thread exchanges the class of `random`'s instance.
+
+        To exchange a class, a free-threaded build stops all threads.  A child that is forked
+        meanwhile waits for ever when it stops them next, to collect garbage say (CPython 3.13.15:
+        5 of 5 forks beside threads that do nothing else).
+        """
+        if self._lock.acquire(timeout=FORK_SECONDS):
+            self._forking.append(get_ident())
+
+    def after_fork(self) -> None:
+        """Let other threads go on, in the parent."""
+        if get_ident() in self._forking:
+            self._forking.remove(get_ident())
+            self._lock.release()
+
     def forked(self) -> None:
         """Start anew in a child process: it has no workers, and the lock may be held."""
         self._lock = RLock()
+        self._forking = []
         self._holders, self._settling = set(), False
         self._redirected = None  # not known: the fork may have come half-way
         self._settle()
@@ -254,3 +277,4 @@ with _without_collections():
     operators = _torch.teach_random(here)
     hooks = Hooks(_redirections())
 in_forked_child(hooks.forked)
+around_fork(hooks.before_fork, hooks.after_fork)
