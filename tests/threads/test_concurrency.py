@@ -71,6 +71,7 @@ class Simulation:
         self.threads = threads
         self.now = 0.0
         self.concurrency = Concurrency(clock=lambda: self.now)
+        self.delayed = False  # whether the threads wait for cores
         self._rng = random.Random(0)
         self._noise = noise
 
@@ -88,7 +89,9 @@ class Simulation:
             self.now += wall / running
             if self.now >= self.concurrency.due:
                 limit = self.concurrency.limit
-                self.concurrency.measured(limit, self.threads, SAMPLES, wall, cpu)
+                asked = self.delayed and self.concurrency.asks_delay
+                delay = wall - cpu if asked else 0.0
+                self.concurrency.measured(limit, self.threads, SAMPLES, wall, cpu, delay)
             seen.append(running)
         return seen
 
@@ -147,6 +150,19 @@ def test_trying_costs_little(data: Any) -> None:
     best = 1 if data is changes_hands else 2
     seen = simulated.run(data, 120.0)
     assert np.mean(np.array(seen) != best) < 0.03
+
+
+def test_threads_that_wait_for_a_core_are_not_taken_for_threads_that_wait_for_each_other() -> None:
+    simulated = Simulation(2, noise=0.5)
+    simulated.delayed = True
+    assert set(simulated.run(lambda _running: (4e-3, 2e-3), 60.0)) == {2}
+
+
+def test_a_try_that_is_clearly_a_mistake_ends_after_a_few_jobs() -> None:
+    simulated = Simulation(2)
+    seen = simulated.run(waits, 1.0)
+    assert 0 < seen.count(1) <= 8
+    assert simulated.concurrency.limit >= 2
 
 
 def test_a_stall_lets_all_threads_run_for_a_while() -> None:

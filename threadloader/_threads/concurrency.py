@@ -21,7 +21,11 @@ __all__ = ["Concurrency", "gil_is_enabled"]
 # Chosen so that a try costs little, and is rarely wrong.
 TIMED_SECONDS = 0.1  # wall time of jobs, of all threads together, that make a measurement
 TIMED_JOBS = 16  # and how many of them, at the least
-WAITING = 1.25  # wall time of jobs, of their CPU time, from which on fewer threads are tried
+# The same where a try is a mistake, and the rate below which it is, of that before.
+MISTAKE_SECONDS, MISTAKE_JOBS, MISTAKE = 0.01, 4, 0.75
+# Wall time of jobs, of their CPU time, from which on fewer threads are tried; but without the time
+# in which they are ready and others have the cores, where the system counts that.
+WAITING = 1.25
 LONGEST_JOB = 0.02  # CPU seconds; threads whose jobs take longer lose nothing by changing places
 FEWER_ENOUGH = 0.98  # rate with half the threads, of that with all, from which on they are enough
 MORE_NEEDED = 1.05  # rate with twice the threads, of that without, from which on they are needed
@@ -46,10 +50,17 @@ class _Timing(NamedTuple):
     samples: int = 0
     wall: float = 0.0  # seconds
     cpu: float = 0.0  # seconds of the threads that ran them
+    delay: float = 0.0  # seconds in which these waited for a core, if `Concurrency.asks_delay`
 
-    def plus(self, samples: int, wall: float, cpu: float) -> _Timing:
+    def plus(self, samples: int, wall: float, cpu: float, delay: float) -> _Timing:
         """Return the timing with one job more."""
-        return _Timing(self.jobs + 1, self.samples + samples, self.wall + wall, self.cpu + cpu)
+        jobs, made = self.jobs + 1, self.samples + samples
+        return _Timing(jobs, made, self.wall + wall, self.cpu + cpu, self.delay + delay)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the jobs took far longer than their CPU time, but for waiting for a core."""
+        return self.wall - self.delay > WAITING * self.cpu
 
 
 class _Try(NamedTuple):
@@ -71,7 +82,7 @@ class Concurrency:
         1. The limit is what is tried, or, without a try, what was found last.
 
     Threads:
-        limit, due: any; read and written whole, on both builds.
+        limit, due, asks_delay: any; read and written whole, on both builds.
         measured: worker.  Racing updates lose one measurement of many, which is harmless.
         stalled: worker, with the pool's lock held.
     """
@@ -79,6 +90,7 @@ class Concurrency:
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.limit = sys.maxsize
         self.due = 0.0  # on the clock; before that no job needs to be measured
+        self.asks_delay = False  # whether the time in which a job waits for a core is asked for
         self._clock = clock
         self._timing = _Timing()
         self._to_ignore = 1  # jobs that began while another limit was left, or that are the first
@@ -94,7 +106,9 @@ class Concurrency:
         """Return a fresh one for a copy: another loader finds its own number."""
         return Concurrency, ()
 
-    def measured(self, limit: int, threads: int, samples: int, wall: float, cpu: float) -> None:
+    def measured(
+        self, limit: int, threads: int, samples: int, wall: float, cpu: float, delay: float = 0.0
+    ) -> None:
         """Take a job that ended into account.
 
         Args:
@@ -103,14 +117,16 @@ class Concurrency:
             samples: That it made.
             wall: Seconds that it took.
             cpu: Seconds of its thread.
+            delay: Seconds in which its thread waited for a core, if ``asks_delay``.
         """
         if limit != self.limit:
             return
         if self._to_ignore > 0:
             self._to_ignore -= 1
             return
-        self._timing = timing = self._timing.plus(samples, wall, cpu)
-        if timing.jobs < TIMED_JOBS or timing.wall < TIMED_SECONDS:
+        self._timing = timing = self._timing.plus(samples, wall, cpu, delay)
+        enough = timing.jobs >= TIMED_JOBS and timing.wall >= TIMED_SECONDS
+        if not enough and not self._is_mistake(timing, threads):
             return
         if self._deciding.acquire(blocking=False):
             try:
@@ -123,6 +139,14 @@ class Concurrency:
         self._try = None
         self._postpone()
         self._set(sys.maxsize, threads)
+
+    def _is_mistake(self, timing: _Timing, threads: int) -> bool:
+        """Whether it is plain after a few jobs that what is tried is slower."""
+        tried = self._try  # unlocked: read whole
+        if tried is None or timing.jobs < MISTAKE_JOBS or timing.wall < MISTAKE_SECONDS:
+            return False
+        running = min(self.limit, threads)
+        return running * timing.samples < MISTAKE * tried.rate * timing.wall
 
     def _decide(self, timing: _Timing, threads: int) -> None:
         """Set the limit by what was measured under the present one.  Call with the lock held."""
@@ -139,6 +163,10 @@ class Concurrency:
                 self._set(tried.limit, threads)
                 return
             self._pause = FIRST_PAUSE
+        asked, self.asks_delay = self.asks_delay, timing.waits
+        if timing.waits and not asked:  # it may be a core that they wait for
+            self._to_ignore, self._timing = 1, _Timing()
+            return
         limit = self._next(timing, running, threads)
         if limit == running:
             self.due = self._clock() + FIRST_PAUSE
@@ -150,7 +178,7 @@ class Concurrency:
 
     def _next(self, timing: _Timing, running: int, threads: int) -> int:
         """Return the number of threads to try next; the present one for none."""
-        waits = timing.wall > WAITING * timing.cpu and timing.cpu < LONGEST_JOB * timing.jobs
+        waits = timing.waits and timing.cpu < LONGEST_JOB * timing.jobs
         if waits and running > 1 and (self._fewer or running == threads):
             return -(-running // 2)
         return min(2 * running, threads)

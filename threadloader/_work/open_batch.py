@@ -18,6 +18,7 @@ from threadloader._fetch.on_error import error_to_raise
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
 from threadloader._rng.streams import enter_batch_stream, enter_sample_streams, leave_streams
+from threadloader._threads.run_delay import run_delay
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
@@ -191,12 +192,13 @@ def _fill(
     """Fetch the samples of a ticket and write them."""
     samples = failed = None
     fetcher, concurrency = pipeline.fetchers[worker.number], pipeline.concurrency
-    limit, cpu = 0, 0.0
+    limit, cpu, delay = 0, 0.0, 0.0
     try:
         started = perf_counter()
         if concurrency is not None and started < concurrency.due:
             concurrency = None  # nothing is to be measured
         if concurrency is not None:
+            delay = run_delay() if concurrency.asks_delay else 0.0
             limit, cpu = concurrency.limit, thread_time()
         singly = not (pipeline.whole_batches or pipeline.gathers)
         samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=singly)
@@ -211,8 +213,9 @@ def _fill(
         rows = ticket.stop - ticket.start
         pipeline.ticket_size.measured(rows, written - started)
         if concurrency is not None:
-            cpu = thread_time() - cpu
-            concurrency.measured(limit, len(pipeline.fetchers), rows, written - started, cpu)
+            cpu, wall = thread_time() - cpu, written - started
+            delay = run_delay() - delay if delay else 0.0
+            concurrency.measured(limit, len(pipeline.fetchers), rows, wall, cpu, delay)
         return None
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return failure_of(error, ticket.start, batch.plan, worker.place)
