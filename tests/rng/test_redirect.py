@@ -544,4 +544,4 @@ assert gc.isenabled() == {enabled}
 print(len(generations))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert int(ran.stdout) < 12  # and 30 to 58 otherwise, where objects are counted so
+    assert int(ran.stdout) < 20  # and 30 to 58 otherwise, where objects are counted so
