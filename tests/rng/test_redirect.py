@@ -385,8 +385,11 @@ def test_a_forked_child_of_a_worker_has_plain_functions(threads: int, spawn: Spa
 
 
 @needs_fork
-def test_a_child_forked_beside_workers_that_end_does_not_hang(spawn: Spawn) -> None:
+def test_a_child_forked_beside_workers_that_end_does_not_hang(
+    spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On CPython 3.13t it hung if it was forked while another thread exchanged a class."""
+    monkeypatch.setattr(redirect, "FORK_SECONDS", PATIENCE)  # on a busy machine, too
     ended = threading.Event()
 
     def begin_and_end() -> None:
