@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import gc
 import random
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import update_wrapper
 from operator import attrgetter, is_
-from threading import RLock, get_ident
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -213,7 +213,6 @@ class Hooks:
         self._holders: set[object] = set()
         self._redirected: bool | None = False  # None half-way: Ctrl-C may come up there
         self._settling = False  # whether `_settle` runs: a finalizer inside it leaves it the work
-        self._forking: list[int] = []  # the threads that fork, with the lock held
 
     def hold(self, holder: object) -> None:
         """Redirect the functions until `release` is called with the same holder."""
@@ -252,19 +251,16 @@ class Hooks:
         meanwhile waits for ever when it stops them next, to collect garbage say (CPython 3.13.15:
         5 of 5 forks beside threads that do nothing else).
         """
-        if self._lock.acquire(timeout=FORK_SECONDS):
-            self._forking.append(get_ident())
+        self._lock.acquire(timeout=FORK_SECONDS)
 
     def after_fork(self) -> None:
         """Let other threads go on, in the parent."""
-        if get_ident() in self._forking:
-            self._forking.remove(get_ident())
+        with suppress(RuntimeError):  # the lock is not this thread's: it has waited long enough
             self._lock.release()
 
     def forked(self) -> None:
         """Start anew in a child process: it has no workers, and the lock may be held."""
         self._lock = RLock()
-        self._forking = []
         self._holders, self._settling = set(), False
         self._redirected = None  # not known: the fork may have come half-way
         self._settle()
