@@ -48,7 +48,7 @@ PATIENCE = 120.0  # seconds before a blocked call counts as a deadlock
 HERE = os.path.dirname(threadloader.__file__)  # noqa: PTH120  # frames tell names, not paths
 LIBRARY = os.path.dirname(threading.__file__)  # noqa: PTH120  # the same
 OURS = (HERE, *(os.path.join(LIBRARY, f"{name}.py") for name in ("threading", "weakref")))  # noqa: PTH118
-BATCHES = 6
+BATCHES = 10  # a consumer that never has to wait executes 2,500 instructions at the least
 
 
 def sample(index: int) -> Any:
