@@ -60,7 +60,8 @@ LATER = {
     "threadloader._work.iterable_reader",
     "threadloader._work.read_job",
 }
-APART = ("__main__", "cli", "datasets", "integrations")  # what `ThreadLoader` has no need of
+# What `ThreadLoader` has no need of.
+APART = ("__main__", "_replacement", "cli", "datasets", "integrations")
 
 
 def _modules_after(code: str) -> set[str]:

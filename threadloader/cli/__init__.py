@@ -12,7 +12,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from threadloader.cli import demo
+from threadloader.cli import demo, run
 from threadloader.cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-COMMANDS = (demo,)
+COMMANDS = (demo, run)
 INTERRUPTED = 128 + 2  # exit code that a shell reports for a process that SIGINT ended
 
 
@@ -37,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: From argparse, after ``--help``, ``--version`` or wrong arguments.
     """
     arguments = _parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = arguments.run
+    call: Callable[[argparse.Namespace], int] = arguments.run
     try:
-        return run(arguments)
+        return call(arguments)
     except CommandError as error:
         print(f"threadloader {arguments.command}: error: {error}", file=sys.stderr)
         return error.code

@@ -6,8 +6,6 @@ into the system's cache for all loaders, the first included.
 
 from __future__ import annotations
 
-import argparse
-import math
 import os
 import random
 import time
@@ -16,10 +14,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from threadloader.cli.argument_types import positive, whole
 from threadloader.cli.errors import CommandError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import argparse
+    from collections.abc import Sequence
 
     from threadloader.cli.folder import ImageFiles
     from threadloader.cli.race import Contender, Result, Round
@@ -45,7 +45,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="images to load")
     parser.add_argument(
         "--threads",
-        type=_whole(0),
+        type=whole(0),
         metavar="N",
         help="worker threads, and torch's processes (default: the cores this process may use)",
     )
@@ -54,11 +54,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         ("--size", 224, "side of the resized images, in pixels"),
     ):
         parser.add_argument(
-            name, type=_whole(1), default=default, metavar="N", help=f"{unit} (default: {default})"
+            name, type=whole(1), default=default, metavar="N", help=f"{unit} (default: {default})"
         )
     parser.add_argument(
         "--seconds",
-        type=_positive,
+        type=positive,
         default=5.0,
         metavar="S",
         help="time for each loader (default: 5)",
@@ -240,22 +240,3 @@ def _remarks(results: Sequence[Result]) -> list[str]:
 
 def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-
-
-def _whole(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
-        return int(text)
-
-    return number
-
-
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number

@@ -1,0 +1,227 @@
+"""`threadloader run`: a program as python runs it, and its loaders by threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import _torch
+from threadloader.cli import main
+
+TRAINING = Path(__file__).parents[1] / "support" / "training"
+RUN = ("-m", "threadloader", "run")
+needs_torch = pytest.mark.skipif(not _torch.AVAILABLE, reason="replaces torch's class")
+
+
+def python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the interpreter away from the checkout, and return what it wrote."""
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
+    options = {"cwd": tempfile.gettempdir(), **options}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE,
+        check=False,
+        env=inherited,
+        **options,
+    )
+
+
+def written(tmp_path: Path, code: str, name: str = "script.py") -> Path:
+    path = tmp_path / name
+    path.write_text(code, encoding="utf-8")
+    return path
+
+
+# The program
+
+
+def test_a_script_is_main_with_its_own_arguments_and_folder(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("value = 7", encoding="utf-8")
+    script = written(
+        tmp_path,
+        "import beside, os, sys, __main__\n"
+        "print(__name__, __file__ == os.path.abspath(sys.argv[0]), sys.argv[1:], beside.value)\n"
+        "print(vars(__main__) is globals(), __spec__, __doc__, __package__)\n",
+    )
+    arguments = ("one", "--steps", "2", "-m", "three")
+    plain = python(script, *arguments)
+    done = python(*RUN, script, *arguments)
+    assert (done.returncode, done.stdout) == (0, plain.stdout)
+    assert "no DataLoader of torch's was iterated over" in done.stderr
+
+
+def test_a_module_is_main(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    code = "import sys; print(__name__, __package__, __spec__.name, sys.argv)"
+    for name in ("__main__.py", "part.py"):
+        written(tmp_path / "package", code, name)
+    for module in ("package", "package.part"):
+        plain = python("-m", module, "--lr", "1", cwd=tmp_path)
+        done = python(*RUN, "-m", module, "--lr", "1", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, plain.stdout)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys; sys.exit(3)",
+        "import sys; sys.exit('some words')",
+        "def f():\n    raise ValueError('no')\n\ntry:\n    f()\nexcept ValueError:\n    1 / 0",
+        "class Own(Exception): pass\nraise Own from KeyError(1)",
+        "this is no python",
+        "import sys; sys.excepthook = lambda *_: print('hooked', file=sys.stderr); 1 / 0",
+    ],
+)
+def test_exit_codes_and_errors_are_those_of_python(code: str, tmp_path: Path) -> None:
+    script = written(tmp_path, code)
+    plain, done = python(script), python(*RUN, script)
+    assert done.returncode == plain.returncode
+    error, _, table = done.stderr.partition("threadloader run: ")
+    exits = plain.stderr if "sys.exit" in code else ""  # which is written last
+    assert error + exits == plain.stderr
+    assert table.endswith(exits)
+
+
+def test_what_the_program_leaves_for_its_exit_still_has_its_globals(tmp_path: Path) -> None:
+    script = written(
+        tmp_path,
+        "import atexit, pickle, sys\n"
+        "class Own: pass\n"
+        "atexit.register(lambda: print(type(pickle.loads(pickle.dumps(Own()))) is Own))\n",
+    )
+    assert python(*RUN, script).stdout == "True\n"
+
+
+def test_torch_and_numpy_are_not_imported_before_the_program_imports_them(tmp_path: Path) -> None:
+    script = written(
+        tmp_path, "import sys; print([n for n in ('torch', 'numpy', 'rich') if n in sys.modules])"
+    )
+    assert python(*RUN, script).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nowhere.py"], ["-m", "no.such.module"], [], ["--"], ["-m"], ["--compare"]]
+)
+def test_a_program_that_is_missing_exits_with_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sys.modules["__main__"], sys.path[:], sys.meta_path[:]
+    try:
+        assert main(["run", *arguments]) == 2
+    finally:
+        sys.modules["__main__"], sys.path[:], sys.meta_path[:] = before
+    assert "threadloader run: error: " in capsys.readouterr().err
+
+
+# Its loaders
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "options",
+    [["--workers", "0"], ["--workers", "2"], ["--workers", "2", "--persistent"], ["--noisy"]],
+    ids=" ".join,
+)
+def test_a_plain_loop_has_the_same_batches_and_losses(options: list[str], tmp_path: Path) -> None:
+    script = TRAINING / "plain_loop.py"
+    plain = python(script, *options)
+    done = python(*RUN, "--json", tmp_path / "report.json", script, *options)
+    assert plain.returncode == done.returncode == 0, done.stderr
+    assert done.stdout == plain.stdout
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    training, testing = report["loaders"]
+    assert (training["batches"], testing["batches"]) == (10, 6)
+    assert "thread" in testing["loaded_by"]
+    assert re.search(r"plain_loop\.py:\d+ .* thread", done.stderr)
+    drawn = "--noisy" in options
+    assert ("draw from torch" in str(training["left_alone_because"])) == drawn
+    assert ("thread" in training["loaded_by"]) != drawn
+
+
+@needs_torch
+def test_an_exported_notebook_has_the_same_batches_and_losses() -> None:
+    script = TRAINING / "notebook.py"
+    plain, done = python(script), python(*RUN, script)
+    assert plain.returncode == done.returncode == 0, done.stderr
+    assert done.stdout == plain.stdout
+    assert "2 threads" in done.stderr
+
+
+@needs_torch
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_two_processes_that_train_together_have_the_same_batches_and_losses(workers: str) -> None:
+    script = TRAINING / "two_ranks.py"
+    expected, got = ranks(script, workers=workers), ranks(*RUN, script, workers=workers)
+    for rank in (0, 1):
+        assert got[rank][0] == expected[rank][0]
+        assert f"threadloader run, rank {rank}: " in got[rank][1]
+        assert "thread" in got[rank][1].splitlines()[-1]
+
+
+def ranks(*arguments: object, workers: str) -> list[tuple[str, str]]:
+    """Run a program in two processes as torchrun does; return what each wrote."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    cluster = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
+    environment = os.environ | cluster | {"WORKERS": workers}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", *map(str, arguments)],
+            env=environment | {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in "01"
+    ]
+    try:
+        written = [process.communicate(timeout=2 * PATIENCE) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0, 0], written
+    return written
+
+
+@needs_torch
+def test_compare_runs_both_ways_and_says_whether_batches_are_the_same(tmp_path: Path) -> None:
+    script = TRAINING / "plain_loop.py"
+    done = python(
+        *RUN, "--compare", "--steps", "7", "--json", tmp_path / "both.json", script, "--workers=1"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "threadloader run --compare: 7 steps each way" in done.stderr
+    assert "the first 7 batches are the same" in done.stderr
+    both = json.loads((tmp_path / "both.json").read_text(encoding="utf-8"))
+    for way, by in (("torch", "torch, 1 process"), ("threads", "1 thread")):
+        training = both[way]["loaders"][0]
+        assert (training["batches"], training["loaded_by"]) == (7, by)
+    assert len(done.stdout.splitlines()) == 2 * (7 + 1)  # 5 batches, a test, 2 batches, twice
+
+
+@needs_torch
+def test_compare_ends_with_the_exit_code_of_a_program_that_fails(tmp_path: Path) -> None:
+    done = python(*RUN, "--compare", written(tmp_path, "import sys; sys.exit(5)"))
+    assert done.returncode == 5
+    assert "failed with threads, with exit code 5" in done.stderr
+
+
+@needs_torch
+def test_with_torch_nothing_is_replaced() -> None:
+    done = python(*RUN, "--torch", TRAINING / "notebook.py")
+    assert done.returncode == 0, done.stderr
+    assert "torch, 2 processes" in done.stderr

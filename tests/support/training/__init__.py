@@ -1,0 +1,1 @@
+"""Training scripts as people publish them, small; each prints a digest of what it trained on."""
