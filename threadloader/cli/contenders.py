@@ -1,4 +1,4 @@
-"""The loaders that the demo times: a bare loop, torch's DataLoader, ThreadLoader."""
+"""The loaders that a race times: a bare loop, torch's DataLoader, ThreadLoader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import numpy as np
 from threadloader.loader import ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from threadloader.cli.race import TimedSampler
 
@@ -27,18 +27,25 @@ __all__ = ["BareLoop", "Processes", "Threads"]
 
 
 class BareLoop:
-    """Load each sample in the calling thread, and stack batches with NumPy."""
+    """Load each sample in the calling thread, and collate them there.
+
+    Args:
+        collate_fn: Makes a batch of a list of samples; None stacks images and their labels with
+            NumPy.
+    """
 
     name = "bare loop"
     turn = 1
     foreign = False
 
+    def __init__(self, collate_fn: Callable[[Any], Any] | None = None) -> None:
+        self._collate = _stacked if collate_fn is None else collate_fn
+
     def batches(self, dataset: Any, sampler: TimedSampler) -> Generator[object, None, None]:
         """Load batches one after the other."""
         indices = iter(sampler)
         while batch := list(islice(indices, sampler.batch_size)):
-            images, labels = zip(*[dataset[index] for index in batch], strict=True)
-            yield np.stack(images), np.array(labels)
+            yield self._collate([dataset[index] for index in batch])
 
     def child_seconds(self) -> float:
         """Return 0: there are no child processes."""
@@ -49,23 +56,33 @@ class Threads:
     """Load with `ThreadLoader`.
 
     Args:
-        threads: Worker threads; 0 loads in the calling thread.
+        threads: Worker threads; 0 loads in the calling thread, None is the default.
+        collate_fn: Makes a batch of a list of samples; None for the default.
     """
 
     turn = 1  # all threads work on one batch
     foreign = False
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int | None, collate_fn: Callable[[Any], Any] | None = None) -> None:
         self.threads = threads
-        self.name = f"ThreadLoader, {_count(threads, 'thread')}"
+        self.chosen: list[tuple[int, int]] = []  # threads of each round, and those that ran at once
+        self._collate_fn = collate_fn
+        words = "its default" if threads is None else _count(threads, "thread")
+        self.name = f"ThreadLoader, {words}"
 
     def batches(self, dataset: Any, sampler: TimedSampler) -> Generator[object, None, None]:
         """Make a loader, iterate over it, close it."""
         loader: ThreadLoader[object] = ThreadLoader(
-            dataset, batch_size=sampler.batch_size, sampler=sampler, threads=self.threads
+            dataset,
+            batch_size=sampler.batch_size,
+            sampler=sampler,
+            threads=self.threads,
+            collate_fn=self._collate_fn,
         )
         with loader:
             yield from loader
+            statistics = loader.statistics()
+            self.chosen.append((statistics.workers, statistics.running))
 
     def child_seconds(self) -> float:
         """Return 0: there are no child processes."""
@@ -77,15 +94,16 @@ class Processes:
 
     Args:
         workers: Worker processes; 0 loads in the calling thread.
-
+        collate_fn: Makes a batch of a list of samples; None for the default.
     """
 
     foreign = True
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, collate_fn: Callable[[Any], Any] | None = None) -> None:
         from threadloader._torch import DataLoader
 
         self._loader = DataLoader
+        self._collate_fn = collate_fn
         self._cpu = _ChildClock()
         self.workers = workers
         self.turn = max(1, workers)
@@ -99,6 +117,7 @@ class Processes:
             sampler=sampler,
             num_workers=self.workers,
             worker_init_fn=self._cpu,
+            collate_fn=self._collate_fn,
         )
         with _interrupts_held():
             iterator = iter(loader)
@@ -176,6 +195,11 @@ def _failures_unheard() -> Iterator[None]:
         yield
     finally:
         sys.unraisablehook = before
+
+
+def _stacked(samples: list[Any]) -> Any:
+    images, labels = zip(*samples, strict=True)
+    return np.stack(images), np.array(labels)
 
 
 def _count(number: int, unit: str) -> str:

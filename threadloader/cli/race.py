@@ -1,4 +1,4 @@
-"""A fair race of loaders: the same images, in rounds, in turn.
+"""A fair race of loaders: the same samples, in rounds, in turn.
 
 In each round a loader starts afresh, delivers its first batch and goes on for a given time.  Then
 the sampler ends, and the loader delivers what its workers did ahead.  So time and CPU are divided
@@ -90,6 +90,8 @@ class Result:
     """The medians over a loader's rounds."""
 
     name: str
+    slowest: float  # samples a second
+    fastest: float
     rate: float  # samples a second
     spread: float  # the range of the rates, as a share of their median
     first: float  # seconds
@@ -102,6 +104,7 @@ def race(
     batch_size: int,
     seconds: float,
     on_batch: Callable[[Contender, float, float], None],
+    samples: int | None = None,
 ) -> Iterator[tuple[Contender, Round | Exception]]:
     """Run every loader in every round; a different one begins each time.
 
@@ -114,18 +117,20 @@ def race(
         seconds: For each loader, over all rounds.
         on_batch: Called after each turn with the loader, its seconds in this round (at most
             its share) and its rate so far (samples a second).
+        samples: The first ones of the dataset are used; None for all.
 
     Yields:
         A loader, and its measurements or the error of a foreign one.
     """
     running = list(contenders)
+    samples = len(dataset) if samples is None else samples
     for number in range(ROUNDS):
         start = number % max(1, len(running))
         for contender in running[start:] + running[:start]:
             try:
                 yield (
                     contender,
-                    _round(contender, dataset, batch_size, seconds / ROUNDS, on_batch),
+                    _round(contender, dataset, samples, batch_size, seconds / ROUNDS, on_batch),
                 )
             except Exception as error:
                 if not contender.foreign:
@@ -137,12 +142,13 @@ def race(
 def _round(
     contender: Contender,
     dataset: Any,
+    samples: int,
     batch_size: int,
     seconds: float,
     on_batch: Callable[[Contender, float, float], None],
 ) -> Round:
     gc.collect()  # the loader before this one is gone, and so are its threads or processes
-    sampler = TimedSampler(len(dataset), batch_size, least=contender.turn + 1)
+    sampler = TimedSampler(samples, batch_size, least=contender.turn + 1)
     arrivals: list[float] = []
     cpu = time.process_time() + contender.child_seconds()
     start = time.perf_counter()
@@ -184,6 +190,8 @@ def summarise(contender: Contender, rounds: Sequence[Round]) -> Result:
     rates = [entry.rate for entry in rounds]
     return Result(
         name=contender.name,
+        slowest=min(rates),
+        fastest=max(rates),
         rate=median(rates),
         spread=(max(rates) - min(rates)) / median(rates),
         first=median(entry.first for entry in rounds),
