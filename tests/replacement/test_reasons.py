@@ -16,7 +16,14 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+)
 
 from threadloader._replacement.reasons import why_torch
 
@@ -171,9 +178,18 @@ def test_a_context_that_is_given_is_a_reason() -> None:
 
 
 def test_a_sampler_of_the_programs_own_is_a_reason_without_workers_alone() -> None:
-    assert "Backwards ahead" in str(reason(Plain(), sampler=Backwards()))
+    assert "draw from its Backwards ahead" in str(reason(Plain(), sampler=Backwards()))
     assert reason(Plain(), sampler=Backwards(), num_workers=2) is None
     assert reason(Plain(), sampler=[3, 1]) is None
+
+
+@pytest.mark.parametrize(("often", "expected"), [(True, "RandomSampler ahead"), (False, "None")])
+def test_a_generator_that_is_drawn_from_piece_by_piece_is_a_reason(
+    often: bool, expected: str
+) -> None:
+    sampler = RandomSampler(Plain(), replacement=often, generator=torch.Generator())
+    assert expected in str(reason(Plain(), sampler=sampler))
+    assert reason(Plain(), sampler=RandomSampler(Plain(), replacement=often)) is None
 
 
 def test_a_class_that_makes_its_own_iterators_is_a_reason() -> None:

@@ -71,7 +71,8 @@ class Doubling:
 
     def __iter__(self) -> Iterator[Any]:
         self.begun += 1
-        return iter([[self.begun, number] for number in range(5)])
+        drawn = int(torch.randint(9, ()))
+        return iter([[self.begun, drawn, number] for number in range(5)])
 
     def __len__(self) -> int:
         return 5
@@ -157,6 +158,7 @@ MAKERS = {
     "own, persistent": lambda: DataLoader(
         Numbers(), batch_sampler=Doubling(), num_workers=2, persistent_workers=True
     ),
+    "own sampler": lambda: DataLoader(Numbers(), batch_size=None, sampler=[3, 1], num_workers=2),
     "iterable": lambda: DataLoader(Shared(), 4, num_workers=2),
     "one batch": lambda: DataLoader(Numbers(3), 4),
     "empty": lambda: DataLoader(Numbers(0), 4),

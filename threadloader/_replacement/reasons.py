@@ -16,7 +16,7 @@ from threadloader._replacement.process_wide import process_wide_in
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["is_own_sampler", "starts_at_iter", "why_torch"]
+__all__ = ["is_drawn_meanwhile", "starts_at_iter", "why_torch"]
 
 # Packages whose samplers do not look at what the program does meanwhile.
 _KNOWN = {"accelerate", "builtins", "lightning", "pytorch_lightning", "threadloader", "torch"}
@@ -52,9 +52,9 @@ def _of_workers(loader: Any, *, iterable: bool) -> str | None:
 def _of_no_workers(loader: Any, *, iterable: bool) -> str | None:
     if iterable:
         return "an iterable dataset without workers is read by the program's own thread"
-    if is_own_sampler(loader.sampler) or is_own_sampler(loader.batch_sampler):
-        kind = type(_own(loader)).__name__
-        return f"threads would draw from its {kind} ahead, and it may follow the program"
+    found = _drawn_meanwhile(loader.sampler) or _drawn_meanwhile(loader.batch_sampler)
+    if found:
+        return f"threads would draw from its {type(found).__name__} ahead of the program"
     return None
 
 
@@ -72,31 +72,39 @@ def _method_of(context: Any) -> str:
     return str(method()) if method else type(context).__name__
 
 
-def is_own_sampler(sampler: Any) -> bool:
-    """Whether a sampler, or one inside it, is of a class of the program's own."""
-    return _own_in(sampler) is not None
+def is_drawn_meanwhile(sampler: Any) -> bool:
+    """Whether it matters how far ahead a sampler is drawn from; see `_drawn_meanwhile`."""
+    return _drawn_meanwhile(sampler) is not None
 
 
-def _own(loader: Any) -> Any:
-    found = _own_in(loader.sampler)
-    return _own_in(loader.batch_sampler) if found is None else found
+def _drawn_meanwhile(sampler: Any) -> Any:
+    """Return a sampler, or one inside it, that the program may change or look at in a pass.
 
-
-def _own_in(sampler: Any) -> Any:
-    seen = 0
-    while sampler is not None and seen < 10:
-        if type(sampler).__module__.partition(".")[0] not in _KNOWN:
+    That is one of a class of the program's own, or one that draws from a generator of the
+    program's more than once a pass.
+    """
+    for _ in range(10):
+        if sampler is None:
+            break
+        if type(sampler).__module__.partition(".")[0] not in _KNOWN or _draws_often(sampler):
             return sampler
-        seen += 1
         inner = getattr(sampler, "batch_sampler", None)
         sampler = getattr(sampler, "sampler", None) if inner is None else inner
     return None
 
 
+def _draws_often(sampler: Any) -> bool:
+    """Whether it is torch's `RandomSampler`, with a generator that it draws from piece by piece."""
+    if not _torch.SEEDED or not isinstance(sampler, _torch.SEEDED) or sampler.generator is None:
+        return False
+    return bool(sampler.replacement or sampler.num_samples > len(sampler.data_source))
+
+
 def starts_at_iter(sampler: Any) -> bool:
     """Whether code of the program's runs when a pass over a sampler begins."""
-    function = getattr(type(sampler), "__iter__", None)
-    return is_own_sampler(sampler) and not inspect.isgeneratorfunction(function)
+    kind = type(sampler)
+    own = kind.__module__.partition(".")[0] not in _KNOWN
+    return own and not inspect.isgeneratorfunction(getattr(kind, "__iter__", None))
 
 
 def _datasets(dataset: Any) -> Iterator[Any]:

@@ -33,6 +33,7 @@ class Made:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.reason: str | None = None  # why torch loads; None while nothing is against threads
+        self.checked: tuple[Any, ...] = ()  # the attributes that were last found to be safe
         self.watched = False  # whether a first batch was looked at
         self.inside = False  # whether torch's `__iter__` is running
         self.twin: Any = None  # the arguments and the `ThreadLoader` that were used last

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from operator import is_
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._replacement.first_batch import FirstBatch
-from threadloader._replacement.reasons import is_own_sampler, starts_at_iter, why_torch
+from threadloader._replacement.reasons import is_drawn_meanwhile, starts_at_iter, why_torch
 from threadloader.loader import ThreadLoader
 
 if TYPE_CHECKING:
@@ -21,6 +22,12 @@ __all__ = ["by_threads"]
 _SAME = (  # attributes of both loaders
     *("collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator", "persistent_workers"),
     *("in_order", "pin_memory_device"),
+)
+
+# Attributes that decide about a reason.
+_CHECKED = (
+    *("dataset", "sampler", "batch_sampler", "num_workers", "worker_init_fn", "collate_fn"),
+    "multiprocessing_context",
 )
 
 
@@ -44,9 +51,12 @@ def by_threads(
             default if it has none.
         overridden: Whether its class makes iterators of its own.
     """
-    made.reason = why_torch(loader, overridden=overridden)
-    if made.reason is not None:
-        return None
+    checked = tuple(getattr(loader, name) for name in _CHECKED)
+    if not (made.checked and all(map(is_, checked, made.checked))):  # it takes some 0.1 ms
+        made.reason = why_torch(loader, overridden=overridden)
+        if made.reason is not None:
+            return None
+        made.checked = checked
     arguments = _arguments_of(loader, threads)
     row = report.row(made.place, loader)
     if not (loader.num_workers or made.watched):
@@ -75,7 +85,7 @@ def _arguments_of(loader: Any, threads: int | None) -> dict[str, Any]:
     arguments["num_workers"] = wanted or loader.num_workers or None
     if iterable:
         return arguments | {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
-    if loader.num_workers and is_own_sampler(_index_sampler(loader)):
+    if loader.num_workers and is_drawn_meanwhile(_index_sampler(loader)):
         arguments["prefetch_factor"] = max(
             1, loader.num_workers * loader.prefetch_factor // arguments["num_workers"]
         )  # it may follow the program: it is read as far ahead as torch reads it
@@ -108,8 +118,13 @@ def _is_same(before: Any, value: Any) -> bool:
 
 def _new(made: Made, arguments: dict[str, Any]) -> ThreadLoader[Any] | None:
     """Return a loader; None, and note the reason, if these arguments are refused."""
+    started = {
+        name: Begun(arguments[name])
+        for name in ("sampler", "batch_sampler")
+        if starts_at_iter(arguments.get(name))
+    }
     try:
-        return ThreadLoader(**arguments)
+        return ThreadLoader(**arguments | started)
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         made.reason = f"ThreadLoader refuses its arguments: {error}"
         return None
@@ -214,6 +229,27 @@ class FirstInProcess:
         name = "sampler" if "sampler" in arguments else "batch_sampler"
         arguments[name] = Rest(self._iterator._sampler_iter)  # noqa: SLF001  # see the canary test
         return arguments
+
+
+class Begun:
+    """A sampler whose code at the beginning of a pass runs when the first index is drawn.
+
+    torch draws the seed of its workers before that code runs, and a `ThreadLoader` after
+    ``iter(sampler)``.
+
+    Args:
+        sampler: The user's.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self.batch_size = getattr(sampler, "batch_size", None)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self._sampler
+
+    def __len__(self) -> int:
+        return len(self._sampler)
 
 
 class Rest:

@@ -155,12 +155,13 @@ def _in_process(program: Program, options: list[str], file: Path) -> dict[str, A
     """
     target = (["-m"] if program.is_module else []) + [program.target, *program.arguments]
     words = ["-m", "threadloader", "run", "--json", str(file), *options, *target]
+    way = "with torch" if "--torch" in options else "with threads"
+    print(f"threadloader run --compare: {way}", file=sys.stderr, flush=True)
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001  # as multiprocessing does
     environment = {key: value for key, value in os.environ.items() if key != "RANK"}
     command = [sys.executable, *flags, *words]
     done = subprocess.run(command, check=False, env=environment)  # noqa: S603  # the user's own
     if done.returncode or not file.exists():
-        way = "with torch" if "--torch" in options else "with threads"
         raise CommandError(
             f"{printable(program.target)} failed {way}, with exit code {done.returncode}",
             code=done.returncode if 0 < done.returncode < 256 else 1,
