@@ -16,7 +16,6 @@ import pytest
 from support.patience import PATIENCE
 
 from threadloader import _torch
-from threadloader.cli import main
 
 TRAINING = Path(__file__).parents[1] / "support" / "training"
 RUN = ("-m", "threadloader", "run")
@@ -114,15 +113,10 @@ def test_torch_and_numpy_are_not_imported_before_the_program_imports_them(tmp_pa
 @pytest.mark.parametrize(
     "arguments", [["nowhere.py"], ["-m", "no.such.module"], [], ["--"], ["-m"], ["--compare"]]
 )
-def test_a_program_that_is_missing_exits_with_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = sys.modules["__main__"], sys.path[:], sys.meta_path[:]
-    try:
-        assert main(["run", *arguments]) == 2
-    finally:
-        sys.modules["__main__"], sys.path[:], sys.meta_path[:] = before
-    assert "threadloader run: error: " in capsys.readouterr().err
+def test_a_program_that_is_missing_exits_with_2(arguments: list[str]) -> None:
+    done = python(*RUN, *arguments)
+    assert done.returncode == 2
+    assert "threadloader run: error: " in done.stderr
 
 
 # Its loaders
