@@ -16,12 +16,15 @@ PROMISED = [
     "ClosedError",
     "DataError",
     "DeviceError",
+    "EmptyReplicaWarning",
+    "GilWarning",
     "RemoteError",
     "SampleError",
     "StateError",
     "Statistics",
     "ThreadLoader",
     "ThreadLoaderError",
+    "ThreadLoaderWarning",
     "get_worker_info",
     "sample_rng",
     "sample_seed",
@@ -50,6 +53,7 @@ LATER = {
     "threadloader._fetch.read_samples",
     "threadloader._fetch.source_function",
     "threadloader._rng.redirect",
+    "threadloader._threads.gil_switch",
     "threadloader._torch.absent",
     "threadloader._torch.absent_types",
     "threadloader._torch.accelerators",
@@ -61,7 +65,15 @@ LATER = {
     "threadloader._work.read_job",
 }
 # What `ThreadLoader` has no need of.
-APART = ("__main__", "_replacement", "cli", "datasets", "integrations")
+APART = (
+    "__main__",
+    "_check",
+    "_replacement",
+    "cli",
+    "datasets",
+    "integrations",
+    "testing",
+)
 
 
 def _modules_after(code: str) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 
-__all__ = ["default_threads", "usable_cores"]
+__all__ = ["cpu_quota", "default_threads", "usable_cores"]
 
 
 def default_threads() -> int:
@@ -37,12 +37,16 @@ def usable_cores(cgroups: str = "/sys/fs/cgroup", proc: str = "/proc") -> int:
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
-    quota = _quota(cgroups, proc)
+    quota = cpu_quota(cgroups, proc)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
 
 
-def _quota(cgroups: str, proc: str) -> float | None:
+def cpu_quota(cgroups: str = "/sys/fs/cgroup", proc: str = "/proc") -> float | None:
     """Return the smallest CPU quota, in cores, on the way from this process's cgroup up.
+
+    Args:
+        cgroups: Where the cgroup file system is mounted.
+        proc: Where the process file system is mounted.
 
     Source: "cpu.max" in the kernel's Documentation/admin-guide/cgroup-v2.rst and
     "cpu.cfs_quota_us" in Documentation/scheduler/sched-bwc.rst.

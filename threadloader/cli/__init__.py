@@ -12,7 +12,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from threadloader.cli import bench, demo, run
+from threadloader.cli import bench, check, demo, doctor, run
 from threadloader.cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-COMMANDS = (bench, demo, run)
+COMMANDS = (bench, check, demo, doctor, run)
 INTERRUPTED = 128 + 2  # exit code that a shell reports for a process that SIGINT ended
 
 

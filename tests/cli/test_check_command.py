@@ -1,0 +1,196 @@
+"""`threadloader check`: which dataset is checked, what is printed and written, and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader._check.findings import KINDS
+from threadloader.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODULE = '''
+"""Datasets of a user's."""
+
+
+class Reader:
+    def __init__(self):
+        self.position = 0
+
+    def read(self, index):
+        self.position = index
+        return self.position
+
+
+class Unsafe:
+    def __init__(self):
+        self.reader = Reader()
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, index):
+        return self.reader.read(index)
+
+
+class Holder:
+    rows = [1, 2, 3]
+
+
+def make():
+    return [4, 5, 6]
+
+
+def broken():
+    raise OSError("no disk")
+
+
+unsafe = Unsafe()
+number = 3
+empty = []
+'''
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a user's module, which is the current one."""
+    (tmp_path / "user_datasets.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "user_datasets", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["make", "Holder.rows"])
+def test_a_safe_dataset_exits_with_0(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", f"user_datasets:{name}"]) == 0
+    assert f"user_datasets:{name}: nothing found (6 samples" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["unsafe", "Unsafe"])
+def test_an_unsafe_dataset_exits_with_1_and_names_file_and_line(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", f"user_datasets:{name}"]) == 1
+    out = capsys.readouterr().out
+    line = MODULE.splitlines().index("        self.position = index") + 1
+    assert f"user_datasets.py:{line}: shared-attribute: dataset.reader.position is shared" in out
+    assert KINDS["shared-attribute"].advice in out
+    assert "1 finding (" in out
+
+
+def test_the_samples_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["check", "user_datasets:Unsafe", "--index", "2", "--index", "3", "--json"])
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert finding["index"] in {2, 3}
+
+
+def test_other_copies_of_the_dataset_can_be_asked_for() -> None:
+    assert main(["check", "user_datasets:unsafe", "--dataset-copy", "deep"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("user_datasets", "is not MODULE:DATASET"),
+        ("user_datasets:", "is not MODULE:DATASET"),
+        ("no_such_module:rows", "No module named 'no_such_module'"),
+        ("user_datasets:no_such_name", "has no attribute 'no_such_name'"),
+        ("user_datasets:broken", "OSError: no disk"),
+        ("user_datasets:number", "dataset must be"),
+        ("user_datasets:empty", "the dataset has no samples"),
+    ],
+)
+def test_what_can_not_be_checked_exits_with_2_and_one_line(
+    target: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", target]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("threadloader check: error: ")
+    assert text in line
+
+
+def test_json_has_all_of_a_finding(capsys: pytest.CaptureFixture[str], project: Path) -> None:
+    assert main(["check", "user_datasets:unsafe", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    (finding,) = report["findings"]
+    assert set(finding) == {"kind", "message", "advice", "file", "line", "index"}
+    assert finding["file"] == str(project / "user_datasets.py")
+    assert report["dataset"] == "user_datasets:unsafe"
+    assert report["loads"] > 0
+    assert report["interleavings"] > 0
+
+
+# What the schema of SARIF 2.1.0 requires of each object, by its "required".
+REQUIRED = {
+    "sarifLog": {"version", "runs"},
+    "run": {"tool"},
+    "tool": {"driver"},
+    "toolComponent": {"name"},
+    "reportingDescriptor": {"id"},
+    "result": {"message"},
+}
+
+
+def check_required(kind: str, value: dict[str, Any]) -> None:
+    assert REQUIRED[kind] <= set(value), kind
+
+
+def test_sarif_has_what_its_schema_requires(project: Path) -> None:
+    assert main(["check", "user_datasets:unsafe", "--sarif", "found.sarif"]) == 1
+    log = json.loads((project / "found.sarif").read_text(encoding="utf-8"))
+    check_required("sarifLog", log)
+    assert log["version"] == "2.1.0"
+    assert log["$schema"].endswith("sarif-schema-2.1.0.json")
+    (run,) = log["runs"]
+    check_required("run", run)
+    check_required("tool", run["tool"])
+    driver = run["tool"]["driver"]
+    check_required("toolComponent", driver)
+    assert [rule["id"] for rule in driver["rules"]] == list(KINDS)
+    for rule in driver["rules"]:
+        check_required("reportingDescriptor", rule)
+        assert rule["shortDescription"]["text"]
+        assert rule["defaultConfiguration"]["level"] in {"error", "warning"}
+    (result,) = run["results"]
+    check_required("result", result)
+    assert result["message"]["text"]
+    assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
+    assert result["level"] in {"none", "note", "warning", "error"}
+    (location,) = result["locations"]
+    place = location["physicalLocation"]
+    assert place["artifactLocation"]["uri"] == "user_datasets.py"  # below the current folder
+    assert place["region"]["startLine"] >= 1
+
+
+def test_sarif_of_a_safe_dataset_has_no_results(project: Path) -> None:
+    assert main(["check", "user_datasets:make", "--sarif", "found.sarif"]) == 0
+    (run,) = json.loads((project / "found.sarif").read_text(encoding="utf-8"))["runs"]
+    assert run["results"] == []
+
+
+def test_a_file_that_can_not_be_written_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "user_datasets:make", "--sarif", "no/such/folder"]) == 2
+    assert "can't write no/such/folder" in capsys.readouterr().err
+
+
+def test_the_installed_command_imports_from_the_current_folder(project: Path) -> None:
+    code = "import sys; sys.path = [p for p in sys.path if p]; from threadloader.cli import main; "
+    code += "sys.exit(main(['check', 'user_datasets:unsafe']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "user_datasets.py:" in done.stdout

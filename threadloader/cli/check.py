@@ -1,0 +1,136 @@
+"""``threadloader check``: whether a dataset of the user's is safe in threads."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from threadloader.cli.errors import CommandError, printable
+
+if TYPE_CHECKING:
+    import argparse
+
+    from threadloader._check.findings import Report
+
+__all__ = ["add_to", "dataset_of"]
+
+DESCRIPTION = """\
+Load samples of a dataset one by one, then with one thread held at each place while another loads
+samples, then in many threads; say what is not safe, where, and what to do.
+The exit code is 0 if nothing was found, 1 if something was, 2 if there was nothing to check.
+"""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the program's."""
+    parser = commands.add_parser(
+        "check", help="find what is not thread-safe in a dataset", description=DESCRIPTION
+    )
+    parser.add_argument(
+        "dataset",
+        metavar="MODULE:DATASET",
+        help="a dataset, or a function without arguments that returns one; the current directory "
+        "can be imported from",
+    )
+    parser.add_argument(
+        "--dataset-copy",
+        choices=("auto", "shared", "deep"),
+        default="auto",
+        help="what each worker has of the dataset, as for ThreadLoader (default: auto)",
+    )
+    parser.add_argument(
+        "--index",
+        type=int,
+        action="append",
+        metavar="I",
+        help="a sample to load, again for more (default: 16 that are spread over the dataset)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--sarif", type=Path, metavar="FILE", help="write SARIF 2.1.0, too")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command.
+
+    Raises:
+        CommandError: There is no such dataset, none of its samples can be loaded, or the file can't
+            be written.
+    """
+    from threadloader import __version__
+    from threadloader._check.checking import UncheckableError, check
+    from threadloader._check.sarif import as_sarif
+
+    dataset = dataset_of(arguments.dataset)
+    try:
+        report = check(
+            dataset,
+            dataset_copy=arguments.dataset_copy,
+            indices=arguments.index,
+            name=arguments.dataset,
+        )
+    except (TypeError, UncheckableError) as error:
+        raise CommandError(f"{arguments.dataset}: {error}", code=2) from error
+    if arguments.sarif is not None:
+        log = json.dumps(as_sarif(report, __version__), indent=2)
+        try:
+            arguments.sarif.write_text(log + "\n", encoding="utf-8")
+        except OSError as error:
+            reason = error.strerror or error
+            raise CommandError(
+                f"can't write {printable(arguments.sarif)}: {reason}", code=2
+            ) from error
+    if arguments.json:
+        print(json.dumps(report.as_dict(), indent=2))
+    else:
+        _show(report)
+    return 1 if report.findings else 0
+
+
+def dataset_of(target: str) -> Any:
+    """Return the dataset that ``MODULE:DATASET`` names.
+
+    Raises:
+        CommandError: There is none, or the user's code fails.
+    """
+    module_name, _, path = target.partition(":")
+    if not module_name or not path:
+        raise CommandError(f"{target!r} is not MODULE:DATASET, as in train:make_dataset", code=2)
+    here = os.getcwd()  # noqa: PTH109  # a text, as the others are
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module_name)
+        for name in path.split("."):
+            found = getattr(found, name)
+        return found() if _makes_a_dataset(found) else found
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        place = f" ({at.filename}:{at.lineno})" if at.filename != __file__ else ""
+        raise CommandError(f"{target}: {type(error).__name__}: {error}{place}", code=2) from error
+
+
+def _makes_a_dataset(found: Any) -> bool:
+    """Whether an object is called to have a dataset: a function or a class, say."""
+    if isinstance(found, type):
+        return True
+    has_samples = any(hasattr(type(found), name) for name in ("__getitem__", "__iter__"))
+    return callable(found) and not has_samples
+
+
+def _show(report: Report) -> None:
+    for finding in report.findings:
+        print(finding)
+    for note in report.notes:
+        print(f"note: {note}")
+    count = len(report.findings)
+    found = "nothing found" if not count else f"{count} finding{'s' * (count > 1)}"
+    print(
+        f"{report.dataset}: {found} ({report.loads} samples loaded one by one, "
+        f"{report.interleavings} interleavings)"
+    )
