@@ -1,4 +1,4 @@
-"""The exceptions of the package, in one tree; a wrong argument raises one of Python's own.
+"""The exceptions and warnings of the package; a wrong argument raises one of Python's own.
 
 ThreadLoaderError
 ├── ClosedError   (RuntimeError)   the iterator or loader was closed
@@ -7,6 +7,10 @@ ThreadLoaderError
 ├── RemoteError   (OSError)        a URL could not be read, after all retries
 ├── SampleError   (RuntimeError)   a sample raised StopIteration, which would end the epoch unseen
 └── StateError    (ValueError)     a saved state does not belong to this loader
+
+ThreadLoaderWarning         (UserWarning)
+├── EmptyReplicaWarning     a replica of an iterable dataset gave nothing, and others did
+└── GilWarning              a package switched the GIL on, on a build that can do without
 
 An error of the user's dataset, sampler or collate function is never wrapped: it arrives as the
 object that was raised, with a note that names worker, batch and index.
@@ -21,10 +25,13 @@ __all__ = [
     "ClosedError",
     "DataError",
     "DeviceError",
+    "EmptyReplicaWarning",
+    "GilWarning",
     "RemoteError",
     "SampleError",
     "StateError",
     "ThreadLoaderError",
+    "ThreadLoaderWarning",
     "shortened",
 ]
 
@@ -100,3 +107,15 @@ class SampleError(ThreadLoaderError, RuntimeError):
 
 class StateError(ThreadLoaderError, ValueError):
     """A saved state does not belong to this loader; the message says what differs."""
+
+
+class ThreadLoaderWarning(UserWarning):
+    """Base of the warnings of threadloader that have a category of their own."""
+
+
+class EmptyReplicaWarning(ThreadLoaderWarning):
+    """A replica of an iterable dataset gave nothing, and others did."""
+
+
+class GilWarning(ThreadLoaderWarning):
+    """A package switched the GIL on, on a build of Python that can do without."""

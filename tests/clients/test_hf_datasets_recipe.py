@@ -16,7 +16,7 @@ import datasets
 import torch
 from torch.utils.data import BatchSampler, RandomSampler
 
-from threadloader import ThreadLoader
+from threadloader import EmptyReplicaWarning, ThreadLoader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,7 +140,7 @@ def test_a_stream_that_one_reads_goes_on(rows: datasets.Dataset, kind: str) -> N
 
 def test_a_replica_without_a_shard_is_warned_of(rows: datasets.Dataset) -> None:
     samples = rows.to_iterable_dataset(num_shards=2).with_format("numpy")
-    with pytest.warns(UserWarning, match=r"1 of 3 \(worker 2\)"):
+    with pytest.warns(EmptyReplicaWarning, match=r"1 of 3 \(worker 2\)"):
         found = plain(ThreadLoader(samples, batch_size=8, num_workers=3))
     assert sorted(y for batch in found for y in batch["y"]) == list(range(ROWS))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.patience import PATIENCE
 
-from threadloader import ThreadLoader, _torch, get_worker_info
+from threadloader import EmptyReplicaWarning, ThreadLoader, _torch, get_worker_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,7 +60,7 @@ def test_replicas_that_give_nothing_are_named_once_an_epoch(
     with loader:
         counts, caught = spawn(told, loader, 2).result(PATIENCE)
     assert counts == [9, 9]
-    assert [each.category for each in caught] == [UserWarning] * 2
+    assert [each.category for each in caught] == [EmptyReplicaWarning] * 2
     assert {each.filename for each in caught} == {__file__}
     text = str(caught[0].message)
     assert "3 of 4 (workers 0, 2, 3)" in text

@@ -14,6 +14,7 @@ from threadloader._epoch.feed import Receipt
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.isolation import isolated_here, redirect_for
 from threadloader._work.read_job import IterableBatch, ReadJob, read_inline
+from threadloader.errors import EmptyReplicaWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -168,7 +169,7 @@ class IterableFeed:
     def _warn_of_shares(self, stacklevel: int) -> None:
         warning = self._shares.warning()
         if warning is not None:
-            warnings.warn(warning, stacklevel=stacklevel)
+            warnings.warn(warning, EmptyReplicaWarning, stacklevel=stacklevel)
 
     def _next_number(self, replica: int) -> int:
         """Return the number of a replica's next batch that was not delivered already."""

@@ -6,10 +6,12 @@ time: the reader of an epoch begins when that of the epoch before has ended.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
+from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.thread_group import join
 from threadloader._work.workers import make_workers
 from threadloader.errors import ClosedError
@@ -81,6 +83,8 @@ class KeptWorkers:
         # Readers of all epochs: one that was cancelled before it began has waited for no other.
         readers = [group for group in self._readers if not group.gone] if shared else []
         earlier = tuple(thread for group in readers for thread in group.threads.copy())
+        if "free-threading" in sys.version and gil_is_enabled():
+            _warn_of_the_gil()
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
         workers = make_workers(settings, base_seed, self._stats, earlier)
         if shared:
@@ -140,3 +144,10 @@ class KeptWorkers:
         for group in self._groups.copy():
             if group.gone:
                 self._groups.pop(group, None)
+
+
+def _warn_of_the_gil() -> None:
+    """Say once which import switched the GIL on: this build can do without."""
+    from threadloader._threads.gil_switch import warn_of_the_gil  # noqa: PLC0415  # hardly ever
+
+    warn_of_the_gil()

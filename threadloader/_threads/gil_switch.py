@@ -11,14 +11,25 @@ import os
 import sys
 import sysconfig
 import types
+import warnings
 from dataclasses import dataclass
+from functools import cache
 from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
 
 from threadloader._threads.concurrency import gil_is_enabled
+from threadloader.errors import GilWarning
 
-__all__ = ["GilSwitch", "is_free_threaded", "modules_that_need_the_gil", "what_switched_the_gil_on"]
+__all__ = [
+    "GilSwitch",
+    "is_free_threaded",
+    "modules_that_need_the_gil",
+    "warn_of_the_gil",
+    "what_switched_the_gil_on",
+]
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,21 @@ def what_switched_the_gil_on() -> GilSwitch | None:
     if sys._xoptions.get("gil") == "1":  # noqa: SLF001  # documented
         return GilSwitch("-X gil=1", ())
     return GilSwitch("", modules_that_need_the_gil())
+
+
+@cache  # once in a process
+def warn_of_the_gil() -> None:
+    """Warn if a package switched the GIL on, where the user's code called the loader."""
+    switch = what_switched_the_gil_on()
+    if switch is None or switch.requested:
+        return
+    msg = (
+        f"the GIL was switched on by {switch}, so threads take turns in Python code.  Use another "
+        "version of that package or do without, or set PYTHON_GIL=0 if it is known to be safe; "
+        "`threadloader doctor --import MODULE` says what an import does"
+    )
+    if sys.version_info >= (3, 12):
+        warnings.warn(msg, GilWarning, skip_file_prefixes=(_PACKAGE,))
 
 
 def modules_that_need_the_gil() -> tuple[str, ...]:

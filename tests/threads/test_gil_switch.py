@@ -1,0 +1,148 @@
+"""What switched the GIL on is found out afterwards, and a loader warns of it once."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import types
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from pathlib import Path
+
+import pytest
+from support.child import run_child
+from support.patience import PATIENCE
+
+from threadloader import GilWarning
+from threadloader._threads import gil_switch
+from threadloader._threads.gil_switch import (
+    GilSwitch,
+    is_free_threaded,
+    modules_that_need_the_gil,
+    what_switched_the_gil_on,
+)
+
+free_threaded = pytest.mark.skipif(not is_free_threaded(), reason="this build always has the GIL")
+
+SOURCE = """
+#include <Python.h>
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "needs_the_gil"};
+PyMODINIT_FUNC PyInit_needs_the_gil(void) { return PyModule_Create(&definition); }
+"""
+
+LOAD = """
+import sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, {folder!r})
+{imports}
+from threadloader import ThreadLoader
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        list(ThreadLoader([1, 2, 3], threads={threads}))
+for each in caught:
+    print(each.category.__name__, each.filename, each.message)
+"""
+
+
+@pytest.fixture
+def extension(tmp_path: Path) -> Path:
+    """The folder of an extension module that does not say that it can do without the GIL."""
+    compiler, headers = shutil.which("cc"), Path(sysconfig.get_path("include"), "Python.h")
+    if compiler is None or not headers.exists():
+        pytest.skip("compiles an extension module")
+    source = tmp_path / "needs_the_gil.c"
+    source.write_text(SOURCE, encoding="utf-8")
+    target = source.with_suffix(sysconfig.get_config_var("EXT_SUFFIX"))
+    command = [compiler, "-shared", "-fPIC", f"-I{headers.parent}", str(source), "-o", str(target)]
+    subprocess.run(command, check=True, timeout=PATIENCE)
+    return tmp_path
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, name: str, module: object) -> None:
+    """Let a module stand there as one that was loaded from an extension."""
+    loader = ExtensionFileLoader(name, f"{name}.so")
+    vars(module)["__spec__"] = ModuleSpec(name, loader)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+@free_threaded
+def test_modules_that_were_imported_and_left_the_gil_off_are_none_of_them() -> None:
+    assert not sys._is_gil_enabled()  # type: ignore[attr-defined]
+    assert modules_that_need_the_gil() == ()
+    assert what_switched_the_gil_on() is None
+
+
+@free_threaded
+def test_a_module_that_declares_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(monkeypatch, "package_x._native", types.ModuleType("package_x._native"))
+    fake(monkeypatch, "package_y", types.SimpleNamespace())
+    monkeypatch.setattr(gil_switch, "gil_is_enabled", lambda: True)
+    monkeypatch.delenv("PYTHON_GIL", raising=False)
+    switch = what_switched_the_gil_on()
+    assert switch == GilSwitch("", ("package_x._native", "package_y"))
+    assert switch.packages == ("package_x", "package_y")
+    assert str(switch) == "the import of package_x (module package_x._native; so would package_y)"
+
+
+@free_threaded
+def test_a_gil_that_was_asked_for_has_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gil_switch, "gil_is_enabled", lambda: True)
+    monkeypatch.setenv("PYTHON_GIL", "1")
+    assert what_switched_the_gil_on() == GilSwitch("PYTHON_GIL=1", ())
+
+
+@pytest.mark.skipif(is_free_threaded(), reason="of the other builds")
+def test_a_build_that_always_has_the_gil_is_told_nothing() -> None:
+    assert what_switched_the_gil_on() is None
+    assert modules_that_need_the_gil() == ()
+
+
+@free_threaded
+def test_a_loader_with_threads_warns_once_and_names_the_package(extension: Path) -> None:
+    script = LOAD.format(folder=str(extension), imports="import needs_the_gil", threads=2)
+    code, out, complaints = run_child(script)
+    assert code == 0, complaints
+    (line,) = out.splitlines()
+    category, file, *_ = line.split()
+    assert category == GilWarning.__name__
+    assert file == "<string>"  # where the user's code asked for the loader
+    assert "switched on by the import of needs_the_gil" in line
+    assert "PYTHON_GIL=0" in line
+
+
+@free_threaded
+@pytest.mark.parametrize(
+    ("imports", "threads", "options"),
+    [
+        ("import needs_the_gil", 0, ()),  # no threads that would take turns
+        ("import needs_the_gil", 2, ("-X", "gil=0")),
+        ("import needs_the_gil", 2, ("-X", "gil=1")),  # asked for
+        ("", 2, ()),
+    ],
+    ids=["no threads", "kept off", "asked for", "off"],
+)
+def test_otherwise_a_loader_warns_of_nothing(
+    imports: str, threads: int, options: tuple[str, ...], extension: Path
+) -> None:
+    script = LOAD.format(folder=str(extension), imports=imports, threads=threads)
+    code, out, complaints = run_child(script, *options)
+    assert (code, out) == (0, ""), complaints
+
+
+@free_threaded
+def test_doctor_and_check_name_the_import(extension: Path) -> None:
+    script = f"""
+import sys
+sys.path.insert(0, {str(extension)!r})
+from threadloader.cli import main
+main(["doctor", "--import", "needs_the_gil"])
+from threadloader._check.checking import check
+print(*check([1, 2, 3]).findings)
+"""
+    code, out, complaints = run_child(script)
+    assert code == 0, complaints
+    assert "GIL       on, switched on by needs_the_gil" in out
+    assert "gil-enabled: the imports of the dataset switched the GIL on" in out
+    assert "the import of needs_the_gil" in out
