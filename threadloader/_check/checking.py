@@ -167,8 +167,9 @@ class _Checking:
         return writes
 
     def _recorded_keys(self, found: Pass) -> list[Any]:
-        keys = [key for _, key, _ in found.changed.values()]
-        return list(dict.fromkeys([*keys, *self._good_keys()[:1]]))[:MOST_PAIRS]
+        first = [key for _, key, _ in found.changed.values()]
+        keys = self._good_keys()
+        return list(dict.fromkeys([*first[: MOST_PAIRS - 2], keys[0], keys[-1]]))
 
     def _good_keys(self) -> list[Any]:
         """Return the samples that raise no error."""
@@ -181,6 +182,7 @@ class _Checking:
         changing = [key for key in self._recorded_keys(found) if key in keys][: MOST_PAIRS - 2]
         for key in dict.fromkeys([keys[0], *changing]):
             others = [other for other in reversed(keys) if other != key]
+            others.sort(key=lambda other: other not in found.changing)
             if others:
                 yield key, tuple(others[:3])
         yield keys[-1], (keys[-1],)
@@ -221,14 +223,9 @@ class _Checking:
                 finding.kind == kind and finding.line == line
             ):
                 return
-        if kind == "mixed-samples" and any(
-            finding.kind in _EXPLAIN_MIXTURES for finding in self.findings
-        ):
-            return
+        if kind == "mixed-samples" and self.findings:
+            return  # which may well explain it
         self.findings.append(Finding(kind, text, line, key))
-
-
-_EXPLAIN_MIXTURES = {"process-state", "thread-bound", "shared-buffer", "not-repeatable"}
 
 
 def _without_doubles(parts: Sequence[Part]) -> list[Part]:

@@ -29,7 +29,8 @@ class Pass(NamedTuple):
 
     sharing: Sharing
     start: States  # before it
-    changed: dict[int, tuple[Part, Any, str]]  # by ids: the part, the sample, the name
+    changed: dict[int, tuple[Part, Any, str]]  # by ids: the part, the first sample, the name
+    changing: dict[Any, None]  # the samples that change anything
 
     @property
     def parts(self) -> list[Part]:
@@ -83,13 +84,14 @@ class Serial:
 
     def _pass(self, twin: Any, keys: Sequence[Any], *, in_thread: bool) -> Pass:
         sharing = Sharing((self._loading.copy(), self._loading.copy()))
-        found = Pass(sharing, sharing.states(), {})
+        found = Pass(sharing, sharing.states(), {}, {})
         before = found.start
         for key in keys:
             outcome = self._load(twin, key, in_thread=in_thread)
             for part in sharing.changed(before):
                 name = part.name(before[id(part)], part.state())
                 found.changed.setdefault(id(part), (part, key, name))
+                found.changing[key] = None
             if found.changed:
                 before = sharing.states()
             if key not in self.expected:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._check.states import (
+    attributes_part,
     class_part,
     descriptor_part,
     globals_part,
@@ -74,9 +75,12 @@ class Sharing:
         self.own: list[Part] = []  # of one worker alone
         self.parts = [*own.parts.values(), *process_parts()]
         for key, (path, value) in own.found.items():
+            parts = self.parts if key in others.found else self.own
             part = part_of(value, path)
-            if part is not None:
-                (self.parts if key in others.found else self.own).append(part)
+            also = None
+            if part is not None and part.kind != "shared-attribute":
+                also = attributes_part(value, path)
+            parts += [each for each in (part, also) if each is not None]
         for name, number in own.descriptors.items():
             self.parts.append(descriptor_part(number, name))
 
@@ -203,10 +207,10 @@ class _Walk:
     def _of_globals(self, names: dict[str, Any], used: frozenset[str]) -> Iterator[tuple[str, Any]]:
         module = names.get("__name__", "")
         variables = frozenset(name for name in used if not _is_defined(names.get(name)))
-        key = id(names) ^ hash(variables)
-        if key in self.parts:
+        place = id(names) ^ hash(used)
+        if place in self.parts:
             return
-        self.parts[key] = globals_part(names, variables, module)
+        self.parts[place] = globals_part(names, variables, module)
         for name in used & set(names):
             value = names[name]
             if not isinstance(value, types.ModuleType):

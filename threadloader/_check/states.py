@@ -25,7 +25,15 @@ from threadloader import _torch
 from threadloader._check.contents import array_of
 from threadloader._fetch.dataset_copy import LARGE, attributes
 
-__all__ = ["Part", "class_part", "descriptor_part", "globals_part", "part_of", "process_parts"]
+__all__ = [
+    "Part",
+    "attributes_part",
+    "class_part",
+    "descriptor_part",
+    "globals_part",
+    "part_of",
+    "process_parts",
+]
 
 WHOLE_NBYTES = 1 << 20  # of larger arrays some elements are looked at
 SOME = 4096  # elements
@@ -104,18 +112,21 @@ class Part:
                 return f"{self.path}.{name}"
         return self.path
 
-    def numbers(self) -> Any:
+    def numbers(self) -> dict[str, Any]:
         """Return the numbers that it holds by their names, or an array's memory.
 
         Only of a number is it known that no update may be lost: a cache may forget an entry.
         """
         state = self.state()
         if isinstance(state, _Bytes):
-            return state.data
-        pairs = state if isinstance(state, _Entries) else ()
+            return {"": state.data}
+        if not isinstance(state, _Entries):
+            return {}
+        if isinstance(self.value, list):  # threads may append in any order
+            return {f"{len(state)} entries": sorted(n for n in state if type(n) in _NUMBERS)}
         return {
             str(pair[0]): pair[1]
-            for pair in pairs
+            for pair in state
             if type(pair) is tuple and len(pair) == 2 and type(pair[1]) in _NUMBERS
         }
 
@@ -158,6 +169,13 @@ def part_of(value: Any, path: str) -> Part | None:
     if hasattr(value, "__dict__") or any("__slots__" in vars(kind) for kind in type(value).__mro__):
         return Part(path, "shared-attribute", value, _attributes, _put_attributes)
     return None
+
+
+def attributes_part(value: Any, path: str) -> Part | None:
+    """Return the attributes of an object that is a container or a file, too; None without any."""
+    if type(value).__module__ == "builtins" or not hasattr(value, "__dict__"):
+        return None
+    return Part(path, "shared-attribute", value, _attributes, _put_attributes)
 
 
 def class_part(kind: type, path: str) -> Part:
