@@ -46,7 +46,11 @@ def test_an_unsafe_dataset_is_found_and_its_line_is_named(
     kinds: set[str], make: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     dataset = make(tmp_path)
-    report = check(dataset)
+    try:
+        report = check(dataset)
+    finally:
+        if hasattr(dataset, "connection"):
+            dataset.connection.close()  # in its own thread
     found = [finding for finding in report.findings if finding.kind in kinds]
     assert found, report
     assert all(finding.advice for finding in found)
@@ -181,6 +185,25 @@ def test_a_thread_that_waits_for_a_lock_hangs_nothing(
 
     report = spawn(check, Nested()).result(PATIENCE)
     assert not report.findings
+
+
+def test_locks_that_are_taken_in_two_orders_are_found_without_a_hang(spawn: Spawn) -> None:
+    class Transfers(Dataset):
+        def __init__(self) -> None:
+            self.one, self.other = threading.Lock(), threading.RLock()
+
+        def __getitem__(self, index: int) -> int:
+            if index % 2:
+                with self.one, self.other:
+                    return index
+            with self.other, self.one:
+                return index
+
+    (finding,) = spawn(check, Transfers()).result(PATIENCE).findings
+    assert finding.kind == "hang"
+    assert {"dataset.one", "dataset.other"} <= set(finding.message.replace(",", "").split())
+    assert finding.line is not None
+    assert finding.line.file == __file__
 
 
 @pytest.mark.skipif(

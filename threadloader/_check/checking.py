@@ -148,6 +148,7 @@ class _Checking:
             for key, others in self._pairs(found):
                 for mixture in interleavings.pair(key, others):
                     self._add_mixture(mixture)
+            self._add_orders(found, interleavings)
         except HangError:
             self._hung = True
             raise
@@ -155,6 +156,19 @@ class _Checking:
             self.tried += interleavings.tried
             if not self._hung:
                 interleavings.close()
+
+    def _add_orders(self, found: Pass, interleavings: Interleavings) -> None:
+        """Look for two locks that one sample takes in one order, and another in the other."""
+        for (one, other), (line, key) in interleavings.orders.items():
+            if one < other and (other, one) in interleavings.orders:
+                second_line, second_key = interleavings.orders[other, one]
+                names = (found.sharing.lock_names[lock] for lock in (one, other))
+                text = (
+                    f"index {key!r} takes {' and then '.join(names)}, and index {second_key!r} "
+                    f"takes them in the other order ({second_line}): two threads can wait for "
+                    "each other for ever"
+                )
+                self._add("hang", text, line, key)
 
     def _writes(
         self, interleavings: Interleavings, found: Pass, watched: Sequence[Part]

@@ -7,6 +7,7 @@ one has ended before the first goes on, unless it waits for a lock that the firs
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass, field
 from threading import Event
@@ -14,7 +15,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._check.loading import WorkerThread
-from threadloader._check.tracing import Hold, Recording, chosen_steps, steps_beside
+from threadloader._check.tracing import (
+    Hold,
+    Recording,
+    Tracer,
+    chosen_steps,
+    steps_beside,
+    trace_nothing,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,9 +89,14 @@ class Interleavings:
         self, loading: Loading, sharing: Sharing, start: States, candidates: Sequence[Part]
     ) -> None:
         self.tried = 0
+        # Of each two locks that a sample takes, one while it holds the other: the line, the sample.
+        self.orders: dict[tuple[int, int], tuple[Line | None, Any]] = {}
         self._loading, self._sharing, self._start = loading, sharing, start
         self._candidates = list(candidates)
         self._held, self._other = (WorkerThread(f"tlcheck-worker-{n}") for n in range(2))
+        # Always traced: from Python 3.12 on, functions lose what was put into their instructions
+        # while nobody traces, and get it back only in the middle of a call.
+        self._held.start(sys.settrace, trace_nothing).result()
         self._blocked = 0
         self._patience = BLOCKED_SECONDS
 
@@ -111,6 +124,8 @@ class Interleavings:
         twin = self._loading.copy()
         self._result(self._held.start(self._loading.load, twin, key, recording))
         recording.look()
+        for locks, line in recording.orders().items():
+            self.orders.setdefault(locks, (line, key))
         return recording
 
     def pair(self, key: Any, others: tuple[Any, ...]) -> list[Mixture]:
@@ -318,7 +333,9 @@ class Interleavings:
         return Mixture(key, others, text, line, part, name)
 
     def _load_all(self, twin: Any, keys: Sequence[Any]) -> list[tuple[Any, Outcome]]:
-        return [(key, self._loading.load(twin, key, number=1)) for key in keys]
+        # Traced for nothing: from Python 3.12 on, instructions that come to pass without are not
+        # traced the next time, whichever thread runs them.
+        return [(key, self._loading.load(twin, key, Tracer(), number=1)) for key in keys]
 
     def _restart(self) -> None:
         self._sharing.put_back(self._start, self._candidates)

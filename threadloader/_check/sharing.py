@@ -66,7 +66,9 @@ class Sharing:
         own, others = (_Walk(twin) for twin in twins)
         self.cut_off = own.cut_off
         self.names_used = own.names_used
-        self.locks = [lock for key, lock in own.locks.items() if key in others.locks]
+        locks = {key: lock for key, lock in own.locks.items() if key in others.locks}
+        self.locks = [lock for _, lock in locks.values()]
+        self.lock_names = {key: path for key, (path, _) in locks.items()}
         self.dicts = [
             (path, value)
             for key, (path, value) in own.found.items()
@@ -124,7 +126,7 @@ class _Walk:
 
     def __init__(self, root: Any) -> None:
         self.found: dict[int, tuple[str, Any]] = {}
-        self.locks: dict[int, Any] = {}
+        self.locks: dict[int, tuple[str, Any]] = {}
         self.parts: dict[int, Part] = {}  # of classes and modules
         self.descriptors: dict[str, int] = {}
         self.cut_off = False
@@ -139,7 +141,7 @@ class _Walk:
 
     def _visit(self, path: str, value: Any) -> None:
         if isinstance(value, _LOCKS):
-            self.locks[id(value)] = value
+            self.locks.setdefault(id(value), (path, value))
         if id(value) in self.found or isinstance(value, (*_PLAIN, *_CLOSED, *MEETING_POINTS)):
             return
         self.found[id(value)] = (path, value)

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from threadloader._check.sharing import Sharing
     from threadloader._check.states import Part
 
-__all__ = ["Hold", "Recording", "Step", "Write", "chosen_steps", "steps_beside"]
+__all__ = [
+    "Hold",
+    "Recording",
+    "Step",
+    "Tracer",
+    "Write",
+    "chosen_steps",
+    "steps_beside",
+    "trace_nothing",
+]
 
 MOST_STEPS = 20_000  # that are recorded of a sample
 MOST_OF_USER, MOST_OF_LIBRARY = 300, 60  # that a thread is held at
@@ -43,7 +52,11 @@ def _instructions(code: CodeType) -> frozenset[int]:
     )
 
 
-class _Tracer:
+def trace_nothing(_: FrameType, __: str, ___: Any) -> None:
+    """Look at no function; for `sys.settrace`, between two samples."""
+
+
+class Tracer:
     """Calls `reached` at each place; given to `sys.settrace`."""
 
     def __init__(self) -> None:
@@ -93,7 +106,7 @@ class Write(NamedTuple):
     held: frozenset[int]
 
 
-class Recording(_Tracer):
+class Recording(Tracer):
     """The places of one sample, and what it changes of what is shared.
 
     Args:
@@ -133,13 +146,28 @@ class Recording(_Tracer):
             line = None if last is None else last.line
             self.writes.append(Write(len(self.steps) - 1, part, name, line, held))
 
+    def orders(self) -> dict[tuple[int, int], Line | None]:
+        """Return the ids of each two locks, of which the second is taken while the first is held.
+
+        Returns:
+            For each two, the line that takes the second.
+        """
+        found: dict[tuple[int, int], Line | None] = {}
+        before, line = frozenset[int](), None
+        for step in self.steps:
+            for taken in step.held - before:
+                for kept in step.held & before:
+                    found.setdefault((kept, taken), line)
+            before, line = step.held, step.line
+        return found
+
     @property
     def locks(self) -> frozenset[int]:
         """The locks that the sample takes."""
         return frozenset().union(*(step.held for step in self.steps))
 
 
-class Hold(_Tracer):
+class Hold(Tracer):
     """Calls a function once, when a sample has come to a place.
 
     Args:
@@ -151,7 +179,7 @@ class Hold(_Tracer):
         super().__init__()
         self._step, self._function = step, function
 
-    def reached(self, frame: FrameType) -> None:  # noqa: ARG002  # see `_Tracer`
+    def reached(self, frame: FrameType) -> None:  # noqa: ARG002  # see `Tracer`
         """Call the function if this is the place."""
         if self.count == self._step:
             self._function()
