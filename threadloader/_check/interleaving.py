@@ -335,7 +335,7 @@ class Interleavings:
     def _load_all(self, twin: Any, keys: Sequence[Any]) -> list[tuple[Any, Outcome]]:
         # Traced for nothing: from Python 3.12 on, instructions that come to pass without are not
         # traced the next time, whichever thread runs them.
-        return [(key, self._loading.load(twin, key, Tracer(), number=1)) for key in keys]
+        return [(key, self._loading.load(twin, key, Tracer().user_only, number=1)) for key in keys]
 
     def _restart(self) -> None:
         self._sharing.put_back(self._start, self._candidates)

@@ -77,6 +77,11 @@ class Tracer:
             self.count += 1
         return self._in_user
 
+    def user_only(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        """Trace the user's code alone; for `sys.settrace`."""
+        user = whose(frame.f_code.co_filename) == USER
+        return self(frame, event, argument) if user else None
+
     def _in_library(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
         if event == "line":
             self.reached(frame)
