@@ -31,6 +31,7 @@ KEPT = (
     "iterable",
     "unsharded",
     "whole_batches",
+    "tunes_threads",
     "ticket_size",
     "concurrency",
     "reported_length",
@@ -66,11 +67,13 @@ class Settings(NamedTuple):
     device_prefetch: int
     on_error: OnError
     max_skipped: int | None
+    max_threads: int
     # What follows from them.
     name: str  # prefix of the threads' names, the loader's own
     iterable: bool  # whether the dataset is read in its own order
     unsharded: bool  # whether it is an iterable of no class of torch's, which all threads share
     whole_batches: bool  # whether one worker fetches a batch, by ``__getitems__`` or as an iterable
+    tunes_threads: bool  # whether the user chose no number of threads
     window: Window
     device: Device | None  # batches are copied to it; None leaves them where they are
     move: Callable[[Any], Any] | None  # moves a batch to a device without streams; None for none

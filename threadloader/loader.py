@@ -31,6 +31,7 @@ from threadloader._session.arguments import (
     checked_count,
     checked_seed,
     default_num_workers,
+    default_threads,
     given_num_workers,
     is_iterable,
     open_device,
@@ -84,7 +85,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         batch_sampler: Yields the indices of one batch at a time; excludes ``batch_size``,
             ``shuffle``, ``sampler`` and ``drop_last``.
         num_workers: Threads; 0 does all work in the calling thread, for a debugger.  By default
-            the cores that this process may use, or one for an iterable dataset.
+            as many as are found to be fastest, see docs/workers.md; one for an iterable dataset.
         collate_fn: Makes a batch of a list of samples, in a worker; by default torch's
             ``default_collate``, or its equal for arrays.
         pin_memory: Whether batches are copied to page-locked memory for the accelerator.
@@ -98,6 +99,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         pin_memory_device: Deprecated by torch, which ignores it.
         in_order: Whether batches come in order; else whichever is ready first.
         threads: Another name for ``num_workers``.
+        max_threads: Threads at the most where you chose no number, at least 1.
         prefetch: Batches planned ahead, at least 1.  By default 4; up to 16 of less than 1 MiB
             each, 64 small ones of arrays, 3 of 16 MiB or more, as many as keep all threads busy
             where batches have few samples, and fewer where they would take more than 1 GiB
@@ -153,6 +155,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         pin_memory_device: str = "",
         in_order: bool = True,
         threads: int | None = None,
+        max_threads: int = 256,
         prefetch: int | None = None,
         output: Output | None = None,
         dataset_copy: DatasetCopy = "auto",
@@ -167,7 +170,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     ) -> None:
         num_workers = given_num_workers(threads, num_workers)
         batch_size = plain_int(batch_size)
-        iterable = is_iterable(dataset)
+        iterable, tunes_threads = is_iterable(dataset), num_workers is None
         unsharded = iterable and not isinstance(dataset, _torch.IterableDataset)
         check_transform(transform, iterable=iterable)
         seed = checked_seed(seed, generator)
@@ -216,19 +219,16 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         mine = vars(self)  # past the protection of what is set above
         mine["dataset"] = dataset
         mine["_cached_settings"] = None
-        self.prefetch_factor = prefetch_factor  # None where torch has 2: see `prefetch`
-        self.prefetch = prefetch
+        self.prefetch_factor, self.prefetch = prefetch_factor, prefetch  # torch's would be 2
         self.dataset_copy: DatasetCopy = dataset_copy
         self.output: Output = output  # type: ignore[assignment]  # None becomes a choice
-        self.transform = transform
-        self.seed, self.isolate_rng = seed, isolate_rng
+        self.transform, self.seed, self.isolate_rng = transform, seed, isolate_rng
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.on_error: OnError = on_error
-        self.max_skipped = max_skipped
+        self.max_skipped, self.max_threads = max_skipped, max_threads
         self.device, self.device_prefetch = device, device_prefetch
         self._opened = device, open_device(self.output, device)
-        self._iterable = iterable
-        self._unsharded = unsharded
+        self._iterable, self._unsharded, self._tunes_threads = iterable, unsharded, tunes_threads
         batched = batch_sampler is not None or batch_size is not None
         self._whole_batches = iterable or (batched and fetches_whole_batches(dataset))
         torchs = _torch.AVAILABLE and (generator is None or isinstance(generator, _torch.Generator))
@@ -271,6 +271,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         return loader
 
     def __setattr__(self, name: str, value: Any) -> None:
+        if name == "num_workers":
+            vars(self)["_tunes_threads"] = False
         super().__setattr__(name, checked_attribute(name, value))
 
     def __iter__(self) -> Epoch:  # type: ignore[override]  # not an iterator of torch's
@@ -397,17 +399,17 @@ class ThreadLoader(_torch.DataLoader[T_co]):
     def statistics(self) -> Statistics:
         """Return what was counted so far, in this process."""
         self._live_here()
-        running = min(self._concurrency.limit, self.num_workers)
-        return self._session.statistics(self.num_workers, running)
+        return self._session.statistics(self.num_workers, self._concurrency)
 
     @property
     def threads(self) -> int:
-        """Another name for ``num_workers``; it may be set, too."""
+        """Another name for ``num_workers``; it may be set, None to have it measured again."""
         return self.num_workers
 
     @threads.setter
-    def threads(self, threads: int) -> None:
-        self.num_workers = threads
+    def threads(self, threads: int | None) -> None:
+        self.num_workers = default_threads() if threads is None else threads
+        self._tunes_threads = threads is None
 
     @property
     def _index_sampler(self) -> Any:

@@ -186,6 +186,7 @@ def test_a_setting_has_the_name_of_its_argument() -> None:
         "pinned",
         "reported_length",
         "ticket_size",
+        "tunes_threads",
         "unsharded",
         "whole_batches",
         "window",

@@ -22,6 +22,7 @@ _ARGUMENTS = {
     "in_order": True,
     "isolate_rng": True,
     "max_skipped": None,
+    "max_threads": 256,
     "num_workers": 0,
     "on_error": "raise",
     "output": "numpy",
@@ -42,6 +43,7 @@ _DERIVED = {
     "name": "tl",
     "pinned": False,
     "reported_length": None,
+    "tunes_threads": False,
     "unsharded": False,
     "whole_batches": False,
 }

@@ -21,7 +21,12 @@ from support.patience import PATIENCE
 from threadloader import ThreadLoader
 from threadloader._threads import concurrency as concurrency_module
 from threadloader._threads import thread_group
-from threadloader._threads.concurrency import LONGEST_PAUSE, Concurrency, gil_is_enabled
+from threadloader._threads.concurrency import (
+    LONGEST_PAUSE,
+    Concurrency,
+    Range,
+    gil_is_enabled,
+)
 from threadloader._threads.pool import Pool
 
 if TYPE_CHECKING:
@@ -67,17 +72,22 @@ def long_samples(running: int) -> tuple[float, float]:
 class Simulation:
     """Threads that run jobs of the same length, on a clock of their own."""
 
-    def __init__(self, threads: int, noise: float = 0.0) -> None:
-        self.threads = threads
+    def __init__(
+        self, threads: int, noise: float = 0.0, most: int = 0, *, has_gil: bool = True
+    ) -> None:
+        self.most = max(threads, most)
+        self.waits = 1.0  # share of its time that the consumer waits
+        self.busy = 1.0  # share of their time that the threads have jobs
+        self.delayed = False  # whether threads wait for cores
         self.now = 0.0
         self.concurrency = Concurrency(clock=lambda: self.now)
-        self.delayed = False  # whether the threads wait for cores
+        self.concurrency.serve(Range(threads, max(threads, most), has_gil))
         self._rng = random.Random(0)
         self._noise = noise
 
     @property
     def running(self) -> int:
-        return min(self.concurrency.limit, self.threads)
+        return min(self.concurrency.limit, self.most)
 
     def run(self, data: Callable[[int], tuple[float, float]], seconds: float) -> list[int]:
         """Return the threads that ran jobs, at each job."""
@@ -86,12 +96,16 @@ class Simulation:
             running = self.running
             wall, cpu = data(running)
             wall *= 1 + self._rng.uniform(0, self._noise)
-            self.now += wall / running
+            seconds = wall / running / self.busy
+            self.concurrency.begin_wait()
+            self.now += self.waits * seconds
+            self.concurrency.end_wait()
+            self.now += (1 - self.waits) * seconds
             if self.now >= self.concurrency.due:
                 limit = self.concurrency.limit
                 asked = self.delayed and self.concurrency.asks_delay
                 delay = wall - cpu if asked else 0.0
-                self.concurrency.measured(limit, self.threads, SAMPLES, wall, cpu, delay)
+                self.concurrency.measured(limit, SAMPLES, wall, cpu, delay)
             seen.append(running)
         return seen
 
@@ -451,3 +465,100 @@ def test_a_forked_child_finds_its_own_number_from_its_first_epoch_on() -> None:
             code = 0 if found else 2
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# A loader whose user chose no number of threads
+
+
+def reads(running: int) -> tuple[float, float]:
+    """Reads of 10 ms, with 50 us of Python each: the lock is busy with 200 of them."""
+    return max(1e-2, 5e-5 * running) * SAMPLES, 5e-5 * SAMPLES
+
+
+def link_of_16(running: int) -> tuple[float, float]:
+    """Reads that share a link, which is full with 16 of them."""
+    return 1e-2 * SAMPLES * max(1, running / 16), 5e-5 * SAMPLES
+
+
+@pytest.mark.parametrize("has_gil", [True, False])
+def test_reads_get_many_more_threads_than_cores(has_gil: bool) -> None:
+    simulated = Simulation(2, most=256, has_gil=has_gil)
+    simulated.run(reads, 5.0)
+    assert simulated.running >= 64
+
+
+@pytest.mark.parametrize("has_gil", [True, False])
+def test_no_more_threads_read_than_gain_by_it(has_gil: bool) -> None:
+    simulated = Simulation(2, most=256, has_gil=has_gil)
+    seen = simulated.run(link_of_16, 60.0)
+    assert simulated.running == 16
+    assert max(seen) == 32
+
+
+def test_the_user_decides_how_many_threads_there_are_at_the_most() -> None:
+    simulated = Simulation(2, most=10)
+    assert max(simulated.run(reads, 5.0)) == 10
+
+
+@pytest.mark.parametrize("data", [computes, holds_the_lock, changes_hands])
+@pytest.mark.parametrize("has_gil", [True, False])
+def test_data_that_needs_a_core_gets_no_more_threads_than_cores(data: Any, has_gil: bool) -> None:
+    if not has_gil:
+        data = computes
+    seen = Simulation(4, most=256, has_gil=has_gil).run(data, 60.0)
+    assert np.mean(np.array(seen) > 4) < 0.05
+
+
+def on_a_busy_machine(running: int) -> tuple[float, float]:
+    """A decoder on cores of which others take three quarters; more threads get a larger share."""
+    return 8e-3 * max(1, running / 8), 2e-3
+
+
+def test_threads_that_wait_for_a_core_take_no_more_of_them() -> None:
+    """Else the ranks of a host would drive each other up."""
+    simulated = Simulation(4, most=256, has_gil=False)
+    simulated.delayed = True
+    assert set(simulated.run(on_a_busy_machine, 60.0)) == {4}
+
+
+@pytest.mark.parametrize("has_gil", [True, False])
+def test_threads_go_when_reads_come_from_a_cache(has_gil: bool) -> None:
+    def cached(running: int) -> tuple[float, float]:
+        return 1e-3 * max(1, running / (1 if has_gil else 2)), 1e-3
+
+    simulated = Simulation(2, most=256, has_gil=has_gil)
+    simulated.run(reads, 5.0)
+    simulated.run(cached, 2 * LONGEST_PAUSE)
+    assert simulated.running <= 2
+    simulated.run(reads, LONGEST_PAUSE + 5.0)
+    assert simulated.running >= 64
+
+
+@pytest.mark.parametrize("has_gil", [True, False])
+def test_threads_that_have_nothing_to_do_are_given_back(has_gil: bool) -> None:
+    simulated = Simulation(16, most=256, has_gil=has_gil)
+    simulated.waits, simulated.busy = 0.0, 0.1
+    simulated.run(computes, 10.0)
+    assert simulated.running == 1
+    simulated.waits, simulated.busy = 1.0, 1.0
+    simulated.run(computes, 10.0)
+    assert simulated.running == 16
+
+
+def test_a_number_that_the_user_chose_stays() -> None:
+    simulated = Simulation(16)
+    simulated.waits, simulated.busy = 0.0, 0.1
+    assert set(simulated.run(computes, 30.0)) == {16}
+
+
+def test_the_more_often_threads_come_back_the_later_they_go() -> None:
+    simulated = Simulation(4, most=256)
+    changes = 0
+    for _ in range(100):  # of 2 s: now they have nothing to do, now the consumer waits
+        before = simulated.running
+        simulated.waits, simulated.busy = 0.0, 0.1
+        simulated.run(computes, 2.5)
+        changes += simulated.running != before
+        simulated.waits, simulated.busy = 1.0, 1.0
+        simulated.run(computes, 1.0)
+    assert changes < 10

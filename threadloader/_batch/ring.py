@@ -140,7 +140,7 @@ class Ring:
         allocate: Callable[[int], tuple[memoryview[Any], Any]] | None = None,
     ) -> None:
         self._allocate = _allocate if allocate is None else allocate
-        self._batches = batches
+        self.batches = batches
         # Appended to by weak reference callbacks, which can run at any moment and in any
         # thread, also inside our own lock: `deque.append` is atomic and takes no lock of ours.
         self._returned: deque[_Lease] = deque()
@@ -232,7 +232,7 @@ class Ring:
         # Unlocked: the lengths are read whole on both builds, and a loop over batches holds no more
         # than are kept free.
         in_use = len(self._leases) + len(self._notes)
-        self.seems_hoarded = in_use > 4 * self._batches * self._per_batch and not self._warned
+        self.seems_hoarded = in_use > 4 * self.batches * self._per_batch and not self._warned
         return root
 
     def release(self, slots: Sequence[Slot]) -> None:
@@ -392,7 +392,7 @@ class Ring:
         if not free:
             return False
         # None of the last batches needed it: their sizes have changed.
-        if len(free) > self._batches * self._per_batch or free[0][0] < self._takes - self._batches:
+        if len(free) > self.batches * self._per_batch or free[0][0] < self._takes - self.batches:
             return True
         return not self._epochs and self._free_nbytes() > self._idle_nbytes
 

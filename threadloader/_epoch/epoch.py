@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import RLock
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadloader._epoch.feed import Receipt
@@ -98,6 +97,7 @@ class Epoch(Iterator[Any]):
         self._owns_workers = not settings.persistent_workers
         self._stats = stats
         self._length = partial(len, settings.index_sampler)
+        self._concurrency = settings.concurrency
         self._timeout = settings.timeout or None
         self._move = settings.move
         self._prepare = prepare
@@ -307,9 +307,11 @@ class Epoch(Iterator[Any]):
             if batch is None and self._workers is None:
                 batch = self._in_flight.wait(head) or head  # it never takes too long
             elif batch is None:
-                started = perf_counter()
-                batch = self._await(head)
-                seconds = perf_counter() - started
+                self._concurrency.begin_wait()
+                try:
+                    batch = self._await(head)
+                finally:
+                    seconds = self._concurrency.end_wait()
             if isinstance(batch, OpenBatch) and batch.plan.ends and batch.failure is not None:
                 # Its batches are made again one by one: those before the error can be delivered.
                 if not self._in_flight.split(batch):

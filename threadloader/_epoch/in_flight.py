@@ -61,6 +61,9 @@ class InFlight:
         self._workers = workers
         self._inline = inline
         self._copier = copier
+        self._ring, self._ticket_size = collation.ring, settings.ticket_size
+        self._whole_batches = settings.whole_batches
+        self._concurrency = settings.concurrency
         self._delivery: Copier | Progress = copier or progress
         self._timeout = settings.timeout or None
         self._limit = self._timeout  # what `await_workers` has left of it, for one batch
@@ -89,6 +92,8 @@ class InFlight:
             depth = self._collation.depth
             groups = self._feed.groups and self._copier is None and self._collation.groups
             most = depth.group_size(self._window) if groups else 1
+            if self._concurrency.exceeds_cores or depth.needed:
+                depth.needed = self._needed()
             room = 1 if self._workers is None else depth.room(self._window, most)
             while not (self._planned_all or self._progress.cancelled) and len(self._batches) < room:
                 try:
@@ -104,6 +109,19 @@ class InFlight:
                     self._copier.put(batch)
         finally:
             self = batch = DROPPED  # an error of the sampler keeps this frame
+
+    def _needed(self) -> int:
+        """Return how many batches keep more threads busy than there are cores; 0 for no more."""
+        concurrency = self._concurrency
+        if not concurrency.exceeds_cores or not self._batches:
+            return 0
+        head = self._batches[-1]
+        rows = len(head.plan.indices) if isinstance(head, OpenBatch) else 0
+        needed = self._ticket_size.batches_for(
+            concurrency.limit, rows, one_ticket=self._whole_batches
+        )
+        self._ring.batches = max(self._ring.batches, needed + 2)
+        return needed
 
     def make_next(self) -> tuple[Any, Receipt] | None:
         """Return the next batch, made at once, and its receipt, if the calling thread can do that.

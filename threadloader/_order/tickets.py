@@ -10,6 +10,7 @@ iterable is emptied by the one worker that takes it.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PlannedBatch", "Ticket", "TicketCutter", "TicketSize"]
 
+SLOWEST = 32  # times the mean, from which on a sample is an exception that nobody prepares for
+FORGOTTEN = 1 / 512  # of the slowest sample's time, by each ticket
 TICKET_SECONDS = 1e-3  # work in a ticket: about 100 times what handing one over costs (bench: rows)
 
 
@@ -79,15 +82,17 @@ class TicketSize:
 
     Threads:
         rows: any, with the pool's lock held.
+        batches_for: consumer.
         measured: worker.  Racing updates lose one measurement of many.  That is harmless: stores
             and loads of an attribute are atomic on both builds.
     """
 
-    __slots__ = ("_fixed", "_rows_seen", "_seconds")
+    __slots__ = ("_fixed", "_rows_seen", "_seconds", "_slowest")
 
     def __init__(self, fixed: int | None = None) -> None:
         self._fixed = fixed
         self._seconds = 0.0  # per sample, smoothed
+        self._slowest = 0.0  # seconds per sample of the slowest of the last tickets
         self._rows_seen = 0
 
     def rows(self, batch_rows: int, threads: int, batches: Callable[[], int] | None = None) -> int:
@@ -115,6 +120,24 @@ class TicketSize:
         seen = self._rows_seen
         self._seconds = per_sample if not seen else 0.75 * self._seconds + 0.25 * per_sample
         self._rows_seen = seen + rows
+        self._slowest = max(per_sample, self._slowest * (1 - FORGOTTEN))
+
+    def batches_for(self, threads: int, batch_rows: int, *, one_ticket: bool) -> int:
+        """Return how many batches keep threads busy while the slowest sample is awaited.
+
+        Args:
+            threads: Threads.
+            batch_rows: Rows of a batch; 0 if unknown.
+            one_ticket: Whether a batch is one ticket, whatever time its samples take.
+        """
+        seconds = self._seconds
+        if not seconds or not batch_rows:
+            return 0
+        rows = self._fixed or max(1, int(TICKET_SECONDS / seconds))
+        if one_ticket:
+            rows = batch_rows
+        turns = max(2.0, min(SLOWEST, self._slowest / seconds))
+        return 2 + math.ceil(threads * rows * turns / batch_rows)
 
 
 class TicketCutter:

@@ -75,12 +75,13 @@ class Window(NamedTuple):
         most = self.batches // GROUPS if self.fixed else GROUP
         return max(1, min(most, GROUP_NBYTES // nbytes))
 
-    def room(self, nbytes: int, group_size: int = 1) -> int:
+    def room(self, nbytes: int, group_size: int = 1, needed: int = 0) -> int:
         """Return how many batches to plan.
 
         Args:
             nbytes: Bytes that a batch takes now; 0 if unknown.
             group_size: Batches that are made as one, and count as one.
+            needed: Batches that keep all threads busy.
         """
         if group_size > 1:
             return GROUPS
@@ -88,7 +89,7 @@ class Window(NamedTuple):
             return self.batches
         small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
         most = max(self.batches, small) if nbytes < CACHE_NBYTES else self.of_large
-        return min(most, max(2, LARGE_NBYTES // nbytes))
+        return min(max(most, needed), max(2, LARGE_NBYTES // nbytes))
 
 
 class PrefetchDepth:
@@ -103,15 +104,16 @@ class PrefetchDepth:
         all others: consumer.  Epochs of one loader share it; a race loses one observation of many.
     """
 
-    __slots__ = ("_delivered", "_depth", "_largest", "_settled")
+    __slots__ = ("_delivered", "_depth", "_largest", "_settled", "needed")
 
     def __init__(self) -> None:
+        self.needed = 0  # batches that keep all threads busy, as was measured; 0 if it was not
         self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced, not changed
         self._largest = 0  # bytes: the largest of them
         self._depth = 0  # batches; 0 before any was planned
-        # The window and group size that `room` was asked for last, and its result, if this will be
-        # the same while batches have the same size.
-        self._settled: tuple[Window, int, int] | None = None
+        # The window and group size that `room` was asked for last, what was needed, and its result,
+        # if this will be the same while batches have the same size.
+        self._settled: tuple[Window, int, int, int] | None = None
 
     def delivered(self, nbytes: int) -> None:
         """Note the bytes of a delivered batch; 0 if they are unknown."""
@@ -126,7 +128,7 @@ class PrefetchDepth:
 
     def most(self, window: Window) -> int:
         """Return how many batches are planned at the most, while they are as large as now."""
-        return window.room(self._largest)
+        return window.room(self._largest, needed=self.needed)
 
     def group_size(self, window: Window) -> int:
         """Return how many batches may be made as one."""
@@ -134,14 +136,14 @@ class PrefetchDepth:
 
     def room(self, window: Window, group_size: int) -> int:
         """Return how many batches to plan; see `Window.room`."""
-        settled = self._settled
-        if settled is not None and settled[0] is window and settled[1] == group_size:
-            return settled[2]
-        room = window.room(self._largest, group_size)
+        settled, needed = self._settled, self.needed
+        if settled is not None and settled[0] is window and settled[1:3] == (group_size, needed):
+            return settled[3]
+        room = window.room(self._largest, group_size, needed)
         if not window.fixed:
             grows = self._depth and group_size == 1
             self._depth = depth = min(room, self._depth + 1) if grows else room
             if depth < room:
                 return depth
-        self._settled = window, group_size, room
+        self._settled = window, group_size, needed, room
         return room

@@ -36,6 +36,7 @@ __all__ = [
     "checked_output",
     "checked_seed",
     "default_num_workers",
+    "default_threads",
     "given_num_workers",
     "is_iterable",
     "open_device",
@@ -323,6 +324,7 @@ def checked_attribute(name: str, value: Any) -> Any:
 _COUNTS = {  # the least value, and whether None is one
     "device_prefetch": (1, False),
     "max_skipped": (0, True),
+    "max_threads": (1, False),
     "prefetch": (1, True),
     "snapshot_every_n_steps": (0, True),
 }

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from threadloader._layout.layout import Layout
     from threadloader._session.run_state import LastEpoch, RunState, State
     from threadloader._settings import Settings
+    from threadloader._threads.concurrency import Concurrency
     from threadloader._work.counters import Totals
     from threadloader._work.workers import Workers
 
@@ -50,7 +51,7 @@ __all__ = ["Session", "Statistics"]
 class Statistics:
     """What a loader has done so far, all epochs together; stale as soon as returned."""
 
-    workers: int  # threads of an epoch; 0 is the calling thread
+    workers: int  # threads of an epoch, or as many as run; 0 is the calling thread
     running: int  # of them that may run samples at once; found by trying, see docs/workers.md
     window: int  # batches that are planned ahead at the most, while they are as large as now
     totals: Totals
@@ -219,11 +220,18 @@ class Session:
                 dataset = None
         return state if dataset is None else state | {"dataset": copy.deepcopy(dataset)}
 
-    def statistics(self, workers: int, running: int) -> Statistics:
-        """Return what was counted so far."""
+    def statistics(self, workers: int, concurrency: Concurrency) -> Statistics:
+        """Return what was counted so far.
+
+        Args:
+            workers: Threads that the user chose, or those of the beginning.
+            concurrency: Says how many run.
+        """
+        running = concurrency.running()
+        running = min(running, workers) if concurrency.range.is_fixed else running
         skipped_count, skipped = self.skipped.count_and_latest()
         return Statistics(
-            workers=workers,
+            workers=max(workers, running),
             running=running,
             window=self.collation.depth.most(self.window),
             totals=self.stats.total(),

@@ -2,12 +2,16 @@
 
 Where there is an interpreter lock, threads may be slower together than one alone.  Each operator of
 torch's releases the lock, and then waits until it has it again; two threads that do so by turns
-wake each other every few microseconds (bench: cifar).  Nothing tells beforehand which data that is.
-So it is tried: half the threads, and later twice as many, for as long as that is faster.
+wake each other every few microseconds (bench: cifar).  Reads of a network go faster with a hundred
+threads than with as many as cores.  Nothing tells beforehand which data that is.  So it is tried:
+half the threads, or twice as many, for as long as that is faster.
+
+`Concurrency` measures; `advise` decides, a function of what was measured and of nothing else.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from threading import Lock
 from time import perf_counter
@@ -16,19 +20,26 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Concurrency", "gil_is_enabled"]
+__all__ = ["Concurrency", "Found", "Range", "Timing", "advise", "gil_is_enabled"]
 
 # Chosen so that a try costs little, and is rarely wrong.
 TIMED_SECONDS = 0.1  # wall time of jobs, of all threads together, that make a measurement
 TIMED_JOBS = 16  # and how many of them, at the least
 # The same where a try is a mistake, and the rate below which it is, of that before.
 MISTAKE_SECONDS, MISTAKE_JOBS, MISTAKE = 0.01, 4, 0.75
-# Wall time of jobs, of their CPU time, from which on fewer threads are tried; but without the time
-# in which they are ready and others have the cores, where the system counts that.
-WAITING = 1.25
+WAITING = 1.25  # wall time of jobs, of their CPU time, from which on they wait
 LONGEST_JOB = 0.02  # CPU seconds; threads whose jobs take longer lose nothing by changing places
+# Share of the cores that threads use below which they wait for something else, if that takes as
+# large a share of their time; with a GIL of one core, as nobody runs while it is passed on.
+IDLE, IDLE_WITH_GIL = 0.5, 0.1
 FEWER_ENOUGH = 0.98  # rate with half the threads, of that with all, from which on they are enough
 MORE_NEEDED = 1.05  # rate with twice the threads, of that without, from which on they are needed
+AWAITED = 0.02  # share of the time that the consumer waits, from which on more threads are tried
+SPARE = 1.5  # threads that stay for each that has jobs all the time, where the others have none
+MOST_CALM = 32  # measurements in a row, before threads are given back that were needed before
+MOST_IGNORED = 1 << 10  # jobs, after a change
+SHORT = 1e-4  # seconds of a sample that does nothing for which it lets go of the GIL for long
+ONLY_WAITS = 0.8  # share of its time that the consumer waits, from which on it does nothing else
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds until the next try; each that fails doubles them
 
 
@@ -43,24 +54,39 @@ def gil_is_enabled() -> bool:
     return True
 
 
-class _Timing(NamedTuple):
+class Range(NamedTuple):
+    """How many threads a pool may run."""
+
+    threads: int  # to begin with: the cores, or the number that the user chose
+    most: int  # for data that waits; as many if the user chose
+    has_gil: bool
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the user chose the number, of which no thread is given back."""
+        return self.most == self.threads
+
+
+class Timing(NamedTuple):
     """What some jobs took."""
 
     jobs: int = 0
     samples: int = 0
     wall: float = 0.0  # seconds
     cpu: float = 0.0  # seconds of the threads that ran them
-    delay: float = 0.0  # seconds in which these waited for a core, if `Concurrency.asks_delay`
+    delay: float = 0.0  # seconds in which they waited for a core, if `Found.asks_delay` was set
+    elapsed: float = 0.0  # seconds from the end of the job before them
+    waited: float = 0.0  # seconds in which the consumer waited meanwhile
 
-    def plus(self, samples: int, wall: float, cpu: float, delay: float) -> _Timing:
+    def plus(self, samples: int, wall: float, cpu: float, delay: float) -> Timing:
         """Return the timing with one job more."""
-        jobs, made = self.jobs + 1, self.samples + samples
-        return _Timing(jobs, made, self.wall + wall, self.cpu + cpu, self.delay + delay)
-
-    @property
-    def waits(self) -> bool:
-        """Whether the jobs took far longer than their CPU time, but for waiting for a core."""
-        return self.wall - self.delay > WAITING * self.cpu
+        return Timing(
+            self.jobs + 1,
+            self.samples + samples,
+            self.wall + wall,
+            self.cpu + cpu,
+            self.delay + delay,
+        )
 
 
 class _Try(NamedTuple):
@@ -68,6 +94,99 @@ class _Try(NamedTuple):
 
     limit: int  # before it
     rate: float  # samples a second, then
+    reason: str  # of that limit
+
+
+class Found(NamedTuple):
+    """What was found so far."""
+
+    limit: int  # threads that may run jobs at once
+    tried: _Try | None = None  # what that number is compared with, while it is only tried
+    fewer: bool = True  # whether fewer threads are tried next
+    pause: float = FIRST_PAUSE  # seconds until the next try, after one that fails
+    due: float = 0.0  # seconds until jobs are measured again
+    unused: int = 0  # measurements in a row in which threads had nothing to do
+    calm: int = 2  # and how many of them give threads back
+    asks_delay: bool = False  # whether it has to be known how long jobs wait for a core
+    reason: str = ""  # of the limit, in words
+
+    def postponed(self) -> Found:
+        """Try nothing for a while, which is twice as long as the last time."""
+        return self._replace(due=self.pause, pause=min(2 * self.pause, LONGEST_PAUSE))
+
+
+def advise(found: Found, timing: Timing, may: Range) -> Found:
+    """Return how many threads should run jobs, and when jobs are to be measured again.
+
+    Args:
+        found: What was found before.
+        timing: What jobs took with its limit.
+        may: How many threads there may be.
+    """
+    running = min(found.limit, may.most)
+    rate = running * timing.samples / timing.wall
+    tried, found = found.tried, found._replace(tried=None, due=0.0)
+    if tried is not None:
+        less = running < tried.limit
+        if rate < (FEWER_ENOUGH if less else MORE_NEEDED) * tried.rate:
+            # The other way, next.
+            found = found._replace(limit=tried.limit, reason=tried.reason, fewer=not less)
+            return found.postponed()
+        found = found._replace(pause=FIRST_PAUSE)
+    waits, _ = _kind(timing, running, may)
+    if waits and not found.asks_delay:
+        return found._replace(asks_delay=True)  # it may be a core that they wait for
+    found = found._replace(asks_delay=waits)
+    limit, reason = _to_try(found, timing, running, may)
+    if limit != running:
+        calm = min(2 * found.calm, MOST_CALM) if found.limit < limit else found.calm
+        attempt = _Try(found.limit, rate, found.reason)
+        return found._replace(
+            limit=limit, tried=attempt, fewer=limit < running, unused=0, calm=calm, reason=reason
+        )
+    found = found._replace(due=FIRST_PAUSE)
+    needed = _needed(timing, running, may)
+    if needed >= running:
+        return found._replace(unused=0)
+    if found.unused + 1 < found.calm:
+        return found._replace(unused=found.unused + 1)
+    reason = f"{running - needed} of {running} had nothing to do"
+    return found._replace(limit=needed, unused=0, reason=reason)
+
+
+def _kind(timing: Timing, running: int, may: Range) -> tuple[bool, bool]:
+    """Return whether jobs wait, but for a core, and whether it is not for the GIL, either."""
+    waits = timing.wall - timing.delay > WAITING * timing.cpu
+    blocked = timing.wall - timing.delay
+    if may.has_gil:
+        idle = running * timing.cpu < IDLE_WITH_GIL * blocked
+    else:
+        used = running * timing.cpu / timing.wall  # cores
+        idle = used < IDLE * may.threads and blocked - timing.cpu > IDLE * timing.wall
+    return waits, waits and idle
+
+
+def _to_try(found: Found, timing: Timing, running: int, may: Range) -> tuple[int, str]:
+    """Return a number of threads that may be better, and why; the present one for none."""
+    waits, idle = _kind(timing, running, may)
+    for_gil = may.has_gil and waits
+    top = may.most if idle or for_gil else may.threads
+    if for_gil and running > 1 and timing.cpu < LONGEST_JOB * timing.jobs:
+        more_first = idle and found.pause == FIRST_PAUSE  # no try has failed
+        if running >= top or (found.fewer and not more_first):
+            return -(-running // 2), "samples wait for the GIL"
+    if running > top:
+        return max(top, running // 2), "samples keep the cores busy"
+    if running == top or timing.waited < AWAITED * timing.elapsed:
+        return running, ""
+    return min(2 * running, top), "samples wait, not for a core" if idle else "you wait for batches"
+
+
+def _needed(timing: Timing, running: int, may: Range) -> int:
+    """Return how many threads have enough to do, if the consumer waits for none of them."""
+    if may.is_fixed or timing.waited >= AWAITED * timing.elapsed:
+        return running
+    return max(1, min(running, math.ceil(SPARE * timing.wall / timing.elapsed)))
 
 
 class Concurrency:
@@ -79,10 +198,14 @@ class Concurrency:
         clock: Returns seconds.
 
     Invariants, whenever ``_deciding`` is not held:
-        1. The limit is what is tried, or, without a try, what was found last.
+        1. The limit is what was found last.
 
     Threads:
-        limit, due, asks_delay: any; read and written whole, on both builds.
+        limit, due, asks_delay, consumer_only_waits: any; read and written whole, on both builds.
+        running, exceeds_cores, gains_nothing: any; read and written whole, on both builds.
+        serve: planner.
+        expect: consumer.
+        begin_wait, end_wait: consumer.  Racing updates lose one wait of many, which is harmless.
         measured: worker.  Racing updates lose one measurement of many, which is harmless.
         stalled: worker, with the pool's lock held.
     """
@@ -91,29 +214,91 @@ class Concurrency:
         self.limit = sys.maxsize
         self.due = 0.0  # on the clock; before that no job needs to be measured
         self.asks_delay = False  # whether the time in which a job waits for a core is asked for
+        # Whether a consumer that makes batches itself, or waits for one thread, does nothing else.
+        self.consumer_only_waits = False
+        self.range = Range(sys.maxsize, sys.maxsize, has_gil=True)
         self._clock = clock
-        self._timing = _Timing()
+        self._waited = 0.0  # seconds, in all
+        self._waits_since: float | None = None  # on the clock; None if the consumer has its batch
+        self._timing = Timing()
+        self._since = 0.0, 0.0  # when its first job could begin, and the seconds waited until then
         self._to_ignore = 1  # jobs that began while another limit was left, or that are the first
         # Held by the thread that decides; the others go on.
         self._deciding = Lock()
-        # All below: guarded by _deciding, but that `stalled` writes it too.  What it decided may be
-        # lost then, until the next stall.
-        self._try: _Try | None = None
-        self._fewer = True  # whether fewer threads are tried next
-        self._pause = FIRST_PAUSE
+        # All below: guarded by _deciding, but that `serve` and `stalled` write it too.  What was
+        # decided may be lost then, until the next measurement.
+        self._found = Found(sys.maxsize)
+        self._is_new = True  # whether nothing was measured, nor expected
+        self._said = sys.maxsize  # the limit that was logged last, or the first
 
     def __reduce__(self) -> tuple[type[Concurrency], tuple[()]]:
         """Return a fresh one for a copy: another loader finds its own number."""
         return Concurrency, ()
 
+    def serve(self, may: Range) -> None:
+        """Say how many threads there may be: those of an epoch that begins.
+
+        What was found before stays, if it is among them.
+        """
+        if may == self.range:
+            return
+        self.range = may
+        begin = sys.maxsize if may.is_fixed else may.threads
+        found = begin if self.limit == sys.maxsize else min(self.limit, may.most)
+        self._is_new = self.limit == sys.maxsize
+        self._set(Found(found))
+        self._said = found
+
+    @property
+    def exceeds_cores(self) -> bool:
+        """Whether more threads run than there are cores, as their samples wait."""
+        return self.range.threads < self.limit <= self.range.most
+
+    def running(self) -> int:
+        """Return how many threads may run jobs."""
+        return min(self.limit, self.range.most)
+
+    def gains_nothing(self, seconds: float) -> bool:
+        """Whether a thread beside a consumer that only waits for it would gain nothing.
+
+        So it is where there is a GIL, and samples are short: then they hold it, as a rule.
+
+        Args:
+            seconds: That a sample takes.
+        """
+        return self.range.has_gil and seconds < SHORT
+
+    def expect(self, seconds: float) -> None:
+        """Begin with one thread where samples are short and there is a GIL, which they then hold.
+
+        Whether more are faster is found later, as ever.
+
+        Args:
+            seconds: That a sample takes.
+        """
+        if self._is_new and not self.range.is_fixed and self.gains_nothing(seconds):
+            self._set(self._found._replace(limit=1, due=FIRST_PAUSE))
+            self._said = 1
+        self._is_new = False
+
+    def begin_wait(self) -> None:
+        """Note that the consumer begins to wait for a batch."""
+        self._waits_since = self._clock()
+
+    def end_wait(self) -> float:
+        """Note that the consumer has its batch; return the seconds that it has waited."""
+        since, self._waits_since = self._waits_since, None
+        seconds = 0.0 if since is None else self._clock() - since
+        self._waited += seconds
+        return seconds
+
     def measured(
-        self, limit: int, threads: int, samples: int, wall: float, cpu: float, delay: float = 0.0
+        self, limit: int, samples: int, wall: float, cpu: float, delay: float = 0.0
     ) -> None:
         """Take a job that ended into account.
 
         Args:
             limit: When it began.
-            threads: Of the pool.
             samples: That it made.
             wall: Seconds that it took.
             cpu: Seconds of its thread.
@@ -123,73 +308,74 @@ class Concurrency:
             return
         if self._to_ignore > 0:
             self._to_ignore -= 1
+            if self._to_ignore <= 0:
+                self._since, self._timing = self._now(), Timing()
             return
         self._timing = timing = self._timing.plus(samples, wall, cpu, delay)
-        enough = timing.jobs >= TIMED_JOBS and timing.wall >= TIMED_SECONDS
-        if not enough and not self._is_mistake(timing, threads):
+        if not self._is_enough(timing):
             return
         if self._deciding.acquire(blocking=False):
+            said = self._said
             try:
-                self._decide(timing, threads)
+                found = self._decide(timing, limit)
             finally:
                 self._deciding.release()
+            if found is not None and found.tried is None:
+                _log(min(said, self.range.most), self.running(), found.reason)
 
     def stalled(self, threads: int) -> None:
-        """Let all threads run jobs: for a while no job was taken, so those that run may wait."""
-        self._try = None
-        self._postpone()
-        self._set(sys.maxsize, threads)
+        """Let all threads run jobs: for a while no job was taken, so those that run may wait.
 
-    def _is_mistake(self, timing: _Timing, threads: int) -> bool:
-        """Whether it is plain after a few jobs that what is tried is slower."""
-        tried = self._try  # unlocked: read whole
-        if tried is None or timing.jobs < MISTAKE_JOBS or timing.wall < MISTAKE_SECONDS:
+        Args:
+            threads: That there are.
+        """
+        limit = sys.maxsize if self.range.is_fixed else max(self.limit, threads)
+        self._set(self._found.postponed()._replace(limit=limit, tried=None))
+
+    def _is_enough(self, timing: Timing) -> bool:
+        """Whether jobs tell how fast they come; sooner if a try is clearly a mistake."""
+        running, tried = self.running(), self._found.tried
+        if timing.wall >= TIMED_SECONDS and timing.jobs >= max(TIMED_JOBS, 2 * running):
+            return True
+        if tried is None or timing.wall < MISTAKE_SECONDS or timing.jobs < MISTAKE_JOBS:
             return False
-        running = min(self.limit, threads)
         return running * timing.samples < MISTAKE * tried.rate * timing.wall
 
-    def _decide(self, timing: _Timing, threads: int) -> None:
-        """Set the limit by what was measured under the present one.  Call with the lock held."""
-        if timing is not self._timing:
-            return  # another thread has decided by the same jobs
-        running = min(self.limit, threads)
-        rate = running * timing.samples / timing.wall
-        tried, self._try = self._try, None
-        if tried is not None:
-            needed = FEWER_ENOUGH if self._fewer else MORE_NEEDED
-            if rate < needed * tried.rate:
-                self._fewer = not self._fewer
-                self._postpone()
-                self._set(tried.limit, threads)
-                return
-            self._pause = FIRST_PAUSE
-        asked, self.asks_delay = self.asks_delay, timing.waits
-        if timing.waits and not asked:  # it may be a core that they wait for
-            self._to_ignore, self._timing = 1, _Timing()
-            return
-        limit = self._next(timing, running, threads)
-        if limit == running:
-            self.due = self._clock() + FIRST_PAUSE
-            self._timing = _Timing()
-        else:
-            self._try = _Try(self.limit, rate)
-            self._fewer = limit < running
-            self._set(limit, threads)
+    def _decide(self, timing: Timing, limit: int) -> Found | None:
+        """Set the limit by what was measured under the present one; return what was found.
 
-    def _next(self, timing: _Timing, running: int, threads: int) -> int:
-        """Return the number of threads to try next; the present one for none."""
-        waits = timing.waits and timing.cpu < LONGEST_JOB * timing.jobs
-        if waits and running > 1 and (self._fewer or running == threads):
-            return -(-running // 2)
-        return min(2 * running, threads)
+        Call with the lock held.
+        """
+        if timing is not self._timing or limit != self.limit:
+            return None  # another thread has decided, by the same jobs or by others
+        (since, waited), (now, waited_now) = self._since, self._now()
+        timing = timing._replace(elapsed=now - since, waited=waited_now - waited)
+        found = advise(self._found, timing, self.range)
+        self._set(found)
+        if timing.wall and self.running() == 1:
+            short = self.gains_nothing(timing.wall / timing.samples)
+            self.consumer_only_waits = short and timing.waited > ONLY_WAITS * timing.elapsed
+        if found.tried is None:
+            self._said = found.limit
+        return found
 
-    def _set(self, limit: int, threads: int) -> None:
-        """Set the limit, and forget what was measured."""
-        self.limit = limit
-        self._to_ignore = threads
-        self._timing = _Timing()
+    def _now(self) -> tuple[float, float]:
+        """Return the time, and the seconds in which the consumer has waited until now."""
+        now, since = self._clock(), self._waits_since
+        return now, self._waited + (0.0 if since is None else now - since)
 
-    def _postpone(self) -> None:
-        """Try nothing for a while, which is twice as long as the last time."""
-        self.due = self._clock() + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+    def _set(self, found: Found) -> None:
+        """Keep what was found, and forget what was measured."""
+        changed = found.limit != self.limit
+        self._found = found
+        self.due = self._clock() + found.due if found.due else 0.0
+        self.limit, self.asks_delay = found.limit, found.asks_delay
+        self._to_ignore = min(found.limit, self.range.most, MOST_IGNORED) if changed else 1
+        self._timing = Timing()
+
+
+def _log(before: int, after: int, reason: str) -> None:
+    """Say that the number has changed, and why, if anybody listens."""
+    logging = sys.modules.get("logging")  # where nobody has imported it nobody listens
+    if after != before and logging is not None:
+        logging.getLogger("threadloader").info("%s threads run, not %s: %s", after, before, reason)

@@ -13,11 +13,11 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child, is_exiting
-from threadloader._threads.starting import Joinable, start_all
+from threadloader._threads.starting import Joinable, start_all, start_each
 from threadloader._threads.stopping import stopped_by
 from threadloader._threads.thread_group import STOPPED, ThreadGroup, Work, join
 from threadloader.errors import ClosedError
@@ -71,10 +71,10 @@ def _end_threads() -> None:
 
 
 class Pool(Generic[W]):
-    """A fixed number of threads, started on the first `put`.
+    """Threads, started on the first `put`.
 
     Args:
-        size: Threads, at least 1.
+        size: Threads to begin with, at least 1.
         name: Prefix of the threads' names, which become ``<name>-<role>-<n>``.
         enter: Makes the context in which thread ``n`` runs; its value is given to each job.
         first: The number of the first thread.
@@ -83,6 +83,9 @@ class Pool(Generic[W]):
             can't be entered, say) or that can't be started; then the others are stopped.
         exit_seconds: How long the interpreter's exit waits for running jobs.
         concurrency: Says how many threads may run jobs at once; None for all.
+        prepare: Where it says more than there are, a thread of the pool starts more of them, and
+            calls this with the number of each before; after an error no more are started.  None
+            for no such threads.
 
     Threads:
         put: the planner or a reader.
@@ -102,15 +105,16 @@ class Pool(Generic[W]):
         failed: Callable[[int, BaseException], None] | None = None,
         exit_seconds: float = EXIT_SECONDS,
         concurrency: Concurrency | None = None,
+        prepare: Callable[[int], None] | None = None,
     ) -> None:
-        self._role = role
         self.size = size
         self.concurrency = concurrency
         self._first = first
-        self._name = name
-        self._enter = enter
         self._failed = _raise if failed is None else failed
         self.thread_group: ThreadGroup[W] = ThreadGroup(size, exit_seconds, concurrency)
+        self._threads = _Threads(self.thread_group, f"{name}-{role}", enter, self._failed)
+        if prepare is not None:
+            self.thread_group.start_more = _Growth(self._threads, first, prepare)
         self._to_start = [True]  # popped by who starts the threads, which is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
         self._stop = when_dropped(self, self.thread_group.stop)
@@ -167,15 +171,7 @@ class Pool(Generic[W]):
                 self._to_start.pop()
             except IndexError:
                 return  # another thread starts them
-            threads = [
-                Joinable(
-                    target=_run,
-                    args=(group, self._enter, number, self._failed),
-                    name=f"{self._name}-{self._role}-{number}",
-                    daemon=True,
-                )
-                for number in range(first, first + self.size)
-            ]
+            threads = [self._threads.make(number) for number in range(first, first + self.size)]
             # First they are noted, and then `_check` looks whether the interpreter exits.  The exit
             # sets its flag first, and then looks who runs.  So one of the two sees the other.
             for number, thread in enumerate(threads, first):
@@ -206,6 +202,76 @@ class Pool(Generic[W]):
         return first
 
 
+class _Threads(NamedTuple, Generic[W]):
+    """What the threads of a pool are made of; nothing in it refers to the pool."""
+
+    group: ThreadGroup[W]
+    name: str  # before their numbers
+    enter: Callable[[int], AbstractContextManager[W]]
+    failed: Callable[[int, BaseException], None]
+
+    def make(self, number: int) -> Thread:
+        """Return a thread, which is not started."""
+        return Joinable(
+            target=_run,
+            args=(self.group, self.enter, number, self.failed),
+            name=f"{self.name}-{number}",
+            daemon=True,
+        )
+
+
+class _Growth:
+    """Starts more threads, where more may run jobs than there are.
+
+    Args:
+        threads: Makes them.
+        first: The number of the pool's first thread.
+        prepare: See `Pool`.
+
+    Invariants:
+        1. One thread at a time starts others, and the next number is that of the group's size.
+
+    Threads:
+        call: worker, between two jobs.
+    """
+
+    def __init__(self, threads: _Threads[Any], first: int, prepare: Callable[[int], None]) -> None:
+        self._threads = threads
+        self._first = first
+        self._prepare = prepare
+        self._turn = [True]  # popped by who starts threads, which is atomic on both builds
+
+    def __call__(self) -> None:
+        """Start as many threads as the limit says, unless another thread does."""
+        group = self._threads.group
+        try:
+            self._turn.pop()
+        except IndexError:
+            return
+        try:
+            while group.is_to_grow:
+                self._start(group, self._first + group.size)
+        except Exception:  # noqa: BLE001  # no memory, say: those that there are go on
+            group.start_more = None
+        else:
+            self._turn.append(True)
+
+    def _start(self, group: ThreadGroup[Any], number: int) -> None:
+        """Start one thread."""
+        self._prepare(number)
+        thread = self._threads.make(number)
+        # Noted first, as in `Pool._start`.
+        group.threads.append(thread)
+        _running[group, number] = thread
+        try:
+            start_each([thread], partial(_check, group))
+        except BaseException:
+            _running.pop((group, number), None)
+            group.threads.remove(thread)
+            raise
+        group.grown()
+
+
 def _check(group: ThreadGroup[Any]) -> None:
     """Refuse to start a thread that nobody would wait for."""
     if is_exiting() or group.stopping:
@@ -231,10 +297,13 @@ def _run(
                 worker = life.enter_context(enter(number))
                 enter = DROPPED  # errors keep the frames that led to them, this one included
                 ran = False
+                group.grow()  # to what was found in an epoch before
                 while running is _running and (job := group.take(ran=ran)) is not None:
                     ran = True
                     job(worker)
                     del job  # an idle thread keeps no batch alive
+                    if group.start_more is not None:
+                        group.grow()
             except BaseException as error:  # noqa: BLE001  # handed to the waiting consumer
                 BaseException.with_traceback(
                     error, error.__traceback__ and error.__traceback__.tb_next

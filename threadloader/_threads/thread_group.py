@@ -15,7 +15,7 @@ from threadloader._threads.stopping import Stop
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from threading import Thread
     from typing import Any
 
@@ -86,7 +86,7 @@ class ThreadGroup(Generic[W]):
     job was taken since: samples may wait for one another, and then all threads must run.
 
     Args:
-        size: Threads.
+        size: Threads to begin with.
         exit_seconds: See `Pool`.
         concurrency: Says how many threads may run jobs at once; None for all.
 
@@ -101,26 +101,28 @@ class ThreadGroup(Generic[W]):
 
     Threads:
         put: the planner or a reader.
-        take: worker only.
+        take, grow, grown: worker only.
         stop, wake: shared, also from finalizers; they take no lock.
-        threads, gone: shared; a list that is appended to and copied, atomic on both builds.
+        threads, gone, size: shared; a list that is appended to and copied, atomic on both builds.
     """
 
     def __init__(
         self, size: int, exit_seconds: float, concurrency: Concurrency | None = None
     ) -> None:
-        self._size = size
         self.exit_seconds = exit_seconds
         self._concurrency = concurrency
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
         self.stopping = False  # only ever set; read and written whole, on both builds
         self.ended = Stop()  # wakes jobs that wait, for the next try of a remote read say
         self.threads: list[Thread] = []  # each from before its start on
+        # Starts more threads, up to the limit; None where there are all.  Set once, by the pool.
+        self.start_more: Callable[[], None] | None = None
         self._lock = Lock()
         # All below: guarded by _lock.
         self._works: deque[Work[W]] = deque()
         self._idle = 0
         self._running = 0
+        self._size = size
         self._limit = size  # as it was last seen
         self._taken = 0  # jobs so far
         self._has_standby = False
@@ -179,13 +181,41 @@ class ThreadGroup(Generic[W]):
     def stop(self) -> None:
         """See `Pool.stop`."""
         self.stopping = True
+        self.start_more = None
         self.ended.set()
-        for _ in range(self._size):
+        # A thread that is noted later sees that it was stopped.
+        for _ in range(len(self.threads)):
             self._tokens.put(False)
 
     def wake(self) -> None:
         """See `Pool.wake`."""
         self._tokens.put(False)
+
+    def grown(self) -> None:
+        """Count a thread that was started later."""
+        with self._lock:
+            self._size += 1
+            if self._works:
+                self._room()
+
+    @property
+    def size(self) -> int:
+        """The number of threads; stale as soon as it is read."""
+        return self._size
+
+    @property
+    def is_to_grow(self) -> bool:
+        """Whether more threads may run jobs than there are, and more can be started."""
+        concurrency = self._concurrency
+        if self.start_more is None or concurrency is None:
+            return False
+        return concurrency.limit > self._size and not self.stopping
+
+    def grow(self) -> None:
+        """Start more threads, if more may run jobs than there are."""
+        start_more = self.start_more  # once: it is dropped when the group is stopped
+        if start_more is not None and self.is_to_grow:
+            start_more()
 
     @property
     def gone(self) -> bool:

@@ -9,6 +9,7 @@ not reused before.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -213,9 +214,9 @@ def _fill(
         rows = ticket.stop - ticket.start
         pipeline.ticket_size.measured(rows, written - started)
         if concurrency is not None:
-            cpu, wall = thread_time() - cpu, written - started
+            cpu = thread_time() - cpu
             delay = run_delay() - delay if delay else 0.0
-            concurrency.measured(limit, len(pipeline.fetchers), rows, wall, cpu, delay)
+            concurrency.measured(limit, rows, written - started, cpu, delay)
         return None
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return failure_of(error, ticket.start, batch.plan, worker.place)
@@ -323,10 +324,18 @@ def _count(counters: Counters, ticket: Ticket, fetch: float, collate: float) -> 
     counters.collate_seconds += collate
 
 
-def work_inline(batch: OpenBatch, worker: Worker) -> None:
-    """Do all the work of one batch in the calling thread."""
+def work_inline(batch: OpenBatch, worker: Worker, until: float = math.inf) -> None:
+    """Do the work of one batch in the calling thread.
+
+    Args:
+        batch: The batch.
+        worker: The calling thread.
+        until: On `perf_counter`; the tickets that are left then are not begun.
+    """
     while (job := batch.claim()) is not None:
         job(worker)
+        if perf_counter() >= until:
+            break
     batch = job = DROPPED
 
 

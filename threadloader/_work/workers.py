@@ -6,7 +6,6 @@ an iterable dataset has a pool of one thread, so that it stays in its thread.
 
 from __future__ import annotations
 
-import copy
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from threading import Lock
@@ -14,19 +13,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
 from threadloader._fetch.array_rows import is_data
-from threadloader._fetch.dataset_copy import copy_dataset, deep_copy
 from threadloader._fetch.fetcher import Fetcher
-from threadloader._fetch.function_copy import copy_function
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream
-from threadloader._threads.concurrency import gil_is_enabled
+from threadloader._threads.concurrency import Range, gil_is_enabled
 from threadloader._threads.per_thread import close_here
 from threadloader._threads.pool import Pool
 from threadloader._threads.thread_group import join
 from threadloader._threads.worker_info import introduced
 from threadloader._threads.worker_startup import Startup
 from threadloader._work.open_batch import Worker
+from threadloader._work.worker_copies import (
+    Original,
+    collate_fns_of,
+    copied_again,
+    fetchers_of,
+    has_one_reader,
+    original_of,
+    rebound,
+    replicas_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,6 +60,7 @@ class Workers(NamedTuple):
     collate_fn: Any  # the user's
     collate_fns: list[Any]  # each worker's copy of it; None for that itself
     copies_again: dict[int, bool]  # see `_WorkerSetup`
+    grows: bool  # whether more may be started
 
     @property
     def stopped(self) -> bool:
@@ -75,7 +83,7 @@ class Workers(NamedTuple):
             for each in self.fetchers
         ]
         copied[0][id(dataset)] = dataset, first
-        return _collate_fns(settings, copied)
+        return collate_fns_of(settings, copied)
 
     def ready(self, timeout: float | None, epoch: Cancellable) -> bool:
         """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
@@ -139,7 +147,7 @@ class Workers(NamedTuple):
 class _WorkerSetup(NamedTuple):
     """What the threads of all workers need from their beginning to their end."""
 
-    num_workers: int
+    num_workers: int  # that there may be
     base_seed: int
     stats: Stats
     draws: bool  # whether code may run that draws random numbers
@@ -153,6 +161,7 @@ class _WorkerSetup(NamedTuple):
     startup: Startup
     # Whether a worker copies its objects again, decided once: by `setdefault`, which is atomic.
     copies_again: dict[int, bool]
+    copies_once: bool  # whether none does
     dataset_copy: DatasetCopy
     # Held by a worker that does so, if it copies data, too: there is one copy too many at a time.
     # It is held over the user's ``__deepcopy__``, which must not wait for another worker's.
@@ -178,23 +187,26 @@ def make_workers(
     # Without a transform an unsharded iterable has use for one thread only.
     alone = settings.unsharded and settings.transform is None
     num_workers = 1 if alone else settings.num_workers
+    may = _range(settings, num_workers)
+    settings.concurrency.serve(may)
+    if not may.is_fixed:  # as many as were found before; more are started when they have work
+        num_workers = min(num_workers, settings.concurrency.limit)
     copied: list[Copied] = [{} for _ in range(num_workers)]
-    replicas = _replicas(settings, copied)
-    collate_fns = _collate_fns(settings, copied)
-    fetchers = _fetchers(settings, replicas, copied)
+    replicas = replicas_of(settings, copied)
+    collate_fns = collate_fns_of(settings, copied)
+    fetchers = fetchers_of(settings, replicas, copied)
     # Of persistent workers the collate function may be exchanged.
     lasting = settings.persistent_workers or settings.worker_init_fn is not None
     draws = lasting or may_draw(settings, fetchers)
     isolated = settings.isolate_rng and draws
     if isolated:
         redirection()  # here: see there
-    # Asked now: an extension may have switched the GIL on.
     how = settings.dataset_copy
-    again = how in ("auto", "deep") and not settings.iterable and not gil_is_enabled()
+    again = how in ("auto", "deep") and not settings.iterable and not may.has_gil
     copies_again = {} if again else dict.fromkeys(range(num_workers), False)
     startup = Startup(num_workers if settings.worker_init_fn is not None else 0)
     setup = _WorkerSetup(
-        num_workers=num_workers,
+        num_workers=num_workers if may.is_fixed else may.most,
         base_seed=base_seed,
         stats=stats,
         draws=draws,
@@ -207,12 +219,33 @@ def make_workers(
         collate_fns=collate_fns,
         startup=startup,
         copies_again=copies_again,
+        copies_once=not again,
         dataset_copy=how,
         copying=Lock() if how == "deep" else nullcontext(),
     )
+    pools = _pools(settings, setup, len(fetchers), may)
     return Workers(
-        _pools(settings, setup), fetchers, startup, settings.collate_fn, collate_fns, copies_again
+        pools,
+        fetchers,
+        startup,
+        settings.collate_fn,
+        collate_fns,
+        copies_again,
+        grows=not may.is_fixed,
     )
+
+
+def _range(settings: Settings, num_workers: int) -> Range:
+    """Return how many threads may run the samples of a map-style dataset.
+
+    It is the user's number; or else the cores, or more where more copies of the dataset take no
+    more memory, and there is no ``worker_init_fn``, which is called in all workers at first.
+    """
+    tuned = settings.tunes_threads and not settings.iterable and settings.worker_init_fn is None
+    cheap = settings.dataset_copy in ("auto", "shared")
+    most = max(num_workers, settings.max_threads) if tuned and cheap else num_workers
+    # Asked now: an extension may have switched the GIL on.
+    return Range(num_workers, most, has_gil=gil_is_enabled())
 
 
 def may_draw(settings: Settings, fetchers: list[Fetches]) -> bool:
@@ -236,55 +269,20 @@ def may_draw(settings: Settings, fetchers: list[Fetches]) -> bool:
     return kind is not range and not (fetchers[0].gathers and is_data(dataset))
 
 
-def _replicas(settings: Settings, copied: list[Copied]) -> list[tuple[Any, Any]]:
-    """Return each worker's copy of the dataset, and of ``worker_init_fn``.
-
-    Args:
-        settings: Of the loader.
-        copied: For each worker, is told what was copied.
-    """
-    dataset, init_fn = _torch.unwrapped(settings.dataset), settings.worker_init_fn
-    how = settings.dataset_copy
-    if not settings.iterable:
-        copies = [copy_dataset(dataset, how, known) for known in copied]
-        return [(twin, _rebound(init_fn, dataset, twin)) for twin in copies]
-    if settings.unsharded and how == "auto":
-        how = "shared"  # it has one reader, and a copy of an iterator would be read again
-    if _has_one_reader(settings, len(copied)):
-        return _replicate_once(dataset, init_fn, how, copied)
-    return [_replicate(dataset, init_fn, how, known) for known in copied]
-
-
-def _collate_fns(settings: Settings, copied: list[Copied]) -> list[Any]:
-    """Return each worker's copy of the collate function; None where there is nothing to copy."""
-    collate_fn, how = settings.collate_fn, settings.dataset_copy
-    twins = [copy_function(collate_fn, how, known) for known in copied]
-    return [None if twin is collate_fn else twin for twin in twins]
-
-
-def _fetchers(
-    settings: Settings, replicas: list[tuple[Any, Any]], copied: list[Copied]
-) -> list[Fetches]:
-    """Return what gives each worker its samples."""
-    if not settings.iterable:
-        return [Fetcher(twin, whole_batches=settings.whole_batches) for twin, _ in replicas]
-    from threadloader._fetch.read_samples import ReadSamples  # noqa: PLC0415  # for iterables only
-
-    transform, how = settings.transform, settings.dataset_copy
-    return [
-        ReadSamples(replica, copy_function(transform, how, known))
-        for (replica, _), known in zip(replicas, copied, strict=True)
-    ]
-
-
-def _pools(settings: Settings, setup: _WorkerSetup) -> list[Pool[Worker]]:
+def _pools(
+    settings: Settings, setup: _WorkerSetup, num_workers: int, may: Range
+) -> list[Pool[Worker]]:
     """Return the pools, the first of which has worker 0."""
-    name, num_workers, failed = settings.name, setup.num_workers, setup.startup.failed
+    name, failed = settings.name, setup.startup.failed
     enter = partial(_enter, setup)
     if not settings.iterable:
-        concurrency = settings.concurrency if num_workers > 1 and gil_is_enabled() else None
-        return [Pool(num_workers, name, enter, failed=failed, concurrency=concurrency)]
-    if not _has_one_reader(settings, num_workers):
+        tried = not may.is_fixed or (num_workers > 1 and may.has_gil)
+        concurrency = settings.concurrency if tried else None
+        prepare = None if may.is_fixed else partial(_prepare, setup, original_of(settings))
+        return [
+            Pool(num_workers, name, enter, failed=failed, concurrency=concurrency, prepare=prepare)
+        ]
+    if not has_one_reader(settings, num_workers):
         return [Pool(1, name, enter, first=number, failed=failed) for number in range(num_workers)]
     read = partial(_enter, setup._replace(num_workers=1))
     apply = partial(_enter, setup._replace(earlier_readers=()))
@@ -292,70 +290,6 @@ def _pools(settings: Settings, setup: _WorkerSetup) -> list[Pool[Worker]]:
         Pool(1, name, read, failed=failed),
         Pool(num_workers - 1, name, apply, first=1, failed=failed),
     ]
-
-
-def _has_one_reader(settings: Settings, num_workers: int) -> bool:
-    """Whether one worker reads an iterable, and the others apply the transform."""
-    return settings.transform is not None and num_workers > 1
-
-
-def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy, copied: Copied) -> tuple[Any, Any]:
-    """Return a worker's replica of an iterable dataset, and of its ``worker_init_fn``.
-
-    Both are copied together, so that a method of the dataset given as ``worker_init_fn`` sets up
-    the replica.
-
-    Args:
-        dataset: The user's dataset.
-        init_fn: The user's function, or None.
-        how: ``"auto"`` is a deep copy, or a shallow one where that fails, or the object itself
-            where that fails too; else as `copy_dataset` has it.
-        copied: Is told what was copied, for a collate function that refers to it.
-    """
-    if how == "shared":
-        copied[id(dataset)] = dataset, dataset
-        return dataset, init_fn
-    if how == "deep":
-        twin, bound = deep_copy((dataset, init_fn), copied)
-        return twin, bound
-    if callable(how):
-        twin = copy_dataset(dataset, how, copied)
-        return twin, _rebound(init_fn, dataset, twin)
-    # What worker processes would share stays one, an epoch number in shared memory say.
-    parts = getattr(dataset, "__dict__", {}).values()
-    with suppress(Exception):  # whatever refuses: a generator, a lock, an open file
-        twin, bound = deep_copy((dataset, init_fn), copied, filter(_torch.is_shared, parts))
-        return twin, bound
-    try:
-        twin = copy.copy(dataset)
-    except Exception:  # noqa: BLE001  # the same
-        twin = dataset
-    copied[id(dataset)] = dataset, twin
-    return twin, _rebound(init_fn, dataset, twin)
-
-
-def _replicate_once(
-    dataset: Any, init_fn: Any, how: DatasetCopy, copied: list[Copied]
-) -> list[tuple[Any, Any]]:
-    """Return the one replica that is read, with a ``worker_init_fn`` for each worker.
-
-    A method of the dataset given as ``worker_init_fn`` sets up the replica in the worker that
-    reads it, and a replica that nobody reads in each other one.
-    """
-    # A collate function of another worker has nothing to do with the replica, which the reader may
-    # be changing.
-    replica, bound = _replicate(dataset, init_fn, how, copied[0])
-    others = [init_fn] * (len(copied) - 1)
-    if bound is not init_fn and getattr(init_fn, "__self__", None) is dataset:
-        others = [_replicate(dataset, init_fn, how, {})[1] for _ in others]
-    return [(replica, each) for each in (bound, *others)]
-
-
-def _rebound(init_fn: Any, dataset: Any, twin: Any) -> Any:
-    """Return ``init_fn``, or, if it is a method of the dataset, the copy's."""
-    if getattr(init_fn, "__self__", None) is dataset and twin is not dataset:
-        return init_fn.__func__.__get__(twin)
-    return init_fn
 
 
 def _copy_again(setup: _WorkerSetup, number: int) -> None:
@@ -367,16 +301,24 @@ def _copy_again(setup: _WorkerSetup, number: int) -> None:
     `iter` makes copies nevertheless: they are what the dataset was then, and nobody changes them
     before this.
     """
-    dataset, collate_fn = setup.fetchers[number].dataset, setup.collate_fns[number]
-    how = setup.dataset_copy
-    copied: Copied = {}
+    dataset = setup.fetchers[number].dataset
+    first = Original(dataset, setup.collate_fns[number], setup.dataset_copy)
     with suppress(Exception), setup.copying:  # a class that can be copied once only
-        twin = copy_dataset(dataset, how, copied)
-        if collate_fn is not None:
-            collate_fn = copy_function(collate_fn, how, copied)
+        twin, collate_fn = copied_again(first)
         setup.fetchers[number] = Fetcher(twin, whole_batches=setup.whole_batches)
         setup.collate_fns[number] = collate_fn
-        setup.init_fns[number] = _rebound(setup.init_fns[number], dataset, twin)
+        setup.init_fns[number] = rebound(setup.init_fns[number], dataset, twin)
+
+
+def _prepare(setup: _WorkerSetup, original: Original, number: int) -> None:
+    """Make the copies of a worker that is started later."""
+    twin, collate_fn = copied_again(original)
+    if setup.copies_once:
+        setup.copies_again[number] = False
+    setup.init_fns.append(None)
+    setup.collate_fns.append(collate_fn)
+    # Last: tickets are cut for as many workers as there are fetchers.
+    setup.fetchers.append(Fetcher(twin, whole_batches=setup.whole_batches))
 
 
 @contextmanager

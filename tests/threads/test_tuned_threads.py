@@ -1,0 +1,197 @@
+"""A loader whose user chose no number of threads: it starts more of them while it runs."""
+
+# ruff: noqa: SLF001  # the limit has no public name
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader, get_worker_info
+
+if TYPE_CHECKING:
+    from support.patience import Spawn
+
+
+@pytest.fixture(autouse=True)
+def more_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no noise of a busy machine decide."""
+    monkeypatch.setattr("threadloader._threads.concurrency.MORE_NEEDED", 0.5)
+
+
+class Reads:
+    """Samples that wait, and tell which thread made them."""
+
+    def __init__(self, length: int = 1 << 30) -> None:
+        self.length = length
+        self.names: set[str] = set()  # all copies have the same
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        self.names.add(threading.current_thread().name)
+        time.sleep(0.002)
+        return index
+
+
+def names_after_growth(loader: ThreadLoader[Any], dataset: Reads, threads: int) -> set[str]:
+    """Load until so many threads have made samples."""
+    end = time.perf_counter() + PATIENCE
+    for _ in loader:
+        if len(dataset.names) >= threads:
+            break
+        assert time.perf_counter() < end
+    return dataset.names
+
+
+def test_samples_that_wait_get_more_threads_than_there_are_cores() -> None:
+    dataset = Reads()
+    with ThreadLoader(dataset, 16, output="numpy") as loader:
+        cores = loader.num_workers
+        names = names_after_growth(loader, dataset, 4 * cores)
+        assert loader.statistics().running > cores
+        assert loader.statistics().workers > cores
+    prefix = loader._name
+    assert names <= {f"{prefix}-worker-{number}" for number in range(256)}
+
+
+def test_an_epoch_begins_with_the_number_that_was_found() -> None:
+    dataset = Reads()
+    with ThreadLoader(dataset, 16, output="numpy") as loader:
+        names_after_growth(loader, dataset, 16)
+        dataset.names.clear()
+        before = loader.statistics().running
+        loader._concurrency.due = float("inf")  # nothing is measured any more
+        names_after_growth(loader, dataset, min(before, 8))
+        assert loader.statistics().running == before
+
+
+@pytest.mark.parametrize("given", [{"threads": 2}, {"num_workers": 2}, {"max_threads": 2}])
+def test_a_number_that_the_user_chose_is_not_exceeded(given: dict[str, int]) -> None:
+    dataset = Reads(3000)
+    with ThreadLoader(dataset, 16, output="numpy", **given) as loader:
+        loader.num_workers = 2
+        if "max_threads" in given:
+            loader.threads = None
+        assert sum(1 for _ in loader) == 188
+        assert len(dataset.names) <= max(2, loader.num_workers)
+
+
+def test_threads_may_be_left_to_the_loader_again() -> None:
+    dataset = Reads()
+    with ThreadLoader(dataset, 16, threads=1, output="numpy") as loader:
+        loader.threads = None
+        assert len(names_after_growth(loader, dataset, 8)) >= 8
+
+
+def set_up(_number: int) -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize("given", [{"worker_init_fn": set_up}, {"dataset_copy": "deep"}], ids=list)
+def test_workers_that_cost_something_are_as_many_as_cores(given: dict[str, Any]) -> None:
+    with ThreadLoader(Reads(2000), 16, output="numpy", **given) as loader:
+        list(loader)
+        assert loader.statistics().running <= loader.num_workers
+
+
+def test_threads_that_were_started_later_end_with_the_epoch() -> None:
+    dataset = Reads()
+    with ThreadLoader(dataset, 16, output="numpy") as loader:
+        names_after_growth(loader, dataset, 8)
+    names = {thread.name for thread in threading.enumerate()}
+    assert not names & dataset.names
+
+
+def test_dropping_the_loader_ends_threads_that_were_started_later() -> None:
+    dataset = Reads()
+    loader = ThreadLoader(dataset, 16, output="numpy", persistent_workers=True)
+    names_after_growth(loader, dataset, 8)
+    threads = [each for each in threading.enumerate() if each.name in dataset.names]
+    assert threads
+    del loader
+    gc.collect()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+class Drawing(Reads):
+    """Samples that draw random numbers."""
+
+    def __getitem__(self, index: int) -> Any:
+        super().__getitem__(index)
+        return index, random.random(), float(np.random.rand())  # noqa: NPY002  # users' way
+
+
+def test_batches_are_the_same_with_any_number_of_threads(spawn: Spawn) -> None:
+    def load(**given: Any) -> list[Any]:
+        loader = ThreadLoader(Drawing(3000), 16, True, seed=3, output="numpy", **given)
+        with loader:
+            return [[part.tolist() for part in batch] for batch in loader]
+
+    tuned = spawn(load).result(PATIENCE)
+    assert tuned == spawn(lambda: load(threads=1)).result(PATIENCE)
+
+
+class Own(Reads):
+    """Samples that count on `self`: each worker has its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = 0
+        self.first = "the user's"
+
+    def __getitem__(self, index: int) -> Any:
+        super().__getitem__(index)
+        info = get_worker_info()
+        assert info is not None
+        assert info.id < info.num_workers
+        assert info.dataset is self
+        self.made += 1
+        return index, info.id, self.made, self.first
+
+
+def test_each_thread_has_a_copy_of_the_dataset_as_it_was_at_the_beginning() -> None:
+    dataset = Own()
+    seen: dict[int, int] = {}
+    end = time.perf_counter() + PATIENCE
+    with ThreadLoader(dataset, 16, collate_fn=list) as loader:
+        iterator = iter(loader)
+        dataset.made, dataset.first = 1000, "changed"
+        while len(seen) < 8:
+            assert time.perf_counter() < end
+            for _, worker, made, first in next(iterator):
+                assert first == "the user's"
+                assert made > 0
+                seen[worker] = max(made, seen.get(worker, 0))
+    assert all(made < 1000 for made in seen.values())
+
+
+class Refuses(Reads):
+    """A dataset that can be copied so often only."""
+
+    left = 6
+
+    def __copy__(self) -> Refuses:
+        type(self).left -= 1
+        if type(self).left < 0:
+            msg = "no more"
+            raise MemoryError(msg)
+        twin = Refuses()
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+
+def test_where_no_more_copies_can_be_made_those_that_there_are_go_on() -> None:
+    dataset = Refuses(1500)
+    with ThreadLoader(dataset, 4, output="numpy") as loader:
+        assert sum(len(batch) for batch in loader) == 1500
