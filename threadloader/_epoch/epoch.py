@@ -154,7 +154,7 @@ class Epoch(Iterator[Any]):
                 self._copier.start()
             if self._workers is not None:
                 self._workers.start()
-                if self._feed.eager:
+                if self._feed.eager and not self._in_flight.inline:
                     self._in_flight.fill()
         except BaseException as error:  # Ctrl-C in the sampler, say
             end_thread_at_exit()
@@ -349,7 +349,7 @@ class Epoch(Iterator[Any]):
                 raise self._closed()  # by another thread
             if isinstance(batch, OpenBatch):
                 receipts = self._feed.done(batch)
-            if self._workers is not None:
+            if self._workers is not None and not self._in_flight.inline:
                 self._in_flight.fill()
                 if self._in_flight.empty:
                     # Here and not at StopIteration, which a loop over len(loader) never reaches.

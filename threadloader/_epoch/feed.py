@@ -6,6 +6,7 @@ batch that is done it returns a receipt, which counts the batch once the consume
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -50,12 +51,15 @@ class Feed(Protocol):
     eager: bool  # whether batches may be planned before the first is asked for
     groups: bool  # whether several batches may be made as one
 
-    def plan_next(self, progress: Progress, most: int = 1) -> OpenBatch | None:
+    def plan_next(
+        self, progress: Progress, most: int = 1, *, inline: bool = False
+    ) -> OpenBatch | None:
         """Plan the next batch and give it to the workers; return None after the last.
 
         Args:
             progress: Of the epoch.
             most: Batches that may be made as one, if there are ``groups``.
+            inline: Whether the calling thread begins to make it: `give` comes later, or never.
 
         Raises:
             Exception: What the sampler raises; the next call goes on with what it yields then.
@@ -71,11 +75,23 @@ class Feed(Protocol):
             or if the epoch was closed.
         """
 
+    def give(self, batch: OpenBatch) -> None:
+        """Give a batch to the workers, which the calling thread has begun to make."""
+
     def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:
         """Give the batches of a group, which failed, to the workers again, one by one."""
 
-    def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
-        """Make a batch in the calling thread, which is the only worker."""
+    def work(
+        self, batch: OpenBatch, progress: Progress, worker: Worker, until: float = math.inf
+    ) -> None:
+        """Make a batch in the calling thread.
+
+        Args:
+            batch: The batch.
+            progress: Of the epoch.
+            worker: The calling thread.
+            until: On `perf_counter`; then the tickets that are left are not begun.
+        """
 
     def done(self, batch: OpenBatch) -> Sequence[Receipt]:
         """Note that a batch is done, or has failed, and was taken out of the window.

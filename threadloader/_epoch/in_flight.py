@@ -6,12 +6,15 @@ of order any one that is done.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from threadloader._epoch.inline import Inline
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
+from threadloader._order.tickets import INLINE_SECONDS
 from threadloader._work.open_batch import FailedBatch, OpenBatch
 
 if TYPE_CHECKING:
@@ -59,7 +62,8 @@ class InFlight:
         self._collation = collation
         self._window = settings.window
         self._workers = workers
-        self._inline = inline
+        self._inline_worker = inline
+        self._rows = 0  # of the last batch that was made in the calling thread; 0 for none
         self._copier = copier
         self._ring, self._ticket_size = collation.ring, settings.ticket_size
         self._whole_batches = settings.whole_batches
@@ -73,12 +77,20 @@ class InFlight:
         self._begun = workers is None
         self._batches: deque[OpenBatch | FailedBatch] = deque()
         self._planned_all = False
+        # Whether the calling thread makes the batches, one at a time, when they are asked for.
+        begins = workers is None or workers.begins_inline
+        self._inline = Inline(settings.concurrency, begins=begins)
         self._making = False  # whether the calling thread makes a batch at once
 
     @property
     def empty(self) -> bool:
         """Whether there are none; another thread may close the epoch at any moment."""
         return not self._batches
+
+    @property
+    def inline(self) -> bool:
+        """Whether the calling thread makes the batches."""
+        return self._inline.on
 
     @property
     def planned_all(self) -> bool:
@@ -90,14 +102,17 @@ class InFlight:
         batch = None
         try:
             depth = self._collation.depth
-            groups = self._feed.groups and self._copier is None and self._collation.groups
+            inline = self._inline.on
+            groups = (
+                not inline and self._feed.groups and self._copier is None and self._collation.groups
+            )
             most = depth.group_size(self._window) if groups else 1
             if self._concurrency.exceeds_cores or depth.needed:
                 depth.needed = self._needed()
-            room = 1 if self._workers is None else depth.room(self._window, most)
+            room = 1 if inline else depth.room(self._window, most)
             while not (self._planned_all or self._progress.cancelled) and len(self._batches) < room:
                 try:
-                    batch = self._feed.plan_next(self._progress, most)
+                    batch = self._feed.plan_next(self._progress, most, inline=inline)
                 except Exception as error:  # noqa: BLE001  # raised in the batch's place
                     self._failed(error)
                     return
@@ -134,12 +149,15 @@ class InFlight:
             msg = "a sample can't ask for the next batch of the iterator that loads it"
             raise RuntimeError(msg)
         try:
-            if self._workers is not None or self._copier is not None:
+            if not self._inline.on or self._copier is not None:
                 return None
             if self._batches or self._progress.cancelled:
                 return None
-            self._making = True
-            made = self._feed.make_next(self._progress, self._inline)
+            if self._workers is None:
+                self._making = True
+                made = self._feed.make_next(self._progress, self._inline_worker)
+            else:
+                made = self._make_inline()
             if isinstance(made, OpenBatch):
                 self._batches.append(made)
                 return None
@@ -205,15 +223,57 @@ class InFlight:
         """
         try:
             if self._workers is not None:
+                if self._inline.on and isinstance(head, OpenBatch):
+                    self._begin_inline(head)
                 return self._wait_for_workers(head)
             if isinstance(head, OpenBatch):
-                self._feed.work(head, self._progress, self._inline)
+                self._feed.work(head, self._progress, self._inline_worker)
                 if self._copier is not None:
                     self._copier.wait(head)
             return head
         finally:
             # An error of a sample in the calling thread keeps this frame.
             self = head = DROPPED
+
+    def _begin_inline(self, head: OpenBatch) -> None:
+        """Make a batch in the calling thread; if that takes long, workers make the rest of it."""
+        feed, worker, inline = self._feed, self._inline_worker, self._inline
+        try:
+            # The first sample may load what all others find loaded.
+            feed.work(head, self._progress, worker, perf_counter() + INLINE_SECONDS)
+            self._rows = len(head.plan.indices)
+            if not head.done:
+                samples, started = worker.counters.samples, perf_counter()
+                feed.work(head, self._progress, worker, started + INLINE_SECONDS)
+                samples = worker.counters.samples - samples
+                seconds = (perf_counter() - started) / samples if samples else math.inf
+                if inline.helps(seconds):
+                    feed.work(head, self._progress, worker)
+                if not head.done:
+                    inline.leave(seconds)
+                    feed.give(head)
+                    self.fill()
+            inline.left()
+        finally:
+            self = head = feed = DROPPED  # an error keeps this frame
+
+    def _make_inline(self) -> tuple[Any, Receipt] | OpenBatch | None:
+        """Make a batch at once, if the calling thread goes on with that."""
+        inline, made = self._inline, None
+        try:
+            if not self._rows:
+                return None
+            if not inline.goes_on(self._rows):
+                inline.leave(self._ticket_size.seconds)
+                self.fill()
+                return None
+            self._making = True
+            inline.begin()
+            made = self._feed.make_next(self._progress, self._inline_worker)
+            inline.end()
+            return made
+        finally:
+            self = made = DROPPED  # an error keeps this frame
 
     def split(self, group: OpenBatch) -> bool:
         """Have the batches of a group made one by one, in its place.

@@ -5,6 +5,7 @@ So the order of batches depends on the data alone, not on which replica is fast.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import deque
 from typing import TYPE_CHECKING
@@ -84,7 +85,13 @@ class IterableFeed:
                 self._end()
                 raise
 
-    def plan_next(self, progress: Progress, most: int = 1) -> OpenBatch | None:  # noqa: ARG002
+    def plan_next(
+        self,
+        progress: Progress,
+        most: int = 1,  # noqa: ARG002
+        *,
+        inline: bool = False,  # noqa: ARG002
+    ) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
         if not self._turns:
             return None
@@ -112,7 +119,16 @@ class IterableFeed:
         """Return the batch: there are no groups; see `Feed`."""
         return [group]
 
-    def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:
+    def give(self, batch: OpenBatch) -> None:
+        """Do nothing: the calling thread begins no batch; see `Feed`."""
+
+    def work(
+        self,
+        batch: OpenBatch,
+        progress: Progress,
+        worker: Worker,
+        until: float = math.inf,  # noqa: ARG002
+    ) -> None:
         """Read and collate a batch in the calling thread; see `Feed`."""
         if isinstance(batch, IterableBatch):
             isolated_here(self._stream, read_inline, batch, self._pipeline, progress, worker)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from threadloader._epoch.sampler_feed import SamplerFeed
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._order.planner import Planner
-from threadloader._rng.streams import WorkerStream
+from threadloader._rng.streams import Current, WorkerStream
+from threadloader._threads.worker_info import Introduction
 from threadloader._work.open_batch import Pipeline
 from threadloader._work.workers import may_draw
 
@@ -78,8 +79,14 @@ def open_feed(
     )
     # A sampler of the user's may be told which epoch it is between iter() and the first batch.
     eager = sampler_pass.known or not position.restored
-    rng = _rng_here(seeds, workers, isolated=isolated)
-    return SamplerFeed(planner, pipeline, pool, position, rng, eager=eager)
+    inline = workers is None or workers.begins_inline
+    rng = _rng_here(seeds, None if inline else workers, isolated=isolated)
+    introduction = None
+    if workers is not None and inline:
+        introduction = Introduction(
+            0, workers.num_workers, seeds.workers, fetchers[0].dataset, Current()
+        )
+    return SamplerFeed(planner, pipeline, pool, position, rng, introduction, eager=eager)
 
 
 def _rng_here(seeds: EpochSeeds, workers: Workers | None, *, isolated: bool) -> WorkerStream | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from threadloader._epoch.feed import Receipt
@@ -12,7 +13,7 @@ from threadloader._work.open_batch import OpenBatch, work_inline
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from threadloader._order.planner import Planner
     from threadloader._order.tickets import PlannedBatch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from threadloader._resume.position import Lane, Position
     from threadloader._rng.streams import WorkerStream
     from threadloader._threads.pool import Pool
+    from threadloader._threads.worker_info import Introduction
     from threadloader._work.open_batch import Pipeline, Worker
     from threadloader._work.progress import Progress
 
@@ -35,6 +37,8 @@ class SamplerFeed:
         pool: The threads that make them; None for the calling thread.
         position: Where the epoch is; with one lane.
         stream: The random stream of the calling thread; None for its own random state.
+        introduction: Makes the calling thread a worker while it makes a batch; None for the thread
+            that is the only one.
         eager: See `Feed`.
     """
 
@@ -45,10 +49,12 @@ class SamplerFeed:
         pool: Pool[Worker] | None,
         position: Position,
         stream: WorkerStream | None = None,
+        introduction: Introduction | None = None,
         *,
         eager: bool = True,
     ) -> None:
         self.eager = eager
+        self._introduction = introduction
         # Not where rows may be left out: of a group nobody knows whose they were.  And not in the
         # calling thread, which makes each batch when it is asked for: as in torch, it sees what the
         # user has changed since the batch before, rows or a generator.
@@ -63,10 +69,14 @@ class SamplerFeed:
         if pool is not None and eager:
             planner.start()  # at iter(), as torch does with workers
 
-    def plan_next(self, progress: Progress, most: int = 1) -> OpenBatch | None:
+    def plan_next(
+        self, progress: Progress, most: int = 1, *, inline: bool = False
+    ) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
         plan = self._draw(most)
-        return None if plan is None else self._open(plan, progress)
+        if plan is None:
+            return None
+        return OpenBatch(plan, self._pipeline, progress) if inline else self._open(plan, progress)
 
     def make_next(
         self, progress: Progress, worker: Worker
@@ -78,11 +88,8 @@ class SamplerFeed:
             plan = self._draw()
             if plan is None:
                 return None
-            pipeline, stream = self._pipeline, self._stream
-            if stream is None:
-                make_at_once(results, plan, pipeline, progress, worker)
-            else:
-                isolated_here(stream, make_at_once, results, plan, pipeline, progress, worker)
+            pipeline = self._pipeline
+            self._here(make_at_once, results, plan, pipeline, progress, worker)
             made = results.pop() if results else None
             if not isinstance(made, tuple):
                 return made
@@ -91,15 +98,26 @@ class SamplerFeed:
         finally:
             # An error of a sample keeps this frame.  As long as the stream lives, random functions
             # are redirected.
-            self = plan = made = results = pipeline = progress = stream = lane = DROPPED
+            self = plan = made = results = pipeline = progress = lane = DROPPED
 
     def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:
         """Give the batches of a group to the workers one by one; see `Feed`."""
         return [self._open(plan, progress) for plan in group.plan.parts()]
 
-    def work(self, batch: OpenBatch, progress: Progress, worker: Worker) -> None:  # noqa: ARG002
+    def give(self, batch: OpenBatch) -> None:
+        """Give a batch to the workers; see `Feed`."""
+        if self._pool is not None:
+            self._pool.put(batch)
+
+    def work(
+        self,
+        batch: OpenBatch,
+        progress: Progress,  # noqa: ARG002
+        worker: Worker,
+        until: float = math.inf,
+    ) -> None:
         """Make a batch in the calling thread; see `Feed`."""
-        isolated_here(self._stream, work_inline, batch, worker)
+        self._here(work_inline, batch, worker, until)
         self = batch = DROPPED
 
     def done(self, batch: OpenBatch) -> Sequence[Receipt]:
@@ -114,6 +132,20 @@ class SamplerFeed:
         self._end()
         if finished:
             self._position.finished = True
+
+    def _here(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function in the calling thread, as the worker that it is."""
+        stream, introduction = self._stream, self._introduction
+        try:
+            if introduction is not None:
+                introduction.call(isolated_here, stream, function, *args)
+            elif stream is None:
+                function(*args)
+            else:
+                isolated_here(stream, function, *args)
+        finally:
+            self = stream = introduction = function = DROPPED  # an error keeps this frame
+            args = ()
 
     def _draw(self, most: int = 1) -> PlannedBatch | None:
         """Draw the next batch from the sampler."""

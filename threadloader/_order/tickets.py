@@ -26,6 +26,7 @@ __all__ = ["PlannedBatch", "Ticket", "TicketCutter", "TicketSize"]
 
 SLOWEST = 32  # times the mean, from which on a sample is an exception that nobody prepares for
 FORGOTTEN = 1 / 512  # of the slowest sample's time, by each ticket
+INLINE_SECONDS = 5e-5  # of a batch: to hand it over takes 16 to 26 us of CPU, and thread switches
 TICKET_SECONDS = 1e-3  # work in a ticket: about 100 times what handing one over costs (bench: rows)
 
 
@@ -82,7 +83,7 @@ class TicketSize:
 
     Threads:
         rows: any, with the pool's lock held.
-        batches_for: consumer.
+        batches_for, is_cheap, seconds: consumer.
         measured: worker.  Racing updates lose one measurement of many.  That is harmless: stores
             and loads of an attribute are atomic on both builds.
     """
@@ -121,6 +122,15 @@ class TicketSize:
         self._seconds = per_sample if not seen else 0.75 * self._seconds + 0.25 * per_sample
         self._rows_seen = seen + rows
         self._slowest = max(per_sample, self._slowest * (1 - FORGOTTEN))
+
+    @property
+    def seconds(self) -> float:
+        """What a sample takes, in seconds; 0 if that is not known yet."""
+        return self._seconds
+
+    def is_cheap(self, batch_rows: int) -> bool:
+        """Whether a batch costs less than handing it over; also if that is not known yet."""
+        return batch_rows * self._seconds < INLINE_SECONDS
 
     def batches_for(self, threads: int, batch_rows: int, *, one_ticket: bool) -> int:
         """Return how many batches keep threads busy while the slowest sample is awaited.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-__all__ = ["get_worker_info", "in_pass", "introduced", "pass_seed_here"]
+__all__ = ["Introduction", "get_worker_info", "in_pass", "introduced", "pass_seed_here"]
 
 T = TypeVar("T")
 
@@ -130,6 +130,37 @@ def in_pass(seed: int | None, function: Callable[..., T], *args: Any) -> T:
     finally:
         _here.pass_seed = before
         function, args = DROPPED, ()  # an error keeps this frame
+
+
+class Introduction:
+    """Lets `get_worker_info()` describe the consumer's thread as a worker, for a call at a time.
+
+    Args:
+        number: See `introduced`; so for the others.
+        workers: See `introduced`.
+        base_seed: See `introduced`.
+        dataset: See `introduced`.
+        rng: See `introduced`.
+    """
+
+    __slots__ = ("_info",)
+
+    def __init__(
+        self, number: int, workers: int, base_seed: int, dataset: Any, rng: Any = None
+    ) -> None:
+        _propagation.install()
+        self._info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
+
+    def call(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function in which the calling thread is that worker."""
+        # No context manager: Ctrl-C can come up in one before it has put back what was there.
+        before, _here.info = _here.info, self._info
+        try:
+            function(*args)
+        finally:
+            _here.info = before
+            self = function = DROPPED  # an error keeps this frame
+            args = ()
 
 
 @contextmanager

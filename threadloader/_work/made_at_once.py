@@ -70,7 +70,9 @@ def make_at_once(
         counters.tickets += 1
         counters.samples += rows
         counters.fetch_seconds += fetched - started
-        counters.collate_seconds += perf_counter() - fetched
+        made_by = perf_counter()
+        counters.collate_seconds += made_by - fetched
+        pipeline.ticket_size.measured(rows, made_by - started)
         results.append(made)
     finally:
         samples = failed = made = None

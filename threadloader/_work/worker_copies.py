@@ -64,6 +64,8 @@ def replicas_of(settings: Settings, copied: list[Copied]) -> list[tuple[Any, Any
 def collate_fns_of(settings: Settings, copied: list[Copied]) -> list[Any]:
     """Return each worker's copy of the collate function; None where there is nothing to copy."""
     collate_fn, how = settings.collate_fn, settings.dataset_copy
+    if collate_fn is None or collate_fn is _torch.default_collate:
+        return [None] * len(copied)
     twins = [copy_function(collate_fn, how, known) for known in copied]
     return [None if twin is collate_fn else twin for twin in twins]
 

@@ -15,6 +15,7 @@ from threadloader import _torch
 from threadloader._fetch.array_rows import is_data
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._lifetime.dropping import DROPPED
+from threadloader._order.window import UNKNOWN_ROWS
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream
 from threadloader._threads.concurrency import Range, gil_is_enabled
@@ -61,6 +62,8 @@ class Workers(NamedTuple):
     collate_fns: list[Any]  # each worker's copy of it; None for that itself
     copies_again: dict[int, bool]  # see `_WorkerSetup`
     grows: bool  # whether more may be started
+    begins_inline: bool  # whether the calling thread makes the first batches
+    num_workers: int  # as they are told
 
     @property
     def stopped(self) -> bool:
@@ -189,8 +192,9 @@ def make_workers(
     num_workers = 1 if alone else settings.num_workers
     may = _range(settings, num_workers)
     settings.concurrency.serve(may)
+    begins_inline = _begins_inline(settings, may)
     if not may.is_fixed:  # as many as were found before; more are started when they have work
-        num_workers = min(num_workers, settings.concurrency.limit)
+        num_workers = 1 if begins_inline else min(num_workers, settings.concurrency.limit)
     copied: list[Copied] = [{} for _ in range(num_workers)]
     replicas = replicas_of(settings, copied)
     collate_fns = collate_fns_of(settings, copied)
@@ -232,7 +236,25 @@ def make_workers(
         collate_fns,
         copies_again,
         grows=not may.is_fixed,
+        begins_inline=begins_inline,
+        num_workers=setup.num_workers,
     )
+
+
+def _begins_inline(settings: Settings, may: Range) -> bool:
+    """Whether the calling thread makes batches, at least the first ones.
+
+    So it does, if the user chose no number of threads, as long as a batch costs less than handing
+    it over, or another thread would only take turns with it: none is started.  But where the user
+    waits for a limited time, or the copier for batches, or threads are kept anyway, they make all
+    batches.
+    """
+    if may.is_fixed or settings.persistent_workers or settings.timeout or settings.device:
+        return False
+    if settings.concurrency.consumer_only_waits:
+        return True
+    rows = settings.batch_size or getattr(settings.batch_sampler, "batch_size", None)
+    return settings.ticket_size.is_cheap(rows or UNKNOWN_ROWS)
 
 
 def _range(settings: Settings, num_workers: int) -> Range:

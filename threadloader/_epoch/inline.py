@@ -1,0 +1,102 @@
+"""Whether the calling thread makes the batches itself, where the user chose no number of threads.
+
+That is best where a batch costs less than handing it over, and where a thread would only take turns
+with a consumer that waits for it.  Both show while it does so.
+"""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from threadloader._order.tickets import INLINE_SECONDS
+
+if TYPE_CHECKING:
+    from threadloader._threads.concurrency import Concurrency
+
+__all__ = ["Inline"]
+
+ONLY_WAITS = 0.7  # share of its time that the consumer makes batches, if it does little else
+ENOUGH = 4  # batches that tell what the consumer does
+KEPT = 0.9  # of the time of the batches before, by each: so some ten of them count
+
+
+class Inline:
+    """Whether the calling thread makes the batches of an epoch.
+
+    Args:
+        concurrency: Of the loader.
+        begins: Whether it makes the first ones.
+
+    Threads:
+        all: consumer.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_concurrency",
+        "_inside",
+        "_latest",
+        "_left",
+        "_outside",
+        "_started",
+        "on",
+    )
+
+    def __init__(self, concurrency: Concurrency, *, begins: bool) -> None:
+        self.on = begins
+        self._concurrency = concurrency
+        self._batches = self._inside = self._outside = self._left = self._started = 0.0
+        self._latest = math.inf, math.inf  # seconds of the last batch, and until the next one
+
+    def left(self) -> None:
+        """Note that the consumer goes on with a batch, whose time does not count: the first one."""
+        self._left = perf_counter()
+
+    def begin(self) -> None:
+        """Note that a batch begins."""
+        self._started = perf_counter()
+
+    def end(self) -> None:
+        """Note that the batch has ended."""
+        ended = perf_counter()
+        latest = ended - self._started, self._started - self._left
+        # The less of two, as what is done once in a while is no property of the data.
+        inside, outside = map(min, latest, self._latest)
+        self._latest, self._left = latest, ended
+        if inside < math.inf:
+            self._batches = KEPT * self._batches + 1.0
+            self._inside = KEPT * self._inside + inside
+            self._outside = KEPT * self._outside + outside
+
+    def helps(self, seconds: float) -> bool:
+        """Whether the rest of a first batch is better made here, too.
+
+        Args:
+            seconds: That a sample takes, or less.
+        """
+        return self._concurrency.gains_nothing(seconds)
+
+    def goes_on(self, rows: int) -> bool:
+        """Whether the next batch is made here.
+
+        Args:
+            rows: Of a batch.
+        """
+        if self._inside <= INLINE_SECONDS * self._batches:
+            return True
+        concurrency, seconds = self._concurrency, self._inside / (self._batches * rows)
+        only_waits = self._inside > ONLY_WAITS * (self._inside + self._outside)
+        goes_on = concurrency.gains_nothing(seconds) and (only_waits or self._batches < ENOUGH)
+        concurrency.consumer_only_waits = goes_on
+        return goes_on
+
+    def leave(self, seconds: float) -> None:
+        """Let workers make the batches from here on.
+
+        Args:
+            seconds: That a sample takes, as far as is known.
+        """
+        self.on = False
+        self._concurrency.expect(seconds)
