@@ -67,9 +67,11 @@ def test_an_epoch_begins_with_the_number_that_was_found() -> None:
     dataset = Reads()
     with ThreadLoader(dataset, 16, output="numpy") as loader:
         names_after_growth(loader, dataset, 16)
+        loader._concurrency.due = float("inf")  # nothing is measured any more
+        loader.close()  # a job may have been measured before
+        loader._concurrency.due = float("inf")
         dataset.names.clear()
         before = loader.statistics().running
-        loader._concurrency.due = float("inf")  # nothing is measured any more
         names_after_growth(loader, dataset, min(before, 8))
         assert loader.statistics().running == before
 
@@ -82,7 +84,7 @@ def test_a_number_that_the_user_chose_is_not_exceeded(given: dict[str, int]) -> 
         if "max_threads" in given:
             loader.threads = None
         assert sum(1 for _ in loader) == 188
-        assert len(dataset.names) <= max(2, loader.num_workers)
+        assert len(dataset.names - {"MainThread"}) <= 2
 
 
 def test_threads_may_be_left_to_the_loader_again() -> None:

@@ -191,6 +191,7 @@ def make_workers(
     alone = settings.unsharded and settings.transform is None
     num_workers = 1 if alone else settings.num_workers
     may = _range(settings, num_workers)
+    num_workers = may.threads
     settings.concurrency.serve(may)
     begins_inline = _begins_inline(settings, may)
     if not may.is_fixed:  # as many as were found before; more are started when they have work
@@ -263,9 +264,11 @@ def _range(settings: Settings, num_workers: int) -> Range:
     It is the user's number; or else the cores, or more where more copies of the dataset take no
     more memory, and there is no ``worker_init_fn``, which is called in all workers at first.
     """
+    if settings.tunes_threads:
+        num_workers = min(num_workers, settings.max_threads)
     tuned = settings.tunes_threads and not settings.iterable and settings.worker_init_fn is None
     cheap = settings.dataset_copy in ("auto", "shared")
-    most = max(num_workers, settings.max_threads) if tuned and cheap else num_workers
+    most = settings.max_threads if tuned and cheap else num_workers
     # Asked now: an extension may have switched the GIL on.
     return Range(num_workers, most, has_gil=gil_is_enabled())
 
