@@ -94,7 +94,10 @@ def _rounds(python: str, name: str, spin: int, seconds: float, rounds: int) -> d
             answer = run_module(python, "benches.self_driving", "--child", json.dumps(asked))
             told[str(setting)].append(json.loads(answer))
     rates = {
-        what: {setting: median(each[what] for each in each_round) for setting, each_round in told.items()}
+        what: {
+            setting: median(each[what] for each in each_round)
+            for setting, each_round in told.items()
+        }
         for what in ("settled", "second epoch", "whole")
     }
     fixed = [setting for setting in told if setting not in ("None", "loop")]
