@@ -117,6 +117,28 @@ def test_the_calling_thread_is_a_worker_with_a_copy_of_its_own() -> None:
     assert get_worker_info() is None
 
 
+class Connected(Samples):
+    """Samples that use what only the thread may use that has made it."""
+
+    thread: int | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.thread is None:
+            self.thread = threading.get_ident()
+        assert self.thread == threading.get_ident()
+        return super().__getitem__(index)
+
+
+@pytest.mark.usefixtures("never_cheap")
+def test_threads_have_copies_that_the_calling_thread_has_not_used() -> None:
+    """A connection of sqlite3, say, may be used by the thread that has opened it, and no other."""
+    loader: ThreadLoader[Any] = ThreadLoader(Connected(256), 16, collate_fn=list)
+    first, *others = loader
+    assert here(first)[0]
+    assert not here(others[-1])[-1]
+    assert indices([first, *others]) == list(range(256))
+
+
 @pytest.mark.usefixtures("cheap")
 @pytest.mark.parametrize(
     "given", [{"persistent_workers": True}, {"timeout": PATIENCE}, {"threads": 1}], ids=str

@@ -250,12 +250,22 @@ class InFlight:
                 if inline.helps(seconds):
                     feed.work(head, self._progress, worker)
                 if not head.done:
-                    inline.leave(seconds)
+                    self._leave_inline(seconds)
                     feed.give(head)
                     self.fill()
             inline.left()
         finally:
             self = head = feed = DROPPED  # an error keeps this frame
+
+    def _leave_inline(self, seconds: float) -> None:
+        """Let workers make the batches from here on.
+
+        Args:
+            seconds: That a sample takes, as far as is known.
+        """
+        self._inline.leave(seconds)
+        if self._workers is not None:
+            self._workers.take_over()
 
     def _make_inline(self) -> tuple[Any, Receipt] | OpenBatch | None:
         """Make a batch at once, if the calling thread goes on with that."""
@@ -264,7 +274,7 @@ class InFlight:
             if not self._rows:
                 return None
             if not inline.goes_on(self._rows):
-                inline.leave(self._ticket_size.seconds)
+                self._leave_inline(self._ticket_size.seconds)
                 self.fill()
                 return None
             self._making = True

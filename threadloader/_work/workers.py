@@ -61,7 +61,8 @@ class Workers(NamedTuple):
     collate_fn: Any  # the user's
     collate_fns: list[Any]  # each worker's copy of it; None for that itself
     copies_again: dict[int, bool]  # see `_WorkerSetup`
-    grows: bool  # whether more may be started
+    original: Original | None  # what workers that are started later copy; None if none may be
+    whole_batches: bool
     begins_inline: bool  # whether the calling thread makes the first batches
     num_workers: int  # as they are told
 
@@ -69,6 +70,23 @@ class Workers(NamedTuple):
     def stopped(self) -> bool:
         """Whether `stop` was called; stale as soon as it is read."""
         return any(pool.stopped for pool in self.pools)
+
+    @property
+    def grows(self) -> bool:
+        """Whether more may be started."""
+        return self.original is not None
+
+    def take_over(self) -> None:
+        """Give worker 0 copies of its own, as the calling thread has used the first ones.
+
+        What they keep may be bound to that thread, a connection to a database say.
+        """
+        if self.original is None:
+            return
+        with suppress(Exception):  # a class that can be copied so often only
+            twin, collate_fn = copied_again(self.original)
+            self.collate_fns[0] = collate_fn
+            self.fetchers[0] = Fetcher(twin, whole_batches=self.whole_batches)
 
     def collate_fns_for(self, settings: Settings) -> list[Any]:
         """Return each worker's copy of the collate function of an epoch.
@@ -228,7 +246,8 @@ def make_workers(
         dataset_copy=how,
         copying=Lock() if how == "deep" else nullcontext(),
     )
-    pools = _pools(settings, setup, len(fetchers), may)
+    original = None if may.is_fixed else original_of(settings)
+    pools = _pools(settings, setup, original, may)
     return Workers(
         pools,
         fetchers,
@@ -236,7 +255,8 @@ def make_workers(
         settings.collate_fn,
         collate_fns,
         copies_again,
-        grows=not may.is_fixed,
+        original=original,
+        whole_batches=settings.whole_batches,
         begins_inline=begins_inline,
         num_workers=setup.num_workers,
     )
@@ -295,15 +315,15 @@ def may_draw(settings: Settings, fetchers: list[Fetches]) -> bool:
 
 
 def _pools(
-    settings: Settings, setup: _WorkerSetup, num_workers: int, may: Range
+    settings: Settings, setup: _WorkerSetup, original: Original | None, may: Range
 ) -> list[Pool[Worker]]:
     """Return the pools, the first of which has worker 0."""
-    name, failed = settings.name, setup.startup.failed
+    name, failed, num_workers = settings.name, setup.startup.failed, len(setup.fetchers)
     enter = partial(_enter, setup)
     if not settings.iterable:
         tried = not may.is_fixed or (num_workers > 1 and may.has_gil)
         concurrency = settings.concurrency if tried else None
-        prepare = None if may.is_fixed else partial(_prepare, setup, original_of(settings))
+        prepare = None if original is None else partial(_prepare, setup, original)
         return [
             Pool(num_workers, name, enter, failed=failed, concurrency=concurrency, prepare=prepare)
         ]
