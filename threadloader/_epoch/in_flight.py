@@ -127,11 +127,11 @@ class InFlight:
 
     def _needed(self) -> int:
         """Return how many batches keep more threads busy than there are cores; 0 for no more."""
-        concurrency = self._concurrency
-        if not concurrency.exceeds_cores or not self._batches:
+        concurrency, batches = self._concurrency, self._batches  # `close` may replace them
+        if not concurrency.exceeds_cores or not batches:
             return 0
-        head = self._batches[-1]
-        rows = len(head.plan.indices) if isinstance(head, OpenBatch) else 0
+        last = batches[-1]
+        rows = len(last.plan.indices) if isinstance(last, OpenBatch) else 0
         needed = self._ticket_size.batches_for(
             concurrency.limit, rows, one_ticket=self._whole_batches
         )
@@ -247,9 +247,9 @@ class InFlight:
                 feed.work(head, self._progress, worker, started + INLINE_SECONDS)
                 samples = worker.counters.samples - samples
                 seconds = (perf_counter() - started) / samples if samples else math.inf
-                if inline.helps(seconds):
+                if inline.helps(seconds) or head.failure is not None:
                     feed.work(head, self._progress, worker)
-                if not head.done:
+                if not head.done and not self._progress.cancelled:
                     self._leave_inline(seconds)
                     feed.give(head)
                     self.fill()

@@ -83,8 +83,9 @@ def open_feed(
     rng = _rng_here(seeds, None if inline else workers, isolated=isolated)
     introduction = None
     if workers is not None and inline:
+        generators = Current() if isolated else WorkerStream(seeds.workers, 0)
         introduction = Introduction(
-            0, workers.num_workers, seeds.workers, fetchers[0].dataset, Current()
+            0, workers.num_workers, seeds.workers, fetchers[0].dataset, generators
         )
     return SamplerFeed(planner, pipeline, pool, position, rng, introduction, eager=eager)
 

@@ -297,12 +297,13 @@ def _run(
                 worker = life.enter_context(enter(number))
                 enter = DROPPED  # errors keep the frames that led to them, this one included
                 ran = False
-                group.grow()  # to what was found in an epoch before
+                if running is _running:
+                    group.grow()  # to what was found in an epoch before
                 while running is _running and (job := group.take(ran=ran)) is not None:
                     ran = True
                     job(worker)
                     del job  # an idle thread keeps no batch alive
-                    if group.start_more is not None:
+                    if group.start_more is not None and running is _running:
                         group.grow()
             except BaseException as error:  # noqa: BLE001  # handed to the waiting consumer
                 BaseException.with_traceback(

@@ -209,7 +209,7 @@ class ThreadGroup(Generic[W]):
         concurrency = self._concurrency
         if self.start_more is None or concurrency is None:
             return False
-        return concurrency.limit > self._size and not self.stopping
+        return concurrency.running() > self._size and not self.stopping
 
     def grow(self) -> None:
         """Start more threads, if more may run jobs than there are."""

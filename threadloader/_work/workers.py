@@ -6,6 +6,7 @@ an iterable dataset has a pool of one thread, so that it stays in its thread.
 
 from __future__ import annotations
 
+import sys
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from threading import Lock
@@ -272,10 +273,14 @@ def _begins_inline(settings: Settings, may: Range) -> bool:
     """
     if may.is_fixed or settings.persistent_workers or settings.timeout or settings.device:
         return False
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and asyncio._get_running_loop() is not None:  # noqa: SLF001  # documented
+        return False  # a sample that runs a loop of its own can't do so in this thread
     if settings.concurrency.consumer_only_waits:
         return True
     rows = settings.batch_size or getattr(settings.batch_sampler, "batch_size", None)
-    return settings.ticket_size.is_cheap(rows or UNKNOWN_ROWS)
+    unknown = UNKNOWN_ROWS if settings.batched else 1
+    return settings.ticket_size.is_cheap(rows or unknown)
 
 
 def _range(settings: Settings, num_workers: int) -> Range:
