@@ -117,6 +117,13 @@ class Settings(NamedTuple):
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     @property
+    def kept_batches(self) -> int:
+        """The batches that free slots are kept for, while no more are planned than by default."""
+        # A consumer holds two batches for a moment: its last, and the one it is just given.
+        copied = 0 if self.device is None else self.device_prefetch
+        return self.window.most + 2 + copied
+
+    @property
     def replicated(self) -> bool:
         """Whether each worker reads an iterable dataset of its own."""
         return self.iterable and not self.unsharded

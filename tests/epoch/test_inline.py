@@ -96,6 +96,30 @@ def test_later_epochs_begin_with_threads() -> None:
         assert not any(made_here for batch in loader for made_here in here(batch))
 
 
+class Collated:
+    """Collates slowly, and tells which thread has."""
+
+    def __call__(self, samples: list[Any]) -> bool:
+        time.sleep(0.005)
+        return threading.current_thread() is threading.main_thread()
+
+
+def test_cheap_samples_that_are_collated_slowly_are_left_to_threads() -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(Samples(256), 4, collate_fn=Collated())
+    first, *_, last = loader
+    assert first
+    assert not last
+    assert not any(loader)  # it is known now
+
+
+@pytest.mark.usefixtures("cheap")
+def test_what_the_calling_thread_does_is_not_measured_as_threads_work() -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(Samples(640), 16, collate_fn=list)
+    loader._concurrency._to_ignore = 0
+    list(loader)
+    assert loader._concurrency._timing.jobs == 0
+
+
 class Told(Samples):
     """Samples that tell who made them, on an object of their own."""
 
@@ -223,13 +247,13 @@ def decisions(
     concurrency = Concurrency()
     concurrency.serve(Range(2, 256, has_gil))
     inline = Inline(concurrency, begins=True)
-    inline.left()
+    inline.batch_returned()
     decided = []
     for number in range(20):
         clock.now += step
-        inline.begin()
+        inline.batch_begins()
         clock.now += batch if number != 7 else 100 * batch  # the garbage collector, say
-        inline.end()
+        inline.batch_ended()
         decided.append(inline.goes_on(16))
     return decided
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import random
 import threading
 import time
@@ -15,6 +16,7 @@ import pytest
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader, get_worker_info
+from threadloader._threads.concurrency import Found
 
 if TYPE_CHECKING:
     from support.patience import Spawn
@@ -198,3 +200,85 @@ def test_where_no_more_copies_can_be_made_those_that_there_are_go_on() -> None:
     dataset = Refuses(1500)
     with ThreadLoader(dataset, 4, output="numpy") as loader:
         assert sum(len(batch) for batch in loader) == 1500
+    assert loader.statistics().running == loader.statistics().workers
+
+
+def test_where_no_more_threads_can_be_started_those_that_there_are_go_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr("threadloader._threads.pool.start_each", refuse)
+    caplog.set_level(logging.INFO, "threadloader")
+    dataset = Reads()
+    end = time.perf_counter() + PATIENCE
+    with ThreadLoader(dataset, 16, output="numpy", persistent_workers=True) as loader:
+        cores = loader.num_workers
+        batches = iter(loader)
+        while not any("can't start new thread" in message for message in caplog.messages):
+            assert time.perf_counter() < end
+            next(batches)
+        assert loader.statistics().running == cores
+        assert len(next(batches)) == 16
+    assert len(dataset.names) <= cores
+
+
+def collated(samples: list[int]) -> tuple[int, ...]:
+    return tuple(samples)
+
+
+def test_an_exchanged_collate_fn_leaves_the_threads_to_an_iterator_that_shares_them() -> None:
+    with ThreadLoader(Reads(), 16, collate_fn=list, persistent_workers=True) as loader:
+        first = iter(loader)
+        assert next(first) == list(range(16))
+        loader.collate_fn = collated
+        second = iter(loader)
+        assert next(second) == tuple(range(16))
+        for _ in range(20):
+            assert type(next(first)) is list
+            assert type(next(second)) is tuple
+
+
+class Collates(Reads):
+    """A dataset that collates its batches, which tell whose copy has done so."""
+
+    def collated(self, samples: list[int]) -> tuple[list[int], Any, Any]:
+        info = get_worker_info()
+        assert info is not None
+        return samples, info.id, self is info.dataset
+
+
+def test_threads_that_are_started_later_have_copies_of_an_exchanged_collate_fn() -> None:
+    dataset = Collates()
+    seen: set[int] = set()
+    end = time.perf_counter() + PATIENCE
+    with ThreadLoader(dataset, 4, collate_fn=list, persistent_workers=True) as loader:
+        begun = iter(loader)
+        assert next(begun) == list(range(4))
+        there = loader.statistics().workers
+        loader.collate_fn = dataset.collated
+        batches = iter(loader)
+        while not seen or max(seen) < 2 * there:
+            assert time.perf_counter() < end
+            _, worker, is_own = next(batches)
+            assert is_own
+            seen.add(worker)
+
+
+def test_slots_that_many_threads_needed_are_given_back() -> None:
+    dataset = Reads()
+    with ThreadLoader(dataset, 4, output="numpy") as loader:
+        ring = loader._session.ring
+        least = ring.batches
+        names_after_growth(loader, dataset, 8 * loader.num_workers)
+        batches = iter(loader)
+        end = time.perf_counter() + PATIENCE
+        while ring.batches == least:
+            assert time.perf_counter() < end
+            next(batches)
+        loader._concurrency.due = float("inf")  # nothing is measured any more
+        loader._concurrency._set(Found(1, due=PATIENCE))
+        next(batches)
+        assert ring.batches == least

@@ -66,7 +66,7 @@ class InFlight:
         self._rows = 0  # of the last batch that was made in the calling thread; 0 for none
         self._copier = copier
         self._ring, self._ticket_size = collation.ring, settings.ticket_size
-        self._whole_batches = settings.whole_batches
+        self._kept_batches, self._whole_batches = settings.kept_batches, settings.whole_batches
         self._concurrency = settings.concurrency
         self._delivery: Copier | Progress = copier or progress
         self._timeout = settings.timeout or None
@@ -128,14 +128,14 @@ class InFlight:
     def _needed(self) -> int:
         """Return how many batches keep more threads busy than there are cores; 0 for no more."""
         concurrency, batches = self._concurrency, self._batches  # `close` may replace them
-        if not concurrency.exceeds_cores or not batches:
-            return 0
-        last = batches[-1]
-        rows = len(last.plan.indices) if isinstance(last, OpenBatch) else 0
-        needed = self._ticket_size.batches_for(
-            concurrency.limit, rows, one_ticket=self._whole_batches
-        )
-        self._ring.batches = max(self._ring.batches, needed + 2)
+        needed = 0
+        if concurrency.exceeds_cores and batches:
+            last = batches[-1]
+            rows = len(last.plan.indices) if isinstance(last, OpenBatch) else 0
+            needed = self._ticket_size.batches_for(
+                concurrency.limit, rows, one_ticket=self._whole_batches
+            )
+        self._ring.batches = max(self._kept_batches, needed + 2)
         return needed
 
     def make_next(self) -> tuple[Any, Receipt] | None:
@@ -237,23 +237,36 @@ class InFlight:
 
     def _begin_inline(self, head: OpenBatch) -> None:
         """Make a batch in the calling thread; if that takes long, workers make the rest of it."""
-        feed, worker, inline = self._feed, self._inline_worker, self._inline
+        is_first = not self._rows
         try:
             # The first sample may load what all others find loaded.
-            feed.work(head, self._progress, worker, perf_counter() + INLINE_SECONDS)
+            until = perf_counter() + INLINE_SECONDS
+            self._feed.work(head, self._progress, self._inline_worker, until)
             self._rows = len(head.plan.indices)
             if not head.done:
-                samples, started = worker.counters.samples, perf_counter()
-                feed.work(head, self._progress, worker, started + INLINE_SECONDS)
-                samples = worker.counters.samples - samples
-                seconds = (perf_counter() - started) / samples if samples else math.inf
-                if inline.helps(seconds) or head.failure is not None:
-                    feed.work(head, self._progress, worker)
-                if not head.done and not self._progress.cancelled:
-                    self._leave_inline(seconds)
-                    feed.give(head)
-                    self.fill()
-            inline.left()
+                self._end_inline(head)
+            if is_first:
+                self._inline.batch_returned()
+            else:
+                self._inline.batch_ended()
+        finally:
+            self = head = DROPPED  # an error keeps this frame
+
+    def _end_inline(self, head: OpenBatch) -> None:
+        """Make the rest of a batch, by workers if its samples take long."""
+        feed, worker = self._feed, self._inline_worker
+        try:
+            samples, started = worker.counters.samples, perf_counter()
+            feed.work(head, self._progress, worker, started + INLINE_SECONDS)
+            samples = worker.counters.samples - samples
+            seconds = (perf_counter() - started) / samples if samples else math.inf
+            if self._inline.helps(seconds) or head.failure is not None:
+                feed.work(head, self._progress, worker)
+            if head.done or self._progress.cancelled:
+                return
+            self._leave_inline(seconds)
+            feed.give(head)
+            self.fill()
         finally:
             self = head = feed = DROPPED  # an error keeps this frame
 
@@ -263,7 +276,7 @@ class InFlight:
         Args:
             seconds: That a sample takes, as far as is known.
         """
-        self._inline.leave(seconds)
+        self._inline.stop(seconds)
         if self._workers is not None:
             self._workers.take_over()
 
@@ -278,9 +291,10 @@ class InFlight:
                 self.fill()
                 return None
             self._making = True
-            inline.begin()
+            inline.batch_begins()
             made = self._feed.make_next(self._progress, self._inline_worker)
-            inline.end()
+            if not isinstance(made, OpenBatch):  # else it ends in `wait`
+                inline.batch_ended()
             return made
         finally:
             self = made = DROPPED  # an error keeps this frame

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Inline"]
 
-ONLY_WAITS = 0.7  # share of its time that the consumer makes batches, if it does little else
+MOSTLY = 0.7  # share of its time that the consumer makes batches, if it does little else
 ENOUGH = 4  # batches that tell what the consumer does
 KEPT = 0.9  # of the time of the batches before, by each: so some ten of them count
 
@@ -38,8 +38,8 @@ class Inline:
         "_concurrency",
         "_inside",
         "_latest",
-        "_left",
         "_outside",
+        "_returned",
         "_started",
         "on",
     )
@@ -47,28 +47,29 @@ class Inline:
     def __init__(self, concurrency: Concurrency, *, begins: bool) -> None:
         self.on = begins
         self._concurrency = concurrency
-        self._batches = self._inside = self._outside = self._left = self._started = 0.0
+        self._batches = self._inside = self._outside = 0.0
+        self._started = self._returned = 0.0  # when the last batch began, and the one before ended
         self._latest = math.inf, math.inf  # seconds of the last batch, and until the next one
 
-    def left(self) -> None:
-        """Note that the consumer goes on with a batch, whose time does not count: the first one."""
-        self._left = perf_counter()
-
-    def begin(self) -> None:
-        """Note that a batch begins."""
+    def batch_begins(self) -> None:
+        """Note that the next batch begins."""
         self._started = perf_counter()
 
-    def end(self) -> None:
+    def batch_ended(self) -> None:
         """Note that the batch has ended."""
         ended = perf_counter()
-        latest = ended - self._started, self._started - self._left
+        latest = ended - self._started, self._started - self._returned
         # The less of two, as what is done once in a while is no property of the data.
         inside, outside = map(min, latest, self._latest)
-        self._latest, self._left = latest, ended
+        self._latest, self._returned = latest, ended
         if inside < math.inf:
             self._batches = KEPT * self._batches + 1.0
             self._inside = KEPT * self._inside + inside
             self._outside = KEPT * self._outside + outside
+
+    def batch_returned(self) -> None:
+        """Note that the consumer gets a batch whose time does not count: the first one."""
+        self._returned = perf_counter()
 
     def helps(self, seconds: float) -> bool:
         """Whether the rest of a first batch is better made here, too.
@@ -87,12 +88,12 @@ class Inline:
         if self._inside <= INLINE_SECONDS * self._batches:
             return True
         concurrency, seconds = self._concurrency, self._inside / (self._batches * rows)
-        only_waits = self._inside > ONLY_WAITS * (self._inside + self._outside)
+        only_waits = self._inside > MOSTLY * (self._inside + self._outside)
         goes_on = concurrency.gains_nothing(seconds) and (only_waits or self._batches < ENOUGH)
         concurrency.consumer_only_waits = goes_on
         return goes_on
 
-    def leave(self, seconds: float) -> None:
+    def stop(self, seconds: float) -> None:
         """Let workers make the batches from here on.
 
         Args:

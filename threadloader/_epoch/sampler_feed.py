@@ -63,6 +63,8 @@ class SamplerFeed:
         self._planner = planner
         self._position = position
         self._pipeline = pipeline
+        # What the calling thread does says nothing about threads.
+        self._pipeline_here = pipeline._replace(concurrency=None)
         self._pool = pool
         self._stream = stream
         self._end = redirect_for(stream)
@@ -76,7 +78,9 @@ class SamplerFeed:
         plan = self._draw(most)
         if plan is None:
             return None
-        return OpenBatch(plan, self._pipeline, progress) if inline else self._open(plan, progress)
+        if inline:
+            return OpenBatch(plan, self._pipeline_here, progress)
+        return self._open(plan, progress)
 
     def make_next(
         self, progress: Progress, worker: Worker
@@ -88,7 +92,7 @@ class SamplerFeed:
             plan = self._draw()
             if plan is None:
                 return None
-            pipeline = self._pipeline
+            pipeline = self._pipeline_here
             self._here(make_at_once, results, plan, pipeline, progress, worker)
             made = results.pop() if results else None
             if not isinstance(made, tuple):

@@ -84,17 +84,18 @@ class TicketSize:
     Threads:
         rows: any, with the pool's lock held.
         batches_for, is_cheap, seconds: consumer.
-        measured: worker.  Racing updates lose one measurement of many.  That is harmless: stores
-            and loads of an attribute are atomic on both builds.
+        measured, collated: worker.  Racing updates lose one measurement of many.  That is harmless:
+            stores and loads of an attribute are atomic on both builds.
     """
 
-    __slots__ = ("_fixed", "_rows_seen", "_seconds", "_slowest")
+    __slots__ = ("_collate_seconds", "_fixed", "_rows_seen", "_seconds", "_slowest")
 
     def __init__(self, fixed: int | None = None) -> None:
         self._fixed = fixed
         self._seconds = 0.0  # per sample, smoothed
         self._slowest = 0.0  # seconds per sample of the slowest of the last tickets
         self._rows_seen = 0
+        self._collate_seconds = 0.0  # of all batches, beside those of their samples
 
     def rows(self, batch_rows: int, threads: int, batches: Callable[[], int] | None = None) -> int:
         """Return how many rows of a batch the next ticket should have, at least 1.
@@ -123,6 +124,10 @@ class TicketSize:
         self._rows_seen = seen + rows
         self._slowest = max(per_sample, self._slowest * (1 - FORGOTTEN))
 
+    def collated(self, seconds: float) -> None:
+        """Take into account what a batch took once it had all its samples."""
+        self._collate_seconds += seconds
+
     @property
     def seconds(self) -> float:
         """What a sample takes, in seconds; 0 if that is not known yet."""
@@ -130,7 +135,9 @@ class TicketSize:
 
     def is_cheap(self, batch_rows: int) -> bool:
         """Whether a batch costs less than handing it over; also if that is not known yet."""
-        return batch_rows * self._seconds < INLINE_SECONDS
+        # A mean of all samples: most batches of arrays are not collated, but for the first one.
+        collate_seconds = self._collate_seconds / (self._rows_seen or 1)
+        return batch_rows * (self._seconds + collate_seconds) < INLINE_SECONDS
 
     def batches_for(self, threads: int, batch_rows: int, *, one_ticket: bool) -> int:
         """Return how many batches keep threads busy while the slowest sample is awaited.

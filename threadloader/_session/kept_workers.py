@@ -63,9 +63,6 @@ class KeptWorkers:
         if workers is None or workers.stopped:
             self.dismiss()
             return None
-        if workers.grows and workers.collate_fn is not settings.collate_fn:
-            self.dismiss()  # those that are started later would have copies of the one before
-            return None
         if settings.replicated:
             # A replica has one state: as in torch, the epoch before ends here.
             self.cancel()

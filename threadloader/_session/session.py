@@ -267,11 +267,9 @@ class Session:
 
 
 def _new_ring(settings: Settings) -> Ring:
-    # A consumer holds two batches for a moment: its last, and the one it is just given.
-    keep = settings.window.most + 2
     if settings.device is None:
-        return Ring(keep)
-    return Ring(keep + settings.device_prefetch, settings.device.allocate)
+        return Ring(settings.kept_batches)
+    return Ring(settings.kept_batches, settings.device.allocate)
 
 
 def _new_collation(settings: Settings, ring: Ring) -> Collation:

@@ -208,6 +208,7 @@ class Concurrency:
         begin_wait, end_wait: consumer.  Racing updates lose one wait of many, which is harmless.
         measured: worker.  Racing updates lose one measurement of many, which is harmless.
         stalled: worker, with the pool's lock held.
+        cannot_exceed: worker.
     """
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
@@ -225,8 +226,8 @@ class Concurrency:
         self._to_ignore = 1  # jobs that began while another limit was left, or that are the first
         # Held by the thread that decides; the others go on.
         self._deciding = Lock()
-        # All below: guarded by _deciding, but that `serve` and `stalled` write it too.  What was
-        # decided may be lost then, until the next measurement.
+        # All below: guarded by _deciding, but that `serve`, `stalled` and `cannot_exceed` write it
+        # too.  What was decided may be lost then, until the next measurement.
         self._found = Found(sys.maxsize)
         self._is_new = True  # whether nothing was measured, nor expected
         self._said = sys.maxsize  # the limit that was logged last, or the first
@@ -280,6 +281,20 @@ class Concurrency:
             self._set(self._found._replace(limit=1, due=FIRST_PAUSE))
             self._said = 1
         self._is_new = False
+
+    def cannot_exceed(self, threads: int, error: Exception) -> None:
+        """Run no more threads than there are in an epoch, as no more can be started.
+
+        Args:
+            threads: That there are.
+            error: The reason.
+        """
+        before = self.running()
+        may = self.range
+        self.range = may._replace(threads=min(may.threads, threads), most=min(may.most, threads))
+        self._set(self._found.postponed()._replace(limit=min(self.limit, threads), tried=None))
+        self._said = self.limit
+        _log(before, self.running(), f"no more can be started: {error!r}")
 
     def begin_wait(self) -> None:
         """Note that the consumer begins to wait for a batch."""

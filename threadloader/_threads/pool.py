@@ -83,9 +83,10 @@ class Pool(Generic[W]):
             can't be entered, say) or that can't be started; then the others are stopped.
         exit_seconds: How long the interpreter's exit waits for running jobs.
         concurrency: Says how many threads may run jobs at once; None for all.
-        prepare: Where it says more than there are, a thread of the pool starts more of them, and
-            calls this with the number of each before; after an error no more are started.  None
-            for no such threads.
+        most: Threads that there may be; None for no more than to begin with.
+        prepare: Where ``concurrency`` says more than there are, a thread of the pool starts more of
+            them, and calls this with the number of each before.  After an error no more are
+            started.
 
     Threads:
         put: the planner or a reader.
@@ -105,13 +106,14 @@ class Pool(Generic[W]):
         failed: Callable[[int, BaseException], None] | None = None,
         exit_seconds: float = EXIT_SECONDS,
         concurrency: Concurrency | None = None,
+        most: int | None = None,
         prepare: Callable[[int], None] | None = None,
     ) -> None:
         self.size = size
         self.concurrency = concurrency
         self._first = first
         self._failed = _raise if failed is None else failed
-        self.thread_group: ThreadGroup[W] = ThreadGroup(size, exit_seconds, concurrency)
+        self.thread_group: ThreadGroup[W] = ThreadGroup(size, exit_seconds, concurrency, most)
         self._threads = _Threads(self.thread_group, f"{name}-{role}", enter, self._failed)
         if prepare is not None:
             self.thread_group.start_more = _Growth(self._threads, first, prepare)
@@ -251,25 +253,32 @@ class _Growth:
         try:
             while group.is_to_grow:
                 self._start(group, self._first + group.size)
-        except Exception:  # noqa: BLE001  # no memory, say: those that there are go on
-            group.start_more = None
+        except Exception as error:  # noqa: BLE001  # no memory, say: those that there are go on
+            group.cannot_grow(error)
         else:
             self._turn.append(True)
+        finally:
+            self = group = DROPPED  # an error of the user's, in a `__deepcopy__`, keeps this frame
 
     def _start(self, group: ThreadGroup[Any], number: int) -> None:
         """Start one thread."""
-        self._prepare(number)
-        thread = self._threads.make(number)
-        # Noted first, as in `Pool._start`.
-        group.threads.append(thread)
-        _running[group, number] = thread
+        thread = None
         try:
+            self._prepare(number)
+            thread = self._threads.make(number)
+            # Noted first, as in `Pool._start`.
+            group.threads.append(thread)
+            _running[group, number] = thread
             start_each([thread], partial(_check, group))
         except BaseException:
-            _running.pop((group, number), None)
-            group.threads.remove(thread)
+            if thread is not None:
+                _running.pop((group, number), None)
+                group.threads.remove(thread)
             raise
-        group.grown()
+        else:
+            group.grown()
+        finally:
+            self = group = thread = DROPPED  # the same
 
 
 def _check(group: ThreadGroup[Any]) -> None:

@@ -89,6 +89,7 @@ class ThreadGroup(Generic[W]):
         size: Threads to begin with.
         exit_seconds: See `Pool`.
         concurrency: Says how many threads may run jobs at once; None for all.
+        most: Threads that there may be; None for no more than to begin with.
 
     Invariants, whenever ``_lock`` is not held:
         1. Works are in the order in which they were put.
@@ -101,15 +102,20 @@ class ThreadGroup(Generic[W]):
 
     Threads:
         put: the planner or a reader.
-        take, grow, grown: worker only.
+        take, grow, grown, cannot_grow: worker only.
         stop, wake: shared, also from finalizers; they take no lock.
         threads, gone, size: shared; a list that is appended to and copied, atomic on both builds.
     """
 
     def __init__(
-        self, size: int, exit_seconds: float, concurrency: Concurrency | None = None
+        self,
+        size: int,
+        exit_seconds: float,
+        concurrency: Concurrency | None = None,
+        most: int | None = None,
     ) -> None:
         self.exit_seconds = exit_seconds
+        self._most = size if most is None else most
         self._concurrency = concurrency
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
         self.stopping = False  # only ever set; read and written whole, on both builds
@@ -209,7 +215,18 @@ class ThreadGroup(Generic[W]):
         concurrency = self._concurrency
         if self.start_more is None or concurrency is None:
             return False
-        return concurrency.running() > self._size and not self.stopping
+        # Its own bound, as well: of an epoch that began later more may be allowed.
+        return min(concurrency.running(), self._most) > self._size and not self.stopping
+
+    def cannot_grow(self, error: Exception) -> None:
+        """Start no more threads, and let nobody wait for more.
+
+        Args:
+            error: The reason.
+        """
+        self.start_more = None
+        if self._concurrency is not None and not self.stopping:
+            self._concurrency.cannot_exceed(self._size, error)
 
     def grow(self) -> None:
         """Start more threads, if more may run jobs than there are."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from time import perf_counter, thread_time
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 from threadloader._fetch.failure import Failure, failure_of, strip
 from threadloader._fetch.on_error import error_to_raise
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FailedBatch",
     "OpenBatch",
+    "PerWorker",
     "Pipeline",
     "Worker",
     "work_inline",
@@ -51,6 +52,13 @@ class Worker(NamedTuple):
     counters: Counters  # its own; nobody else writes them
 
 
+class PerWorker(Protocol):
+    """What each worker has of its own."""
+
+    def __getitem__(self, number: int, /) -> Any:
+        """Return a worker's."""
+
+
 class Pipeline(NamedTuple):
     """What workers need to make the batches of an epoch; it refers to no loader and no sampler."""
 
@@ -62,7 +70,7 @@ class Pipeline(NamedTuple):
     on_error: OnError = "raise"
     gathers: bool = False  # whether batches take rows of arrays
     # Each worker's copy of collate_fn; None in the list where nothing had to be copied.
-    collate_fns: list[Any] | None = None
+    collate_fns: PerWorker | None = None
     concurrency: Concurrency | None = None  # what jobs take is told to it; None for nobody
 
 
@@ -312,7 +320,9 @@ def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | N
     finally:
         if pipeline.seed is not None:
             leave_streams()
-        worker.counters.collate_seconds += perf_counter() - started
+        seconds = perf_counter() - started
+        worker.counters.collate_seconds += seconds
+        pipeline.ticket_size.collated(seconds)
         failed = collate_fn = None
         batch = pipeline = DROPPED
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
 
 __all__ = [
+    "CollateFns",
     "Original",
     "collate_fns_of",
     "copied_again",
@@ -40,6 +41,52 @@ class Original(NamedTuple):
     dataset: Any
     collate_fn: Any  # None for none, or for the user's own
     how: DatasetCopy
+
+
+class CollateFns:
+    """Each worker's copy of a collate function that was exchanged; later workers make theirs.
+
+    Args:
+        settings: Of the epoch; with the function.
+        fetchers: Each worker's dataset, those of the workers that are started later, too.
+        original: What workers that are started later copy; None if none may be.
+
+    Threads:
+        getitem: worker, with its own number.
+    """
+
+    __slots__ = ("_copies", "_fetchers", "_later", "_original")
+
+    def __init__(
+        self, settings: Settings, fetchers: list[Fetches], original: Original | None
+    ) -> None:
+        users = _torch.unwrapped(settings.dataset)
+        datasets = [each.dataset for each in fetchers.copy()]  # a thread may add one
+        first = datasets[0]
+        copied: list[Copied] = [
+            {} if each is first else {id(users): (users, each)} for each in datasets
+        ]
+        copied[0][id(users)] = users, first
+        self._copies = collate_fns_of(settings, copied)
+        if original is not None:
+            (collate_fn,) = collate_fns_of(settings, [{id(users): (users, original.dataset)}])
+            original = original._replace(collate_fn=collate_fn)
+        self._original = original
+        self._fetchers = fetchers
+        self._later: dict[int, Any] = {}  # each entry is its worker's
+
+    def __getitem__(self, number: int) -> Any:
+        """Return a worker's copy; None for the user's own."""
+        if number < len(self._copies):
+            return self._copies[number]
+        original = self._original
+        if original is None or original.collate_fn is None:
+            return None
+        if number not in self._later:
+            dataset = original.dataset
+            copied: Copied = {id(dataset): (dataset, self._fetchers[number].dataset)}
+            self._later[number] = copy_function(original.collate_fn, original.how, copied)
+        return self._later[number]
 
 
 def replicas_of(settings: Settings, copied: list[Copied]) -> list[tuple[Any, Any]]:

@@ -27,6 +27,7 @@ from threadloader._threads.worker_info import introduced
 from threadloader._threads.worker_startup import Startup
 from threadloader._work.open_batch import Worker
 from threadloader._work.worker_copies import (
+    CollateFns,
     Original,
     collate_fns_of,
     copied_again,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._work.counters import Stats
+    from threadloader._work.open_batch import PerWorker
 
 __all__ = ["Workers", "make_workers", "may_draw"]
 
@@ -72,11 +74,6 @@ class Workers(NamedTuple):
         """Whether `stop` was called; stale as soon as it is read."""
         return any(pool.stopped for pool in self.pools)
 
-    @property
-    def grows(self) -> bool:
-        """Whether more may be started."""
-        return self.original is not None
-
     def take_over(self) -> None:
         """Give worker 0 copies of its own, as the calling thread has used the first ones.
 
@@ -89,8 +86,8 @@ class Workers(NamedTuple):
             self.collate_fns[0] = collate_fn
             self.fetchers[0] = Fetcher(twin, whole_batches=self.whole_batches)
 
-    def collate_fns_for(self, settings: Settings) -> list[Any]:
-        """Return each worker's copy of the collate function of an epoch.
+    def collate_fns_for(self, settings: Settings) -> PerWorker:
+        """Return each worker's copy of the collate function of an epoch, by its number.
 
         If it was exchanged since these workers were made, it is copied now.
         """
@@ -98,14 +95,7 @@ class Workers(NamedTuple):
             return self.collate_fns
         for number in range(len(self.fetchers)):
             self.copies_again.setdefault(number, False)  # what is copied now goes with its dataset
-        dataset = _torch.unwrapped(settings.dataset)
-        first = self.fetchers[0].dataset
-        copied: list[Copied] = [
-            {} if each.dataset is first else {id(dataset): (dataset, each.dataset)}
-            for each in self.fetchers
-        ]
-        copied[0][id(dataset)] = dataset, first
-        return collate_fns_of(settings, copied)
+        return CollateFns(settings, self.fetchers, self.original)
 
     def ready(self, timeout: float | None, epoch: Cancellable) -> bool:
         """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
@@ -330,7 +320,15 @@ def _pools(
         concurrency = settings.concurrency if tried else None
         prepare = None if original is None else partial(_prepare, setup, original)
         return [
-            Pool(num_workers, name, enter, failed=failed, concurrency=concurrency, prepare=prepare)
+            Pool(
+                num_workers,
+                name,
+                enter,
+                failed=failed,
+                concurrency=concurrency,
+                most=max(num_workers, may.most),
+                prepare=prepare,
+            )
         ]
     if not has_one_reader(settings, num_workers):
         return [Pool(1, name, enter, first=number, failed=failed) for number in range(num_workers)]
@@ -362,13 +360,17 @@ def _copy_again(setup: _WorkerSetup, number: int) -> None:
 
 def _prepare(setup: _WorkerSetup, original: Original, number: int) -> None:
     """Make the copies of a worker that is started later."""
-    twin, collate_fn = copied_again(original)
-    if setup.copies_once:
-        setup.copies_again[number] = False
-    setup.init_fns.append(None)
-    setup.collate_fns.append(collate_fn)
-    # Last: tickets are cut for as many workers as there are fetchers.
-    setup.fetchers.append(Fetcher(twin, whole_batches=setup.whole_batches))
+    twin = collate_fn = None
+    try:
+        twin, collate_fn = copied_again(original)
+        if setup.copies_once:
+            setup.copies_again[number] = False
+        setup.init_fns.append(None)
+        setup.collate_fns.append(collate_fn)
+        # Last: tickets are cut for as many workers as there are fetchers.
+        setup.fetchers.append(Fetcher(twin, whole_batches=setup.whole_batches))
+    finally:
+        setup = original = twin = collate_fn = DROPPED  # an error of a copy's keeps this frame
 
 
 @contextmanager
