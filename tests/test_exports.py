@@ -53,6 +53,7 @@ LATER = {
     "threadloader._fetch.read_samples",
     "threadloader._fetch.source_function",
     "threadloader._rng.redirect",
+    "threadloader._threads.free_memory",
     "threadloader._threads.gil_switch",
     "threadloader._torch.absent",
     "threadloader._torch.absent_types",

@@ -68,6 +68,7 @@ class Settings(NamedTuple):
     on_error: OnError
     max_skipped: int | None
     max_threads: int
+    memory_budget: int | None  # bytes
     # What follows from them.
     name: str  # prefix of the threads' names, the loader's own
     iterable: bool  # whether the dataset is read in its own order
@@ -103,6 +104,7 @@ class Settings(NamedTuple):
             whole_batches=derived["whole_batches"],
             prefetch=loader.prefetch,
             factor=loader.prefetch_factor,
+            memory_budget=loader.memory_budget,
         )
         return cls(**{name: getattr(loader, name) for name in cls.names()}, **derived)
 

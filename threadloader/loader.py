@@ -17,13 +17,12 @@ from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sample
 from threadloader._order.tickets import TicketSize
 from threadloader._rng.seeds import Seeds
 from threadloader._session.arguments import (
-    check_callable,
     check_function,
-    check_generator,
+    check_functions,
     check_no_order,
+    check_order,
     check_prefetch,
     check_runnable,
-    check_samplers,
     check_shuffle,
     check_threads,
     check_transform,
@@ -100,10 +99,11 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         in_order: Whether batches come in order; else whichever is ready first.
         threads: Another name for ``num_workers``.
         max_threads: Threads at the most where you chose no number, at least 1.
+        memory_budget: Bytes that batches planned ahead may take, but for two; by default half of
+            what is free for threads beyond the cores, else 1 GiB.
         prefetch: Batches planned ahead, at least 1.  By default 4; up to 16 of less than 1 MiB
             each, 64 small ones of arrays, 3 of 16 MiB or more, as many as keep all threads busy
-            where batches have few samples, and fewer where they would take more than 1 GiB
-            together.
+            where batches have few samples, and fewer where ``memory_budget`` says so.
         output: ``"torch"`` or ``"numpy"``; by default torch where it is installed.
         dataset_copy: What each worker has of the dataset: ``"auto"``, an object of its own that
             shares the data (see README), but a deep copy of an iterable;
@@ -156,6 +156,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         in_order: bool = True,
         threads: int | None = None,
         max_threads: int = 256,
+        memory_budget: int | None = None,
         prefetch: int | None = None,
         output: Output | None = None,
         dataset_copy: DatasetCopy = "auto",
@@ -212,10 +213,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
             in_order=in_order,
         )
         # After torch's checks, so that what it refuses it refuses in its own words.
-        check_samplers(sampler, batch_sampler)
-        check_callable("collate_fn", collate_fn)
-        check_callable("worker_init_fn", worker_init_fn if num_workers else None)
-        check_generator(generator)
+        check_order(sampler, batch_sampler, generator)
+        check_functions(collate_fn, worker_init_fn if num_workers else None)
         mine = vars(self)  # past the protection of what is set above
         mine["dataset"] = dataset
         mine["_cached_settings"] = None
@@ -225,7 +224,8 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         self.transform, self.seed, self.isolate_rng = transform, seed, isolate_rng
         self.snapshot_every_n_steps = snapshot_every_n_steps
         self.on_error: OnError = on_error
-        self.max_skipped, self.max_threads = max_skipped, max_threads
+        self.max_skipped = max_skipped
+        self.max_threads, self.memory_budget = max_threads, memory_budget
         self.device, self.device_prefetch = device, device_prefetch
         self._opened = device, open_device(self.output, device)
         self._iterable, self._unsharded, self._tunes_threads = iterable, unsharded, tunes_threads

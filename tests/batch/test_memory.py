@@ -179,6 +179,36 @@ def test_a_window_that_the_user_chose_stays_as_it_is() -> None:
     assert set(depths([MIB, 600 * MIB, 0, MIB], window)) == {7}
 
 
+def chosen(memory_budget: int | None) -> Window:
+    return Window.chosen(
+        2,
+        rows=64,
+        whole_batches=False,
+        prefetch=None,
+        factor=None,
+        memory_budget=memory_budget,
+    )
+
+
+@pytest.mark.parametrize(("mebibytes", "room"), [(1, 2), (5, 5), (10, 10), (4096, 16)])
+def test_a_window_takes_no_more_than_the_users_bytes(mebibytes: int, room: int) -> None:
+    assert depths([MIB] * 40, chosen(mebibytes * MIB))[-1] == room
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "free", "room"), [(None, 8000, 100), (None, 2000, 50), (800, 8000, 20)]
+)
+def test_batches_that_many_threads_need_may_take_what_is_free_or_chosen(
+    mebibytes: int | None, free: int, room: int
+) -> None:
+    depth = PrefetchDepth()
+    depth.needed, depth.free_nbytes = 100, free * MIB
+    for _ in range(200):
+        depth.delivered(40 * MIB)
+        found = depth.room(chosen(None if mebibytes is None else mebibytes * MIB), 1)
+    assert found == room
+
+
 def ahead_of(loader_of: Callable[[Any], ThreadLoader[Any]], sizes: list[int]) -> list[int]:
     """Return how many batches are drawn, and not returned, after each one."""
     drawn = itertools.count()

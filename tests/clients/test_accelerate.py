@@ -116,6 +116,14 @@ def test_prepare_takes_and_returns_what_accelerate_does(accelerator: Accelerator
     assert is_ours(ours.base_dataloader)
 
 
+def test_a_number_of_threads_that_was_not_chosen_is_found_as_before(
+    accelerator: Accelerator,
+) -> None:
+    loader = prepare(accelerator, ThreadLoader(Points(), batch_size=4)).base_dataloader
+    assert type(loader) is ThreadLoader
+    assert loader._tunes_threads  # noqa: SLF001  # nobody else has to know
+
+
 def test_what_a_subclass_sets_is_kept(accelerator: Accelerator) -> None:
     class Listing(ThreadLoader):
         def __init__(self, points: Points, **arguments: Any) -> None:

@@ -99,7 +99,7 @@ def test_later_epochs_begin_with_threads() -> None:
 class Collated:
     """Collates slowly, and tells which thread has."""
 
-    def __call__(self, samples: list[Any]) -> bool:
+    def __call__(self, _samples: list[Any]) -> bool:
         time.sleep(0.005)
         return threading.current_thread() is threading.main_thread()
 

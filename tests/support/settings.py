@@ -23,6 +23,7 @@ _ARGUMENTS = {
     "isolate_rng": True,
     "max_skipped": None,
     "max_threads": 256,
+    "memory_budget": None,
     "num_workers": 0,
     "on_error": "raise",
     "output": "numpy",

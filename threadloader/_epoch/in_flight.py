@@ -130,6 +130,13 @@ class InFlight:
         concurrency, batches = self._concurrency, self._batches  # `close` may replace them
         needed = 0
         if concurrency.exceeds_cores and batches:
+            depth = self._collation.depth
+            if not depth.free_nbytes:
+                from threadloader._threads.free_memory import (  # noqa: PLC0415  # for these only
+                    default_memory_budget,
+                )
+
+                depth.free_nbytes = default_memory_budget()
             last = batches[-1]
             rows = len(last.plan.indices) if isinstance(last, OpenBatch) else 0
             needed = self._ticket_size.batches_for(

@@ -22,7 +22,9 @@ GROUP_NBYTES = 1 << 20  # bytes of these together
 MEMBER_NBYTES = 128 << 10  # bytes of one batch: larger ones are dearer to copy than to hand over
 GROUPS = 4  # in a window
 LATE = 16  # batches: the largest of the last so many decides how many to plan
-LARGE_NBYTES = 1 << 30  # bytes that any window may take, if two batches fit into them
+# Bytes that a window may take, if two batches fit into them; more only where more threads run than
+# there are cores, and need them.
+LARGE_NBYTES = 1 << 30
 
 
 class Window(NamedTuple):
@@ -31,6 +33,7 @@ class Window(NamedTuple):
     batches: int
     fixed: bool  # whether the user chose the number
     of_large: int  # the same for batches that fill a cache
+    memory_budget: int | None = None  # bytes, if the user chose them
 
     @classmethod
     def chosen(
@@ -41,6 +44,7 @@ class Window(NamedTuple):
         whole_batches: bool,
         prefetch: int | None,
         factor: int | None,
+        memory_budget: int | None = None,
     ) -> Window:
         """Return the window that the user asked for, or else one that keeps all workers busy.
 
@@ -50,6 +54,7 @@ class Window(NamedTuple):
             whole_batches: Whether one worker does a whole batch.
             prefetch: Batches; None if the user did not choose.
             factor: Batches a worker; None if the user did not choose.
+            memory_budget: Bytes of all batches; the same.
         """
         if prefetch is not None:
             return cls(prefetch, fixed=True, of_large=prefetch)
@@ -57,7 +62,8 @@ class Window(NamedTuple):
             return cls(factor * workers, fixed=True, of_large=factor * workers)
         busy = workers if whole_batches else -(-2 * workers // (rows or UNKNOWN_ROWS))
         needed = 2 + busy
-        return cls(max(WINDOW, needed), fixed=False, of_large=max(CACHE_WINDOW, needed))
+        most, of_large = max(WINDOW, needed), max(CACHE_WINDOW, needed)
+        return cls(most, fixed=False, of_large=of_large, memory_budget=memory_budget)
 
     @property
     def most(self) -> int:
@@ -75,13 +81,16 @@ class Window(NamedTuple):
         most = self.batches // GROUPS if self.fixed else GROUP
         return max(1, min(most, GROUP_NBYTES // nbytes))
 
-    def room(self, nbytes: int, group_size: int = 1, needed: int = 0) -> int:
+    def room(
+        self, nbytes: int, group_size: int = 1, needed: int = 0, free_nbytes: int = LARGE_NBYTES
+    ) -> int:
         """Return how many batches to plan.
 
         Args:
             nbytes: Bytes that a batch takes now; 0 if unknown.
             group_size: Batches that are made as one, and count as one.
             needed: Batches that keep all threads busy.
+            free_nbytes: Bytes that these may take, if the user has not chosen.
         """
         if group_size > 1:
             return GROUPS
@@ -89,7 +98,9 @@ class Window(NamedTuple):
             return self.batches
         small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
         most = max(self.batches, small) if nbytes < CACHE_NBYTES else self.of_large
-        return min(max(most, needed), max(2, LARGE_NBYTES // nbytes))
+        if self.memory_budget is not None:
+            return min(max(most, needed), max(2, self.memory_budget // nbytes))
+        return max(2, min(most, LARGE_NBYTES // nbytes), min(needed, free_nbytes // nbytes))
 
 
 class PrefetchDepth:
@@ -104,10 +115,11 @@ class PrefetchDepth:
         all others: consumer.  Epochs of one loader share it; a race loses one observation of many.
     """
 
-    __slots__ = ("_delivered", "_depth", "_largest", "_settled", "needed")
+    __slots__ = ("_delivered", "_depth", "_largest", "_settled", "free_nbytes", "needed")
 
     def __init__(self) -> None:
         self.needed = 0  # batches that keep all threads busy, as was measured; 0 if it was not
+        self.free_nbytes = 0  # bytes that these may take; 0 as long as nobody has asked
         self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced, not changed
         self._largest = 0  # bytes: the largest of them
         self._depth = 0  # batches; 0 before any was planned
@@ -128,7 +140,7 @@ class PrefetchDepth:
 
     def most(self, window: Window) -> int:
         """Return how many batches are planned at the most, while they are as large as now."""
-        return window.room(self._largest, needed=self.needed)
+        return window.room(self._largest, needed=self.needed, free_nbytes=self.free_nbytes)
 
     def group_size(self, window: Window) -> int:
         """Return how many batches may be made as one."""
@@ -139,7 +151,7 @@ class PrefetchDepth:
         settled, needed = self._settled, self.needed
         if settled is not None and settled[0] is window and settled[1:3] == (group_size, needed):
             return settled[3]
-        room = window.room(self._largest, group_size, needed)
+        room = window.room(self._largest, group_size, needed, self.free_nbytes)
         if not window.fixed:
             grows = self._depth and group_size == 1
             self._depth = depth = min(room, self._depth + 1) if grows else room

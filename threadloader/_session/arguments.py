@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from threadloader._torch.device import Device, StreamlessDevice
 
 __all__ = [
-    "check_callable",
     "check_choice",
     "check_function",
-    "check_generator",
+    "check_functions",
     "check_no_order",
+    "check_order",
     "check_prefetch",
     "check_runnable",
-    "check_samplers",
     "check_shuffle",
     "check_threads",
     "check_transform",
@@ -176,8 +175,8 @@ def is_iterable(dataset: Any) -> bool:
     raise TypeError(msg)
 
 
-def check_samplers(sampler: Any, batch_sampler: Any) -> None:
-    """Refuse samplers that can't be iterated over."""
+def check_order(sampler: Any, batch_sampler: Any, generator: Any) -> None:
+    """Refuse samplers that can't be iterated over, and a generator that none can draw from."""
     for name, value in (("sampler", sampler), ("batch_sampler", batch_sampler)):
         _check_object(name, value)
         # __getitem__ alone makes an iterable, too.
@@ -188,6 +187,7 @@ def check_samplers(sampler: Any, batch_sampler: Any) -> None:
         ):
             msg = f"{name} must be iterable, but got {value!r}"
             raise TypeError(msg)
+    _check_generator(generator)
 
 
 def _check_object(name: str, value: Any) -> None:
@@ -252,7 +252,7 @@ def checked_int(name: str, value: int) -> int:
     return int(value)
 
 
-def check_generator(generator: Any) -> None:
+def _check_generator(generator: Any) -> None:
     """Refuse a generator that is neither torch's nor NumPy's."""
     if generator is None or isinstance(generator, _torch.Generator):
         return
@@ -325,6 +325,7 @@ _COUNTS = {  # the least value, and whether None is one
     "device_prefetch": (1, False),
     "max_skipped": (0, True),
     "max_threads": (1, False),
+    "memory_budget": (1, True),
     "prefetch": (1, True),
     "snapshot_every_n_steps": (0, True),
 }
@@ -353,6 +354,12 @@ def check_function(name: str, value: Any) -> None:
     if not callable(value):
         msg = f"{name} must be callable, but got {value!r}"
         raise TypeError(msg)
+
+
+def check_functions(collate_fn: Any, worker_init_fn: Any) -> None:
+    """Refuse what workers could not call."""
+    check_callable("collate_fn", collate_fn)
+    check_callable("worker_init_fn", worker_init_fn)
 
 
 def check_callable(name: str, value: Any) -> None:

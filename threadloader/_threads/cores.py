@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 
-__all__ = ["cpu_quota", "default_threads", "usable_cores"]
+__all__ = ["cpu_quota", "default_threads", "groups", "ranks_of_host", "read", "usable_cores"]
 
 
 def default_threads() -> int:
@@ -18,9 +18,13 @@ def default_threads() -> int:
     Launchers (torchrun, Accelerate, DeepSpeed) set ``LOCAL_WORLD_SIZE`` to the number of ranks
     on this host; each takes its share of the cores.
     """
+    return max(1, usable_cores() // ranks_of_host())
+
+
+def ranks_of_host() -> int:
+    """Return the number of ranks on this host, at least 1, as far as a launcher says it."""
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
-    share = int(ranks) if ranks.isdecimal() else 1
-    return max(1, usable_cores() // max(1, share))
+    return max(1, int(ranks)) if ranks.isdecimal() else 1
 
 
 def usable_cores(cgroups: str = "/sys/fs/cgroup", proc: str = "/proc") -> int:
@@ -51,42 +55,61 @@ def cpu_quota(cgroups: str = "/sys/fs/cgroup", proc: str = "/proc") -> float | N
     Source: "cpu.max" in the kernel's Documentation/admin-guide/cgroup-v2.rst and
     "cpu.cfs_quota_us" in Documentation/scheduler/sched-bwc.rst.
     """
+    quotas = [_group_quota(group) for group in groups("cpu", cgroups, proc)]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def groups(controller: str, cgroups: str, proc: str) -> list[str]:
+    """Return the folders of this process's groups, from its own up; none where there are none.
+
+    Args:
+        controller: ``"cpu"`` or ``"memory"``; of the first version of cgroups each has a tree.
+        cgroups: Where the cgroup file system is mounted.
+        proc: Where the process file system is mounted.
+
+    Source: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1.
+    """
     try:
-        lines = _read(f"{proc}/self/cgroup").splitlines()
+        lines = read(f"{proc}/self/cgroup").splitlines()
     except OSError:  # not Linux
-        return None
-    quotas = []
+        return []
+    found = []
     for line in lines:
         _, controllers, path = line.split(b":", 2)
         if controllers == b"":
             mount = cgroups
-        elif b"cpu" in controllers.split(b","):
-            mount = f"{cgroups}/cpu"
+        elif controller.encode() in controllers.split(b","):
+            mount = f"{cgroups}/{controller}"
         else:
             continue
         # In a container the path may be the host's, and missing here: its mount point is
         # then the container's own group, which the walk up reaches last.
         group = os.fsdecode(path).strip("/")
         while group:
-            quotas.append(_group_quota(f"{mount}/{group}"))
+            found.append(f"{mount}/{group}")
             group = group.rpartition("/")[0]
-        quotas.append(_group_quota(mount))
-    return min((quota for quota in quotas if quota is not None), default=None)
+        found.append(mount)
+    return found
 
 
 def _group_quota(group: str) -> float | None:
     try:
         try:
-            quota, period = _read(f"{group}/cpu.max").split()
+            quota, period = read(f"{group}/cpu.max").split()
         except FileNotFoundError:
-            quota = _read(f"{group}/cpu.cfs_quota_us")
-            period = _read(f"{group}/cpu.cfs_period_us")
+            quota = read(f"{group}/cpu.cfs_quota_us")
+            period = read(f"{group}/cpu.cfs_period_us")
         return int(quota) / int(period) if int(quota) > 0 else None
     except (OSError, ValueError, ZeroDivisionError):  # no such group or controller, or "max"
         return None
 
 
-def _read(path: str) -> bytes:
+def read(path: str) -> bytes:
+    """Return what a small file holds.
+
+    Raises:
+        OSError: It can't be read.
+    """
     # Not by `pathlib`: a loader that is made for one small batch would take a third longer.
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123
         return file.read()

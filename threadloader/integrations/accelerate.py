@@ -172,7 +172,10 @@ def _rebuild(loader: ThreadLoader[Any], plain: Any) -> ThreadLoader[Any]:
         for name in inspect.signature(ThreadLoader).parameters
         if hasattr(loader, name)
     }
-    for name in ("batch_size", "sampler", "batch_sampler", "drop_last"):
+    changed = ["batch_size", "sampler", "batch_sampler", "drop_last"]
+    if loader._tunes_threads:  # noqa: SLF001  # the same
+        changed += ["threads", "num_workers"]
+    for name in changed:
         arguments.pop(name, None)
     arguments["dataset"] = plain.dataset
     if isinstance(plain.dataset, _torch.IterableDataset):
