@@ -15,7 +15,7 @@ from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import direct_filling, ring
 from threadloader._epoch import epoch, in_flight
 from threadloader._session import kept_workers, session
-from threadloader._threads import pool, thread_group
+from threadloader._threads import concurrency, pool, thread_group
 from threadloader._threads.starting import start_each
 from threadloader._work import counters, open_batch, progress
 
@@ -51,8 +51,10 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Looked up within the run, where it is the one written in Python.
     monkeypatch.setattr(thread_group, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
     # A second a look, so that tickets have one row and every schedule can be repeated.
-    for module in (epoch, in_flight, open_batch):
+    for module in (in_flight, open_batch):
         monkeypatch.setattr(module, "perf_counter", itertools.count(1.0).__next__)
+    clock = (itertools.count(1.0).__next__,)  # of the time that the consumer waits
+    monkeypatch.setattr(concurrency.Concurrency.__init__, "__defaults__", clock)
     # The collector would finalise an iterator in the midst of the scheduler.
     gc.disable()
     yield

@@ -23,7 +23,7 @@ import pytest
 
 from support.unsafe_datasets import ROWS, WIDTH, Dataset, record, records
 from threadloader import _torch, get_worker_info, sample_rng, sample_seed
-from threadloader.datasets import ArrayDataset, ImageFolder, PerThread, TarShards, TarStream
+from threadloader.datasets import ArrayDataset, PerThread, TarShards, TarStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,6 +62,9 @@ def pictures(folder: Path) -> Path:
 
 
 def image_folder(folder: Path) -> Any:
+    pytest.importorskip("PIL")
+    from threadloader.datasets import ImageFolder  # noqa: PLC0415  # it needs Pillow
+
     return ImageFolder(pictures(folder), size=24)
 
 

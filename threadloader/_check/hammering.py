@@ -48,11 +48,7 @@ def hammer(loading: Loading, expected: Mapping[Any, Outcome], threads: int) -> l
     ]
     try:
         with _short_turns():
-            futures = [
-                worker.start(_load_all, loading, expected, barrier, passes)
-                for worker, passes in zip(workers, passes_of_all, strict=True)
-            ]
-            found = [future.result(HANG_SECONDS) for future in futures]
+            found = _run(workers, loading, expected, barrier, passes_of_all)
         ended = True
     except NotYetError:
         raise HangError from None
@@ -63,6 +59,24 @@ def hammer(loading: Loading, expected: Mapping[Any, Outcome], threads: int) -> l
             if ended:
                 worker.join()
     return [mixture for mixture in found if mixture is not None]
+
+
+def _run(
+    workers: Sequence[WorkerThread],
+    loading: Loading,
+    expected: Mapping[Any, Outcome],
+    barrier: Barrier,
+    passes_of_all: Sequence[Sequence[tuple[Any, Sequence[Any]]]],
+) -> list[Mixture | None]:
+    """Return what each thread found, when all have ended.
+
+    No loop of this is in the block that takes the interval back: see python/cpython#108214.
+    """
+    futures = [
+        worker.start(_load_all, loading, expected, barrier, passes)
+        for worker, passes in zip(workers, passes_of_all, strict=True)
+    ]
+    return [future.result(HANG_SECONDS) for future in futures]
 
 
 def _orders(keys: Sequence[Any], threads: int) -> Iterator[list[list[Any]]]:
