@@ -195,7 +195,7 @@ def test_a_loader_made_before_is_loaded_by_threads(exchange: Callable[..., Repor
 def test_without_workers_the_first_batch_is_made_in_the_programs_thread_and_no_other(
     exchange: Callable[..., Report],
 ) -> None:
-    exchange()
+    exchange(threads=2)
     dataset = Numbers()
     loader = DataLoader(dataset, 4)
     iterator = iter(loader)
@@ -206,6 +206,25 @@ def test_without_workers_the_first_batch_is_made_in_the_programs_thread_and_no_o
     assert [name == here for name in sorted(dataset.threads, key=here.__ne__)].count(True) == 4
     dataset.threads.clear()
     list(loader)
+    assert dataset.by_threads
+
+
+def test_without_workers_the_rest_is_loaded_as_a_thread_loader_does_by_default(
+    exchange: Callable[..., Report],
+) -> None:
+    expected = digests(DataLoader(Numbers(), 4))
+    report = exchange()
+    dataset = Numbers()
+    assert digests(DataLoader(dataset, 4)) == expected
+    assert only(report).loaded_by == "threads (default)"
+    assert len(dataset.threads) == 2 * dataset.size  # by whichever thread, each once
+
+
+def test_a_loader_with_workers_gets_as_many_threads(exchange: Callable[..., Report]) -> None:
+    report = exchange()
+    dataset = Numbers()
+    list(DataLoader(dataset, 4, num_workers=2))
+    assert only(report).loaded_by == "2 threads"
     assert dataset.by_threads
 
 

@@ -65,7 +65,7 @@ def by_threads(
     twin, fresh = _twin(made, arguments)
     if twin is None:
         return None
-    row.begins(None, _in_words(twin))
+    row.begins(None, _in_words(arguments))
     began = perf_counter()
     if loader.num_workers and fresh and starts_at_iter(sampler := _index_sampler(loader)):
         # torch begins two passes where it starts processes, and uses the second.
@@ -132,8 +132,10 @@ def _new(made: Made, arguments: dict[str, Any]) -> ThreadLoader[Any] | None:
         return None
 
 
-def _in_words(twin: ThreadLoader[Any]) -> str:
-    threads = twin.num_workers
+def _in_words(arguments: dict[str, Any]) -> str:
+    threads = arguments["num_workers"]
+    if threads is None:
+        return "threads (default)"  # of an iterable dataset one, else as many as are faster
     return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
@@ -216,7 +218,7 @@ class FirstInProcess:
             if rest is None:
                 row.now_loaded_by(made.reason)
             else:
-                row.now_loaded_by(None, _in_words(rest))
+                row.now_loaded_by(None, _in_words(self._arguments))
                 self._iterator = iter(rest)
             return batch
         finally:
