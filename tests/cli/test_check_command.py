@@ -102,6 +102,7 @@ def test_other_copies_of_the_dataset_can_be_asked_for() -> None:
         ("user_datasets", "is not MODULE:DATASET"),
         ("user_datasets:", "is not MODULE:DATASET"),
         ("no_such_module:rows", "No module named 'no_such_module'"),
+        ("no_such_file.py:rows", "there is no file no_such_file.py"),
         ("user_datasets:no_such_name", "has no attribute 'no_such_name'"),
         ("user_datasets:broken", "OSError: no disk"),
         ("user_datasets:number", "dataset must be"),
@@ -115,6 +116,11 @@ def test_what_can_not_be_checked_exits_with_2_and_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("threadloader check: error: ")
     assert text in line
+
+
+def test_a_dataset_of_a_file_is_found(capsys: pytest.CaptureFixture[str], project: Path) -> None:
+    assert main(["check", f"{project / 'user_datasets.py'}:unsafe"]) == 1
+    assert "user_datasets.py:" in capsys.readouterr().out
 
 
 def test_json_has_all_of_a_finding(capsys: pytest.CaptureFixture[str], project: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import sys
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadloader.cli.errors import CommandError, printable
+from threadloader.cli.user_dataset import importable
 
 if TYPE_CHECKING:
     import argparse
@@ -34,8 +33,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "dataset",
         metavar="MODULE:DATASET",
-        help="a dataset, or a function without arguments that returns one; the current directory "
-        "can be imported from",
+        help="a dataset, or a function without arguments that returns one, of a module, in the "
+        "current directory say, or of a file: FILE.py:DATASET",
     )
     parser.add_argument(
         "--dataset-copy",
@@ -93,21 +92,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def dataset_of(target: str) -> Any:
-    """Return the dataset that ``MODULE:DATASET`` names.
+    """Return the dataset that ``MODULE:DATASET``, or ``FILE.py:DATASET``, names.
 
     Raises:
         CommandError: There is none, or the user's code fails.
     """
-    module_name, _, path = target.partition(":")
-    if not module_name or not path:
-        raise CommandError(f"{target!r} is not MODULE:DATASET, as in train:make_dataset", code=2)
-    here = os.getcwd()  # noqa: PTH109  # a text, as the others are
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    name, _, path = target.rpartition(":")
+    if not name or not path:
+        raise CommandError(
+            f"{target!r} is not MODULE:DATASET or FILE.py:DATASET, as in train:make_dataset", code=2
+        )
+    module_name = importable(name)
     try:
         found: Any = importlib.import_module(module_name)
-        for name in path.split("."):
-            found = getattr(found, name)
+        for attribute in path.split("."):
+            found = getattr(found, attribute)
         return found() if _makes_a_dataset(found) else found
     except Exception as error:
         at = traceback.extract_tb(error.__traceback__)[-1]

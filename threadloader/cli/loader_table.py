@@ -26,7 +26,7 @@ def reported(report: Mapping[str, Any], whose: str = "") -> list[str]:
     loaders: Sequence[Loader] = report["loaders"]
     head = f"threadloader run{whose}: {in_seconds(seconds)}, {memory_in_words(report)}"
     if not loaders:
-        return [f"{head}; no DataLoader of torch's was iterated over"]
+        return [f"{head}; no DataLoader of torch's was iterated over in this process"]
     names = _names(loaders)
     rows = [(name, *_cells(loader, seconds)) for name, loader in zip(names, loaders, strict=True)]
     return [

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,14 +118,29 @@ def _finish(arguments: argparse.Namespace, report: Report) -> None:
 
     content = report.as_json()
     rank = os.environ.get("RANK")
-    sys.stdout.flush()
     if not arguments.hashed:
-        print("\n".join(reported(content, f", rank {rank}" if rank else "")), file=sys.stderr)
+        # The script's end is its own: a reader that has closed a pipe changes no exit code here.
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stdout.flush()
+        with suppress(OSError, ValueError):
+            print("\n".join(reported(content, f", rank {rank}" if rank else "")), file=sys.stderr)
     if arguments.json is not None:
         path = arguments.json
         if rank:
             path = path.with_stem(f"{path.stem}-{rank}")
+        _write(path, content)
+
+
+def _write(path: Path, content: Any) -> None:
+    """Write JSON to a file that the user named.
+
+    Raises:
+        CommandError: It can't be written.
+    """
+    try:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"can't write {printable(path)}: {error.strerror or error}") from error
 
 
 def _compare(arguments: argparse.Namespace, program: Program) -> int:
@@ -143,7 +159,7 @@ def _compare(arguments: argparse.Namespace, program: Program) -> int:
     print(f"\nthreadloader run --compare: {steps} steps each way", file=sys.stderr)
     print("\n".join(compared(reports["torch"], reports["threads"])), file=sys.stderr)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(reports, indent=2) + "\n", encoding="utf-8")
+        _write(arguments.json, reports)
     return 0
 
 

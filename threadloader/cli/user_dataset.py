@@ -10,7 +10,7 @@ from typing import Any
 
 from threadloader.cli.errors import CommandError, printable
 
-__all__ = ["in_one_line", "named_object", "user_dataset"]
+__all__ = ["importable", "in_one_line", "named_object", "user_dataset"]
 
 
 def user_dataset(name: str) -> Any:
@@ -63,7 +63,12 @@ def named_object(name: str) -> Any:
     return found
 
 
-def _module(name: str) -> Any:
+def importable(name: str) -> str:
+    """Return the name by which a module, or a file, can be imported; see to it that it can.
+
+    Raises:
+        CommandError: There is no such file.
+    """
     path = Path(name)
     folder, module_name = Path.cwd(), name
     if path.suffix == ".py":
@@ -72,6 +77,11 @@ def _module(name: str) -> Any:
         folder, module_name = path.resolve().parent, path.stem
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))  # for worker processes, which import it by its name, too
+    return module_name
+
+
+def _module(name: str) -> Any:
+    module_name = importable(name)
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
