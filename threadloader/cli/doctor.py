@@ -93,7 +93,7 @@ def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
         ("System", python["platform"]),
         ("GIL", _gil(found["gil"])),
         ("Cores", f"{cores['usable']} usable ({cores['machine']} in all{affinity}{quota})"),
-        ("Threads", f"{cores['threads_by_default']} by default"),
+        ("Threads", f"{cores['threads_by_default']} to begin with, unless you choose a number"),
         ("Versions", versions + ("" if found["torch"] else "; torch is not installed")),
         ("Decoders", ", ".join(found["decoders"]) or "none: Pillow is not installed"),
     ]
