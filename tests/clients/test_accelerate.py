@@ -121,7 +121,7 @@ def test_a_number_of_threads_that_was_not_chosen_is_found_as_before(
 ) -> None:
     loader = prepare(accelerator, ThreadLoader(Points(), batch_size=4)).base_dataloader
     assert type(loader) is ThreadLoader
-    assert loader._tunes_threads  # noqa: SLF001  # nobody else has to know
+    assert loader._settings().tunes_threads  # noqa: SLF001  # nobody else has to know
 
 
 def test_what_a_subclass_sets_is_kept(accelerator: Accelerator) -> None:

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.patience import PATIENCE
@@ -15,6 +17,9 @@ from threadloader import ThreadLoader, get_worker_info
 from threadloader._epoch import inline as inline_module
 from threadloader._epoch.inline import Inline
 from threadloader._threads.concurrency import Concurrency, Range
+
+if TYPE_CHECKING:
+    from support.patience import Spawn
 
 
 class Samples:
@@ -37,6 +42,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all batches count as cheap, also on a busy machine."""
     for module in ("_epoch.inline", "_epoch.in_flight", "_order.tickets"):
         monkeypatch.setattr(f"threadloader.{module}.INLINE_SECONDS", PATIENCE)
+    monkeypatch.setattr("threadloader._epoch.in_flight.ONE_TICKET_SECONDS", PATIENCE)
 
 
 @pytest.fixture
@@ -118,6 +124,117 @@ def test_what_the_calling_thread_does_is_not_measured_as_threads_work() -> None:
     loader._concurrency._to_ignore = 0
     list(loader)
     assert loader._concurrency._timing.jobs == 0
+
+
+class Dear(Samples):
+    """One sample takes long."""
+
+    def __getitem__(self, index: int) -> tuple[int, bool]:
+        time.sleep(0.02)
+        return super().__getitem__(index)
+
+
+class DearBatches(Dear):
+    """A whole batch takes long."""
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[int, bool]]:
+        time.sleep(0.02)
+        return [Samples.__getitem__(self, index) for index in indices]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "batch_size"), [(Dear, 1), (Dear, None), (DearBatches, 16)], ids=str
+)
+def test_the_second_batch_is_made_ahead_if_the_first_was_dear(
+    dataset: type[Samples], batch_size: int | None
+) -> None:
+    given: dict[str, Any] = {} if batch_size is None else {"collate_fn": list}
+    loader: ThreadLoader[Any] = ThreadLoader(dataset(64), batch_size, output="numpy", **given)
+    first, second, *_ = loader
+    if batch_size is None:
+        first, second = [first], [second]
+    assert all(here(first))
+    assert not any(here(second))
+
+
+class DrawsIndices:
+    """A sampler that draws from the random state that the training loop draws from, too."""
+
+    def __iter__(self) -> Any:
+        return iter(lambda: random.randrange(64), None)
+
+
+@pytest.mark.parametrize("slow_from", [0, 1 << 30], ids=["slow", "cheap"])
+def test_how_far_a_sampler_of_the_users_is_drawn_does_not_depend_on_time(slow_from: int) -> None:
+    def load(**given: Any) -> list[Any]:
+        random.seed(5)
+        dataset = Samples(64, slow_from)
+        with ThreadLoader(dataset, 4, sampler=DrawsIndices(), collate_fn=list, **given) as loader:
+            batches = iter(loader)
+            return [(indices([next(batches)]), random.random()) for _ in range(40)]
+
+    assert load() == load(threads=1)
+
+
+class AsksItself(Samples):
+    """A sample asks for the next batch of the iterator that loads it."""
+
+    iterator: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            next(type(self).iterator)
+        return super().__getitem__(index)
+
+
+def test_a_sample_that_asks_its_own_iterator_is_an_error_and_no_hang(spawn: Spawn) -> None:
+    def load() -> None:
+        AsksItself.iterator = iter(ThreadLoader(AsksItself(64), 16, collate_fn=list))
+        with pytest.raises(RuntimeError, match="can't ask for the next batch"):
+            next(AsksItself.iterator)
+
+    try:
+        spawn(load).result(PATIENCE)
+    finally:
+        AsksItself.iterator = None
+
+
+class RunsALoop(Samples):
+    """Samples that run an event loop of their own."""
+
+    def __getitem__(self, index: int) -> Any:
+        async def get() -> Any:
+            return Samples.__getitem__(self, index)
+
+        return asyncio.run(get())
+
+
+@pytest.mark.usefixtures("cheap")
+@pytest.mark.parametrize("batches_before", [0, 2])
+def test_threads_make_the_batches_that_are_awaited_in_an_event_loop(batches_before: int) -> None:
+    iterator = iter(ThreadLoader(RunsALoop(48), 4, collate_fn=list))
+    batches = [next(iterator) for _ in range(batches_before)]
+    assert all(all(here(batch)) for batch in batches)
+
+    async def rest() -> list[Any]:
+        return list(iterator)
+
+    others = asyncio.run(rest())
+    assert not any(any(here(batch)) for batch in others)
+    assert indices([*batches, *others]) == list(range(48))
+
+
+@pytest.mark.usefixtures("cheap")
+def test_what_a_sample_does_to_gradients_stays_in_it() -> None:
+    torch = pytest.importorskip("torch")
+
+    class SwitchesOff(Samples):
+        def __getitem__(self, index: int) -> Any:
+            torch.set_grad_enabled(False)
+            return super().__getitem__(index)
+
+    for _ in ThreadLoader(SwitchesOff(64), 16, collate_fn=list):
+        assert torch.is_grad_enabled()
 
 
 class Told(Samples):

@@ -282,3 +282,38 @@ def test_slots_that_many_threads_needed_are_given_back() -> None:
         loader._concurrency._set(Found(1, due=PATIENCE))
         next(batches)
         assert ring.batches == least
+
+
+@pytest.mark.parametrize("given", [{"collate_fn": list}, {"batch_size": None}], ids=list)
+def test_batches_of_unknown_size_keep_all_threads_busy_too(given: dict[str, Any]) -> None:
+    dataset = Reads()
+    with ThreadLoader(dataset, **{"batch_size": 4} | given, output="numpy") as loader:
+        window = loader.statistics().window
+        end = time.perf_counter() + PATIENCE
+        for _ in loader:
+            if loader.statistics().window >= 4 * window:
+                break
+            assert time.perf_counter() < end
+
+
+_collating: list[None] = []  # of all threads
+_at_once: list[int] = []
+
+
+def collated_slowly(samples: list[int]) -> list[int]:
+    """Collate for long, without the GIL, and note how often at once."""
+    _collating.append(None)
+    _at_once.append(len(_collating))
+    time.sleep(0.02)
+    _collating.pop()
+    return samples
+
+
+def test_cheap_samples_that_are_collated_slowly_get_more_threads() -> None:
+    _at_once.clear()
+    with ThreadLoader(range(1 << 30), 4, collate_fn=collated_slowly) as loader:
+        end = time.perf_counter() + PATIENCE
+        for _ in loader:
+            if max(_at_once) >= 2 * loader.num_workers:
+                break
+            assert time.perf_counter() < end

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 from threadloader._epoch.inline import Inline
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
+from threadloader._order.known_samplers import is_known
 from threadloader._order.tickets import INLINE_SECONDS
 from threadloader._work.open_batch import FailedBatch, OpenBatch
+from threadloader._work.workers import runs_event_loop
+from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
     from threadloader._work.workers import Workers
 
 __all__ = ["InFlight"]
+
+# Of a batch that the calling thread has made as one ticket.  Below that two batches that are made
+# one after the other delay nobody; a first one may take a millisecond for what is done once.
+ONE_TICKET_SECONDS = 5e-3
 
 
 class InFlight:
@@ -68,6 +75,9 @@ class InFlight:
         self._ring, self._ticket_size = collation.ring, settings.ticket_size
         self._kept_batches, self._whole_batches = settings.kept_batches, settings.whole_batches
         self._concurrency = settings.concurrency
+        # How far a sampler of the user's is drawn ahead must not depend on the speed of threads.
+        self._may_widen = settings.iterable or is_known(settings.index_sampler)
+        self._has_budget = False  # whether was asked what batches may take in this epoch
         self._delivery: Copier | Progress = copier or progress
         self._timeout = settings.timeout or None
         self._limit = self._timeout  # what `await_workers` has left of it, for one batch
@@ -86,6 +96,11 @@ class InFlight:
     def empty(self) -> bool:
         """Whether there are none; another thread may close the epoch at any moment."""
         return not self._batches
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the epoch was closed; another thread may do so at any moment."""
+        return self._progress.cancelled
 
     @property
     def inline(self) -> bool:
@@ -129,18 +144,21 @@ class InFlight:
         """Return how many batches keep more threads busy than there are cores; 0 for no more."""
         concurrency, batches = self._concurrency, self._batches  # `close` may replace them
         needed = 0
-        if concurrency.exceeds_cores and batches:
+        if concurrency.exceeds_cores and batches and self._may_widen:
             depth = self._collation.depth
-            if not depth.free_nbytes:
+            if not self._has_budget:
                 from threadloader._threads.free_memory import (  # noqa: PLC0415  # for these only
                     default_memory_budget,
                 )
 
-                depth.free_nbytes = default_memory_budget()
+                depth.free_nbytes, self._has_budget = default_memory_budget(), True
             last = batches[-1]
             rows = len(last.plan.indices) if isinstance(last, OpenBatch) else 0
             needed = self._ticket_size.batches_for(
-                concurrency.limit, rows, one_ticket=self._whole_batches
+                concurrency.limit,
+                rows,
+                one_ticket=self._whole_batches,
+                for_slowest=depth.knows_nbytes,
             )
         self._ring.batches = max(self._kept_batches, needed + 2)
         return needed
@@ -163,6 +181,9 @@ class InFlight:
             if self._workers is None:
                 self._making = True
                 made = self._feed.make_next(self._progress, self._inline_worker)
+            elif runs_event_loop():
+                self._leave_inline(self._ticket_size.seconds)
+                self.fill()
             else:
                 made = self._make_inline()
             if isinstance(made, OpenBatch):
@@ -246,17 +267,24 @@ class InFlight:
         """Make a batch in the calling thread; if that takes long, workers make the rest of it."""
         is_first = not self._rows
         try:
+            self._making = True
             # The first sample may load what all others find loaded.
-            until = perf_counter() + INLINE_SECONDS
+            started = perf_counter()
+            until = started + INLINE_SECONDS
             self._feed.work(head, self._progress, self._inline_worker, until)
             self._rows = len(head.plan.indices)
             if not head.done:
                 self._end_inline(head)
+            elif perf_counter() - started > ONE_TICKET_SECONDS and not self._progress.cancelled:
+                # It was one ticket, so nobody has looked at the time: a batch of one sample, say.
+                self._leave_inline((perf_counter() - started) / (self._rows or 1))
+                self.fill()
             if is_first:
                 self._inline.batch_returned()
             else:
                 self._inline.batch_ended()
         finally:
+            self._making = False
             self = head = DROPPED  # an error keeps this frame
 
     def _end_inline(self, head: OpenBatch) -> None:
@@ -274,6 +302,10 @@ class InFlight:
             self._leave_inline(seconds)
             feed.give(head)
             self.fill()
+        except ClosedError:
+            if not self.cancelled:
+                raise
+            # By another thread; `wait` says so.
         finally:
             self = head = feed = DROPPED  # an error keeps this frame
 
@@ -294,13 +326,13 @@ class InFlight:
             if not self._rows:
                 return None
             if not inline.goes_on(self._rows):
-                self._leave_inline(self._ticket_size.seconds)
+                self._leave_inline(inline.seconds(self._rows))
                 self.fill()
                 return None
             self._making = True
             inline.batch_begins()
             made = self._feed.make_next(self._progress, self._inline_worker)
-            if not isinstance(made, OpenBatch):  # else it ends in `wait`
+            if isinstance(made, tuple):  # an open batch ends in `wait`
                 inline.batch_ended()
             return made
         finally:

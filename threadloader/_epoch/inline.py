@@ -79,6 +79,14 @@ class Inline:
         """
         return self._concurrency.gains_nothing(seconds)
 
+    def seconds(self, rows: int) -> float:
+        """Return what a sample takes, its share of collating included.
+
+        Args:
+            rows: Of a batch.
+        """
+        return self._inside / (self._batches * rows) if self._batches else 0.0
+
     def goes_on(self, rows: int) -> bool:
         """Whether the next batch is made here.
 
@@ -87,7 +95,7 @@ class Inline:
         """
         if self._inside <= INLINE_SECONDS * self._batches:
             return True
-        concurrency, seconds = self._concurrency, self._inside / (self._batches * rows)
+        concurrency, seconds = self._concurrency, self.seconds(rows)
         only_waits = self._inside > MOSTLY * (self._inside + self._outside)
         goes_on = concurrency.gains_nothing(seconds) and (only_waits or self._batches < ENOUGH)
         concurrency.consumer_only_waits = goes_on

@@ -139,13 +139,16 @@ class TicketSize:
         collate_seconds = self._collate_seconds / (self._rows_seen or 1)
         return batch_rows * (self._seconds + collate_seconds) < INLINE_SECONDS
 
-    def batches_for(self, threads: int, batch_rows: int, *, one_ticket: bool) -> int:
+    def batches_for(
+        self, threads: int, batch_rows: int, *, one_ticket: bool, for_slowest: bool = True
+    ) -> int:
         """Return how many batches keep threads busy while the slowest sample is awaited.
 
         Args:
             threads: Threads.
             batch_rows: Rows of a batch; 0 if unknown.
             one_ticket: Whether a batch is one ticket, whatever time its samples take.
+            for_slowest: Whether so many may be on their way that nobody waits for a slow sample.
         """
         seconds = self._seconds
         if not seconds or not batch_rows:
@@ -153,7 +156,7 @@ class TicketSize:
         rows = self._fixed or max(1, int(TICKET_SECONDS / seconds))
         if one_ticket:
             rows = batch_rows
-        turns = max(2.0, min(SLOWEST, self._slowest / seconds))
+        turns = max(2.0, min(SLOWEST, self._slowest / seconds)) if for_slowest else 2.0
         return 2 + math.ceil(threads * rows * turns / batch_rows)
 
 

@@ -94,8 +94,10 @@ class Window(NamedTuple):
         """
         if group_size > 1:
             return GROUPS
-        if self.fixed or not nbytes:
+        if self.fixed:
             return self.batches
+        if not nbytes:
+            return max(self.batches, needed)
         small = min(SMALL_WINDOW, SMALL_NBYTES // nbytes)
         most = max(self.batches, small) if nbytes < CACHE_NBYTES else self.of_large
         if self.memory_budget is not None:
@@ -119,7 +121,7 @@ class PrefetchDepth:
 
     def __init__(self) -> None:
         self.needed = 0  # batches that keep all threads busy, as was measured; 0 if it was not
-        self.free_nbytes = 0  # bytes that these may take; 0 as long as nobody has asked
+        self.free_nbytes = 0  # bytes that these may take
         self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced, not changed
         self._largest = 0  # bytes: the largest of them
         self._depth = 0  # batches; 0 before any was planned
@@ -137,6 +139,11 @@ class PrefetchDepth:
         delivered = *before[1 - LATE :], nbytes
         self._delivered, self._largest = delivered, max(delivered)
         self._settled = None
+
+    @property
+    def knows_nbytes(self) -> bool:
+        """Whether the bytes of batches are known."""
+        return self._largest > 0
 
     def most(self, window: Window) -> int:
         """Return how many batches are planned at the most, while they are as large as now."""

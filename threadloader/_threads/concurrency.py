@@ -14,8 +14,10 @@ from __future__ import annotations
 import math
 import sys
 from threading import Lock
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, NamedTuple
+
+from threadloader._threads.run_delay import run_delay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,7 +208,8 @@ class Concurrency:
         serve: planner.
         expect: consumer.
         begin_wait, end_wait: consumer.  Racing updates lose one wait of many, which is harmless.
-        measured: worker.  Racing updates lose one measurement of many, which is harmless.
+        begin_job, end_job, measured: worker.  Racing updates lose one measurement of many, which is
+            harmless.
         stalled: worker, with the pool's lock held.
         cannot_exceed: worker.
     """
@@ -307,6 +310,21 @@ class Concurrency:
         self._waited += seconds
         return seconds
 
+    def begin_job(self) -> tuple[int, float, float]:
+        """Return what `end_job` needs: the limit, and the thread's CPU time and delay until now."""
+        return self.limit, thread_time(), run_delay() if self.asks_delay else 0.0
+
+    def end_job(self, begun: tuple[int, float, float], wall: float) -> None:
+        """Take a job without samples into account: what is done with those of a whole batch.
+
+        Args:
+            begun: What `begin_job` returned.
+            wall: Seconds that it took.
+        """
+        limit, cpu, delay = begun
+        delay = run_delay() - delay if delay else 0.0
+        self.measured(limit, 0, wall, thread_time() - cpu, delay)
+
     def measured(
         self, limit: int, samples: int, wall: float, cpu: float, delay: float = 0.0
     ) -> None:
@@ -350,6 +368,8 @@ class Concurrency:
     def _is_enough(self, timing: Timing) -> bool:
         """Whether jobs tell how fast they come; sooner if a try is clearly a mistake."""
         running, tried = self.running(), self._found.tried
+        if not timing.samples:
+            return False
         if timing.wall >= TIMED_SECONDS and timing.jobs >= max(TIMED_JOBS, 2 * running):
             return True
         if tried is None or timing.wall < MISTAKE_SECONDS or timing.jobs < MISTAKE_JOBS:

@@ -13,7 +13,7 @@ __all__ = ["cpu_quota", "default_threads", "groups", "ranks_of_host", "read", "u
 
 
 def default_threads() -> int:
-    """Return the number of threads that a loader starts by default, at least 1.
+    """Return the number of threads that a loader begins with by default, at least 1.
 
     Launchers (torchrun, Accelerate, DeepSpeed) set ``LOCAL_WORLD_SIZE`` to the number of ranks
     on this host; each takes its share of the cores.

@@ -154,11 +154,13 @@ class Introduction:
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function in which the calling thread is that worker."""
         # No context manager: Ctrl-C can come up in one before it has put back what was there.
+        grad = _torch.grad_enabled()  # a sample may switch it off, which ends with a thread
         before, _here.info = _here.info, self._info
         try:
             function(*args)
         finally:
             _here.info = before
+            _torch.restore_grad(grad)
             self = function = DROPPED  # an error keeps this frame
             args = ()
 

@@ -37,6 +37,7 @@ __all__ = [
     "generator_state",
     "get_worker_info",
     "gives_whole_batches",
+    "grad_enabled",
     "has_getitem",
     "inherited_modes",
     "is_dataset",
@@ -53,6 +54,7 @@ __all__ = [
     "pinned",
     "prepare_pipe",
     "rank_and_world",
+    "restore_grad",
     "set_generator_state",
     "stack_into",
     "stacked",
@@ -112,6 +114,15 @@ class NoOperators:
 def teach_random(here: Any) -> RandomOperators:  # noqa: ARG001  # same signature as with torch
     """Return an object that redirects no operators."""
     return NoOperators()
+
+
+def grad_enabled() -> bool:
+    """Return True: nobody can switch it off."""
+    return True
+
+
+def restore_grad(enabled: bool) -> None:  # same signature as with torch
+    """Do nothing: there are no gradients."""
 
 
 def use_one_thread() -> None:

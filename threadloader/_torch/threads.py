@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-__all__ = ["inherited_modes", "use_one_thread"]
+__all__ = ["grad_enabled", "inherited_modes", "restore_grad", "use_one_thread"]
+
+grad_enabled = torch.is_grad_enabled
 
 
 def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
@@ -37,6 +39,12 @@ def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
             yield
 
     return modes
+
+
+def restore_grad(enabled: bool) -> None:  # as torch has it
+    """Let the calling thread record gradients, or not, as it did before."""
+    if torch.is_grad_enabled() is not enabled:
+        torch.set_grad_enabled(enabled)
 
 
 def adopted_device() -> Callable[[], None]:

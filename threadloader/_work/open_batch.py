@@ -306,7 +306,10 @@ def _error_to_raise(
 def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | None:
     """Collate a batch that has all its rows."""
     failed = collate_fn = None
-    started = perf_counter()
+    started, concurrency = perf_counter(), pipeline.concurrency
+    if concurrency is not None and started < concurrency.due:
+        concurrency = None  # nothing is to be measured
+    begun = None if concurrency is None else concurrency.begin_job()
     try:
         if pipeline.seed is not None:
             enter_batch_stream(pipeline.seed, batch.plan.sequence)
@@ -323,6 +326,8 @@ def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | N
         seconds = perf_counter() - started
         worker.counters.collate_seconds += seconds
         pipeline.ticket_size.collated(seconds)
+        if concurrency is not None and begun is not None:
+            concurrency.end_job(begun, seconds)
         failed = collate_fn = None
         batch = pipeline = DROPPED
 

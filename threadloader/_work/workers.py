@@ -16,6 +16,7 @@ from threadloader import _torch
 from threadloader._fetch.array_rows import is_data
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._lifetime.dropping import DROPPED
+from threadloader._order.known_samplers import is_known
 from threadloader._order.window import UNKNOWN_ROWS
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from threadloader._work.counters import Stats
     from threadloader._work.open_batch import PerWorker
 
-__all__ = ["Workers", "make_workers", "may_draw"]
+__all__ = ["Workers", "make_workers", "may_draw", "runs_event_loop"]
 
 _PLAIN = frozenset({bool, bytes, float, int, str})
 
@@ -259,18 +260,27 @@ def _begins_inline(settings: Settings, may: Range) -> bool:
     So it does, if the user chose no number of threads, as long as a batch costs less than handing
     it over, or another thread would only take turns with it: none is started.  But where the user
     waits for a limited time, or the copier for batches, or threads are kept anyway, they make all
-    batches.
+    batches.  So they do where the sampler is the user's: how far it is drawn ahead must not depend
+    on what batches cost, as it may draw from a random state that the loop draws from, too.
     """
     if may.is_fixed or settings.persistent_workers or settings.timeout or settings.device:
         return False
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None and asyncio._get_running_loop() is not None:  # noqa: SLF001  # documented
-        return False  # a sample that runs a loop of its own can't do so in this thread
+    if runs_event_loop() or not is_known(settings.index_sampler):
+        return False
     if settings.concurrency.consumer_only_waits:
         return True
     rows = settings.batch_size or getattr(settings.batch_sampler, "batch_size", None)
     unknown = UNKNOWN_ROWS if settings.batched else 1
     return settings.ticket_size.is_cheap(rows or unknown)
+
+
+def runs_event_loop() -> bool:
+    """Whether asyncio runs an event loop in this thread.
+
+    Then a sample that runs one of its own can't do so here, and this one waits for the sample.
+    """
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001  # documented
 
 
 def _range(settings: Settings, num_workers: int) -> Range:
