@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from benches.harness.blocks import BLOCKS, Source
 from benches.harness.results import Results
-from benches.pictures import builds_picture, rivals_picture, scaling_picture
+from benches.pictures import builds_picture, rivals_picture, scaling_picture, threads_picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,10 +61,16 @@ def differing() -> Iterator[tuple[Path, str]]:
 
 def _source() -> Source:
     """Read the results."""
-    scaling = FOLDER / "scaling.json"
-    told: dict[str, Any] = json.loads(scaling.read_text("utf-8")) if scaling.exists() else {}
     bench, builds = (FOLDER / name for name in ("bench.json", "gil_vs_nogil.json"))
-    return Source(Results.load(bench), Results.load(builds), told)
+    others = [_read(name) for name in ("scaling", "self_driving", "interference")]
+    return Source(Results.load(bench), Results.load(builds), *others)
+
+
+def _read(name: str) -> dict[str, Any]:
+    """Read the results of a bench that writes them as they are; empty where it never ran."""
+    path = FOLDER / f"{name}.json"
+    told: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    return told
 
 
 def _fill(found: re.Match[str], source: Source) -> str:
@@ -86,6 +92,8 @@ def _pictures(source: Source) -> dict[str, str]:
         drawn["gil_vs_nogil.svg"] = builds_picture(source.builds)
     if source.scaling:
         drawn["scaling.svg"] = scaling_picture(source.scaling)
+    if source.self_driving:
+        drawn["threads.svg"] = threads_picture(source.self_driving)
     return drawn
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from benches.harness.results import Results
 
-__all__ = ["builds_picture", "rivals_picture", "scaling_picture"]
+__all__ = ["builds_picture", "rivals_picture", "scaling_picture", "threads_picture"]
 
 ROW = 24  # pixels a workload
 COLOURS = {
@@ -185,6 +185,46 @@ def scaling_picture(told: Mapping[str, Any]) -> str:
     names = list(next(iter(builds.values()))["workloads"])
     for place, (kind, name) in enumerate(zip("abcdef", names, strict=False)):
         left, low = 70 + place % 3 * 230, 420 + place // 3 * 24
+        drawing.line([(left, low - 4), (left + 26, low - 4)], kind)
+        drawing.word(left + 34, low, name.replace("_", " "), "small")
+    return drawing.svg()
+
+
+DRIVEN = ("photos", "remote", "pure_python", "cache_fills", "reads_then_work", "rows_then_images")
+
+
+def threads_picture(told: Mapping[str, Any]) -> str:
+    """Draw how many threads the default has found, over the seconds of an epoch.
+
+    Args:
+        told: What `benches.self_driving` has written.
+    """
+    names = [name for name in DRIVEN if name in told["workloads"]]
+    builds = list(told["machine"])
+    drawing = Drawing(70 + 400 * len(builds), 440, "Threads over time, found by the default")
+    times = [
+        seconds
+        for found in told["workloads"].values()
+        for each in found.values()
+        for seconds, _ in each["threads"]
+    ]
+    for number, build in enumerate(builds):
+        panel = Panel(
+            drawing,
+            60 + 400 * number,
+            70,
+            320,
+            250,
+            Axis(0, max(times), _steps(max(times))),
+            Axis(1, 256, (1, 2, 4, 8, 16, 32, 64, 128, 256), logarithmic=True),
+        )
+        panel.axes(f"Python {build}", "seconds", "threads that may run")
+        for kind, name in zip("abcdef", names, strict=False):
+            found = told["workloads"][name].get(build)
+            if found is not None:
+                panel.curve(found["threads"], kind, dots=False)
+    for place, (kind, name) in enumerate(zip("abcdef", names, strict=False)):
+        left, low = 70 + place % 3 * 230, 392 + place // 3 * 24
         drawing.line([(left, low - 4), (left + 26, low - 4)], kind)
         drawing.word(left + 34, low, name.replace("_", " "), "small")
     return drawing.svg()

@@ -11,7 +11,7 @@ fixed numbers, and by a bare loop.  Four workloads change in mid-epoch.  A setti
 - **second epoch**: the rate from its beginning on, of the best fixed number's second epoch;
 - **of the loop**: the rate of the whole, of the bare loop's.
 
-The number of threads that ran, every half second, is in the JSON.
+The number of threads that might run, every half second, is in the JSON.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> int:
                 good = ratio >= LEAST[what]
                 missed += not good
                 cells.append(f"{ratio:.2f}{'' if good else ' MISSED'}")
-            rows.append([*cells, str(told["threads"][-1])])
+            rows.append([*cells, str(told["threads"][-1][1])])
     print(align(["", "best fixed", *LEAST, "threads at the end"], rows))
     machine = {label: describe(python) for label, python in pythons.items()}
     options.output.write_text(json.dumps({"machine": machine, "workloads": found}, indent=1) + "\n")
@@ -139,14 +139,14 @@ def _timed(
         now = time.perf_counter()
         if now - seen >= STEP:
             seen = now
-            ran.append(threads())
+            ran.append((round(now - started, 1), threads()))
         if not settled_at and now - started >= min(WARM_UP, seconds / 2):
             settled_from, settled_at = samples, now
         if now - started >= seconds:
             break
     whole = samples / (now - started)
     settled = (samples - settled_from) / (now - settled_at) if now > settled_at else whole
-    return {"whole": whole, "settled": settled, "second epoch": whole, "threads": ran or [0]}
+    return {"whole": whole, "settled": settled, "second epoch": whole, "threads": ran or [(0, 0)]}
 
 
 def _loop(dataset: Any, batch_size: int, collate_fn: Any) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from benches.harness import driving
 from benches.harness.contest import Contest, figure_of
 from benches.harness.rounds import Lane, rate
 from benches.harness.tables import show_number, show_ratio, show_spread
@@ -40,11 +41,15 @@ class Source:
         bench: Of `benches.north_star`.
         builds: Of `benches.gil_vs_nogil`.
         scaling: Of `benches.scaling`, as it writes them.
+        self_driving: Of `benches.self_driving`, likewise.
+        interference: Of `benches.interference`, likewise.
     """
 
     bench: Results
     builds: Results
     scaling: Mapping[str, Any]
+    self_driving: Mapping[str, Any]
+    interference: Mapping[str, Any]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -359,6 +364,8 @@ BLOCKS: dict[str, Callable[[Source], str]] = {
     "gil": gil,
     "gil_machine": gil_machine,
     "scaling": scaling,
+    "self_driving": lambda source: driving.self_driving(source.self_driving),
+    "interference": lambda source: driving.interference(source.interference),
     "arrays": of_workload("arrays"),
     "tensor_dataset": of_workload("tensor_dataset"),
     "tar_zst": of_workload("tar_zst"),
