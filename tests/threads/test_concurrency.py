@@ -535,6 +535,23 @@ def test_threads_go_when_reads_come_from_a_cache(has_gil: bool) -> None:
 
 
 @pytest.mark.parametrize("has_gil", [True, False])
+@pytest.mark.parametrize(("data", "least", "most"), [(computes, 4, 4), (reads, 64, 256)], ids=str)
+def test_one_slow_sample_in_a_thousand_changes_nothing(
+    data: Any, least: int, most: int, has_gil: bool
+) -> None:
+    jobs = iter(range(1 << 40))
+
+    def with_slow_samples(running: int) -> tuple[float, float]:
+        wall, cpu = data(running)
+        return wall + (0.2 if next(jobs) % (1000 // SAMPLES) == 7 else 0.0), cpu
+
+    simulated = Simulation(4, most=256, has_gil=has_gil)
+    simulated.run(with_slow_samples, 10.0)
+    seen = np.array(simulated.run(with_slow_samples, 60.0))
+    assert np.mean((seen < least) | (seen > most)) < 0.1
+
+
+@pytest.mark.parametrize("has_gil", [True, False])
 def test_threads_that_have_nothing_to_do_are_given_back(has_gil: bool) -> None:
     simulated = Simulation(16, most=256, has_gil=has_gil)
     simulated.waits, simulated.busy = 0.0, 0.1
