@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from benches.harness import driving
@@ -48,8 +48,8 @@ class Source:
     bench: Results
     builds: Results
     scaling: Mapping[str, Any]
-    self_driving: Mapping[str, Any]
-    interference: Mapping[str, Any]
+    self_driving: Mapping[str, Any] = field(default_factory=dict)
+    interference: Mapping[str, Any] = field(default_factory=dict)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
