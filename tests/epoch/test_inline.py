@@ -187,6 +187,7 @@ class AsksItself(Samples):
         return super().__getitem__(index)
 
 
+@pytest.mark.usefixtures("cheap")
 def test_a_sample_that_asks_its_own_iterator_is_an_error_and_no_hang(spawn: Spawn) -> None:
     def load() -> None:
         AsksItself.iterator = iter(ThreadLoader(AsksItself(64), 16, collate_fn=list))
