@@ -535,7 +535,7 @@ def test_threads_go_when_reads_come_from_a_cache(has_gil: bool) -> None:
 
 
 @pytest.mark.parametrize("has_gil", [True, False])
-@pytest.mark.parametrize(("data", "least", "most"), [(computes, 4, 4), (reads, 64, 256)], ids=str)
+@pytest.mark.parametrize(("data", "least", "most"), [(computes, 4, 4), (reads, 64, 256)])
 def test_one_slow_sample_in_a_thousand_changes_nothing(
     data: Any, least: int, most: int, has_gil: bool
 ) -> None:
