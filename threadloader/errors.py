@@ -29,6 +29,7 @@ __all__ = [
     "GilWarning",
     "RemoteError",
     "SampleError",
+    "SlowLoadingWarning",
     "StateError",
     "ThreadLoaderError",
     "ThreadLoaderWarning",
@@ -119,3 +120,7 @@ class EmptyReplicaWarning(ThreadLoaderWarning):
 
 class GilWarning(ThreadLoaderWarning):
     """A package switched the GIL on, on a build of Python that can do without."""
+
+
+class SlowLoadingWarning(ThreadLoaderWarning):
+    """A loop waited for batches in a notable share of its time; the message says what for."""

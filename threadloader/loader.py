@@ -15,6 +15,7 @@ from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._order.tickets import TicketSize
+from threadloader._report.reports import Reports
 from threadloader._rng.seeds import Seeds
 from threadloader._session.arguments import (
     check_function,
@@ -67,7 +68,7 @@ _inputs_of = attrgetter(
 )
 
 
-class ThreadLoader(_torch.DataLoader[T_co]):
+class ThreadLoader(_torch.DataLoader[T_co], Reports):
     """Loads batches with threads, in order: ``torch.utils.data.DataLoader`` without processes.
 
     Batches equal those of torch's loader with the same arguments: tensors where torch is
@@ -292,7 +293,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
         while (epoch := begin(self._session, settings)) is None:
             pass
-        return epoch
+        return self._observed(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the last ``iter()``: its epoch, and how much of it was delivered.
@@ -351,8 +352,7 @@ class ThreadLoader(_torch.DataLoader[T_co]):
         """Return the number of batches in an epoch.
 
         That of an iterable dataset is kept: as in torch, an epoch that has more warns of the length
-        that was reported here.  To ask the dataset in each epoch instead would call user code that
-        torch does not call, and warn of a length that nobody has seen.
+        that was reported here, and the dataset is not asked in each epoch.
 
         Raises:
             TypeError: The sampler or iterable has no length.

@@ -21,11 +21,11 @@ from threadloader._order.tickets import TicketSize
 from threadloader._order.user_pass import UserPass
 from threadloader._resume.position import Lane, Position
 from threadloader._rng.seeds import EpochSeeds
-from threadloader._work.counters import Stats
 from threadloader._work.iterable_reader import IterableReader
 from threadloader._work.open_batch import Pipeline, Worker
 from threadloader._work.progress import Progress
 from threadloader._work.read_job import IterableBatch
+from threadloader._work.stats import Stats
 
 if TYPE_CHECKING:
     from threadloader._epoch.feed import Receipt

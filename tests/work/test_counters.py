@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.patience import PATIENCE
 
-from threadloader._work.counters import Counters, Stats, Totals
+from threadloader._work import stats as stats_module
+from threadloader._work.stats import Deliveries, Stats, Totals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
+
+
+WINDOW = SimpleNamespace(moment=lambda: (2, 4, 3))  # two threads; of four batches three are done
+
+
+def _deliver(epoch: Deliveries, batches: int = 1, waited: float = 0.0) -> None:
+    epoch.batches += batches
+    if waited:
+        epoch.waited(waited, reached=0.0, copying=False)
 
 
 def _totals(**changed: float) -> Totals:
@@ -68,8 +80,10 @@ def test_retiring_one_of_two_equal_counters_leaves_the_other() -> None:
 
 def test_delivered_batches_and_the_wait_for_them_are_counted() -> None:
     stats = Stats()
-    stats.delivered(0.5)
-    stats.delivered(0.25)
+    for seconds in (0.5, 0.25):
+        epoch = stats.begin_epoch()
+        _deliver(epoch, waited=seconds)
+        epoch.ended = seconds == 0.5
     assert stats.total() == _totals(batches=2, wait_seconds=0.75)
 
 
@@ -77,20 +91,135 @@ def test_totals_do_not_change_afterwards() -> None:
     stats = Stats()
     before = stats.total()
     stats.open().samples += 1
-    stats.delivered(1.0)
+    _deliver(stats.begin_epoch(), waited=1.0)
     assert before == _totals()
 
 
 def test_adding_changes_only_the_sum() -> None:
-    total, part = Counters(samples=1), Counters(1, 2, 3.0, 4.0)
-    total.add(part)
-    assert (total.tickets, total.samples, total.fetch_seconds, total.collate_seconds) == (
-        1,
-        3,
-        3,
-        4,
-    )
-    assert (part.tickets, part.samples) == (1, 2)
+    stats = Stats()
+    first, second = stats.open(), stats.open()
+    first.samples, second.tickets, second.samples = 1, 1, 2
+    stats.retire(first)
+    for _ in range(2):
+        assert (stats.total().tickets, stats.total().samples) == (1, 3)
+    assert (second.tickets, second.samples) == (1, 2)
+
+
+def test_writing_is_a_part_of_collating_in_the_totals() -> None:
+    stats = Stats()
+    counters = stats.open()
+    counters.write_seconds, counters.collate_seconds = 1.0, 0.5
+    assert stats.total() == _totals(write_seconds=1.0, collate_seconds=1.5)
+
+
+def test_the_calling_thread_counts_and_is_told_apart() -> None:
+    stats = Stats()
+    stats.calling.fetch_seconds += 1.0
+    stats.open().fetch_seconds += 2.0
+    assert (stats.total().fetch_seconds, stats.total().inline_seconds) == (3.0, 1.0)
+
+
+def test_epochs_that_follow_each_other_share_their_counters() -> None:
+    stats = Stats()
+    for _ in range(3):
+        training = stats.begin_epoch()
+        validation = stats.begin_epoch()
+        assert training is not validation
+        for epoch in (training, validation):
+            _deliver(epoch)
+            epoch.ended = True
+    assert len(stats._deliveries) == 2  # noqa: SLF001  # or a long run takes more and more memory
+    assert stats.total().batches == 6
+
+
+def test_an_epoch_that_goes_on_beside_another_still_counts() -> None:
+    stats = Stats()
+    training, validation = stats.begin_epoch(), stats.begin_epoch()
+    _deliver(validation, 2)
+    validation.ended = True
+    again = stats.begin_epoch()
+    _deliver(training, 4)
+    _deliver(again, 8)
+    assert stats.total().batches == 14
+
+
+def _course(stats: Stats, monkeypatch: pytest.MonkeyPatch, seconds: int) -> list[int]:
+    """Deliver a batch in each second; return how many there were, by the history."""
+    clock = iter(range(1000, 1001 + 2 * seconds))
+    now = [1000.0]
+    monkeypatch.setattr(stats_module, "perf_counter", lambda: now[0])
+    epoch = stats.begin_epoch()
+    for _ in range(seconds):
+        now[0] = float(next(clock))
+        _deliver(epoch)
+        epoch.latest = now[0]
+        epoch.note(0.0, stats, WINDOW)
+    return [each.batches for each in stats.history()]
+
+
+def test_the_history_has_a_snapshot_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = Stats()
+    assert _course(stats, monkeypatch, 6) == [0, 2, 3, 4, 5, 6, 6]
+    first, *rest, last = stats.history((2, 4, 1))
+    assert (first.at, last.at) == (1000.0, 1005.0)
+    assert {(each.running, each.planned, each.done) for each in rest} == {(2, 4, 3)}
+    assert (last.running, last.planned, last.done) == (2, 4, 1)
+
+
+def test_many_batches_in_a_second_are_one_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = Stats()
+    now = 1000.0
+    monkeypatch.setattr(stats_module, "perf_counter", lambda: now)
+    epoch = stats.begin_epoch()
+    for number in range(1, 1001):
+        now = 1000.0 + 0.002 * number
+        _deliver(epoch)
+        epoch.latest = now
+        if now >= epoch.due:
+            epoch.note(0.0, stats, WINDOW)
+    assert len(stats.history()) == 3
+
+
+def test_a_long_history_becomes_coarser_and_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stats_module, "MOST_SNAPSHOTS", 8)
+    found = _course(Stats(), monkeypatch, 100)
+    assert len(found) <= 9
+    steps = {after - before for before, after in pairwise(found[1:-1])}
+    assert steps == {16}
+    assert (found[0], found[-1]) == (0, 100)
+
+
+def test_the_last_seconds_are_apart_from_what_came_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stats = Stats()
+    _course(stats, monkeypatch, 3)
+    span = stats.recent()
+    assert span.after.batches - span.before.batches == 3  # all of it, while there is little
+    stats = Stats()
+    _course(stats, monkeypatch, 30)
+    span = stats.recent()
+    assert span.after.batches - span.before.batches == 5
+
+
+def test_of_jobs_in_a_row_few_are_measured() -> None:
+    counters = Stats().open()
+    begun = counters.begin_timing()
+    sum(range(1000))
+    counters.timed(5.0, 2.0, begun)
+    assert counters.timed_seconds == 2.0
+    assert counters.timed_cpu_seconds > 0
+    assert counters.timed_delay_seconds >= 0
+    assert counters.timing_due > 5.0
+
+
+def test_threads_with_a_task_are_found_longest_first() -> None:
+    stats = Stats()
+    idle, later, sooner = (stats.open(number) for number in range(3))
+    for counters, began in ((later, 2.0), (sooner, 1.0)):
+        counters.task, counters.task_began = "task", began
+    assert stats.busy() == [sooner, later]
+    assert idle.task is None
 
 
 @pytest.mark.parallel
@@ -102,7 +231,9 @@ def test_no_count_is_lost_between_threads(spawn: Callable[..., Future[Any]]) -> 
             counters = stats.open()
             for _ in range(20):
                 counters.samples += 1
-            stats.delivered(1.0)
+            epoch = stats.begin_epoch()
+            _deliver(epoch, waited=1.0)
+            epoch.ended = True
             stats.retire(counters)
 
     working = [spawn(work) for _ in range(4)]

@@ -135,11 +135,11 @@ def test_the_timeout_is_that_of_init_fn_and_batch_together(
     monkeypatch.setattr(progress_module, "wait_until", telling(sample))
     monkeypatch.setattr(in_flight, "perf_counter", lambda: next(clock))
     loader = ThreadLoader(
-        Gated(), threads=1, timeout=100, worker_init_fn=lambda _: init.wait(PATIENCE)
+        Gated(), threads=1, timeout=30, worker_init_fn=lambda _: init.wait(PATIENCE)
     )
     with loader:
         assert spawn(next, iter(loader)).result(PATIENCE) == 0
-    assert limits == [100, 97]
+    assert limits == [30, 27]
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -11,8 +11,8 @@ from support.patience import PATIENCE
 from support.settings import settings_of
 
 from threadloader import get_worker_info
-from threadloader._work.counters import Stats
 from threadloader._work.progress import Progress
+from threadloader._work.stats import Stats
 from threadloader._work.workers import Workers, make_workers
 from threadloader.errors import ClosedError
 

@@ -13,19 +13,25 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
+from threadloader._epoch.delivery import deliveries_of, moved
 from threadloader._epoch.feed import Receipt
+from threadloader._epoch.hanging import Patience
 from threadloader._epoch.in_flight import InFlight
 from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
+from threadloader._report.ending import warn_if_slow
 from threadloader._work.open_batch import FailedBatch, OpenBatch
 from threadloader._work.progress import Progress
+from threadloader._work.stats import LONG_SECONDS
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
+    from threadloader._epoch.delivery import Delivery
     from threadloader._epoch.feed import Feed
     from threadloader._epoch.skipped import Tally
     from threadloader._fetch.failure import Failure
@@ -33,15 +39,11 @@ if TYPE_CHECKING:
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device
     from threadloader._work.copier import Copier
-    from threadloader._work.counters import Stats
     from threadloader._work.open_batch import Worker
+    from threadloader._work.stats import Deliveries, Stats
     from threadloader._work.workers import Workers
 
 __all__ = ["Epoch"]
-
-# What one call of ``next()`` returns or raises: a function that returns the batch, once; the
-# receipt of the batch; and the error in its place, or None.
-Delivery: TypeAlias = "tuple[Callable[[], Any], Receipt, Failure | None]"
 
 _FORKED = (
     "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
@@ -96,12 +98,15 @@ class Epoch(Iterator[Any]):
         self._workers = workers
         self._owns_workers = not settings.persistent_workers
         self._stats = stats
+        self._counted = counted = stats.begin_epoch()
+        self._iterable = settings.iterable
         self._length = partial(len, settings.index_sampler)
         self._concurrency = settings.concurrency
-        self._timeout = settings.timeout or None
+        self._timeout = settings.timeout
         self._move = settings.move
         self._prepare = prepare
         self._progress = progress = Progress()
+        self._patience: Patience | None = None
         self._copier: Copier | None = None
         if device is not None:
             from threadloader._work.copier import Copier  # noqa: PLC0415  # only needed here
@@ -112,6 +117,7 @@ class Epoch(Iterator[Any]):
                 settings.device_prefetch,
                 in_order=settings.in_order,
                 name=settings.name,
+                copied=stats.copied,
             )
         self._pid = os.getpid()
         # Held while one thread gets its batch, so that threads that share an iterator take turns;
@@ -131,7 +137,7 @@ class Epoch(Iterator[Any]):
         if self._copier is not None:
             signals.append(self._copier.wake)
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
-        self._signal = when_dropped(self, _abandon, progress, signals)
+        self._signal = when_dropped(self, _abandon, progress, counted, signals)
         try:
             self._ring.enter(progress)
             if workers is not None:
@@ -156,6 +162,7 @@ class Epoch(Iterator[Any]):
                 self._workers.start()
                 if self._feed.eager and not self._in_flight.inline:
                     self._in_flight.fill()
+            self._counted.started()
         except BaseException as error:  # Ctrl-C in the sampler, say
             end_thread_at_exit()
             if isinstance(error, ClosedError) and self._progress.cancelled:
@@ -172,23 +179,31 @@ class Epoch(Iterator[Any]):
         groups: list[ThreadGroup[Any]] = [] if self._copier is None else [self._copier.thread_group]
         return groups if self._workers is None else [*groups, *self._workers.thread_groups]
 
+    def moment(self) -> tuple[int, int, int]:
+        """Return the state of the window; see `InFlight.moment`."""
+        return self._in_flight.moment()
+
     def __len__(self) -> int:
         return self._length()
 
     def __next__(self) -> Any:
         take = receipt = failure = batch = None
+        entered = perf_counter()
         try:
             if self._ring.seems_hoarded or self._tally.must_warn:
                 self._warn()
             with self._turn:
                 take, receipt, failure = self._next_delivery()
                 if failure is None:
-                    batch = take()
-                    if self._move is not None:
-                        batch = self._move(batch)
+                    batch = take() if self._move is None else moved(take, self._move, self._stats)
                     receipt.count(returned=True)
                 elif isinstance(failure.error, Exception):
                     self._failed = receipt
+                counted = self._counted
+                counted.latest = now = perf_counter()
+                counted.loading_seconds += now - entered
+                if now >= counted.due or now - entered >= LONG_SECONDS:
+                    counted.note(now - entered, self._stats, self._in_flight)
             if failure is not None:
                 raise failure.error
             return batch
@@ -273,11 +288,11 @@ class Epoch(Iterator[Any]):
                 raise ClosedError(_FORKED)
             group = self._group
             if group and not self._progress.cancelled:
-                self._stats.delivered(0.0)
+                self._counted.batches += 1
                 return group.popleft()
             made = self._in_flight.make_next()
             if made is not None:
-                self._stats.delivered(0.0)
+                self._counted.batches += 1
                 return [made[0]].pop, made[1], None
             while due is None:
                 batch = self._wait_for_batch()
@@ -292,7 +307,6 @@ class Epoch(Iterator[Any]):
     def _wait_for_batch(self) -> OpenBatch | FailedBatch:
         """Return the next batch in flight once it is done; raise what `_next_delivery` does."""
         head = batch = None
-        seconds = 0.0
         try:
             batch = self._in_flight.done()
             head = self._in_flight.head() if batch is None else batch
@@ -303,29 +317,28 @@ class Epoch(Iterator[Any]):
                 self._ended = True
                 self.cancel()  # for an epoch of no batches; others have ended their threads
                 self._feed.end(finished=True)
+                setup = self._concurrency, self._workers is not None, self._iterable
+                warn_if_slow(self._stats, self._counted, setup, stacklevel=4)
                 raise StopIteration
             if batch is None and self._workers is None:
                 batch = self._in_flight.wait(head) or head  # it never takes too long
             elif batch is None:
-                self._concurrency.begin_wait()
-                try:
-                    batch = self._await(head)
-                finally:
-                    seconds = self._concurrency.end_wait()
+                batch = self._await(head)
             if isinstance(batch, OpenBatch) and batch.plan.ends and batch.failure is not None:
                 # Its batches are made again one by one: those before the error can be delivered.
                 if not self._in_flight.split(batch):
                     raise self._closed()  # by another thread
                 return self._wait_for_batch()
             if not batch.empty and (self._workers is not None or isinstance(batch, OpenBatch)):
-                self._stats.delivered(seconds)
+                self._counted.batches += 1
             return batch
         finally:
             self = head = batch = DROPPED
 
     def _await(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:
         """Wait for the workers to begin, and for a batch; raise what `_next_delivery` does."""
-        batch = None
+        here, copying = self._stats.calling.busy_seconds, self._copier is not None and head.done
+        self._concurrency.begin_wait()
         try:
             try:
                 begun = self._in_flight.await_workers()
@@ -333,13 +346,14 @@ class Epoch(Iterator[Any]):
                 self.cancel()
                 self._ended = True
                 raise
-            batch = self._in_flight.wait(head) if begun else None
-            if batch is None:
-                msg = f"DataLoader timed out after {self._timeout} seconds"
-                raise RuntimeError(msg)
-            return batch
+            if self._patience is None:
+                self._patience = Patience(self._timeout, self._stats, self._progress)
+            return self._patience.wait(self._in_flight, head, begun=begun)
         finally:
-            self = head = batch = DROPPED
+            seconds = self._concurrency.end_wait()
+            seconds -= self._stats.calling.busy_seconds - here  # it may have begun the first batch
+            self._counted.waited(seconds, self._progress.reached_at, copying=copying)
+            self = head = DROPPED
 
     def _take_out(self, batch: OpenBatch | FailedBatch) -> Sequence[Receipt]:
         """Take a batch out of the window, plan the next one, and return the batch's receipts."""
@@ -377,7 +391,9 @@ class Epoch(Iterator[Any]):
                 return batch.take, receipts[0], batch.failure
             if batch.empty:
                 return None
-            self._depth.delivered(batch.filling.nbytes)
+            nbytes = batch.filling.nbytes
+            self._depth.delivered(nbytes)
+            self._counted.nbytes += nbytes
             if self._copier is not None:
                 return partial(self._take_copy, self._copier, batch), receipts[0], None
             if not batch.plan.ends:
@@ -388,19 +404,14 @@ class Epoch(Iterator[Any]):
 
     def _begin_group(self, batch: OpenBatch, receipts: Sequence[Receipt]) -> Delivery:
         """Return the first batch of a group; the others are delivered after it."""
-        make = None
         group: deque[Delivery] | None = None
         try:
-            make = batch.take()
-            group = deque()
-            for number, receipt in enumerate(receipts):
-                group.append((partial(_take_part, batch, make, number), receipt, None))
-            self._group = group
+            self._group = group = deliveries_of(batch, receipts)
             if self._progress.cancelled:  # by `close`, which may have come before the group was set
                 self._group = deque()
             return group.popleft()
         finally:
-            self = batch = receipts = make = group = DROPPED
+            self = batch = receipts = group = DROPPED
 
     def _take_copy(self, copier: Copier, batch: OpenBatch) -> Any:
         """Return a batch on the device."""
@@ -428,16 +439,9 @@ class Epoch(Iterator[Any]):
         return error
 
 
-def _take_part(group: OpenBatch, make: Callable[[int], Any], number: int) -> Any:
-    """Return one batch of a group.  Its memory is the group's, which must live until then."""
-    try:
-        return make(number)
-    finally:
-        group = make = DROPPED  # noqa: F841  # this frame stays with an error
-
-
-def _abandon(progress: Progress, signals: list[Callable[[], None]]) -> None:
+def _abandon(progress: Progress, counted: Deliveries, signals: list[Callable[[], None]]) -> None:
     """End an epoch whose iterator was dropped; waits for nobody."""
     progress.cancel()
+    counted.ended = True
     for signal in signals:
         signal()

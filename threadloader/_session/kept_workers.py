@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from threadloader._epoch.epoch import Epoch
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import ThreadGroup
-    from threadloader._work.counters import Stats
+    from threadloader._work.stats import Stats
     from threadloader._work.workers import Workers
 
 __all__ = ["KeptWorkers"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import os
+import weakref
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
@@ -17,6 +18,7 @@ from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
 from threadloader._epoch.skipped import SkippedSamples
 from threadloader._order.sampler_pass import checkpoint_between, order_between
+from threadloader._report.counted import Counted
 from threadloader._resume.position import Lane, Position
 from threadloader._resume.stateful import (
     is_stateful,
@@ -26,38 +28,31 @@ from threadloader._resume.stateful import (
     snapshot_between,
 )
 from threadloader._session.kept_workers import KeptWorkers
-from threadloader._work.counters import Stats
 from threadloader._work.open_batch import Worker
+from threadloader._work.stats import Stats
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from threadloader._batch.memory import BatchMemory
-    from threadloader._batch.ring import RingStatistics
     from threadloader._epoch.epoch import Epoch
     from threadloader._epoch.skipped import Skipped
     from threadloader._layout.layout import Layout
     from threadloader._session.run_state import LastEpoch, RunState, State
     from threadloader._settings import Settings
     from threadloader._threads.concurrency import Concurrency
-    from threadloader._work.counters import Totals
+    from threadloader._work.stats import Snapshot
     from threadloader._work.workers import Workers
 
 __all__ = ["Session", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
-    """What a loader has done so far, all epochs together; stale as soon as returned."""
+class Statistics(Counted):
+    """What a loader has done so far; stale as soon as returned."""
 
-    workers: int  # threads of an epoch, or as many as run; 0 is the calling thread
-    running: int  # of them that may run samples at once; found by trying, see docs/workers.md
-    window: int  # batches that are planned ahead at the most, while they are as large as now
-    totals: Totals
-    slots: RingStatistics
     skipped: tuple[Skipped, ...]  # samples left out: the latest 1,000; `skipped_count` is of all
-    skipped_count: int
 
 
 class Session:
@@ -73,7 +68,7 @@ class Session:
     Threads:
         renew, restore_dataset, next_position, add, put_back: compatible, with ``planning`` held.
         load, state: consumer.
-        close, statistics: shared.
+        close, statistics, history: shared.
     """
 
     def __init__(self, settings: Settings, run: RunState) -> None:
@@ -100,7 +95,8 @@ class Session:
         self.stats = Stats()
         self.skipped = SkippedSamples()
         self.kept_workers = KeptWorkers(self.stats)
-        self.inline = Worker(0, "the calling thread", self.stats.open())
+        self.inline = Worker(0, "the calling thread", self.stats.calling)
+        self._epoch: Callable[[], Epoch | None] = _no_epoch  # that began last, if it lives
 
     @property
     def is_here(self) -> bool:
@@ -163,6 +159,7 @@ class Session:
             last: What remains of it.
         """
         self.kept_workers.add(epoch)
+        self._epoch = weakref.ref(epoch)
         self.run = self.run._replace(last=last)
 
     def put_back(self, run: RunState, workers: Workers | None) -> None:
@@ -227,18 +224,35 @@ class Session:
             workers: Threads that the user chose, or those of the beginning.
             concurrency: Says how many run.
         """
-        running = concurrency.running()
+        from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
+
+        stats, running = self.stats, concurrency.running()
+        _, planned, done = self._moment()
         running = min(running, workers) if concurrency.range.is_fixed else running
         skipped_count, skipped = self.skipped.count_and_latest()
         return Statistics(
             workers=max(workers, running),
             running=running,
             window=self.collation.depth.most(self.window),
-            totals=self.stats.total(),
+            planned=planned,
+            done=done,
+            totals=stats.total(),
+            epoch=interval_of(stats.epoch(), running),
+            recent=interval_of(stats.recent(), running),
+            epochs=stats.epochs,
             slots=self.ring.statistics(),
             skipped=skipped,
             skipped_count=skipped_count,
         )
+
+    def history(self) -> list[Snapshot]:
+        """Return what was counted in the course of all epochs; see `Stats.history`."""
+        return self.stats.history(self._moment())
+
+    def _moment(self) -> tuple[int, int, int]:
+        """Return how the last epoch's window is; see `InFlight.moment`."""
+        epoch = self._epoch()
+        return (0, 0, 0) if epoch is None else epoch.moment()
 
     def _dataset_between(self, settings: Settings) -> Any:
         """Return the state of the user's dataset between two epochs; None if it has none.
@@ -264,6 +278,10 @@ class Session:
             return []
         continues = settings.shares_dataset or self.kept_workers.keeps
         return last.position.lanes_after() if continues else []
+
+
+def _no_epoch() -> None:
+    """Stand for the last epoch where there is none."""
 
 
 def _new_ring(settings: Settings) -> Ring:

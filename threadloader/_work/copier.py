@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Lock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.failure import failure_of_copy
@@ -64,6 +65,7 @@ class Copier:
         device_prefetch: Batches that may be on the device beside the one that is due, at least 1.
         in_order: Whether batches are copied in the order in which they were planned.
         name: Prefix of the thread's name.
+        copied: Told the seconds that it took to begin each copy.
 
     Threads:
         start, put, wait, wait_for_any, has, take, drop, end, take_error: consumer.
@@ -72,9 +74,17 @@ class Copier:
     """
 
     def __init__(
-        self, device: Device, progress: Progress, device_prefetch: int, *, in_order: bool, name: str
+        self,
+        device: Device,
+        progress: Progress,
+        device_prefetch: int,
+        *,
+        in_order: bool,
+        name: str,
+        copied: Callable[[float], None] = lambda _: None,
     ) -> None:
-        self._shared = shared = _Shared(device, progress, 1 + device_prefetch, in_order=in_order)
+        room = 1 + device_prefetch
+        self._shared = shared = _Shared(device, progress, room, in_order=in_order, copied=copied)
         self._pool: Pool[None] = Pool(
             1, name, _enter, role="copier", failed=shared.failed, exit_seconds=EXIT_SECONDS
         )
@@ -174,8 +184,10 @@ class _Shared:
         room: int,
         *,
         in_order: bool,
+        copied: Callable[[float], None],
     ) -> None:
         self.device = device
+        self.copied = copied
         self.progress = progress
         self.room = room  # the most batches that are on the device and not taken
         self.in_order = in_order
@@ -262,6 +274,7 @@ class _CopyLoop:
         self._shared = shared
         self._waiting: deque[OpenBatch] = deque()  # planned, and not copied
         self._copying: deque[tuple[Event, Filling]] = deque()  # copies under way, oldest first
+        self._copied = shared.copied
         self._taken: deque[Event | None] = deque()  # each that was reached makes room for a batch
         self._room = shared.room
 
@@ -366,6 +379,7 @@ class _CopyLoop:
         """Begin to copy a batch; an error, no memory on the device say, is the batch's failure."""
         device, filling = self._shared.device, batch.filling
         device_batch = event = None
+        started = perf_counter()
         try:
             try:
                 device_batch = self._begin_copy(filling)
@@ -377,6 +391,7 @@ class _CopyLoop:
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             batch.failure = failure_of_copy(error, batch.plan, device)
         finally:
+            self._copied(perf_counter() - started)
             device_batch = event = None
             batch = filling = DROPPED
 

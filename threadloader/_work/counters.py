@@ -1,15 +1,33 @@
-"""Counters: one set for each thread, added up when they are read.
+"""Counters: one set for each thread, which nobody else writes.
 
 A counter that all threads write would be the most contended object of a free-threaded process.  So
-each worker has its own, and nobody else writes it.
+each worker has its own; `Stats` adds them up when they are read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Lock
+from operator import attrgetter
+from time import thread_time
+from typing import Any
 
-__all__ = ["Counters", "Stats", "Totals"]
+from threadloader._threads.run_delay import run_delay
+
+__all__ = ["COUNTED", "Counters"]
+
+TIMING_SECONDS = 0.02  # from one job of a thread that is measured to the next
+# What is added up, of one thread.  Unlocked: each is one attribute load, atomic on both builds, and
+# at most one ticket old.
+COUNTED = attrgetter(
+    "tickets",
+    "samples",
+    "fetch_seconds",
+    "write_seconds",
+    "collate_seconds",
+    "timed_seconds",
+    "timed_cpu_seconds",
+    "timed_delay_seconds",
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -19,80 +37,43 @@ class Counters:
     tickets: int = 0
     samples: int = 0
     fetch_seconds: float = 0.0  # in the dataset
-    collate_seconds: float = 0.0  # writing rows, and in the collate function
+    collate_seconds: float = 0.0  # in the collate function
+    write_seconds: float = 0.0  # writing samples into their rows
+    # Of fetching and writing: that of the jobs that were measured, and its CPU time.
+    timed_seconds: float = 0.0
+    timed_cpu_seconds: float = 0.0
+    timed_delay_seconds: float = 0.0  # of the same: in which the thread waited for a core
+    # What is not added up.
+    timing_due: float = 0.0  # on the clock: the next job after it is measured
+    thread: int = 0  # its identifier
+    number: int | None = None  # of the worker; None for the calling thread
+    task: Any = None  # the ticket or batch that it is in, or the name of a function; None for none
+    task_began: float = 0.0  # on the clock
 
-    def add(self, other: Counters) -> None:
-        """Add another thread's counters to these."""
-        # Unlocked reads of another thread's numbers: each is one attribute load, atomic on both
-        # builds, and at most one ticket old.
-        self.tickets += other.tickets
-        self.samples += other.samples
-        self.fetch_seconds += other.fetch_seconds
-        self.collate_seconds += other.collate_seconds
+    @property
+    def busy_seconds(self) -> float:
+        """Seconds in which the thread made samples and batches."""
+        return self.fetch_seconds + self.write_seconds + self.collate_seconds
 
+    def begin_timing(self) -> tuple[float, float]:
+        """Return what `timed` takes, for a job that begins; call it if ``timing_due`` has come.
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over all threads and epochs of a loader; stale as soon as returned."""
+        To ask for CPU time takes half a microsecond, and for the wait for a core some 10 us, which
+        short jobs would notice.  So one job is measured, and then no other that begins in the next
+        20 ms.  How long a job takes has no part in that choice, so the shares of CPU time and
+        waiting in these jobs are those in all.
+        """
+        return run_delay(), thread_time()
 
-    batches: int  # delivered, errors included
-    tickets: int
-    samples: int  # fetched
-    fetch_seconds: float  # of all workers together, in the dataset
-    collate_seconds: float  # of all workers together, writing rows and in the collate function
-    wait_seconds: float  # in which the consumer waited for batches
+    def timed(self, now: float, wall: float, begun: tuple[float, float]) -> None:
+        """Count a job that was measured.
 
-
-class Stats:
-    """Hands out counters to worker threads and adds them up.
-
-    Invariants, whenever ``_lock`` is not held:
-        1. Each open set of counters belongs to one thread that has not called `retire`.
-
-    Threads:
-        open, total: shared.
-        retire: the worker that owns the counters, once, as its last act.
-        delivered: consumer.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        # All below: guarded by _lock.
-        self._open: list[Counters] = []
-        self._retired = Counters()
-        self._batches = 0
-        self._wait_seconds = 0.0
-
-    def open(self) -> Counters:
-        """Return counters for a new thread."""
-        counters = Counters()
-        with self._lock:
-            self._open.append(counters)
-        return counters
-
-    def retire(self, counters: Counters) -> None:
-        """Fold the counters of a thread that ends into the totals."""
-        with self._lock:
-            self._open.remove(counters)
-            self._retired.add(counters)
-
-    def delivered(self, wait_seconds: float) -> None:
-        """Count a batch, and the seconds that the consumer waited for it."""
-        with self._lock:
-            self._batches += 1
-            self._wait_seconds += wait_seconds
-
-    def total(self) -> Totals:
-        """Add up the counters of all threads, also of those that have ended."""
-        total = Counters()
-        with self._lock:
-            for counters in (self._retired, *self._open):
-                total.add(counters)
-            return Totals(
-                batches=self._batches,
-                tickets=total.tickets,
-                samples=total.samples,
-                fetch_seconds=total.fetch_seconds,
-                collate_seconds=total.collate_seconds,
-                wait_seconds=self._wait_seconds,
-            )
+        Args:
+            now: On the clock.
+            wall: Seconds that it took.
+            begun: As `begin_timing` returned it.
+        """
+        self.timed_cpu_seconds += thread_time() - begun[1]
+        self.timed_delay_seconds += run_delay() - begun[0]
+        self.timed_seconds += wall
+        self.timing_due = now + TIMING_SECONDS

@@ -51,7 +51,8 @@ def make_at_once(
         if path is None:
             results.append(OpenBatch(plan, pipeline, progress))
             return
-        started = perf_counter()
+        counters, started = worker.counters, perf_counter()
+        timing = counters.begin_timing() if started >= counters.timing_due else None
         ticket = Ticket(plan, 0, rows)
         singly = not (pipeline.whole_batches or pipeline.gathers)
         samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=singly)
@@ -66,13 +67,14 @@ def make_at_once(
         if made is None:
             results.append(_opened(plan, pipeline, progress, worker, (samples, failed)))
             return
-        counters = worker.counters
         counters.tickets += 1
         counters.samples += rows
         counters.fetch_seconds += fetched - started
         made_by = perf_counter()
-        counters.collate_seconds += made_by - fetched
+        counters.write_seconds += made_by - fetched
         pipeline.ticket_size.measured(rows, made_by - started)
+        if timing is not None:
+            counters.timed(made_by, made_by - started, timing)
         results.append(made)
     finally:
         samples = failed = made = None

@@ -201,14 +201,13 @@ def _fill(
     """Fetch the samples of a ticket and write them."""
     samples = failed = None
     fetcher, concurrency = pipeline.fetchers[worker.number], pipeline.concurrency
-    limit, cpu, delay = 0, 0.0, 0.0
+    counters, begun, timing = worker.counters, None, None
     try:
-        started = perf_counter()
-        if concurrency is not None and started < concurrency.due:
-            concurrency = None  # nothing is to be measured
-        if concurrency is not None:
-            delay = run_delay() if concurrency.asks_delay else 0.0
-            limit, cpu = concurrency.limit, thread_time()
+        counters.task, counters.task_began = ticket, (started := perf_counter())
+        if concurrency is not None and started >= concurrency.due:
+            begun = _begin(concurrency)
+        if started >= counters.timing_due:
+            timing = counters.begin_timing()
         singly = not (pipeline.whole_batches or pipeline.gathers)
         samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=singly)
         fetched = perf_counter()
@@ -218,19 +217,35 @@ def _fill(
             return None  # not all of them were fetched
         batch.filling.write(ticket.start, ticket.stop, samples)
         written = perf_counter()
-        _count(worker.counters, ticket, fetched - started, written - fetched)
         rows = ticket.stop - ticket.start
+        counters.tickets += 1
+        counters.samples += rows
+        counters.fetch_seconds += fetched - started
+        counters.write_seconds += written - fetched
         pipeline.ticket_size.measured(rows, written - started)
-        if concurrency is not None:
-            cpu = thread_time() - cpu
-            delay = run_delay() - delay if delay else 0.0
-            concurrency.measured(limit, rows, written - started, cpu, delay)
+        if timing is not None:
+            counters.timed(written, written - started, timing)
+        if begun is not None:
+            _tell(begun, rows, written - started)
         return None
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return failure_of(error, ticket.start, batch.plan, worker.place)
     finally:
-        samples = failed = None
+        samples = failed = counters.task = None
         batch = ticket = pipeline = progress = fetcher = DROPPED
+
+
+def _begin(concurrency: Concurrency) -> tuple[Concurrency, int, float, float]:
+    """Return what `_tell` needs of a job that begins: the limit, and its thread's times by now."""
+    delay = run_delay() if concurrency.asks_delay else 0.0
+    return concurrency, concurrency.limit, delay, thread_time()
+
+
+def _tell(begun: tuple[Concurrency, int, float, float], samples: int, wall: float) -> None:
+    """Tell how long a job took that `_begin` was called for."""
+    concurrency, limit, delay, cpu = begun
+    cpu = thread_time() - cpu
+    concurrency.measured(limit, samples, wall, cpu, run_delay() - delay if delay else 0.0)
 
 
 def _fill_without_failed(
@@ -306,11 +321,12 @@ def _error_to_raise(
 def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | None:
     """Collate a batch that has all its rows."""
     failed = collate_fn = None
-    started, concurrency = perf_counter(), pipeline.concurrency
+    counters, concurrency, started = worker.counters, pipeline.concurrency, perf_counter()
     if concurrency is not None and started < concurrency.due:
         concurrency = None  # nothing is to be measured
     begun = None if concurrency is None else concurrency.begin_job()
     try:
+        counters.task, counters.task_began = batch.plan, started
         if pipeline.seed is not None:
             enter_batch_stream(pipeline.seed, batch.plan.sequence)
         collate_fn = None if pipeline.collate_fns is None else pipeline.collate_fns[worker.number]
@@ -324,19 +340,12 @@ def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | N
         if pipeline.seed is not None:
             leave_streams()
         seconds = perf_counter() - started
-        worker.counters.collate_seconds += seconds
+        counters.collate_seconds += seconds
         pipeline.ticket_size.collated(seconds)
         if concurrency is not None and begun is not None:
             concurrency.end_job(begun, seconds)
-        failed = collate_fn = None
+        failed = collate_fn = counters.task = None
         batch = pipeline = DROPPED
-
-
-def _count(counters: Counters, ticket: Ticket, fetch: float, collate: float) -> None:
-    counters.tickets += 1
-    counters.samples += ticket.stop - ticket.start
-    counters.fetch_seconds += fetch
-    counters.collate_seconds += collate
 
 
 def work_inline(batch: OpenBatch, worker: Worker, until: float = math.inf) -> None:

@@ -94,13 +94,17 @@ def _read(
 ) -> None:
     """Read one batch."""
     samples = plan = None
+    counters = worker.counters
     try:
         if progress.cancelled:
             return
-        started = perf_counter()
+        counters.task, counters.task_began = (batch.plan,), (started := perf_counter())
+        timing = counters.begin_timing() if started >= counters.timing_due else None
         samples = batch.reader.read(progress)
         batch.checkpoint = batch.reader.checkpoint
-        worker.counters.fetch_seconds += perf_counter() - started
+        counters.fetch_seconds += (read := perf_counter()) - started
+        if timing is not None:
+            counters.timed(read, read - started, timing)
         rows = range(len(samples or ()))
         position = batch.reader.position - len(rows)
         plan = PlannedBatch(batch.plan.sequence, rows, samples, position, label="row")
@@ -119,7 +123,7 @@ def _read(
         _note_unread(batch, batch.plan, worker)
         progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:
-        samples = plan = None
+        samples = plan = counters.task = None
         batch = pipeline = progress = hand_on = DROPPED  # noqa: F841
 
 

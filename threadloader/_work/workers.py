@@ -10,6 +10,7 @@ import sys
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from threading import Lock
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
     from threadloader._fetch.fetcher import Cancellable, Fetches
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import ThreadGroup
-    from threadloader._work.counters import Stats
     from threadloader._work.open_batch import PerWorker
+    from threadloader._work.stats import Stats
 
 __all__ = ["Workers", "make_workers", "may_draw", "runs_event_loop"]
 
@@ -387,7 +388,7 @@ def _prepare(setup: _WorkerSetup, original: Original, number: int) -> None:
 def _enter(setup: _WorkerSetup, number: int) -> Iterator[Worker]:
     """The context of a worker thread's setup."""
     dataset = init_fn = None
-    counters = setup.stats.open()
+    counters = setup.stats.open(number)
     try:
         for thread in setup.earlier_readers:
             if thread.is_alive():  # one that comes to life only now was stopped, and reads nothing
@@ -405,7 +406,11 @@ def _enter(setup: _WorkerSetup, number: int) -> Iterator[Worker]:
         ):
             if setup.startup.awaited:
                 init_fn = setup.init_fns[number]
-                setup.startup.begun(number, _error_of(init_fn, number))
+                counters.task, counters.task_began = "worker_init_fn", perf_counter()
+                error = _error_of(init_fn, number)
+                counters.task = None
+                setup.startup.begun(number, error)
+                error = DROPPED
             yield Worker(number, f"worker {number}", counters)
     finally:
         # A thread's end would do it, too, but by then it has neither a name nor storage.

@@ -1,0 +1,186 @@
+"""A batch that does not come: the message says which worker is in which sample, and where."""
+
+from __future__ import annotations
+
+import warnings
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+from support.streams import lists
+
+from threadloader import ThreadLoader
+from threadloader._epoch import hanging
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.patience import Spawn
+
+
+class Hangs:
+    """Sample ``i`` is ``i``, and some wait for the gate."""
+
+    def __init__(self, *waits: int, size: int = 8) -> None:
+        self.size = size
+        self.waits = waits
+        self.gate = Event()
+        self.entered = Event()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        if index in self.waits:
+            self.wait_for_ever()
+        return index
+
+    def wait_for_ever(self) -> None:
+        self.entered.set()
+        assert self.gate.wait(PATIENCE)
+
+
+class HangsWhole(Hangs):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+class Stream(Hangs):
+    def __iter__(self) -> Iterator[int]:
+        return map(self.__getitem__, range(self.size))
+
+
+def _outcome(iterator: Any) -> Any:
+    try:
+        return next(iterator).tolist()
+    except RuntimeError as error:
+        return str(error)
+
+
+def _timed_out(loader: ThreadLoader[Any], dataset: Hangs, spawn: Spawn) -> str:
+    """Return the message of the first batch that does not come; the next call is past it."""
+    try:
+        iterator = iter(loader)
+        told = ""
+        while not (dataset.entered.is_set() and told):
+            outcome = spawn(_outcome, iterator).result(PATIENCE)
+            told = outcome if isinstance(outcome, str) and dataset.entered.is_set() else ""
+        # The one before may have come up in the moment when the sample was entered.
+        return str(spawn(_outcome, iterator).result(PATIENCE))
+    finally:
+        dataset.gate.set()
+        loader.close()
+
+
+@pytest.mark.usefixtures("one_row_tickets")
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_timeout_names_worker_batch_and_index_and_shows_the_stack(
+    threads: int, spawn: Spawn
+) -> None:
+    dataset = Hangs(5)
+    loader = ThreadLoader(dataset, 2, threads=threads, timeout=0.05, dataset_copy="shared")
+    text = _timed_out(loader, dataset, spawn)
+    assert text.startswith("DataLoader timed out after 0.05 seconds: worker ")
+    assert " has been in index 5 of batch 2 for " in text
+    assert "in wait_for_ever\n    assert self.gate.wait(PATIENCE)" in text
+    assert "in __getitem__" in text
+    assert "each_sample" not in text
+
+
+def test_a_sample_in_a_ticket_of_many_is_named(spawn: Spawn) -> None:
+    dataset = Hangs(61, size=64)
+    loader = ThreadLoader(dataset, 32, threads=1, timeout=0.05, dataset_copy="shared")
+    assert " in index 61 of batch 1 for " in _timed_out(loader, dataset, spawn)
+
+
+def test_of_a_whole_batch_the_batch_is_named(spawn: Spawn) -> None:
+    dataset = HangsWhole(5)
+    loader = ThreadLoader(dataset, 4, threads=1, timeout=0.05, dataset_copy="shared")
+    text = _timed_out(loader, dataset, spawn)
+    assert "worker 0 has been in batch 1, rows 0 to 3 for " in text
+    assert "in __getitems__" in text
+
+
+def test_of_an_iterable_the_batch_that_is_read_is_named(spawn: Spawn) -> None:
+    dataset = Stream(5)
+    loader = ThreadLoader(iter(dataset), 2, threads=1, timeout=0.05)
+    text = _timed_out(loader, dataset, spawn)
+    assert "worker 0 has been in the iterable dataset, reading batch 2 for " in text
+    assert "in wait_for_ever" in text
+
+
+def test_a_collate_function_that_hangs_is_named(spawn: Spawn) -> None:
+    dataset = Hangs()
+
+    def collate(samples: list[int]) -> Any:
+        if 4 in samples:
+            dataset.wait_for_ever()
+        return samples
+
+    loader = ThreadLoader(dataset, 2, threads=1, timeout=0.05, collate_fn=collate)
+    try:
+        iterator = iter(loader)
+        told = ""
+        while not (dataset.entered.is_set() and "collate function" in told):
+            try:
+                spawn(next, iterator).result(PATIENCE)
+            except RuntimeError as error:
+                told = str(error)
+    finally:
+        dataset.gate.set()
+        loader.close()
+    assert "worker 0 has been in the collate function of batch 2 for " in told
+
+
+def test_a_worker_init_fn_that_hangs_is_named(spawn: Spawn) -> None:
+    dataset = Hangs()
+
+    def init(_: int) -> None:
+        dataset.wait_for_ever()
+
+    loader = ThreadLoader(dataset, threads=1, timeout=0.05, worker_init_fn=init)
+    text = _timed_out(loader, dataset, spawn)
+    assert "worker 0 has been in worker_init_fn for " in text
+    assert "in wait_for_ever" in text
+
+
+@pytest.mark.parametrize("timeout", [0, PATIENCE])
+def test_without_a_batch_for_long_there_is_a_warning_once(
+    timeout: float, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hanging, "WARNED_SECONDS", 0.05)
+    dataset = Hangs(2, 5)
+    loader = ThreadLoader(dataset, threads=1, timeout=timeout, dataset_copy="shared")
+    told: list[str] = []
+
+    def noted(message: Any, *_: Any, **__: Any) -> None:
+        told.append(str(message))
+        dataset.gate.set()
+
+    monkeypatch.setattr(warnings, "warn", noted)
+    assert spawn(lists, loader).result(PATIENCE) == [[index] for index in range(8)]
+    loader.close()
+    (text,) = told
+    assert text.startswith("no batch has come for 0 seconds; the loop waits on")
+
+
+def test_a_warning_that_is_an_error_loses_no_batch(
+    spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hanging, "WARNED_SECONDS", 0.05)
+    dataset = Hangs(0)
+    with ThreadLoader(dataset, threads=1, dataset_copy="shared") as loader:
+        iterator = iter(loader)
+        with pytest.raises(UserWarning, match="index 0 of batch 0"):
+            spawn(next, iterator).result(PATIENCE)
+        dataset.gate.set()
+        assert spawn(lists, iterator).result(PATIENCE) == [[index] for index in range(8)]
+
+
+def test_a_message_keeps_no_batch_alive(spawn: Spawn) -> None:
+    dataset = Hangs(5)
+    loader = ThreadLoader(dataset, 2, threads=1, timeout=0.05, dataset_copy="shared")
+    _timed_out(loader, dataset, spawn)
+    assert loader.statistics().slots.leased == 0
+    assert loader._session.stats.busy() == []  # noqa: SLF001  # what threads would keep

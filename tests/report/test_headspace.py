@@ -1,0 +1,141 @@
+"""The headspace: batches come again between the others, which stay what they were."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from support.patience import Spawn
+
+
+SIZE = 400  # samples: a round takes a window of 16 batches more than its steps
+
+
+class Slow:
+    """Sample ``i`` is ``i``, and takes a while."""
+
+    def __init__(self, size: int = SIZE, seconds: float = 0.0) -> None:
+        self.size = size
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        if self.seconds:
+            time.sleep(self.seconds)
+        return index
+
+
+def _numbers(loader: Any) -> list[int]:
+    return [batch.item() for batch in loader]
+
+
+def _until(headspace: Any, loader: Any) -> None:
+    for _ in loader:
+        if headspace.finished:
+            break
+
+
+def _once(numbers: list[int]) -> list[int]:
+    return list(dict.fromkeys(numbers))
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_every_batch_comes_in_its_order_and_some_come_again(threads: int, spawn: Spawn) -> None:
+    with ThreadLoader(Slow(), threads=threads) as loader:
+        headspace = loader.headspace(steps=10)
+        numbers = spawn(_numbers, loader).result(PATIENCE)
+        assert _once(numbers) == list(range(SIZE))
+        assert len(numbers) >= SIZE + 10
+        assert headspace.finished
+        assert spawn(_numbers, loader).result(PATIENCE) == list(range(SIZE))
+
+
+def test_what_takes_all_the_time_would_save_it(spawn: Spawn) -> None:
+    with ThreadLoader(Slow(seconds=0.01), threads=1) as loader:
+        headspace = loader.headspace(steps=10)
+        spawn(_until, headspace, loader).result(PATIENCE)
+    assert headspace.share is not None
+    assert headspace.share > 0.5
+    assert str(headspace).startswith("Loading that takes no time would save ")
+    assert str(headspace).endswith("; the rest is your loop.")
+
+
+def test_what_takes_no_time_would_save_little(spawn: Spawn) -> None:
+    def loop() -> None:
+        for _ in loader:
+            time.sleep(0.02)
+            if headspace.finished:
+                break
+
+    with ThreadLoader(Slow(), threads=1) as loader:
+        headspace = loader.headspace(steps=10)
+        spawn(loop).result(PATIENCE)
+    assert headspace.share is not None
+    assert headspace.share < 0.5
+
+
+def test_a_short_epoch_is_measured_in_several(spawn: Spawn) -> None:
+    with ThreadLoader(Slow(40), threads=1) as loader:
+        headspace = loader.headspace(steps=10)
+        epochs = 0
+        while not headspace.finished:
+            assert headspace.share is None
+            assert str(headspace).startswith("Not measured yet: ")
+            assert _once(spawn(_numbers, loader).result(PATIENCE)) == list(range(40))
+            epochs += 1
+            assert epochs < 100
+        assert epochs > 1
+
+
+def test_batches_that_come_again_are_not_in_the_state(spawn: Spawn) -> None:
+    with ThreadLoader(Slow(), threads=1) as loader:
+        loader.headspace(steps=20)
+        iterator = iter(loader)
+        taken: list[int] = []
+        while len(taken) == len(set(taken)):
+            taken.append(spawn(next, iterator).result(PATIENCE).item())
+        state = loader.state_dict()
+    with ThreadLoader(Slow(), threads=1) as other:
+        other.load_state_dict(state)
+        rest = spawn(_numbers, other).result(PATIENCE)
+    assert _once(taken) + rest == list(range(SIZE))
+
+
+def test_the_length_is_that_of_the_epoch_and_other_methods_are_its(spawn: Spawn) -> None:
+    with ThreadLoader(Slow(), threads=1) as loader:
+        loader.headspace()
+        iterator = iter(loader)
+        assert len(iterator) == SIZE
+        iterator.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            spawn(next, iterator).result(PATIENCE)
+
+
+def test_the_result_is_logged(spawn: Spawn, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "threadloader")
+    with ThreadLoader(Slow(), threads=1) as loader:
+        headspace = loader.headspace(steps=5)
+        spawn(_numbers, loader).result(PATIENCE)
+    assert [record.getMessage() for record in caplog.records] == [str(headspace)]
+
+
+def test_at_least_one_step_is_measured() -> None:
+    with pytest.raises(ValueError, match="at least 1, but got 0"):
+        ThreadLoader(Slow()).headspace(steps=0)
+
+
+def test_a_batch_is_not_kept_longer_than_it_is_needed(spawn: Spawn) -> None:
+    with ThreadLoader(Slow(), threads=1) as loader:
+        loader.headspace(steps=5)
+        iterator: Any = iter(loader)
+        spawn(_numbers, iterator).result(PATIENCE)
+        assert len(iterator._kept) == 0  # noqa: SLF001  # memory that a user can't see

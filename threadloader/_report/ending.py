@@ -1,0 +1,59 @@
+"""The end of an epoch whose consumer waited: one line that says what for, once a loader."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from threadloader.errors import SlowLoadingWarning
+
+if TYPE_CHECKING:
+    from threadloader._report.verdict import Verdict
+    from threadloader._threads.concurrency import Concurrency
+    from threadloader._work.stats import Deliveries, Stats
+
+__all__ = ["judged", "warn_if_slow"]
+
+LEAST_SECONDS = 1.0  # of an epoch, without its two longest waits
+
+
+def warn_if_slow(
+    stats: Stats, counted: Deliveries, setup: tuple[Concurrency, bool, bool], stacklevel: int
+) -> None:
+    """Warn if the consumer of an epoch waited, not only for its first batch or for another one.
+
+    Args:
+        stats: Of the loader.
+        counted: Of the epoch.
+        setup: As of `Setup.of`.
+        stacklevel: As of `warnings.warn`.
+    """
+    once = counted.first_seconds + counted.longest_seconds  # the machine may have stood still
+    seconds = counted.latest - counted.began - once
+    if seconds < LEAST_SECONDS or stats.told or counted is not stats.last:
+        return
+    from threadloader._report.verdict import NOTICED  # noqa: PLC0415  # rarely needed
+
+    loading = counted.loading_seconds - counted.earlier_seconds - once
+    if loading < NOTICED * seconds:
+        return
+    verdict = judged(stats, *setup)
+    if verdict.kind not in {"consumer-bound", "unknown"}:
+        stats.told = True
+        warnings.warn(str(verdict), SlowLoadingWarning, stacklevel=1 + stacklevel)
+
+
+def judged(stats: Stats, concurrency: Concurrency, has_workers: bool, iterable: bool) -> Verdict:
+    """Return the verdict on the last epoch.
+
+    Args:
+        stats: Of the loader.
+        concurrency: Of the same; see `Setup.of`.
+        has_workers: See there.
+        iterable: See there.
+    """
+    from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
+    from threadloader._report.verdict import Setup, verdict_of  # noqa: PLC0415  # the same
+
+    setup = Setup.of(concurrency, has_workers, iterable)._replace(first=stats.epochs <= 1)
+    return verdict_of(interval_of(stats.epoch(), setup.running), setup)

@@ -1,0 +1,131 @@
+"""Headspace: how much faster a loop would be if loading took no time.
+
+It is measured in the loop itself.  Blocks of steps with loaded batches alternate with blocks of
+steps that get batches again which were delivered before: for them nobody waits, and once the window
+is full no thread works.  So what the loop does with a batch is the same in both.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+__all__ = ["Headspace", "Replaying"]
+
+ROUNDS = 5  # of two blocks each: what changes slowly, a clock rate say, is in both
+KEPT = 4  # batches, to be delivered again
+MOST_SETTLING = 64  # steps until the window is full, at the most: the loop may be faster than that
+
+
+class Headspace:
+    """What is measured of one loader, and the result.
+
+    Args:
+        steps: Steps of each kind.
+
+    Threads:
+        all: consumer.
+    """
+
+    def __init__(self, steps: int) -> None:
+        if steps < 1:
+            msg = f"steps must be at least 1, but got {steps}"
+            raise ValueError(msg)
+        self.steps = steps
+        self.block = -(-steps // ROUNDS)  # steps
+        self._loaded: list[float] = []  # seconds a step, of each block
+        self._replayed: list[float] = []
+
+    def __str__(self) -> str:
+        if self.share is None:
+            done = self.block * min(len(self._loaded), len(self._replayed))
+            return f"Not measured yet: {done} of {self.steps} steps."
+        loaded, replayed = 1e3 * median(self._loaded), 1e3 * median(self._replayed)
+        return (
+            f"Loading that takes no time would save {self.share:.0%} of a step "
+            f"({replayed:.1f} ms instead of {loaded:.1f} ms); the rest is your loop."
+        )
+
+    __repr__ = __str__
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps were measured."""
+        return len(self._replayed) * self.block >= self.steps
+
+    @property
+    def share(self) -> float | None:
+        """The share of a step's time that would be saved, from 0 to 1; None until finished."""
+        if not self.finished:
+            return None
+        loaded = median(self._loaded)
+        return max(0.0, 1.0 - median(self._replayed) / loaded) if loaded else 0.0
+
+    def measured(self, seconds: float, *, replayed: bool) -> None:
+        """Note the seconds a step of one block."""
+        (self._replayed if replayed else self._loaded).append(seconds)
+        if replayed and self.finished:
+            logging.getLogger("threadloader").info("%s", self)
+
+
+class Replaying(Iterator[Any]):
+    """An epoch that delivers some batches a second time, until the headspace is measured.
+
+    Args:
+        epoch: Delivers the batches.
+        headspace: Gets what is measured.
+
+    Threads:
+        all: consumer.
+    """
+
+    def __init__(self, epoch: Any, headspace: Headspace) -> None:
+        self._epoch = epoch
+        self._headspace = headspace
+        self._kept: deque[Any] = deque(maxlen=KEPT)
+        self._replays = False  # whether the present block is of batches that are delivered again
+        self._settling = 1 + headspace.block  # steps until the block is measured
+        self._steps = 0  # measured in this block
+        self._began = 0.0  # when the measured part of the block did, on the clock
+
+    def __len__(self) -> int:
+        return len(self._epoch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoch, name)
+
+    def __next__(self) -> Any:
+        if self._headspace.finished:
+            return next(self._epoch)
+        if self._replays:
+            batch = self._kept[0]
+            self._kept.rotate(-1)
+        else:
+            batch = next(self._epoch)
+            self._kept.append(batch)
+        self._returns()
+        return batch
+
+    def _returns(self) -> None:
+        """Note that a batch is about to be returned, and change over at the end of a block."""
+        if self._settling > 0:
+            self._settling -= 1
+            _, planned, done = self._epoch.moment()
+            if self._replays and done == planned:
+                self._settling = 0
+            self._steps, self._began = 0, perf_counter()
+            return
+        self._steps += 1
+        if self._steps < self._headspace.block:
+            return
+        seconds = (perf_counter() - self._began) / self._steps
+        self._headspace.measured(seconds, replayed=self._replays)
+        if self._headspace.finished:
+            self._kept.clear()
+        # What is in the window by now was loaded meanwhile: steps that say nothing.
+        self._settling = 1 + self._epoch.moment()[1] if self._replays else MOST_SETTLING
+        self._replays = not self._replays
