@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from threadloader import _torch
 from threadloader._fetch.fetcher import fetches_whole_batches
+from threadloader._lifetime.closing import Closing
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._order.tickets import TicketSize
@@ -46,7 +47,6 @@ from threadloader._threads.concurrency import Concurrency
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from threadloader._epoch.epoch import Epoch
     from threadloader._fetch.dataset_copy import DatasetCopy
@@ -68,7 +68,7 @@ _inputs_of = attrgetter(
 )
 
 
-class ThreadLoader(_torch.DataLoader[T_co], Reports):
+class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports):
     """Loads batches with threads, in order: ``torch.utils.data.DataLoader`` without processes.
 
     Batches equal those of torch's loader with the same arguments: tensors where torch is
@@ -375,17 +375,6 @@ class ThreadLoader(_torch.DataLoader[T_co], Reports):
         vars(self).update(arguments, _opened=(None, None), _cached_settings=None)
         self._concurrency = Concurrency()  # it finds its own number of threads
         self._session = Session(self._settings(), run.carried_over())
-
-    def __enter__(self) -> ThreadLoader[T_co]:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all iterators and threads, after running samples, and keep no memory of batches.
