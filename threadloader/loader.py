@@ -44,6 +44,7 @@ from threadloader._session.session import Session, Statistics
 from threadloader._session.state import check_state, fingerprint_of, make_state, upgraded
 from threadloader._settings import KEPT, Settings
 from threadloader._threads.concurrency import Concurrency
+from threadloader._trace.traced import Traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,7 +69,7 @@ _inputs_of = attrgetter(
 )
 
 
-class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports):
+class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Traced):
     """Loads batches with threads, in order: ``torch.utils.data.DataLoader`` without processes.
 
     Batches equal those of torch's loader with the same arguments: tensors where torch is

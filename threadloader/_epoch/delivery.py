@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from threadloader._work.open_batch import OpenBatch
     from threadloader._work.stats import Stats
 
-__all__ = ["Delivery", "deliveries_of", "moved"]
+__all__ = ["CLOSED", "FORKED", "Delivery", "deliveries_of", "moved"]
+
+FORKED = (
+    "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
+)
+CLOSED = (
+    "this iterator was closed, by close() or, where one iterator at a time reads an iterable, by a "
+    "later iter(); iter(loader) starts a new one"
+)
 
 # A function that returns the batch, once; the receipt of the batch; and the error in its place, or
 # None.

@@ -16,7 +16,7 @@ from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from threadloader._epoch.delivery import deliveries_of, moved
+from threadloader._epoch.delivery import CLOSED, FORKED, deliveries_of, moved
 from threadloader._epoch.feed import Receipt
 from threadloader._epoch.hanging import Patience
 from threadloader._epoch.in_flight import InFlight
@@ -38,20 +38,13 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device
+    from threadloader._trace.tracers import Tracer
     from threadloader._work.copier import Copier
     from threadloader._work.open_batch import Worker
     from threadloader._work.stats import Deliveries, Stats
     from threadloader._work.workers import Workers
 
 __all__ = ["Epoch"]
-
-_FORKED = (
-    "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
-)
-_CLOSED = (
-    "this iterator was closed, by close() or, where one iterator at a time reads an iterable, by a "
-    "later iter(); iter(loader) starts a new one"
-)
 
 
 class Epoch(Iterator[Any]):
@@ -74,7 +67,7 @@ class Epoch(Iterator[Any]):
 
     Threads:
         start: the caller of ``iter()``, once.
-        next, close, cancel: shared; next is meant for one thread, the consumer.
+        next, close, cancel, trace: shared; next is meant for one thread, the consumer.
     """
 
     def __init__(
@@ -242,6 +235,10 @@ class Epoch(Iterator[Any]):
         if self._copier is not None:
             self._copier.nudge()
 
+    def trace(self, tracer: Tracer | None) -> None:
+        """Tell a tracer of the stages of this epoch, from now on; None tells nobody."""
+        self._turn, self._feed = self._in_flight.trace(tracer, self._turn)
+
     def _warn(self) -> None:
         """Warn, where no batch is lost if warnings are made errors."""
         try:
@@ -285,7 +282,7 @@ class Epoch(Iterator[Any]):
             if self._ended:
                 raise StopIteration
             if self._pid != os.getpid():
-                raise ClosedError(_FORKED)
+                raise ClosedError(FORKED)
             group = self._group
             if group and not self._progress.cancelled:
                 self._counted.batches += 1
@@ -433,7 +430,7 @@ class Epoch(Iterator[Any]):
             error = self._copier.take_error()
         if error is None:
             end_thread_at_exit()
-            return ClosedError(_CLOSED)
+            return ClosedError(CLOSED)
         self._ended = True
         self.cancel()
         return error

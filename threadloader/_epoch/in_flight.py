@@ -22,9 +22,12 @@ from threadloader._work.workers import runs_event_loop
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
+    from threading import RLock
+
     from threadloader._batch.collate import Collation
     from threadloader._epoch.feed import Feed, Receipt
     from threadloader._settings import Settings
+    from threadloader._trace.tracers import Tracer
     from threadloader._work.copier import Copier
     from threadloader._work.open_batch import Worker
     from threadloader._work.progress import Progress
@@ -50,8 +53,8 @@ class InFlight:
         copier: Copies each to a device; None for no copies.
 
     Threads:
-        all but clear: consumer, one thread at a time.
-        clear: shared.
+        all but clear, moment and trace: consumer, one thread at a time.
+        clear, moment, trace: shared.
     """
 
     def __init__(
@@ -128,6 +131,26 @@ class InFlight:
             with suppress(RuntimeError):
                 batches = list(self._batches)
                 return running, len(batches), sum(batch.done for batch in batches)
+
+    def trace(self, tracer: Tracer | None, turn: RLock) -> tuple[RLock, Feed]:
+        """Tell a tracer of the stages of the epoch, from now on; None tells nobody.
+
+        Args:
+            tracer: The tracer.
+            turn: What the consumer holds while it gets a batch.
+
+        Returns:
+            The turn and the feed that tell; the plain ones for nobody.
+        """
+        from threadloader._epoch import traced  # noqa: PLC0415  # rarely used
+
+        progress = self._progress
+        turn = traced.set_tracer(progress, tracer, turn)
+        self._feed = traced.traced_feed(self._feed, progress, self.moment)
+        self._delivery = traced.traced_delivery(self._delivery, progress)
+        if self._copier is not None:
+            self._copier = traced.traced_delivery(self._copier, progress)
+        return turn, self._feed
 
     def fill(self) -> None:
         """Plan batches until the window is full."""

@@ -111,7 +111,12 @@ class IterableFeed:
         self._planned += 1
         return batch
 
-    def make_next(self, progress: Progress, worker: Worker) -> OpenBatch | None:  # noqa: ARG002
+    def make_next(
+        self,
+        progress: Progress,
+        worker: Worker,  # noqa: ARG002
+        make: Callable[..., None] | None = None,  # noqa: ARG002
+    ) -> OpenBatch | None:
         """Plan the next batch, which is read when it is worked on; see `Feed`."""
         return self.plan_next(progress)
 

@@ -83,7 +83,7 @@ class SamplerFeed:
         return self._open(plan, progress)
 
     def make_next(
-        self, progress: Progress, worker: Worker
+        self, progress: Progress, worker: Worker, make: Callable[..., None] = make_at_once
     ) -> tuple[Any, Receipt] | OpenBatch | None:
         """Plan the next batch, and make it at once if that can be; see `Feed`."""
         plan = made = None
@@ -92,8 +92,7 @@ class SamplerFeed:
             plan = self._draw()
             if plan is None:
                 return None
-            pipeline = self._pipeline_here
-            self._here(make_at_once, results, plan, pipeline, progress, worker)
+            self._here(make, results, plan, self._pipeline_here, progress, worker)
             made = results.pop() if results else None
             if not isinstance(made, tuple):
                 return made
@@ -102,7 +101,7 @@ class SamplerFeed:
         finally:
             # An error of a sample keeps this frame.  As long as the stream lives, random functions
             # are redirected.
-            self = plan = made = results = pipeline = progress = lane = DROPPED
+            self = plan = made = results = progress = lane = DROPPED
 
     def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:
         """Give the batches of a group to the workers one by one; see `Feed`."""

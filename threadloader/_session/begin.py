@@ -100,6 +100,7 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
             device=device,
             prepare=prepare,
         )
+        session.tracers.entered(epoch)
         order = None if sampler_pass is None else sampler_pass.order
         session.add(epoch, LastEpoch(position, draws, order, dataset))
     except BaseException as error:  # Ctrl-C, say

@@ -28,6 +28,7 @@ from threadloader._resume.stateful import (
     snapshot_between,
 )
 from threadloader._session.kept_workers import KeptWorkers
+from threadloader._trace.traced import new_tracers
 from threadloader._work.open_batch import Worker
 from threadloader._work.stats import Stats
 from threadloader.errors import StateError
@@ -93,6 +94,7 @@ class Session:
         self.collation = _new_collation(settings, self.ring)
         self._memory = settings.device, settings.pinned
         self.stats = Stats()
+        self.tracers = new_tracers()
         self.skipped = SkippedSamples()
         self.kept_workers = KeptWorkers(self.stats)
         self.inline = Worker(0, "the calling thread", self.stats.calling)

@@ -379,7 +379,9 @@ class _CopyLoop:
         """Begin to copy a batch; an error, no memory on the device say, is the batch's failure."""
         device, filling = self._shared.device, batch.filling
         device_batch = event = None
-        started = perf_counter()
+        started, tracer = perf_counter(), self._shared.progress.tracer
+        if tracer is not None:
+            tracer.begin("copy", batch.plan.sequence)
         try:
             try:
                 device_batch = self._begin_copy(filling)
@@ -392,6 +394,8 @@ class _CopyLoop:
             batch.failure = failure_of_copy(error, batch.plan, device)
         finally:
             self._copied(perf_counter() - started)
+            if tracer is not None:
+                tracer.end()
             device_batch = event = None
             batch = filling = DROPPED
 
@@ -424,9 +428,15 @@ class _CopyLoop:
     def _finish_oldest(self) -> None:
         """Wait for the oldest copy, and give back the memory that it was copied from."""
         event, filling = self._copying.popleft()
+        tracer = self._shared.progress.tracer
+        if tracer is not None:
+            tracer.begin("wait for the device")
         try:
             event.synchronize()
         except BaseException:
             filling.retire()
             raise
+        finally:
+            if tracer is not None:
+                tracer.end()
         filling.release()

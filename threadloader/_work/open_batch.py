@@ -146,10 +146,14 @@ class OpenBatch:
 
     def claim(self) -> Job[Worker] | None:
         """Return the next ticket as a job, or None after the last."""
-        ticket = None if self._progress.cancelled else self._cutter.cut()
+        progress = self._progress
+        ticket = None if progress.cancelled else self._cutter.cut()
         if ticket is None:
             return None
-        return partial(_work, self, ticket, self._pipeline, self._progress)
+        tracer = progress.tracer
+        if tracer is not None:
+            return partial(tracer.work, _work, self, ticket, self._pipeline, progress)
+        return partial(_work, self, ticket, self._pipeline, progress)
 
     def jobs(self) -> int:
         """Estimate how many tickets are left, at least 1."""

@@ -5,6 +5,7 @@ This module knows every epoch that goes on, to cancel all of them when the inter
 
 from __future__ import annotations
 
+from itertools import count
 from queue import SimpleQueue
 from threading import Lock, get_ident
 from time import perf_counter
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.failure import Failure
     from threadloader._order.tickets import Ticket
+    from threadloader._work.epoch_tracer import EpochTracer
 
 __all__ = ["Awaited", "Progress"]
 
@@ -40,6 +42,7 @@ class Awaited(Protocol):
 
 # Every epoch that may have open batches, for the interpreter's exit.
 _epochs: AtomicWeakSet[Progress] = AtomicWeakSet()
+_numbers = count()  # of epochs, of all loaders together
 
 
 @in_forked_child
@@ -75,6 +78,10 @@ class Progress:
 
     def __init__(self) -> None:
         _epochs.add(self)
+        self.number = next(_numbers)  # of the epoch, in traces
+        # Does the work in place of who asks for it, and tells; None for nobody.  It may come and go
+        # in the middle of the epoch: read it once for each stage.
+        self.tracer: EpochTracer | None = None
         self.cancelled = False  # only ever set; read and written whole, on both builds
         # Called when a batch is done, and at the end, with the lock held or by a finalizer: it must
         # do no more than `SimpleQueue.put` does.

@@ -100,7 +100,8 @@ def _read(
             return
         counters.task, counters.task_began = (batch.plan,), (started := perf_counter())
         timing = counters.begin_timing() if started >= counters.timing_due else None
-        samples = batch.reader.read(progress)
+        tracer = progress.tracer
+        samples = batch.reader.read(progress) if tracer is None else tracer.read(batch, progress)
         batch.checkpoint = batch.reader.checkpoint
         counters.fetch_seconds += (read := perf_counter()) - started
         if timing is not None:

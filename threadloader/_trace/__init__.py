@@ -1,0 +1,1 @@
+"""What runs when: a trace in a file; nothing unless asked for."""
