@@ -44,6 +44,7 @@ NOT_RUN = {
     "frameworks.md": "tests/clients/test_accelerate.py runs the two functions",
     "gpu.md": "needs a GPU; tests/gpu has its tests",
     "hugging-face.md": "needs a network; tests/clients/test_hf_datasets_recipe.py runs the recipe",
+    "profiling.md": "may switch the GIL on; tests/trace/test_profile.py runs it by itself",
     "remote-files.md": "needs a network; tests/datasets/remote/test_remote.py has a server",
 }
 

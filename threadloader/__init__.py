@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from threadloader._rng.streams import sample_rng, sample_seed
     from threadloader._session.session import Statistics
     from threadloader._threads.worker_info import get_worker_info
+    from threadloader._trace.profiling import profile
     from threadloader.loader import ThreadLoader
 
 __all__ = [
@@ -43,19 +44,26 @@ __all__ = [
     "ThreadLoaderError",
     "ThreadLoaderWarning",
     "get_worker_info",
+    "profile",
     "sample_rng",
     "sample_seed",
 ]
 
 __version__ = "0.1.0"
 
-_LAZY = frozenset({"Statistics", "ThreadLoader", "get_worker_info", "sample_rng", "sample_seed"})
+_LAZY = frozenset(
+    {"Statistics", "ThreadLoader", "get_worker_info", "profile", "sample_rng", "sample_seed"}
+)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
+    if name == "profile":
+        from threadloader._trace.profiling import profile
+
+        return profile
     from threadloader import loader
     from threadloader._rng import streams
     from threadloader._session import session

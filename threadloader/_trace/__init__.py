@@ -1,1 +1,1 @@
-"""What runs when: a trace in a file; nothing unless asked for."""
+"""What runs when: a trace in a file, ranges for profilers; nothing unless asked for."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from threadloader._trace.tracers import Tracers
 
 if TYPE_CHECKING:
-    import os
     from contextlib import AbstractContextManager
 
     from threadloader._trace.recorder import Slots
 
 __all__ = ["Traced", "new_tracers"]
 
+NVTX = "THREADLOADER_NVTX"  # the environment variable that switches NVTX ranges on
 LIMIT = 500_000  # events: some 100 MiB while they are recorded, and as much in the file
 
 
 def new_tracers() -> Tracers:
-    """Return the tracers of a new loader."""
+    """Return the tracers of a new loader; the first one switches NVTX ranges on, if asked for."""
+    if os.environ.get(NVTX, "0") not in {"", "0"}:
+        from threadloader._trace.nvtx_ranges import trace_with_nvtx  # noqa: PLC0415  # rarely used
+
+        trace_with_nvtx()
     return Tracers()
 
 
