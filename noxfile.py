@@ -94,10 +94,11 @@ def tests_torch(session: nox.Session) -> None:
 def clients(session: nox.Session) -> None:
     """Run packages that use a DataLoader, or augment samples, with a ThreadLoader; and the docs."""
     add_torch(session)
-    install(session, ".[images,zstd]", "clients")
+    install(session, ".[images,plot,zstd]", "clients")
     beside = (
         "conformance/test_random_transforms.py",
         "datasets/images/test_images.py",
+        "notebook",
         "test_docs.py",
     )
     run_pytest(session, "tests/clients", *(f"tests/{name}" for name in beside))

@@ -270,6 +270,12 @@ def _checkpoint() -> Mapping[str, Any]:
     return {"torch": torch, "model": torch.nn.Linear(3, 1)}
 
 
+def _progress_bars() -> Mapping[str, Any]:
+    with suppress(ModuleNotFoundError):
+        importlib.import_module("tqdm").tqdm.monitor_interval = 0  # else it starts a thread
+    return {}
+
+
 def _parquet() -> Mapping[str, Any]:
     pyarrow, parquet = map(pytest.importorskip, ("pyarrow", "pyarrow.parquet"))
     table = pyarrow.table({"x": np.arange(1000), "y": np.arange(1000.0)})
@@ -281,6 +287,7 @@ GIVEN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "arrays.md": _arrays,
     "functions.md": lambda: {"next_jobs": lambda _: []},
     "images.md": _photos,
+    "notebooks.md": _progress_bars,
     "parquet.md": _parquet,
     "quickstart.md": _texts,
     "resuming.md": _checkpoint,  # its other code needs torch, too

@@ -59,6 +59,8 @@ LATER = {
     "threadloader._report.interval",
     "threadloader._report.metrics",
     "threadloader._report.verdict",
+    "threadloader._notebook.page",
+    "threadloader._notebook.plot",
     "threadloader._rng.redirect",
     "threadloader._threads.free_memory",
     "threadloader._threads.gil_switch",

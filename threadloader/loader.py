@@ -14,6 +14,7 @@ from threadloader import _torch
 from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._lifetime.closing import Closing
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
+from threadloader._notebook.shown import Shown
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._order.tickets import TicketSize
 from threadloader._report.reports import Reports
@@ -69,7 +70,7 @@ _inputs_of = attrgetter(
 )
 
 
-class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Traced):
+class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
     """Loads batches with threads, in order: ``torch.utils.data.DataLoader`` without processes.
 
     Batches equal those of torch's loader with the same arguments: tensors where torch is

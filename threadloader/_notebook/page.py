@@ -1,0 +1,153 @@
+"""The page of a loader in a notebook: HTML and CSS alone, in the colours of the notebook.
+
+Light or dark is what the system prefers, unless JupyterLab says which theme it has.  A notebook
+that is not trusted is shown without the style sheet; the text says all by itself.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from threadloader._report.interval import Interval
+    from threadloader._report.verdict import Verdict
+    from threadloader._session.session import Statistics
+
+__all__ = ["page"]
+
+_LIGHT = (
+    "--ink:#1f2328;--soft:#59636e;--rail:#e4e7eb;"
+    "--fetch:#0969da;--write:#8250df;--collate:#1a7f64;--copy:#7d6b00;--wait:#bc4c00"
+)
+_DARK = (
+    "--ink:#e6edf3;--soft:#9aa4af;--rail:#30363d;"
+    "--fetch:#4493f8;--write:#ab7df8;--collate:#3fb68b;--copy:#c9ae2c;--wait:#f0883e"
+)
+_STYLE = f"""<style>
+.threadloader{{{_LIGHT};color:var(--ink);font:13px/1.5 system-ui,sans-serif;max-width:52em}}
+@media (prefers-color-scheme:dark){{.threadloader{{{_DARK}}}}}
+[data-jp-theme-light="true"] .threadloader{{{_LIGHT}}}
+[data-jp-theme-light="false"] .threadloader{{{_DARK}}}
+.threadloader p{{margin:.2em 0}}
+.threadloader .soft{{color:var(--soft)}}
+.threadloader .rows{{display:grid;grid-template-columns:max-content 1fr max-content max-content;\
+column-gap:10px;align-items:center;margin:.4em 0}}
+.threadloader .row{{display:contents}}
+.threadloader .rail{{background:var(--rail);border-radius:3px;height:9px}}
+.threadloader .fill{{display:block;border-radius:3px;height:9px;min-width:1px}}
+.threadloader .number{{text-align:right;font-variant-numeric:tabular-nums}}
+</style>"""
+
+
+class _Bar(NamedTuple):
+    """A row with a bar."""
+
+    name: str
+    seconds: float
+    colour: str  # a variable of the style sheet
+    note: str
+
+
+def page(
+    name: str, described: Sequence[str], statistics: Statistics, verdict: Verdict | None
+) -> str:
+    """Return the page.
+
+    Args:
+        name: Of the loader's class.
+        described: What it loads, in a few words.
+        statistics: What it has counted.
+        verdict: What its loop waits for; None before the first batch.
+    """
+    parts = [f"<p><strong>{escape(name)}</strong> {escape(' · '.join(described))}</p>"]
+    if verdict is not None:
+        parts.append(f"<p>{escape(str(verdict))}</p>")
+    if statistics.totals.batches:
+        parts.append(_rows(_bars(statistics.epoch)))
+        parts.append(_line(_progress(statistics)))
+    else:
+        parts.append(_line(["nothing was loaded yet"]))
+    parts.append(_line(_resources(statistics)))
+    return f'{_STYLE}<div class="threadloader">{"".join(parts)}</div>'
+
+
+def _bars(epoch: Interval) -> list[_Bar]:
+    """Return a bar for each stage that took any time, and for what the loop waited."""
+    each = epoch.per_sample
+    stages = [
+        _Bar(name, seconds, name, f"{_time(one)} a sample")
+        for name, seconds, one in (
+            ("fetch", epoch.stages.fetch, each.fetch),
+            ("write", epoch.stages.write, each.write),
+            ("collate", epoch.stages.collate, each.collate),
+            ("copy", epoch.stages.copy, each.copy),
+        )
+        if seconds
+    ]
+    waited = epoch.wait_seconds + epoch.inline_seconds
+    return [*stages, _Bar("you waited", waited, "wait", f"{epoch.wait_share:.0%} of the time")]
+
+
+def _rows(bars: Sequence[_Bar]) -> str:
+    longest = max(bar.seconds for bar in bars) or 1.0
+    rows = [
+        f'<div class="row"><span>{bar.name}</span> <span class="rail">'
+        f'<span class="fill" style="width:{100 * bar.seconds / longest:.1f}%;'
+        f'background:var(--{bar.colour})"></span></span> '
+        f'<span class="number">{_time(bar.seconds)}</span> '
+        f'<span class="soft">{escape(bar.note)}</span></div>'
+        for bar in bars
+    ]
+    return f'<div class="rows">{"".join(rows)}</div>'
+
+
+def _progress(statistics: Statistics) -> list[str]:
+    epoch, epochs = statistics.epoch, statistics.epochs
+    said = [
+        _number(epoch.batches, "batch", "batches"),
+        _number(epoch.samples, "sample", "samples"),
+        f"{epoch.samples_per_second:,.0f} samples/s",
+        _time(epoch.seconds),
+    ]
+    if epochs > 1:
+        said.append(f"the last of {epochs:,} epochs")
+    if statistics.skipped_count:
+        said.append(_number(statistics.skipped_count, "sample", "samples") + " left out")
+    return said
+
+
+def _resources(statistics: Statistics) -> list[str]:
+    workers, running = statistics.workers, statistics.running
+    threads = _number(workers, "thread", "threads") if workers else "no threads"
+    if running < workers:
+        threads += f", {running:,} at once"
+    said = [threads, f"window: up to {_number(statistics.window, 'batch', 'batches')} ahead"]
+    if statistics.planned:
+        said[1] += f", {statistics.planned:,} now, {statistics.done:,} done"
+    slots = statistics.slots
+    if slots.made:
+        held = slots.free_bytes + slots.leased_bytes
+        said.append(
+            f"slots: {slots.leased:,} with you, {slots.filling:,} being filled, {slots.free:,} free"
+            f" ({held / 2**20:,.0f} MiB)"
+        )
+    return said
+
+
+def _line(said: Sequence[str]) -> str:
+    return f'<p class="soft">{escape(" · ".join(said))}</p>'
+
+
+def _number(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}"
+
+
+def _time(seconds: float) -> str:
+    """Return a time with a unit, and three digits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size or unit == "µs":
+            return f"{seconds / size:.3g} {unit}"
+    raise AssertionError  # unreachable

@@ -1,0 +1,86 @@
+"""What a notebook asks a loader for: its page, its plot, and where a progress bar begins."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from threadloader._resume.position import Position
+from threadloader._session.state import has_ended
+
+if TYPE_CHECKING:
+    from threadloader._report.verdict import Verdict
+    from threadloader._session.session import Session, Statistics
+
+__all__ = ["Shown"]
+
+
+class Shown:
+    """Gives `ThreadLoader` what it shows of itself."""
+
+    _session: Session
+    _iterable: bool
+    dataset: Any
+    batch_size: int | None
+
+    def resumes_after(self) -> int:
+        """Return how many batches the next ``iter()`` leaves out: it goes on from a loaded state.
+
+        ``len()`` is that of the whole epoch, for progress bars, too: they begin here, as in
+        ``tqdm(loader, initial=loader.resumes_after())``.  It is 0 where an epoch begins anew.
+        """
+        saved = self._session.run.saved
+        if saved is None or has_ended(saved):
+            return 0
+        return Position.of(saved["epoch"], saved).batches
+
+    def plot(self) -> Any:
+        """Draw rate, waiting and threads over time, all epochs together.
+
+        A notebook shows the figure where it is the last value of a cell; ``.savefig(path)`` writes
+        it.  The loader notes what it has counted once a second, as batches are delivered; after
+        some minutes less often.
+
+        Returns:
+            A ``matplotlib.figure.Figure``.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed (the extra ``plot``).
+        """
+        from threadloader._notebook.plot import plot  # noqa: PLC0415  # matplotlib is optional
+
+        self._live_here()
+        last = self._session.stats.last
+        return plot(self._session.history(), 0.0 if last is None else last.latest)
+
+    def _repr_html_(self) -> str:
+        """Return the page that a notebook shows."""
+        from threadloader._notebook.page import page  # noqa: PLC0415  # rarely used
+
+        statistics = self.statistics()
+        verdict = self.verdict() if statistics.epoch.batches else None
+        return page(type(self).__name__, self._described(), statistics, verdict)
+
+    def _described(self) -> list[str]:
+        """Return in a few words what is loaded."""
+        described = [type(self.dataset).__name__]
+        # The length of an iterable is noted when it is asked for: see `__len__`.
+        if not self._iterable:
+            with suppress(Exception):  # a sampler of the user's may have none
+                batches = len(self)  # type: ignore[arg-type]
+                described.append(f"{batches:,} {'batch' if batches == 1 else 'batches'}")
+        if self.batch_size is not None:
+            described.append(f"{self.batch_size:,} samples in each")
+        return described
+
+    def statistics(self) -> Statistics:
+        """See `ThreadLoader`."""
+        raise NotImplementedError
+
+    def verdict(self) -> Verdict:
+        """See `Reports`."""
+        raise NotImplementedError
+
+    def _live_here(self) -> None:
+        """See `ThreadLoader`."""
+        raise NotImplementedError
