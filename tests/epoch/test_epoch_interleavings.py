@@ -17,7 +17,7 @@ from threadloader._epoch import epoch, in_flight
 from threadloader._session import kept_workers, session
 from threadloader._threads import concurrency, pool, thread_group
 from threadloader._threads.starting import start_each
-from threadloader._work import counters, open_batch, progress
+from threadloader._work import open_batch, progress, stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,14 +44,14 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ring, "RLock", it.RLock)
     monkeypatch.setattr(session, "RLock", it.RLock)
     monkeypatch.setattr(direct_filling, "Lock", it.Lock)
-    monkeypatch.setattr(counters, "Lock", it.Lock)
+    monkeypatch.setattr(stats, "Lock", it.Lock)
     monkeypatch.setattr(thread_group, "Lock", it.Lock)
     monkeypatch.setattr(pool, "Joinable", Thread)
     monkeypatch.setattr(pool, "start_all", start_each)
     # Looked up within the run, where it is the one written in Python.
     monkeypatch.setattr(thread_group, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
     # A second a look, so that tickets have one row and every schedule can be repeated.
-    for module in (in_flight, open_batch):
+    for module in (epoch, in_flight, open_batch, stats):
         monkeypatch.setattr(module, "perf_counter", itertools.count(1.0).__next__)
     clock = (itertools.count(1.0).__next__,)  # of the time that the consumer waits
     monkeypatch.setattr(concurrency.Concurrency.__init__, "__defaults__", clock)
@@ -102,7 +102,7 @@ SWITCHED = [
         ring,
         kept_workers,
         session,
-        counters,
+        stats,
         open_batch,
     )
 ]
