@@ -19,6 +19,8 @@ from support.fake_device import FakeDevice
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
+from threadloader._trace.chrome import chrome_events
+from threadloader._trace.recorder import Lane, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -260,6 +262,14 @@ def test_the_consumers_row_has_waiting_planning_and_the_loop_body(
     assert "deliver" in {trace.parent(event) for event in trace.of("plan")}
     assert {trace.parent(event) for event in trace.of("loop body")} == {None}
     assert len(trace.of("loop body")) == 7
+
+
+def test_a_stage_that_ends_just_after_the_trace_does_not_outlast_its_ticket() -> None:
+    lane = Lane()
+    lane.open.append(("ticket", 1.0, (0, 0, 0, 4)))
+    lane.events.append(Stage("fetch", 2.0, 9.0, (0, 0, 0, 4)))  # while the lists were read
+    slices = [each for each in chrome_events([lane], 0.0, 5.0) if each["ph"] == "X"]
+    assert [each["ts"] + each["dur"] for each in slices] == [5e6, 5e6]
 
 
 def test_a_trace_may_begin_and_end_in_the_middle_of_an_epoch(tmp_path: Path) -> None:

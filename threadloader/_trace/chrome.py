@@ -223,7 +223,12 @@ def _row_of(lane: Lane, ended: float) -> _Row:
         opened.pop(stage.started, None)
     stages += opened.values()
     stages += _deliveries(events)
-    stages = [stage for stage in stages if stage.started <= ended]
+    # A stage that ended after the trace is cut off, as is the one that encloses it.
+    stages = [
+        stage if stage.ended <= ended else stage._replace(ended=ended)
+        for stage in stages
+        if stage.started <= ended
+    ]
     stages.sort(key=lambda stage: (stage.started, -stage.ended))
     return _Row(lane.name, stages, [event for event in events if isinstance(event, Taken)])
 
