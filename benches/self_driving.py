@@ -20,6 +20,7 @@ import argparse
 import json
 import sys
 import time
+from itertools import chain, repeat
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ RESULTS = ROOT / "benches" / "results" / "self_driving.json"
 NAMES = ("photos", "rows", "tensor_rows", "cifar", "text", "empty", "pure_python", "remote")
 FIXED = (0, 1, 2, 32, 128)
 ENDLESS = 1 << 40  # samples: an epoch ends by time
+LENGTH = 1 << 20  # samples of the workloads that hold their data, of which epochs follow each other
 WARM_UP = 5.0  # seconds in which the default may still look for its number
 STEP = 0.5  # seconds between two looks at the number of threads
 CHANGE = 3.0  # seconds after which data changes, and changes back
@@ -118,7 +120,7 @@ def _measure(name: str, setting: int | str | None, spin: int, seconds: float) ->
     torch.set_num_threads(1)  # as in torch's own workers
     dataset, batch_size, collate_fn = _workload(name, spin)
     if setting == "loop":
-        return _timed(_loop(dataset, batch_size, collate_fn), batch_size, seconds, lambda: 1)
+        return _timed(_Loop(dataset, batch_size, collate_fn), batch_size, seconds, lambda: 1)
     from threadloader import ThreadLoader
 
     given = {} if setting is None else {"threads": setting}
@@ -134,7 +136,7 @@ def _timed(
     """Iterate for some seconds; return the rates, and the threads that ran at each step."""
     ran, samples, settled_from, settled_at = [], 0, 0, 0.0
     started = seen = now = time.perf_counter()
-    for _ in batches:
+    for _ in chain.from_iterable(repeat(batches)):  # epoch after epoch, where they are short
         samples += batch_size
         now = time.perf_counter()
         if now - seen >= STEP:
@@ -149,22 +151,28 @@ def _timed(
     return {"whole": whole, "settled": settled, "second epoch": whole, "threads": ran or [(0, 0)]}
 
 
-def _loop(dataset: Any, batch_size: int, collate_fn: Any) -> Iterator[Any]:
-    """Yield batches of a loop without a loader."""
-    from torch.utils.data import default_collate
+class _Loop:
+    """Batches of a loop without a loader."""
 
-    collate = collate_fn or default_collate
-    for start in range(0, ENDLESS, batch_size):
-        yield collate([dataset[index] for index in range(start, start + batch_size)])
+    def __init__(self, dataset: Any, batch_size: int, collate_fn: Any) -> None:
+        from torch.utils.data import default_collate
+
+        self._dataset, self._batch_size = dataset, batch_size
+        self._collate = collate_fn or default_collate
+
+    def __iter__(self) -> Iterator[Any]:
+        dataset, size = self._dataset, self._batch_size
+        for start in range(0, len(dataset), size):
+            yield self._collate([dataset[index] for index in range(start, start + size)])
 
 
 def _workload(name: str, spin: int) -> tuple[Any, int, Any]:
-    """Return the dataset, endless, the batch size, and the collate function."""
+    """Return the dataset, the batch size, and the collate function."""
     if name in CHANGING:
         dataset, batch_size = CHANGING[name]
         return dataset(), batch_size, None
     workload = WORKLOADS[name]
-    return workload.make(ENDLESS, spin), workload.batch_size, workload.collate_fn()
+    return workload.make(LENGTH, spin), workload.batch_size, workload.collate_fn()
 
 
 class Changing:
