@@ -285,12 +285,13 @@ def test_a_thread_that_outlives_its_worker_keeps_what_it_was_told(spawn: Spawn) 
 
 
 def test_a_thread_is_told_of_its_dataset_and_keeps_none_alive(spawn: Spawn) -> None:
-    gone, dropped = threading.Event(), threading.Event()
+    gone, dropped, asked = threading.Event(), threading.Event(), threading.Event()
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def ask(dataset: weakref.ref[Any]) -> None:
         info = get_worker_info()
         answers.put(info.dataset is dataset() is not None)
+        asked.set()
         assert dropped.wait(PATIENCE)
         answers.put((info.dataset, info.id))
 
@@ -303,6 +304,7 @@ def test_a_thread_is_told_of_its_dataset_and_keeps_none_alive(spawn: Spawn) -> N
             thread = Thread(target=ask, args=(weakref.ref(self),), name="test-asks")
             thread.start()
             answers.put(thread)
+            assert asked.wait(PATIENCE)  # while the dataset is there
             return index
 
     def load() -> None:
