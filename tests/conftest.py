@@ -7,6 +7,7 @@ later, should even that not help.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import sysconfig
@@ -47,6 +48,22 @@ settings.load_profile("threadloader")
 
 class HangError(BaseException):
     """A test took too long; neither ``except Exception`` nor hypothesis goes on after it."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[object]:
+    """Let no collection of garbage look at what lives as long as the run does.
+
+    That is half a million objects: modules, and pytest's own of many thousand tests.  Each
+    `gc.collect` of a test, or of what it tests, would take a quarter of a second for them.
+    """
+    gc.disable()  # hardly anything dies meanwhile, and they would be looked at again and again
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def _stacks() -> str:
