@@ -39,6 +39,8 @@ TWINS = (
 PROJECT = nox.project.load_toml("pyproject.toml")
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags.strip('dmu')}"
 ALWAYS = ("3.11", "3.13", "3.13t")  # what the default sessions cover where it is installed
+# Damaged files take most of a minute: they are read once with a GIL, and once without.
+FUZZ = ("datasets/images/test_image_fuzz.py", "datasets/shards/test_tar_fuzz.py")
 
 nox.options.sessions = [
     "lint",
@@ -57,10 +59,7 @@ nox.options.sessions = [
 def tests(session: nox.Session) -> None:
     """Run the tests without torch; posargs go to pytest."""
     install(session, ".[demo,zstd]", "test")
-    # Damaged files take a minute: they are read once with a GIL, on 3.11, and once without.
-    fuzz = ("images/test_image_fuzz.py", "shards/test_tar_fuzz.py")
-    ignored = fuzz if session.python == "3.13" else ()
-    run_pytest(session, *(f"--ignore=tests/datasets/{name}" for name in ignored))
+    run_pytest(session)
 
 
 @nox.session
@@ -80,14 +79,15 @@ def tests_torch(session: nox.Session) -> None:
     install(session, ".[demo,zstd]", "test")
     # Whose loader's states ours are compared with.  What it depends on is torch, which is there.
     session.install("--only-binary=:all:", "--no-deps", "torchdata==0.11.0")
-    # These know nothing of torch, or have a twin in tests/conformance, and `tests` has run them on
-    # this Python.
+    # These know nothing of torch, hide it from the processes that they start, read only sources,
+    # or have a twin in tests/conformance; and `tests` has run them on this Python.
     arrays = ("array_indices", "array_rows", "changed_arrays")
     failing = ("on_error", "on_error_iterables", "short_batches", "source_function")
     fetch = (f"fetch/test_{name}.py" for name in (*arrays, *failing))
-    apart = ("datasets", "epoch/test_skipped.py", *fetch)
-    done = [f"--ignore=tests/{name}" for name in apart] if session.python == "3.13t" else []
-    run_pytest(session, *done)
+    files = ("epoch/test_skipped.py", "lifetime/test_fork_locks.py", "test_conventions.py")
+    # The processes that read damaged files import torch for nothing: `tests` reads them on 3.13.
+    apart = ("datasets", *files, *fetch) if session.python == "3.13t" else FUZZ
+    run_pytest(session, *(f"--ignore=tests/{name}" for name in apart))
 
 
 @nox.session(python="3.11")
@@ -262,19 +262,18 @@ def add_torch(session: nox.Session) -> None:
     Path(site_packages.strip(), "threadloader_torch.pth").write_text(f"{layer / 'site-packages'}\n")
 
 
-def run_pytest(session: nox.Session, *args: str, processes: str = "auto") -> None:
+def run_pytest(session: nox.Session, *args: str, processes: str = "4") -> None:
     """Run pytest on the installed package; PYTHONSAFEPATH hides the checkout from every test.
 
     Args:
         session: Whose environment.
         args: For pytest.
-        processes: That share the tests; "0" for pytest's own.
+        processes: That share the tests; "0" for pytest's own.  Four also on two cores: half of the
+            time, tests wait.  And on many: tests have threads enough, and some would starve.
     """
     session.run(
         "pytest",
-        # Tests have threads enough: on many cores, with as many processes, some would starve.
         f"--numprocesses={processes}",
-        "--maxprocesses=4",
         *args,
         *session.posargs,
         env={"PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": None, "PYTHON_GIL": None},
