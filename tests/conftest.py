@@ -51,7 +51,7 @@ class HangError(BaseException):
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection() -> Iterator[object]:
+def pytest_collection() -> Iterator[None]:
     """Let no collection of garbage look at what lives as long as the run does.
 
     That is half a million objects: modules, and pytest's own of many thousand tests.  Each

@@ -532,24 +532,31 @@ def test_threads_outside_of_loading_draw_valid_numbers_while_epochs_come_and_go(
     assert all(future.result(PATIENCE) for future in drawing)
 
 
-@pytest.mark.parametrize("enabled", [True, False])
-def test_what_is_made_once_sets_off_no_collection_of_garbage(enabled: bool, tmp_path: Path) -> None:
+def test_what_is_made_once_sets_off_no_collection_of_garbage(tmp_path: Path) -> None:
     """One of all that torch's import has left takes longer than a first batch."""
     environment = os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    script = f"""
-import gc
+    script = """
+import gc, sys
 import threadloader._rng.isolation as isolation
-{"" if enabled else "gc.disable()"}
+enabled = sys.argv[1] == "enabled"
+if not enabled:
+    gc.disable()
 gc.set_threshold(100)  # objects
 generations = []
 gc.callbacks.append(lambda phase, info: generations.append(info["generation"]))
 made = isolation.redirection()
 gc.callbacks.clear()
-assert gc.isenabled() == {enabled}
+assert gc.isenabled() == enabled
 print(len(generations))
 """
-    command = [sys.executable, "-c", script]
-    for _ in range(2):  # the first time modules are compiled, which makes objects of its own
+
+    def collections(garbage: str) -> int:
+        command = [sys.executable, "-c", script, garbage]
         ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert int(ran.stdout) < 12  # and 30 to 58 otherwise, where objects are counted so
+        return int(ran.stdout)
+
+    collections("enabled")  # modules are compiled, which makes objects of its own
+    # And 30 to 58 otherwise, where objects are counted so.
+    assert collections("enabled") < 12
+    assert collections("disabled") < 12

@@ -10,6 +10,7 @@ it answers with the exit code.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib.util
 import json
 import os
@@ -173,6 +174,7 @@ def killed_or_ended(order: Mapping[str, Any]) -> int:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # a collection in a child would touch, and so copy, all that it has of this process
     for line in sys.stdin:
         sys.stdout.write(f"{killed_or_ended(json.loads(line))}\n")
         sys.stdout.flush()
