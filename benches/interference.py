@@ -4,9 +4,18 @@
 
 The consumer's step is 4,000 operators of torch's on tensors of one element, as a model is whose
 kernels are shorter than their launches.  Meanwhile photos are decoded, as many a step as take a
-third of a core.  Each way of loading runs in a process of its own, turn by turn.  Told are the
-median and the 99th percentile of a step, and the mean with the time in which it waited for its
-batch, each divided by the median of the step alone in the same round.
+third of a core: each step takes one batch, whatever loads it.
+
+The ways of loading take turns in one process, in stretches of ``--seconds``, and before and after
+each of them the consumer steps alone.  A loader whose turn it is not has its batches ready, and
+does nothing.  Told are, relative to steps alone directly before and after,
+
+- **step**: the median step of a stretch;
+- **with waiting**: the mean step, with the time in which it waited for its batch;
+
+each as the median of all stretches and their quartiles; and the 99th percentile of all steps, by
+the median alone.  **Alone again** has a stretch as the others have: what it differs from 1 by is
+noise.
 """
 
 from __future__ import annotations
@@ -16,26 +25,43 @@ import json
 import sys
 import time
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from statistics import mean, median
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from benches.harness.builds import labelled_python
-from benches.harness.fresh_process import ROOT, calibrate, describe, make_photos, run_module
+from benches.harness.child import watch_compilation
+from benches.harness.driving import interference_rows
+from benches.harness.fresh_process import ROOT, ask_module, calibrate, describe, make_photos
 from benches.harness.tables import align, machine_lines
 from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 RESULTS = ROOT / "benches" / "results" / "interference.json"
-WAYS = ("alone", "default", "one thread", "two threads", "torch, two processes")
+ALONE, TORCH = "alone again", "torch, two processes"
+THREADS = {"default": None, "one thread": 1, "two threads": 2}
+# torch's first: its processes are forked while there are no threads.
+WAYS = (TORCH, *THREADS, ALONE)
 LAUNCHES = 4000  # operators a step
 SHARE = 3  # loading takes the CPU time of a step, divided by this
 WARM_UP = 3.0  # seconds, in which the default finds its number
+BEFORE = 0.2  # share of a stretch before it counts
 MOST = 1.05  # step beside the default, of the step alone, without a GIL
-FIGURES = ("step", "p99", "with waiting")
+
+
+class Stretch(NamedTuple):
+    """Steps in a row; seconds of each."""
+
+    steps: list[float]
+    waits: list[float]
+
+    @property
+    def with_waiting(self) -> list[float]:
+        """What each took from the end of the one before."""
+        return [step + wait for step, wait in zip(self.steps, self.waits, strict=True)]
 
 
 def main() -> int:
@@ -44,8 +70,8 @@ def main() -> int:
         prog="python -m benches.interference", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("pythons", nargs="*", type=labelled_python, metavar="LABEL=PYTHON")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of a stretch")
+    parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -56,50 +82,32 @@ def main() -> int:
     make_photos(list(pythons.values()))
     machine = {label: describe(python) for label, python in pythons.items()}
     print(machine_lines(list(machine.items())))
+    asked = {"seconds": options.seconds, "rounds": options.rounds}
+    most = 60 + 4 * len(WAYS) * options.seconds * options.rounds
     found: dict[str, Any] = {}
-    missed, rows = 0, []
     for label, python in pythons.items():
-        spin = calibrate(python)
-        rounds = [_round(python, spin, options.steps) for _ in range(options.rounds)]
-        ratios = {
-            way: {name: median(each[way][name] for each in rounds) for name in FIGURES}
-            for way in WAYS
-        }
-        found[label] = {"ratios": ratios, "rounds": rounds}
-        good = _is_good(ratios, has_gil=rounds[0]["default"]["has_gil"])
-        missed += not good
-        for way, told in ratios.items():
-            word = "" if way != "default" or good else "MISSED"
-            rows.append([f"{way} {label}", *(f"{told[name]:.2f}" for name in FIGURES), word])
-    print(align(["", *FIGURES, ""], rows))
-    options.output.write_text(json.dumps({"machine": machine, "builds": found}, indent=1) + "\n")
+        question = {"spin": calibrate(python), **asked}
+        found[label] = ask_module(python, "benches.interference", question, most)
+        found[label]["good"] = _is_good(found[label])
+    results = {"machine": machine, **asked, "builds": found}
+    rows, missed = interference_rows(results)
+    print(align(rows[0], rows[1:]))
+    options.output.write_text(json.dumps(results, indent=1) + "\n")
     return 1 if missed else 0
 
 
-def _is_good(ratios: dict[str, dict[str, float]], *, has_gil: bool) -> bool:
+def _is_good(found: dict[str, Any]) -> bool:
     """Whether the default disturbs the consumer as little as it should."""
-    if has_gil:
-        return ratios["default"]["step"] <= ratios["torch, two processes"]["step"]
-    return ratios["default"]["step"] <= MOST
+    step = {way: found["ways"][way]["step"]["median"] for way in WAYS}
+    if found["has_gil"]:
+        return bool(step["default"] <= step[TORCH])
+    return bool(step["default"] <= MOST)
 
 
-def _round(python: str, spin: int, steps: int) -> dict[str, Any]:
-    """Measure each way once; return its figures, relative to the median of a step alone."""
-    told: dict[str, Any] = {}
-    for way in WAYS:
-        asked = json.dumps({"way": way, "spin": spin, "steps": steps})
-        told[way] = json.loads(run_module(python, "benches.interference", "--child", asked))
-    alone = told["alone"]["step"]
-    for way in WAYS:
-        told[way] |= {name: told[way][name] / alone for name in FIGURES}
-    return told
-
-
-def _measure(way: str, spin: int, steps: int) -> dict[str, Any]:
-    """Step beside one way of loading; return seconds."""
+def _measure(spin: int, seconds: float, rounds: int) -> dict[str, Any]:
+    """Let the ways of loading take turns, in a process of their own."""
+    uncached = watch_compilation()
     import torch
-
-    from threadloader._threads.concurrency import gil_is_enabled
 
     torch.set_num_threads(1)
     numbers = [torch.zeros(1) for _ in range(8)]
@@ -111,32 +119,84 @@ def _measure(way: str, spin: int, steps: int) -> dict[str, Any]:
 
     dataset = WORKLOADS["photos"].make(1 << 40, spin)
     batch_size = _batch_size(dataset, step)
-    batches = _batches(way, dataset, batch_size)
-    end = time.perf_counter() + WARM_UP
-    while time.perf_counter() < end:
-        next(batches)
-        step()
-    took, waited = [], []
-    for _ in range(steps):
-        asked = time.perf_counter()
-        next(batches)
-        began = time.perf_counter()
-        step()
-        took.append(time.perf_counter() - began)
-        waited.append(began - asked)
+    batches = {way: _batches(way, dataset, batch_size) for way in WAYS}
+    for each in batches.values():
+        _steps(step, each, min(WARM_UP, 5 * seconds))
+    if uncached:
+        return {"uncached": uncached}
+    stretches: list[tuple[str, Stretch]] = []
+    threads: list[int] = []  # of the default, at the end of its stretches
+    for number in range(rounds):
+        turn = number % len(WAYS)
+        for way in (*WAYS[turn:], *WAYS[:turn]):
+            stretches.append(("", _steps(step, batches[ALONE], seconds)))
+            stretches.append((way, _steps(step, batches[way], seconds)))
+        threads.append(batches["default"].moment()[0])  # type: ignore[attr-defined]
+    stretches.append(("", _steps(step, batches[ALONE], seconds)))
+    from threadloader._threads.concurrency import gil_is_enabled
+
+    alone = median(second for way, each in stretches if not way for second in each.steps)
     return {
-        "step": median(took),
-        "p99": float(np.quantile(took, 0.99)),
-        "with waiting": float(np.mean(took) + np.mean(waited)),
-        "batch size": batch_size,
         "has_gil": gil_is_enabled(),
+        "batch size": batch_size,
+        "step alone": alone,
+        "threads of the default": threads,
+        "ways": {way: _figures(stretches, way) for way in WAYS},
     }
 
 
-def _batch_size(dataset: Any, step: Any) -> int:
+def _steps(step: Callable[[], None], batches: Iterator[Any], seconds: float) -> Stretch:
+    """Step for some seconds; those at the beginning do not count."""
+    stretch = Stretch([], [])
+    now = time.perf_counter()
+    counts, end = now + BEFORE * seconds, now + seconds
+    while now < end or not stretch.steps:
+        next(batches)
+        began = time.perf_counter()
+        step()
+        ended = time.perf_counter()
+        if now >= counts:
+            stretch.steps.append(ended - began)
+            stretch.waits.append(began - now)
+        now = ended
+    return stretch
+
+
+def _figures(stretches: Sequence[tuple[str, Stretch]], way: str) -> dict[str, Any]:
+    """Return what steps beside a way of loading took, relative to steps alone."""
+    ratios, with_waiting = [], []
+    steps: list[float] = []
+    waited: list[float] = []
+    for number, (name, stretch) in enumerate(stretches):
+        if name != way:
+            continue
+        beside = stretches[number - 1][1], stretches[number + 1][1]
+        alone = mean(median(each.steps) for each in beside)
+        ratios.append(median(stretch.steps) / alone)
+        mean_alone = mean(mean(each.with_waiting) for each in beside)
+        with_waiting.append(mean(stretch.with_waiting) / mean_alone)
+        steps += [second / alone for second in stretch.steps]
+        waited += [second / alone for second in stretch.with_waiting]
+    return {
+        "step": _quartiles(ratios),
+        "with waiting": _quartiles(with_waiting),
+        "p99": float(np.quantile(steps, 0.99)),
+        "p99 with waiting": float(np.quantile(waited, 0.99)),
+        "steps": len(steps),
+        "stretches": [round(ratio, 4) for ratio in ratios],
+    }
+
+
+def _quartiles(ratios: Sequence[float]) -> dict[str, float]:
+    """Return the median and the quartiles."""
+    low, middle, high = (float(each) for each in np.quantile(ratios, (0.25, 0.5, 0.75)))
+    return {"median": middle, "low": low, "high": high}
+
+
+def _batch_size(dataset: Any, step: Callable[[], None]) -> int:
     """Return how many samples take a third of the CPU time of a step."""
     steps, samples = [], []
-    for index in range(8):
+    for index in range(32):
         began = time.thread_time()
         step()
         steps.append(time.thread_time() - began)
@@ -148,16 +208,15 @@ def _batch_size(dataset: Any, step: Any) -> int:
 
 def _batches(way: str, dataset: Any, batch_size: int) -> Iterator[Any]:
     """Return an endless iterator over batches."""
-    if way == "alone":
+    if way == ALONE:
         return iter(lambda: 0, None)  # an integer for ever
-    if way.startswith("torch"):
+    if way == TORCH:
         from torch.utils.data import DataLoader
 
         return iter(DataLoader(dataset, batch_size, num_workers=2))
     from threadloader import ThreadLoader
 
-    threads = {"default": None, "one thread": 1, "two threads": 2}[way]
-    return iter(ThreadLoader(dataset, batch_size, threads=threads))
+    return iter(ThreadLoader(dataset, batch_size, threads=THREADS[way]))
 
 
 if __name__ == "__main__":

@@ -191,43 +191,58 @@ def scaling_picture(told: Mapping[str, Any]) -> str:
 
 
 DRIVEN = ("photos", "remote", "pure_python", "cache_fills", "reads_then_work", "rows_then_images")
+CALLING = 0.5  # where the calling thread is on a logarithmic axis
 
 
 def threads_picture(told: Mapping[str, Any]) -> str:
-    """Draw how many threads the default has found, over the seconds of an epoch.
+    """Draw how many threads the default has found, over the seconds of a first epoch.
 
     Args:
         told: What `benches.self_driving` has written.
     """
     names = [name for name in DRIVEN if name in told["workloads"]]
     builds = list(told["machine"])
-    drawing = Drawing(70 + 400 * len(builds), 440, "Threads over time, found by the default")
-    times = [
-        seconds
-        for found in told["workloads"].values()
-        for each in found.values()
-        for seconds, _ in each["threads"]
-    ]
+    drawing = Drawing(90 + 400 * len(builds), 460, "Threads over time, found by the default")
+    found = {
+        (name, build): told["workloads"][name][build]["threads"]
+        for name in names
+        for build in builds
+        if build in told["workloads"][name]
+    }
+    seconds = told["seconds"]  # of a phase
+    longest = max((times[-1][0] for times in found.values()), default=seconds)
+    phases = [seconds * number for number in range(round(longest / seconds) + 1)]
     for number, build in enumerate(builds):
         panel = Panel(
             drawing,
-            60 + 400 * number,
+            80 + 400 * number,
             70,
-            320,
-            250,
-            Axis(0, max(times), _steps(max(times))),
-            Axis(1, 256, (1, 2, 4, 8, 16, 32, 64, 128, 256), logarithmic=True),
+            310,
+            270,
+            Axis(0, phases[-1], phases),
+            Axis(CALLING, 256, [CALLING, *(1 << n for n in range(9))], True, show=_threads),
         )
-        panel.axes(f"Python {build}", "seconds", "threads that may run")
+        panel.axes(f"Python {build}", "seconds, phase by phase", "threads that may run")
         for kind, name in zip("abcdef", names, strict=False):
-            found = told["workloads"][name].get(build)
-            if found is not None:
-                panel.curve(found["threads"], kind, dots=False)
+            if (name, build) in found:
+                panel.curve(_steps_of(found[name, build]), kind, dots=False)
     for place, (kind, name) in enumerate(zip("abcdef", names, strict=False)):
-        left, low = 70 + place % 3 * 230, 392 + place // 3 * 24
+        left, low = 80 + place % 3 * 230, 412 + place // 3 * 24
         drawing.line([(left, low - 4), (left + 26, low - 4)], kind)
         drawing.word(left + 34, low, name.replace("_", " "), "small")
     return drawing.svg()
+
+
+def _threads(value: float) -> str:
+    return "caller" if value == CALLING else f"{value:g}"
+
+
+def _steps_of(times: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+    """Return the corners of a curve that keeps each value until the next one."""
+    corners = [(times[0][0], times[0][1])]
+    for seconds, threads in times[1:]:
+        corners += [(seconds, corners[-1][1]), (seconds, threads)]
+    return corners
 
 
 def _times(value: float) -> str:

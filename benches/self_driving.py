@@ -3,47 +3,54 @@
 ``python -m benches.self_driving 3.11=python3.11 3.13t=python3.13t``
 
 Each workload is loaded with the default, which finds the number of threads while it runs, with
-fixed numbers, and by a bare loop.  Four workloads change in mid-epoch.  A setting loads for
-``--seconds``, and then an epoch more, as a loader remembers what it found; settings take turns, in
-``--rounds``.  Compared are
+fixed numbers, and by a bare loop.  They take turns in one process: the default loads an epoch from
+the beginning, and a second one, as a loader remembers what it found; before and after each, the
+others have a short turn.  Three workloads change in mid-epoch, from one kind of samples to another
+and back.  Compared are
 
-- **settled**: the rate after the first five seconds, of the best fixed number's;
-- **second epoch**: the rate from its beginning on, of the best fixed number's second epoch;
-- **of the loop**: the rate of the whole, of the bare loop's.
+- **after 5 s**: the default's rate after the first five seconds of a phase, of that of the best
+  fixed number for the samples of this phase;
+- **first epoch**: its whole first epoch, the search included, of the best fixed number;
+- **second epoch**: its second epoch from the beginning on, of the best fixed number;
+- **of the loop**: its whole first epoch, of the bare loop.
 
-The number of threads that might run, every half second, is in the JSON.
+Of data that changes, the last three are for the whole: the time in which one fixed number loads
+the same samples, as many of each kind as the default has loaded, by the time of the default.  The
+best number is then one for both kinds.
+
+Ratios are medians over the rounds, with the least and the most.  **Noise** is the best fixed
+number in one turn, of itself in the turn before.  The threads that might run are in the JSON, four
+times a second.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
-import time
-from itertools import chain, repeat
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from benches.harness.builds import labelled_python
-from benches.harness.fresh_process import ROOT, calibrate, describe, make_photos, run_module
+from benches.harness.child import watch_compilation
+from benches.harness.driving import driven_rows
+from benches.harness.fresh_process import ROOT, ask_module, calibrate, describe, make_photos
 from benches.harness.tables import align, machine_lines
-from benches.workloads.catalog import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
+
+    Rates = dict[str, list[float]]  # samples a second by setting, of each kind of samples
 
 RESULTS = ROOT / "benches" / "results" / "self_driving.json"
 NAMES = ("photos", "rows", "tensor_rows", "cifar", "text", "empty", "pure_python", "remote")
-FIXED = (0, 1, 2, 32, 128)
-ENDLESS = 1 << 40  # samples: an epoch ends by time
-LENGTH = 1 << 20  # samples of the workloads that hold their data, of which epochs follow each other
-WARM_UP = 5.0  # seconds in which the default may still look for its number
-STEP = 0.5  # seconds between two looks at the number of threads
-CHANGE = 3.0  # seconds after which data changes, and changes back
-LEAST = {"settled": 0.9, "second epoch": 0.95, "of the loop": 0.97}
+CHANGING = ("tails", "cache_fills", "rows_then_images", "reads_then_work")
+LEAST = {"after 5 s": 0.9, "second epoch": 0.95, "of the loop": 0.97}
+HANG_S = 900.0  # for one workload, all rounds
+LOOP = "loop"
 
 
 def main() -> int:
@@ -53,214 +60,127 @@ def main() -> int:
     )
     parser.add_argument("pythons", nargs="*", type=labelled_python, metavar="LABEL=PYTHON")
     parser.add_argument("--workload", action="append", choices=[*NAMES, *CHANGING])
-    parser.add_argument("--seconds", type=float, default=9.0, help="of a first epoch")
-    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=7.0, help="of a phase of a first epoch")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print(json.dumps(_measure(**json.loads(options.child))))
+        print(json.dumps(_measure(json.loads(options.child))))
         return 0
     pythons = dict(options.pythons) or {"this": sys.executable}
     make_photos(list(pythons.values()))
-    print(machine_lines([(label, describe(python)) for label, python in pythons.items()]))
+    machine = {label: describe(python) for label, python in pythons.items()}
+    print(machine_lines(list(machine.items())))
+    asked = {"seconds": options.seconds, "rounds": options.rounds}
     found: dict[str, dict[str, Any]] = {}
     for label, python in pythons.items():
         spin = calibrate(python)
         for name in options.workload or (*NAMES, *CHANGING):
-            told = _rounds(python, name, spin, options.seconds, options.rounds)
-            found.setdefault(name, {})[label] = told
-            print(f"  {name} {label}: {told['ratios']}", file=sys.stderr, flush=True)
-    rows, missed = [], 0
-    for name, labels in found.items():
-        for label, told in labels.items():
-            cells = [f"{name} {label}", str(told["best"])]
-            for what, ratio in told["ratios"].items():
-                good = ratio >= LEAST[what]
-                missed += not good
-                cells.append(f"{ratio:.2f}{'' if good else ' MISSED'}")
-            rows.append([*cells, str(told["threads"][-1][1])])
-    print(align(["", "best fixed", *LEAST, "threads at the end"], rows))
-    machine = {label: describe(python) for label, python in pythons.items()}
-    options.output.write_text(json.dumps({"machine": machine, "workloads": found}, indent=1) + "\n")
+            question = {"name": name, "spin": spin, **asked}
+            told = ask_module(python, "benches.self_driving", question, HANG_S)
+            found.setdefault(name, {})[label] = summary(told)
+            print(f"  {name} {label}", file=sys.stderr, flush=True)
+    results = {"machine": machine, "least": LEAST, **asked, "workloads": found}
+    rows, missed = driven_rows(results)
+    print(align(rows[0], rows[1:]))
+    options.output.write_text(json.dumps(results, indent=1) + "\n")
     return 1 if missed else 0
 
 
-def _rounds(python: str, name: str, spin: int, seconds: float, rounds: int) -> dict[str, Any]:
-    """Measure all settings of one workload, each in a process of its own, turn by turn."""
-    settings = [None, *(each for each in FIXED if each <= 2 or name in WAITING), "loop"]
-    told: dict[str, list[Any]] = {str(setting): [] for setting in settings}
-    for _ in range(rounds):
-        for setting in settings:
-            asked = {"name": name, "setting": setting, "spin": spin, "seconds": seconds}
-            answer = run_module(python, "benches.self_driving", "--child", json.dumps(asked))
-            told[str(setting)].append(json.loads(answer))
-    rates = {
-        what: {
-            setting: median(each[what] for each in each_round)
-            for setting, each_round in told.items()
-        }
-        for what in ("settled", "second epoch", "whole")
+def _measure(question: dict[str, Any]) -> dict[str, Any]:
+    """Let the settings take turns, in a process of their own."""
+    uncached = watch_compilation()
+    from benches.harness.turns import take_turns
+
+    return take_turns(**question, uncached=uncached)
+
+
+def summary(told: dict[str, Any]) -> dict[str, Any]:
+    """Return the ratios, with what they are made of.
+
+    Args:
+        told: What `take_turns` returned.
+    """
+    kinds, passes, epochs = told["kinds"], told["passes"], told["epochs"]
+    usual = {setting: _usual(passes, setting) for setting in passes[0]}
+    fixed = [setting for setting in usual if setting != LOOP]
+    best_of = [max(fixed, key=lambda each: usual[each][kind]) for kind in range(len(kinds))]
+    # Epoch after epoch: each comes after the pass of the same number, and before the next one.
+    firsts = list(enumerate(epochs))[::2]
+    seconds = list(enumerate(epochs))[1::2]
+    loaded = [_loaded(epoch, len(kinds)) for _, epoch in firsts]
+    for_all = [sum(samples) for samples in zip(*loaded, strict=True)]
+    best = min(fixed, key=lambda each: _seconds(usual[each], for_all))
+    phases = []
+    for number, phase in enumerate(epochs[0]["phases"]):
+        kind = phase["kind"]
+        loads = [(at, epoch["phases"][number]) for at, epoch in firsts]
+        settled = [each["settled"] / _rates(passes, best_of[kind], at)[kind] for at, each in loads]
+        threads = [each["threads"] for _, each in loads]
+        about = {"kind": kinds[kind], "best": best_of[kind], "threads": threads}
+        phases.append(about | {"after 5 s": _spread(settled)})
+    return {
+        "best": best,
+        "phases": phases,
+        "ratios": {
+            "first epoch": _spread(_of(passes, best, *epoch) for epoch in firsts),
+            "second epoch": _spread(_of(passes, best, *epoch) for epoch in seconds),
+            "of the loop": _spread(_of(passes, LOOP, *epoch) for epoch in firsts),
+            "noise": _spread(_noise(passes, best, for_all)),
+        },
+        "threads": epochs[-2]["threads"],
+        "passes": passes,
+        "epochs": [epoch["phases"] for epoch in epochs],
     }
-    fixed = [setting for setting in told if setting not in ("None", "loop")]
-    best = max(fixed, key=lambda setting: rates["settled"][setting])
-    second = max(rates["second epoch"][setting] for setting in fixed)
-    ratios = {
-        "settled": rates["settled"]["None"] / rates["settled"][best],
-        "second epoch": rates["second epoch"]["None"] / second,
-        "of the loop": rates["whole"]["None"] / rates["whole"]["loop"],
-    }
-    return {"best": best, "ratios": ratios, "rates": rates, "threads": told["None"][-1]["threads"]}
 
 
-def _measure(name: str, setting: int | str | None, spin: int, seconds: float) -> dict[str, Any]:
-    """Load one workload with one setting; return its rates, in samples a second."""
-    import torch
-
-    torch.set_num_threads(1)  # as in torch's own workers
-    dataset, batch_size, collate_fn = _workload(name, spin)
-    if setting == "loop":
-        return _timed(_Loop(dataset, batch_size, collate_fn), batch_size, seconds, lambda: 1)
-    from threadloader import ThreadLoader
-
-    given = {} if setting is None else {"threads": setting}
-    with ThreadLoader(dataset, batch_size, collate_fn=collate_fn, **given) as loader:  # type: ignore[arg-type]
-        told = _timed(loader, batch_size, seconds, lambda: loader.statistics().running)
-        again = _timed(loader, batch_size, min(3.0, seconds), lambda: 0)
-        return told | {"second epoch": again["whole"]}
+def _usual(passes: Sequence[Rates], setting: str) -> list[float]:
+    """Return a setting's rates, by kind: medians over its turns."""
+    turns = [turn[setting] for turn in passes if setting in turn]
+    return [median(rates) for rates in zip(*turns, strict=True)]
 
 
-def _timed(
-    batches: Any, batch_size: int, seconds: float, threads: Callable[[], int]
-) -> dict[str, Any]:
-    """Iterate for some seconds; return the rates, and the threads that ran at each step."""
-    ran, samples, settled_from, settled_at = [], 0, 0, 0.0
-    started = seen = now = time.perf_counter()
-    for _ in chain.from_iterable(repeat(batches)):  # epoch after epoch, where they are short
-        samples += batch_size
-        now = time.perf_counter()
-        if now - seen >= STEP:
-            seen = now
-            ran.append((round(now - started, 1), threads()))
-        if not settled_at and now - started >= min(WARM_UP, seconds / 2):
-            settled_from, settled_at = samples, now
-        if now - started >= seconds:
-            break
-    whole = samples / (now - started)
-    settled = (samples - settled_from) / (now - settled_at) if now > settled_at else whole
-    return {"whole": whole, "settled": settled, "second epoch": whole, "threads": ran or [(0, 0)]}
+def _loaded(epoch: dict[str, Any], kinds: int) -> list[int]:
+    """Return how many samples of each kind were loaded in an epoch."""
+    return [
+        sum(phase["samples"] for phase in epoch["phases"] if phase["kind"] == kind)
+        for kind in range(kinds)
+    ]
 
 
-class _Loop:
-    """Batches of a loop without a loader."""
-
-    def __init__(self, dataset: Any, batch_size: int, collate_fn: Any) -> None:
-        from torch.utils.data import default_collate
-
-        self._dataset, self._batch_size = dataset, batch_size
-        self._collate = collate_fn or default_collate
-
-    def __iter__(self) -> Iterator[Any]:
-        dataset, size = self._dataset, self._batch_size
-        for start in range(0, len(dataset), size):
-            yield self._collate([dataset[index] for index in range(start, start + size)])
+def _seconds(rates: Sequence[float], samples: Sequence[int]) -> float:
+    """Return the time that samples of each kind take at these rates."""
+    return math.fsum(n / rate for n, rate in zip(samples, rates, strict=True))
 
 
-def _workload(name: str, spin: int) -> tuple[Any, int, Any]:
-    """Return the dataset, the batch size, and the collate function."""
-    if name in CHANGING:
-        dataset, batch_size = CHANGING[name]
-        return dataset(), batch_size, None
-    workload = WORKLOADS[name]
-    return workload.make(LENGTH, spin), workload.batch_size, workload.collate_fn()
+def _of(passes: Sequence[Rates], setting: str, number: int, epoch: dict[str, Any]) -> float:
+    """Return the time of a setting for the samples of an epoch, by the time of the epoch."""
+    rates = _rates(passes, setting, number)
+    took = math.fsum(phase["seconds"] for phase in epoch["phases"])
+    return _seconds(rates, _loaded(epoch, len(rates))) / took
 
 
-class Changing:
-    """A dataset of two kinds of samples that take turns, by the clock: 3 s each."""
+def _rates(passes: Sequence[Rates], setting: str, number: int) -> list[float]:
+    """Return a setting's rates, by kind: the mean of the turns before and after an epoch.
 
-    def __init__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __len__(self) -> int:
-        return ENDLESS
-
-    def __getitem__(self, index: int) -> Any:
-        first = int((time.perf_counter() - self._began) / CHANGE) % 2 == 0
-        return (self.first if first else self.second)(index), index % 100
-
-    def first(self, index: int) -> Any:
-        """Return a sample of the first kind."""
-        raise NotImplementedError
-
-    def second(self, index: int) -> Any:
-        """Return a sample of the second kind."""
-        raise NotImplementedError
+    That of the first turn, if it had no other as it was far behind.
+    """
+    turns = [turn[setting] for turn in passes[number : number + 2] if setting in turn]
+    turns = turns or [passes[0][setting]]
+    return [sum(rates) / len(rates) for rates in zip(*turns, strict=True)]
 
 
-def _sorted(index: int, length: int = 20_000) -> Any:
-    """Work some 0.3 ms without the GIL."""
-    return np.sort(np.roll(_NUMBERS[:length], index)).sum()
+def _noise(passes: Sequence[Rates], setting: str, samples: Sequence[int]) -> Iterable[float]:
+    """Yield what a setting reaches in its turns, by what it did in the turns before."""
+    turns = [_seconds(turn[setting], samples) for turn in passes if setting in turn]
+    return [before / after for before, after in pairwise(turns)] or [1.0]
 
 
-_NUMBERS = np.random.default_rng(0).random(20_000)
-
-
-class CacheFills(Changing):
-    """Reads of 5 ms, and the same from a cache."""
-
-    def first(self, index: int) -> Any:
-        """Wait."""
-        time.sleep(0.005)
-        return np.float32(index)
-
-    def second(self, index: int) -> Any:
-        """Return at once."""
-        return np.float32(index)
-
-
-class RowsThenImages(Changing):
-    """Rows of microseconds, and samples of 0.3 ms that release the GIL."""
-
-    def first(self, index: int) -> Any:
-        """Return at once."""
-        return np.float64(index)
-
-    def second(self, index: int) -> Any:
-        """Compute."""
-        return _sorted(index)
-
-
-class ReadsThenWork(Changing):
-    """Reads of 5 ms, and samples of 0.3 ms that release the GIL."""
-
-    def first(self, index: int) -> Any:
-        """Wait."""
-        time.sleep(0.005)
-        return np.float64(index)
-
-    def second(self, index: int) -> Any:
-        """Compute."""
-        return _sorted(index)
-
-
-class Tails(Changing):
-    """Reads of 5 ms; one in a hundred takes twenty times as long."""
-
-    def first(self, index: int) -> Any:
-        """Wait."""
-        time.sleep(0.1 if index % 100 == 7 else 0.005)
-        return np.float32(index)
-
-    second = first
-
-
-CHANGING: dict[str, tuple[type[Changing], int]] = {
-    "cache_fills": (CacheFills, 64),
-    "rows_then_images": (RowsThenImages, 64),
-    "reads_then_work": (ReadsThenWork, 64),
-    "tails": (Tails, 64),
-}
-WAITING: Sequence[str] = ("remote", "cache_fills", "reads_then_work", "tails")
+def _spread(ratios: Iterable[float]) -> dict[str, float]:
+    """Return the median of the rounds, the least and the most."""
+    found = sorted(ratios)
+    return {"median": median(found), "low": found[0], "high": found[-1]}
 
 
 if __name__ == "__main__":

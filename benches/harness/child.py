@@ -19,7 +19,7 @@ from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from typing import Any
 
-__all__ = ["HANG_S", "main"]
+__all__ = ["HANG_S", "main", "watch_compilation"]
 
 HANG_S = 240.0  # a measurement that takes longer hangs: print all stacks, and end
 

@@ -24,6 +24,7 @@ __all__ = [
     "ROOT",
     "MeasurementError",
     "ask",
+    "ask_module",
     "calibrate",
     "decoders",
     "describe",
@@ -77,6 +78,30 @@ def describe(python: str) -> dict[str, Any]:
     return described
 
 
+def ask_module(python: str, module: str, question: dict[str, Any], seconds: float) -> Any:
+    """Run a module of benches with a question; return its answer, both plain values.
+
+    It answers with the names of modules that it had to compile, where it had to: then it is asked
+    again.
+
+    Args:
+        python: The interpreter.
+        module: Answers ``--child QUESTION``.
+        question: Its arguments.
+        seconds: That it takes at the most.
+
+    Raises:
+        MeasurementError: It failed, or compiled modules twice.
+    """
+    line = json.dumps(question)
+    told = json.loads(run_module(python, module, "--child", line, seconds=seconds))
+    if "uncached" in told:  # now they are cached
+        told = json.loads(run_module(python, module, "--child", line, seconds=seconds))
+    if "uncached" in told:
+        raise MeasurementError(f"{python} compiles again and again: {told['uncached']}")
+    return told
+
+
 def calibrate(python: str) -> int:
     """Return the iterations of the pure-Python workload for ``python``."""
     return int(run_module(python, "benches.workloads.spin"))
@@ -105,11 +130,17 @@ def make_photos(pythons: list[str]) -> None:
     raise MeasurementError("\n".join(failures))
 
 
-def run_module(python: str, module: str, *arguments: str) -> str:
+def run_module(python: str, module: str, *arguments: str, seconds: float = HANG_S) -> str:
     """Run a module of benches; return the last line that it prints.
 
+    Args:
+        python: The interpreter.
+        module: To be run.
+        arguments: Of its command line.
+        seconds: That it takes at the most.
+
     Raises:
-        MeasurementError: It failed, or ran far beyond `HANG_S`.
+        MeasurementError: It failed, or ran far beyond that.
     """
     command = [python, "-m", module, *arguments]
     try:
@@ -119,7 +150,7 @@ def run_module(python: str, module: str, *arguments: str) -> str:
             env=make_environment(),
             capture_output=True,
             text=True,
-            timeout=HANG_S + 60,
+            timeout=seconds + 60,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
