@@ -8,12 +8,12 @@ third of a core: each step takes one batch, whatever loads it.
 
 The ways of loading take turns in one process, in stretches of ``--seconds``, and before and after
 each of them the consumer steps alone.  A loader whose turn it is not has its batches ready, and
-does nothing.  Told are, relative to steps alone directly before and after,
+does nothing.  Told are, relative to steps alone directly before, and to those directly after,
 
 - **step**: the median step of a stretch;
 - **with waiting**: the mean step, with the time in which it waited for its batch;
 
-each as the median of all stretches and their quartiles; and the 99th percentile of all steps, by
+each as the median of all these ratios, and the quartiles; and the 99th percentile of all steps, by
 the median alone.  **Alone again** has a stretch as the others have: what it differs from 1 by is
 noise.
 """
@@ -171,10 +171,11 @@ def _figures(stretches: Sequence[tuple[str, Stretch]], way: str) -> dict[str, An
         if name != way:
             continue
         beside = stretches[number - 1][1], stretches[number + 1][1]
+        # One by one: a mean of noisy stretches is no median, and would let all ratios be too low.
+        for each in beside:
+            ratios.append(median(stretch.steps) / median(each.steps))
+            with_waiting.append(mean(stretch.with_waiting) / mean(each.with_waiting))
         alone = mean(median(each.steps) for each in beside)
-        ratios.append(median(stretch.steps) / alone)
-        mean_alone = mean(mean(each.with_waiting) for each in beside)
-        with_waiting.append(mean(stretch.with_waiting) / mean_alone)
         steps += [second / alone for second in stretch.steps]
         waited += [second / alone for second in stretch.with_waiting]
     return {

@@ -16,11 +16,12 @@ and back.  Compared are
 
 Of data that changes, the last three are for the whole: the time in which one fixed number loads
 the same samples, as many of each kind as the default has loaded, by the time of the default.  The
-best number is then one for both kinds.
+best number is then one for both kinds.  A fixed number's rates are those of each kind by itself,
+without what its start and the changes cost it.
 
-Ratios are medians over the rounds, with the least and the most.  **Noise** is the best fixed
-number in one turn, of itself in the turn before.  The threads that might run are in the JSON, four
-times a second.
+Ratios are to the turn before and to the turn after; of all rounds the median, the least and the
+most.  **Noise** is the best fixed number in one turn, of itself in the turn before.  The threads
+that might run are in the JSON, four times a second.
 """
 
 from __future__ import annotations
@@ -116,7 +117,11 @@ def summary(told: dict[str, Any]) -> dict[str, Any]:
     for number, phase in enumerate(epochs[0]["phases"]):
         kind = phase["kind"]
         loads = [(at, epoch["phases"][number]) for at, epoch in firsts]
-        settled = [each["settled"] / _rates(passes, best_of[kind], at)[kind] for at, each in loads]
+        settled = [
+            each["settled"] / rates[kind]
+            for at, each in loads
+            for rates in _beside(passes, best_of[kind], at)
+        ]
         threads = [each["threads"] for _, each in loads]
         about = {"kind": kinds[kind], "best": best_of[kind], "threads": threads}
         phases.append(about | {"after 5 s": _spread(settled)})
@@ -124,9 +129,9 @@ def summary(told: dict[str, Any]) -> dict[str, Any]:
         "best": best,
         "phases": phases,
         "ratios": {
-            "first epoch": _spread(_of(passes, best, *epoch) for epoch in firsts),
-            "second epoch": _spread(_of(passes, best, *epoch) for epoch in seconds),
-            "of the loop": _spread(_of(passes, LOOP, *epoch) for epoch in firsts),
+            "first epoch": _spread(_of(passes, best, firsts)),
+            "second epoch": _spread(_of(passes, best, seconds)),
+            "of the loop": _spread(_of(passes, LOOP, firsts)),
             "noise": _spread(_noise(passes, best, for_all)),
         },
         "threads": epochs[-2]["threads"],
@@ -154,21 +159,24 @@ def _seconds(rates: Sequence[float], samples: Sequence[int]) -> float:
     return math.fsum(n / rate for n, rate in zip(samples, rates, strict=True))
 
 
-def _of(passes: Sequence[Rates], setting: str, number: int, epoch: dict[str, Any]) -> float:
-    """Return the time of a setting for the samples of an epoch, by the time of the epoch."""
-    rates = _rates(passes, setting, number)
-    took = math.fsum(phase["seconds"] for phase in epoch["phases"])
-    return _seconds(rates, _loaded(epoch, len(rates))) / took
+def _of(
+    passes: Sequence[Rates], setting: str, epochs: Sequence[tuple[int, dict[str, Any]]]
+) -> Iterable[float]:
+    """Yield the times of a setting for the samples of each epoch, by the time of the epoch."""
+    for number, epoch in epochs:
+        took = math.fsum(phase["seconds"] for phase in epoch["phases"])
+        for rates in _beside(passes, setting, number):
+            yield _seconds(rates, _loaded(epoch, len(rates))) / took
 
 
-def _rates(passes: Sequence[Rates], setting: str, number: int) -> list[float]:
-    """Return a setting's rates, by kind: the mean of the turns before and after an epoch.
+def _beside(passes: Sequence[Rates], setting: str, number: int) -> list[list[float]]:
+    """Return a setting's rates, by kind, in its turns before and after an epoch.
 
-    That of the first turn, if it had no other as it was far behind.
+    They are not averaged: of noisy turns, a mean is no median.  If the setting was far behind in
+    its first turn it had no other.
     """
     turns = [turn[setting] for turn in passes[number : number + 2] if setting in turn]
-    turns = turns or [passes[0][setting]]
-    return [sum(rates) / len(rates) for rates in zip(*turns, strict=True)]
+    return turns or [passes[0][setting]]
 
 
 def _noise(passes: Sequence[Rates], setting: str, samples: Sequence[int]) -> Iterable[float]:

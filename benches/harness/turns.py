@@ -104,13 +104,13 @@ class _Workload:
 
 
 class _Loop:
-    """Batches of a loop without a loader."""
+    """The bare loop of all benches: it stacks what the dataset returns."""
 
     def __init__(self, workload: _Workload) -> None:
-        from torch.utils.data import default_collate
+        from benches.loaders.stacking import stack
 
         self._workload = workload
-        self._collate = workload.collate_fn or default_collate
+        self._collate = workload.collate_fn or stack
 
     def __iter__(self) -> Iterator[Any]:
         dataset, size = self._workload.dataset, self._workload.batch_size
