@@ -25,7 +25,9 @@ TURN = 0.1  # of a phase, for a fixed number
 BEFORE = 0.2  # share of a turn before it counts
 SECOND = 0.5  # of a phase of the first epoch, for one of the second
 STEP = 0.25  # seconds between two looks at the number of threads
-FAR_BEHIND = 0.5  # of the best rate: who is below with all kinds of samples has one turn only
+FAR_BEHIND = (
+    0.4  # of the best fixed number's rate with a kind of samples: who is below has one turn with it
+)
 CHANGES = (0, 1, 0)  # the kinds of a first epoch; a second one ends after two
 
 
@@ -61,20 +63,30 @@ def take_turns(
         for threads in (*FIXED, *(MORE if workload.waits else ()))
     }
     loaders["loop"] = [_Loop(workload) for _ in workload.kinds]
-    _pass(workload, loaders, 0.0)  # imports what is imported late, and learns what a sample is
+    nothing: dict[str, list[float]] = {}
+    # Imports what is imported late, and learns what a sample is.
+    _pass(workload, loaders, 0.0, known=nothing)
     if uncached:
         return {"uncached": list(uncached)}
-    passes = [_pass(workload, loaders, seconds * TURN)]
-    best = [max(rates) for rates in zip(*passes[0].values(), strict=True)]
-    for setting, rates in passes[0].items():
-        if all(rate < FAR_BEHIND * most for rate, most in zip(rates, best, strict=True)):
+    passes = [_pass(workload, loaders, seconds * TURN, known=nothing)]
+    fixed = [rates for setting, rates in passes[0].items() if setting != "loop"]
+    best = [max(rates) for rates in zip(*fixed, strict=True)]
+    known = {
+        setting: [
+            rate if rate < FAR_BEHIND * most else 0.0
+            for rate, most in zip(rates, best, strict=True)
+        ]
+        for setting, rates in passes[0].items()
+    }
+    for setting, rates in known.items():
+        if all(rates):
             del loaders[setting]
     epochs = []
     for _ in range(rounds):
         with ThreadLoader(workload.dataset, workload.batch_size, **given) as driven:
             for scale in (1.0, SECOND):
                 epochs.append(_epoch(workload, driven, seconds * scale, first=scale == 1.0))
-                passes.append(_pass(workload, loaders, seconds * TURN))
+                passes.append(_pass(workload, loaders, seconds * TURN, known=known))
     return {"kinds": workload.kinds, "passes": passes, "epochs": epochs}
 
 
@@ -142,13 +154,27 @@ class _Batches:
 
 
 def _pass(
-    workload: _Workload, loaders: dict[str, list[Any]], seconds: float
+    workload: _Workload,
+    loaders: dict[str, list[Any]],
+    seconds: float,
+    known: dict[str, list[float]],
 ) -> dict[str, list[float]]:
-    """Return the rates of all settings, of each kind of samples, in samples a second."""
+    """Let all settings have a turn with each kind of samples.
+
+    Args:
+        workload: What is loaded.
+        loaders: By setting, one for each kind.
+        seconds: Of a turn.
+        known: Rates by setting and kind that are not measured again; 0 for those that are.
+
+    Returns:
+        The rates, in samples a second, by setting and kind.
+    """
     rates: dict[str, list[float]] = {setting: [] for setting in loaders}
     for kind in range(len(workload.kinds)):
         for setting, of_kinds in loaders.items():
-            rates[setting].append(_turn(workload, of_kinds[kind], kind, seconds))
+            rate = known[setting][kind] if known else 0.0
+            rates[setting].append(rate or _turn(workload, of_kinds[kind], kind, seconds))
     return rates
 
 
