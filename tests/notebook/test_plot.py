@@ -22,7 +22,7 @@ if importlib.util.find_spec("matplotlib") is None:
 
 else:
     from threadloader._notebook.plot import plot
-    from threadloader._work.stats import Snapshot
+    from threadloader._work.snapshot import Snapshot
 
     def snapshot(at: float, **counted: float) -> Snapshot:
         """Return one that has counted nothing else."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ from support.patience import PATIENCE
 from threadloader import ThreadLoader
 from threadloader._report.interval import Interval, interval_of
 from threadloader._work import stats as stats_module
-from threadloader._work.stats import Deliveries, Span, Stats
+from threadloader._work.snapshot import Span
+from threadloader._work.stats import Deliveries, Stats
 
 if TYPE_CHECKING:
     from support.patience import Spawn
@@ -140,19 +142,37 @@ def test_stages_are_apart() -> None:
     assert interval.pool_share == 5.0 / 8.0
 
 
-def test_the_share_of_cpu_time_is_that_of_the_tickets_that_were_measured() -> None:
+def test_the_share_of_cpu_time_is_that_of_the_tickets_that_were_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = count(0.0, 8.0)
+    monkeypatch.setattr(stats_module, "process_use", lambda: (next(used), 0))
     stats = Stats()
 
     def act(_: Deliveries) -> None:
         counters = stats.open()
         counters.fetch_seconds = 8.0
         counters.timed_seconds, counters.timed_cpu_seconds = 2.0, 0.5
-        counters.timed_delay_seconds = 0.25
+        counters.watched_seconds, counters.watched_delay_seconds = 4.0, 0.5
 
     interval = _between(stats, act)
     assert interval.cpu_share == 0.25
     assert interval.worker_cores == 0.5
     assert (interval.delay_share, interval.waiting_share) == (0.125, 0.625)
+
+
+def test_samples_have_no_more_cpu_time_than_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = count(0.0, 2.0)
+    monkeypatch.setattr(stats_module, "process_use", lambda: (next(used), 0))
+    stats = Stats()
+
+    def act(_: Deliveries) -> None:
+        counters = stats.open()
+        counters.fetch_seconds = 8.0
+        counters.timed_seconds = counters.timed_cpu_seconds = 1.0  # the few that never waited
+
+    interval = _between(stats, act)
+    assert (interval.cpu_share, interval.worker_cores, interval.cores) == (0.25, 0.5, 0.5)
 
 
 def test_what_was_not_measured_is_unknown() -> None:
@@ -197,6 +217,33 @@ def test_an_epoch_that_ended_takes_no_longer_and_longer(spawn: Spawn) -> None:
         assert goes_on[0] < goes_on[1] < goes_on[2]
         del iterator
         assert len({loader.statistics().epoch.seconds for _ in range(3)}) == 1
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+def test_what_the_process_does_after_an_epoch_is_none_of_it(
+    broken_off: bool, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = [(0.0, 0)]
+    monkeypatch.setattr(stats_module, "process_use", lambda: used[-1])
+    with ThreadLoader(Rows(), batch_size=4, threads=2, output="numpy") as loader:
+        iterator = iter(loader)
+        next(iterator)
+        used.append((2.0, 1000))
+        if not broken_off:
+            spawn(list, iterator).result(PATIENCE)
+        del iterator
+        used.append((900.0, 10**9))  # a validation, and a checkpoint that is read
+        for interval in (loader.statistics().epoch, loader.statistics().recent):
+            assert interval.cores * interval.seconds == pytest.approx(2.0)
+            assert interval.read_nbytes == 1000
+
+
+def test_a_wait_that_lasts_is_counted_already(course: Course) -> None:
+    course.call(1.0)
+    course.epoch.waits_since = 101.5
+    interval = course.interval()  # at 104
+    assert (interval.wait_seconds, interval.loading_seconds) == (2.5, 3.5)
+    assert course.stats.total().wait_seconds == 0  # it must not fall when the wait ends
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.patience import PATIENCE
 
+from threadloader._work import counters as counters_module
 from threadloader._work import stats as stats_module
-from threadloader._work.stats import Deliveries, Stats, Totals
+from threadloader._work.counters import Counters
+from threadloader._work.snapshot import Totals
+from threadloader._work.stats import Deliveries, Stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -206,11 +209,49 @@ def test_of_jobs_in_a_row_few_are_measured() -> None:
     counters = Stats().open()
     begun = counters.begin_timing()
     sum(range(1000))
-    counters.timed(5.0, 2.0, begun)
-    assert counters.timed_seconds == 2.0
+    counters.timed(begun.began + 2.0, begun)
+    assert counters.timed_seconds == pytest.approx(2.0)
     assert counters.timed_cpu_seconds > 0
-    assert counters.timed_delay_seconds >= 0
-    assert counters.timing_due > 5.0
+    assert counters.watched_delay_seconds >= 0
+    assert counters.timing_due > begun.began + 2.0
+
+
+@pytest.mark.parametrize("gil", [False, True])
+def test_what_measuring_takes_is_no_part_of_the_job(
+    gil: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=100.0)
+
+    def run_delay() -> float:
+        clock.now += 5.0  # it gave the GIL away
+        return 0.0
+
+    monkeypatch.setattr(counters_module, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(counters_module, "run_delay", run_delay)
+    monkeypatch.setattr(counters_module, "gil_is_enabled", lambda: gil)
+    counters = Counters()
+    for _ in range(4):
+        begun = counters.begin_timing()
+        clock.now += 1.0
+        counters.timed(clock.now, begun)
+    assert counters.timed_seconds == (3.0 if gil else 4.0)
+    assert counters.watched_seconds == (2 if gil else 4) * 11.0  # as long as the wait was counted
+
+
+def test_a_thread_with_the_gil_gives_it_away_for_every_second_job_that_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(counters_module, "run_delay", lambda: asked.append(1) or 0.0)
+    monkeypatch.setattr(counters_module, "gil_is_enabled", lambda: True)
+    counters = Counters()
+    given = []
+    for _ in range(5):
+        asked.clear()
+        begun = counters.begin_timing()
+        given.append((len(asked), begun.cpu is not None))
+        counters.timed(begun.began + 1.0, begun)
+    assert given == [(1, True), (0, True), (1, False), (0, True), (1, False)]
 
 
 def test_threads_with_a_task_are_found_longest_first() -> None:

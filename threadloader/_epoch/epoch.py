@@ -345,8 +345,10 @@ class Epoch(Iterator[Any]):
                 raise
             if self._patience is None:
                 self._patience = Patience(self._timeout, self._stats, self._progress)
+            self._counted.waits_since = perf_counter()
             return self._patience.wait(self._in_flight, head, begun=begun)
         finally:
+            self._counted.waits_since = 0.0
             seconds = self._concurrency.end_wait()
             seconds -= self._stats.calling.busy_seconds - here  # it may have begun the first batch
             self._counted.waited(seconds, self._progress.reached_at, copying=copying)
@@ -439,6 +441,6 @@ class Epoch(Iterator[Any]):
 def _abandon(progress: Progress, counted: Deliveries, signals: list[Callable[[], None]]) -> None:
     """End an epoch whose iterator was dropped; waits for nobody."""
     progress.cancel()
-    counted.ended = True
+    counted.end()
     for signal in signals:
         signal()

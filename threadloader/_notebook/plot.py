@@ -15,7 +15,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from threadloader._work.stats import Snapshot
+    from threadloader._work.snapshot import Snapshot
 
 __all__ = ["plot"]
 

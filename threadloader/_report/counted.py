@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from threadloader._batch.ring import RingStatistics
     from threadloader._report.interval import Interval
-    from threadloader._work.stats import Totals
+    from threadloader._work.snapshot import Totals
 
 __all__ = ["Counted"]
 

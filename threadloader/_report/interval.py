@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from operator import sub
 from typing import TYPE_CHECKING
 
-from threadloader._work.stats import Snapshot, wait_of
+from threadloader._work.snapshot import Snapshot
+from threadloader._work.stats import wait_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from threadloader._work.stats import Span
+    from threadloader._work.snapshot import Span
 
 __all__ = ["Interval", "Stages", "interval_of"]
 
@@ -164,12 +165,22 @@ def interval_of(span: Span, threads: int) -> Interval:
         waits=changed.waits,
         copy_wait_seconds=changed.copy_wait_seconds,
         stages=stages,
-        cpu_share=_share(changed.timed_cpu_seconds, changed.timed_seconds),
-        delay_share=_share(changed.timed_delay_seconds, changed.timed_seconds),
+        cpu_share=_cpu_share(changed),
+        delay_share=_share(changed.watched_delay_seconds, changed.watched_seconds),
         window_share=_share(changed.seen_done, changed.seen),
         cores=changed.process_seconds / (seconds or 1.0),
         read_nbytes=changed.read_nbytes,
     )
+
+
+def _cpu_share(changed: Snapshot) -> float | None:
+    """Return the share of fetching and writing on a processor.
+
+    Few tickets are measured, so it may come out too large: the whole process has used no less.
+    """
+    share = _share(changed.timed_cpu_seconds, changed.timed_seconds)
+    most = _share(changed.process_seconds, changed.fetch_seconds + changed.write_seconds)
+    return share if share is None or most is None else min(share, most)
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from threadloader._session.run_state import LastEpoch, RunState, State
     from threadloader._settings import Settings
     from threadloader._threads.concurrency import Concurrency
-    from threadloader._work.stats import Snapshot
+    from threadloader._work.snapshot import Snapshot
     from threadloader._work.workers import Workers
 
 __all__ = ["Session", "Statistics"]

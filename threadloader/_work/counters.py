@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import attrgetter
-from time import thread_time
-from typing import Any
+from time import perf_counter, thread_time
+from typing import Any, NamedTuple
 
+from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.run_delay import run_delay
 
-__all__ = ["COUNTED", "Counters"]
+__all__ = ["COUNTED", "Counters", "Timing"]
 
-TIMING_SECONDS = 0.02  # from one job of a thread that is measured to the next
+TIMING_SECONDS = 0.02  # from one job of a thread that is measured to the next, in the mean
+GOLDEN = 0.618034  # its multiples, without their whole parts, fill the numbers from 0 to 1 evenly
 # What is added up, of one thread.  Unlocked: each is one attribute load, atomic on both builds, and
 # at most one ticket old.
 COUNTED = attrgetter(
@@ -26,8 +28,18 @@ COUNTED = attrgetter(
     "collate_seconds",
     "timed_seconds",
     "timed_cpu_seconds",
-    "timed_delay_seconds",
+    "watched_seconds",
+    "watched_delay_seconds",
 )
+
+
+class Timing(NamedTuple):
+    """What is known as a job begins that is measured; None for what is not asked."""
+
+    asked: float  # when ``delay`` was about to be asked for, on the clock
+    delay: float | None  # seconds in which the thread waited for a core, so far
+    cpu: float | None  # its CPU time, in seconds
+    began: float  # on the clock
 
 
 @dataclass(slots=True, eq=False)
@@ -39,12 +51,15 @@ class Counters:
     fetch_seconds: float = 0.0  # in the dataset
     collate_seconds: float = 0.0  # in the collate function
     write_seconds: float = 0.0  # writing samples into their rows
-    # Of fetching and writing: that of the jobs that were measured, and its CPU time.
+    # Of fetching and writing: that of the jobs whose CPU time was measured, and that.
     timed_seconds: float = 0.0
     timed_cpu_seconds: float = 0.0
-    timed_delay_seconds: float = 0.0  # of the same: in which the thread waited for a core
+    # The same of the jobs whose wait for a core was measured, with the measuring; and that.
+    watched_seconds: float = 0.0
+    watched_delay_seconds: float = 0.0
     # What is not added up.
     timing_due: float = 0.0  # on the clock: the next job after it is measured
+    measured: int = 0  # jobs
     thread: int = 0  # its identifier
     number: int | None = None  # of the worker; None for the calling thread
     task: Any = None  # the ticket or batch that it is in, or the name of a function; None for none
@@ -55,25 +70,37 @@ class Counters:
         """Seconds in which the thread made samples and batches."""
         return self.fetch_seconds + self.write_seconds + self.collate_seconds
 
-    def begin_timing(self) -> tuple[float, float]:
+    def begin_timing(self) -> Timing:
         """Return what `timed` takes, for a job that begins; call it if ``timing_due`` has come.
 
         To ask for CPU time takes half a microsecond, and for the wait for a core some 10 us, which
         short jobs would notice.  So one job is measured, and then no other that begins in the next
-        20 ms.  How long a job takes has no part in that choice, so the shares of CPU time and
+        20 ms or so.  How long a job takes has no part in that choice, so the shares of CPU time and
         waiting in these jobs are those in all.
-        """
-        return run_delay(), thread_time()
 
-    def timed(self, now: float, wall: float, begun: tuple[float, float]) -> None:
+        To ask for the wait reads a file, and gives the GIL away for that.  Where threads compute it
+        comes back 5 ms later, and stays for 5 ms, so a short job waits for it longer than ever, or
+        never.  So with the GIL one job is asked for its CPU time, and the next one for its wait.
+        """
+        both = not (self.measured and gil_is_enabled())
+        watches = both or self.measured % 2 == 0
+        asked = perf_counter()
+        delay = run_delay() if watches else None
+        return Timing(asked, delay, thread_time() if both or not watches else None, perf_counter())
+
+    def timed(self, now: float, begun: Timing) -> None:
         """Count a job that was measured.
 
         Args:
-            now: On the clock.
-            wall: Seconds that it took.
+            now: When it ended, on the clock.
             begun: As `begin_timing` returned it.
         """
-        self.timed_cpu_seconds += thread_time() - begun[1]
-        self.timed_delay_seconds += run_delay() - begun[0]
-        self.timed_seconds += wall
-        self.timing_due = now + TIMING_SECONDS
+        if begun.cpu is not None:
+            self.timed_cpu_seconds += thread_time() - begun.cpu
+            self.timed_seconds += now - begun.began
+        if begun.delay is not None:
+            self.watched_delay_seconds += run_delay() - begun.delay
+            self.watched_seconds += perf_counter() - begun.asked
+        self.measured += 1
+        # Not evenly: threads that take turns do so every 5 ms.
+        self.timing_due = now + TIMING_SECONDS * (0.5 + GOLDEN * self.measured % 1.0)

@@ -74,7 +74,7 @@ def make_at_once(
         counters.write_seconds += made_by - fetched
         pipeline.ticket_size.measured(rows, made_by - started)
         if timing is not None:
-            counters.timed(made_by, made_by - started, timing)
+            counters.timed(made_by, timing)
         results.append(made)
     finally:
         samples = failed = made = None

@@ -228,7 +228,7 @@ def _fill(
         counters.write_seconds += written - fetched
         pipeline.ticket_size.measured(rows, written - started)
         if timing is not None:
-            counters.timed(written, written - started, timing)
+            counters.timed(written, timing)
         if begun is not None:
             _tell(begun, rows, written - started)
         return None

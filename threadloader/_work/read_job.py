@@ -105,7 +105,7 @@ def _read(
         batch.checkpoint = batch.reader.checkpoint
         counters.fetch_seconds += (read := perf_counter()) - started
         if timing is not None:
-            counters.timed(read, read - started, timing)
+            counters.timed(read, timing)
         rows = range(len(samples or ()))
         position = batch.reader.position - len(rows)
         plan = PlannedBatch(batch.plan.sequence, rows, samples, position, label="row")

@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
-from itertools import chain
 from operator import add, attrgetter, sub
 from threading import Lock, get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Protocol
 
 from threadloader._work.counters import COUNTED, Counters
 from threadloader._work.process_use import process_use
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from threadloader._work.snapshot import Reading, Snapshot, Span, Totals
 
 __all__ = [
     "LONG_SECONDS",
     "Deliveries",
     "InWindow",
-    "Snapshot",
-    "Span",
     "Stats",
-    "Totals",
     "wait_of",
 ]
 
@@ -39,78 +32,6 @@ STEPS = 4  # buckets from one power of two to the next, for the percentiles of w
 BUCKETS = 64 * STEPS  # the last one is of 2**64 us
 RECENT = 6  # snapshots for the rates of the last seconds
 MOST_SNAPSHOTS = 512  # kept: with more, every second one goes, and they come half as often
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """Sums over all threads and epochs of a loader; stale as soon as returned."""
-
-    batches: int  # delivered, errors included
-    tickets: int
-    samples: int  # fetched
-    fetch_seconds: float  # of all workers together, in the dataset
-    collate_seconds: float  # of all workers together, writing rows and in the collate function
-    wait_seconds: float  # in which the consumer waited for workers
-    write_seconds: float  # the part of ``collate_seconds`` for writing rows
-    copy_seconds: float  # in which batches were given to a device, by the copier or the consumer
-    inline_seconds: float  # of fetching, writing and collating: in the calling thread
-    loading_seconds: float  # of the consumer, in ``iter()`` and ``next()``
-    nbytes: int  # bytes of the batches delivered, as far as that is known
-
-
-class Snapshot(NamedTuple):
-    """All that a loader has counted up to a moment; two of them make an interval."""
-
-    at: float  # on the clock: seconds of `perf_counter`
-    epochs: int  # that were begun
-    # At this moment:
-    running: int  # threads that may run samples at once; 0: the calling thread makes the batches
-    planned: int  # batches that are planned, and not delivered
-    done: int  # of them that are done
-    # Of all epochs together, as `_DELIVERED`:
-    batches: int  # delivered, errors included
-    nbytes: int  # bytes of them, as far as that is known
-    loading_seconds: float  # of the consumers, in ``iter()`` and ``next()``
-    wait_seconds: float  # of these: for workers
-    late_seconds: float  # of these: after the batch was done
-    copy_wait_seconds: float  # of ``wait_seconds``: for batches that were done and not copied
-    waits: int  # batches that workers had not done when they were asked for
-    seen: int  # batches that were planned, added up over the snapshots of the history
-    seen_done: int  # of them that were done
-    # Of all threads together, as `COUNTED`:
-    tickets: int
-    samples: int  # fetched
-    fetch_seconds: float
-    write_seconds: float
-    collate_seconds: float
-    timed_seconds: float  # of fetching and writing: that of the jobs that were measured
-    timed_cpu_seconds: float  # the part of it on a processor
-    timed_delay_seconds: float  # the part of it in which a thread was ready and had no core (Linux)
-    # The rest:
-    inline_seconds: float  # of fetching, writing and collating: in the calling thread
-    copy_seconds: float
-    process_seconds: float  # CPU time of the whole process
-    read_nbytes: int  # bytes that the process read from storage, past the page cache
-
-
-class _Reading(NamedTuple):
-    """What a snapshot is added up from: the numbers of each thread and epoch at a moment."""
-
-    at: float
-    epochs: int
-    moment: tuple[int, int, int]
-    delivered: list[tuple[float, ...]]  # of each epoch that counts by itself
-    counted: list[tuple[float, ...]]  # of the calling thread, and of each other one
-    copy_seconds: float
-    used: tuple[float, int]  # as `process_use`
-
-    def snapshot(self) -> Snapshot:
-        """Add it all up."""
-        inline = sum(self.counted[0][2:5])  # fetch, write and collate
-        delivered = map(sum, zip(_NOTHING, *self.delivered, strict=True))
-        counted = map(sum, zip(*self.counted, strict=True))
-        parts = (self.at, self.epochs), self.moment, delivered, counted, (inline, self.copy_seconds)
-        return Snapshot._make(chain(*parts, self.used))
 
 
 class InWindow(Protocol):
@@ -132,9 +53,6 @@ _DELIVERED = attrgetter(
     "seen",
     "seen_done",
 )
-
-
-_NOTHING = (0,) * 9  # an epoch without deliveries
 
 
 class Deliveries:
@@ -165,8 +83,10 @@ class Deliveries:
         "nbytes",
         "seen",
         "seen_done",
+        "used",
         "wait_seconds",
         "waits",
+        "waits_since",
     )
 
     def __init__(self, now: float) -> None:
@@ -182,6 +102,8 @@ class Deliveries:
             now: On the clock.
         """
         self.ended = False
+        self.used: tuple[float, int] | None = None  # as `process_use`, at the end; None before that
+        self.waits_since = 0.0  # when the present wait for workers began, on the clock; 0 for none
         self.began = self.latest = now  # when a batch was delivered last, on the clock
         self.due = 0.0  # on the clock: of a snapshot; 0 before the first batch
         self.earlier_seconds = self.loading_seconds
@@ -189,6 +111,11 @@ class Deliveries:
         self.longest_seconds = 0.0  # the same: of the longest call after that
         # How many calls of ``next()`` after the first one took long, by the bucket of their time.
         self.in_next: list[int] = []
+
+    def end(self) -> None:
+        """Note that no batch comes any more; a finalizer may call this, inside any lock."""
+        self.used = process_use()
+        self.ended = True
 
     def started(self) -> None:
         """Note the end of ``iter()``."""
@@ -228,15 +155,6 @@ class Deliveries:
             self.copy_wait_seconds += seconds
 
 
-class Span(NamedTuple):
-    """A part of a loader's run."""
-
-    before: Snapshot
-    after: Snapshot
-    in_next: Sequence[int]  # calls of ``next()``, by the bucket of their time
-    first_seconds: float = 0.0  # of the consumer, up to its first batch, if that is in it
-
-
 class Stats:
     """Hands out counters to worker threads and epochs, and adds them up.
 
@@ -263,7 +181,7 @@ class Stats:
         self._retired: tuple[float, ...] = COUNTED(Counters())  # the sums of threads that ended
         self._deliveries: list[Deliveries] = []  # as many as there were epochs at once
         self._copy_seconds = 0.0
-        self._begun: _Reading | None = None  # when the last epoch began
+        self._begun: Reading | None = None  # when the last epoch began
         self._recent: deque[tuple[Snapshot, list[int]]] = deque(maxlen=RECENT)
         self._history: list[Snapshot] = []
         self._every, self._history_due = SNAPSHOT_SECONDS, 0.0
@@ -384,7 +302,18 @@ class Stats:
         if last is None or begun is None:
             end = self.snapshot()
             return Span(end, end, ())
-        end = self.snapshot(last.latest if last.ended else None)
+        used, since = last.used, last.waits_since  # once each: the epoch goes on meanwhile
+        if used is not None:
+            end = self.snapshot(last.latest)
+            end = end._replace(process_seconds=used[0], read_nbytes=used[1])
+        else:
+            end = self.snapshot()
+            if since:
+                waited = max(0.0, end.at - since)
+                end = end._replace(
+                    wait_seconds=end.wait_seconds + waited,
+                    loading_seconds=end.loading_seconds + waited,
+                )
         return Span(begun.snapshot(), end, last.in_next.copy(), last.first_seconds)
 
     def recent(self) -> Span:
@@ -412,7 +341,7 @@ class Stats:
         self._history.append(snapshot)
         self._history_due = snapshot.at + self._every
 
-    def _read(self, now: float, moment: tuple[int, int, int], old: float = 0.0) -> _Reading:
+    def _read(self, now: float, moment: tuple[int, int, int], old: float = 0.0) -> Reading:
         """Read all counters.  Call with ``_lock`` held.
 
         Args:
@@ -422,7 +351,7 @@ class Stats:
         """
         if now >= self._used_at + old:
             self._used, self._used_at = process_use(), now
-        return _Reading(
+        return Reading(
             now,
             self.epochs,
             moment,
