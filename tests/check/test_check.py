@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 import threading
 from functools import partial
@@ -204,6 +206,45 @@ def test_locks_that_are_taken_in_two_orders_are_found_without_a_hang(spawn: Spaw
     assert {"dataset.one", "dataset.other"} <= set(finding.message.replace(",", "").split())
     assert finding.line is not None
     assert finding.line.file == __file__
+
+
+def test_a_sample_that_ends_its_thread_is_no_hang(spawn: Spawn) -> None:
+    class Exits(Dataset):
+        def __getitem__(self, index: int) -> int:
+            if threading.current_thread().name == "tlcheck-worker-3":
+                raise SystemExit("no more")
+            return index
+
+    with pytest.raises(SystemExit, match="no more"):
+        spawn(partial(check, Exits(), threads=4)).result(PATIENCE)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="sends a signal to a thread")
+@pytest.mark.parametrize("worker", [0, 1])
+def test_an_interrupt_waits_for_no_sample_that_hangs(worker: int) -> None:
+    script = f"""if True:
+        import signal, threading
+        from threadloader._check.checking import check
+
+        class Hangs:
+            def __len__(self):
+                return 4
+
+            def __getitem__(self, index):
+                if threading.current_thread().name == "tlcheck-worker-{worker}":
+                    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                    threading.Event().wait()
+                return index
+
+        try:
+            check(Hangs())
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert ran.stdout == "interrupted\n"
 
 
 @pytest.mark.skipif(

@@ -64,12 +64,17 @@ def check(
     if not loading.keys:
         raise UncheckableError("the dataset has no samples")
     checking = _Checking(loading)
-    thread = WorkerThread("tlcheck-worker-0")
+    thread, ends = WorkerThread("tlcheck-worker-0"), False
     try:
         checking.one_by_one(thread)
+        ends = True
+    except Exception:
+        ends = True
+        raise
     finally:
         thread.stop()
-        thread.join()
+        if ends:  # after Ctrl-C the sample may go on for ever
+            thread.join()
     checking.at_once(threads)
     switched = gil_finding(before=gil_before)
     if switched is not None:
@@ -149,7 +154,7 @@ class _Checking:
                 for mixture in interleavings.pair(key, others):
                     self._add_mixture(mixture)
             self._add_orders(found, interleavings)
-        except HangError:
+        except (HangError, KeyboardInterrupt):  # after Ctrl-C a sample may go on for ever
             self._hung = True
             raise
         finally:

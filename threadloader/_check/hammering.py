@@ -9,7 +9,7 @@ import random
 import sys
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import contextmanager
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING, Any
 
 from threadloader._check.interleaving import HANG_SECONDS, HangError, Mixture
@@ -95,14 +95,20 @@ def _load_all(
     passes: Sequence[tuple[Any, Sequence[Any]]],
 ) -> Mixture | None:
     wrong = None
-    for twin, order in passes:
-        for key in order:
-            barrier.wait()
-            outcome = loading.load(twin, key)
-            text = outcome.difference(expected[key])
-            if text is not None and wrong is None:
-                text = f"index {key!r} came out wrong ({text})"
-                wrong = Mixture(key, (), text, outcome.line, None, "")
+    try:
+        for twin, order in passes:
+            for key in order:
+                barrier.wait()
+                outcome = loading.load(twin, key)
+                text = outcome.difference(expected[key])
+                if text is not None and wrong is None:
+                    text = f"index {key!r} came out wrong ({text})"
+                    wrong = Mixture(key, (), text, outcome.line, None, "")
+    except BrokenBarrierError:  # another thread has ended, by an error that says why
+        return wrong
+    except BaseException:  # SystemExit, say
+        barrier.abort()
+        raise
     return wrong
 
 
