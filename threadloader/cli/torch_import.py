@@ -43,10 +43,20 @@ class _Finder(MetaPathFinder):
         if name != MODULE:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            # The module may only be looked for, or its first import fail.
+            sys.meta_path.insert(0, self)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._call)
+            spec.loader = _Loader(spec.loader, self._imported)
         return spec
+
+    def _imported(self, module: ModuleType) -> None:
+        """Find the module no more, and call the function."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._call(module)
 
 
 class _Loader(Loader):
