@@ -63,7 +63,7 @@ __all__ = ["ThreadLoader"]
 T_co = TypeVar("T_co", covariant=True)
 
 _loaders = itertools.count()
-_NOT_ARGUMENTS = frozenset({"_cached_settings", "_opened", "_session"})
+_NOT_ARGUMENTS = frozenset({"_cached_settings", "_headspace", "_opened", "_session"})
 # What the settings follow from, with the device and a batch sampler's batch size.
 _inputs_of = attrgetter(
     *(*Settings.names(), "prefetch", "prefetch_factor"), *(f"_{name}" for name in KEPT)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
+from collections import UserDict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -108,6 +110,41 @@ def test_batches_that_come_again_are_not_in_the_state(spawn: Spawn) -> None:
         other.load_state_dict(state)
         rest = spawn(_numbers, other).result(PATIENCE)
     assert _once(taken) + rest == list(range(SIZE))
+
+
+class Named(Slow):
+    """Sample ``i`` is a dict with ``i`` in it."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"images": [index, {"depth": index}], "labels": index}
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict])
+def test_a_loop_may_take_parts_out_of_its_batches(kind: Any, spawn: Spawn) -> None:
+    def loop() -> None:
+        for batch in loader:
+            labels = batch.pop("labels")
+            images = batch["images"].pop(0) if kind is dict else batch["images"][0]
+            assert images == labels
+            assert batch["images"][-1]["depth"] == labels
+
+    def collated(samples: list[Any]) -> Any:
+        return kind(samples[0])
+
+    with ThreadLoader(Named(), threads=1, collate_fn=collated) as loader:
+        headspace = loader.headspace(steps=5)
+        spawn(loop).result(PATIENCE)
+    assert headspace.finished
+
+
+def test_a_copy_of_a_loader_measures_nothing(spawn: Spawn) -> None:
+    with ThreadLoader(Slow(), threads=1) as loader:
+        headspace = loader.headspace(steps=5)
+        with copy.deepcopy(loader) as other:
+            assert spawn(_numbers, other).result(PATIENCE) == list(range(SIZE))
+        assert not headspace.finished
+        spawn(_numbers, loader).result(PATIENCE)
+    assert headspace.finished
 
 
 def test_the_length_is_that_of_the_epoch_and_other_methods_are_its(spawn: Spawn) -> None:

@@ -7,9 +7,10 @@ is full no thread works.  So what the loop does with a batch is the same in both
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -72,6 +73,19 @@ class Headspace:
             logging.getLogger("threadloader").info("%s", self)
 
 
+def _as_delivered(batch: Any) -> Any:
+    """Return a batch in dicts and lists of its own, from which the loop may take parts."""
+    if isinstance(batch, dict | list):
+        twin = copy.copy(batch)
+        places = list(batch) if isinstance(batch, dict) else range(len(batch))
+        for place in places:
+            twin[place] = _as_delivered(batch[place])
+        return twin
+    if isinstance(batch, MutableMapping):
+        return copy.copy(batch)
+    return tuple(map(_as_delivered, batch)) if type(batch) is tuple else batch
+
+
 class Replaying(Iterator[Any]):
     """An epoch that delivers some batches a second time, until the headspace is measured.
 
@@ -102,11 +116,11 @@ class Replaying(Iterator[Any]):
         if self._headspace.finished:
             return next(self._epoch)
         if self._replays:
-            batch = self._kept[0]
+            batch = _as_delivered(self._kept[0])
             self._kept.rotate(-1)
         else:
             batch = next(self._epoch)
-            self._kept.append(batch)
+            self._kept.append(_as_delivered(batch))
         self._returns()
         return batch
 
