@@ -116,7 +116,7 @@ def test_the_first_batch_is_apart(course: Course) -> None:
 def test_what_is_neither_waiting_nor_making_batches_is_planning(course: Course) -> None:
     course.call(2.0)
     course.epoch.waited(0.5, reached=0.0, copying=False)
-    course.stats.calling.fetch_seconds += 0.75
+    course.epoch.calling.fetch_seconds += 0.75
     course.stats.open().fetch_seconds += 3.0
     interval = course.interval()
     assert (interval.loading_seconds, interval.wait_seconds) == (2.0, 0.5)
@@ -294,6 +294,15 @@ def test_batches_that_the_calling_thread_makes_are_waited_for(spawn: Spawn) -> N
     assert epoch.loading_seconds > epoch.inline_seconds
     assert epoch.wait_share > 0
     assert epoch.pool_share is None
+
+
+@pytest.mark.parallel
+def test_threads_that_make_batches_themselves_are_counted_each(spawn: Spawn) -> None:
+    with ThreadLoader(range(20_000), batch_size=4, threads=0, output="numpy") as loader:
+        epochs = [spawn(lambda: sum(1 for _ in loader)) for _ in range(4)]
+        assert [epoch.result(PATIENCE) for epoch in epochs] == [5_000] * 4
+        totals = loader.statistics().totals
+    assert (totals.batches, totals.samples) == (20_000, 80_000)
 
 
 def test_the_history_goes_over_epochs(spawn: Spawn) -> None:

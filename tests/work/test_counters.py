@@ -117,7 +117,8 @@ def test_writing_is_a_part_of_collating_in_the_totals() -> None:
 
 def test_the_calling_thread_counts_and_is_told_apart() -> None:
     stats = Stats()
-    stats.calling.fetch_seconds += 1.0
+    for seconds in (0.75, 0.25):  # two epochs at once, perhaps in two threads
+        stats.begin_epoch().calling.fetch_seconds += seconds
     stats.open().fetch_seconds += 2.0
     assert (stats.total().fetch_seconds, stats.total().inline_seconds) == (3.0, 1.0)
 
@@ -238,20 +239,30 @@ def test_what_measuring_takes_is_no_part_of_the_job(
     assert counters.watched_seconds == (2 if gil else 4) * 11.0  # as long as the wait was counted
 
 
-def test_a_thread_with_the_gil_gives_it_away_for_every_second_job_that_is_measured(
+def test_where_asking_gives_the_gil_away_every_second_job_is_asked_for_its_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(counters_module, "run_delay", lambda: asked.append(1) or 0.0)
+    clock = SimpleNamespace(now=100.0, asking=0.005)
+
+    def run_delay() -> float:
+        clock.now += clock.asking
+        return 0.0
+
+    def given(jobs: int) -> list[tuple[bool, bool]]:
+        asked = []
+        for _ in range(jobs):
+            begun = counters.begin_timing()
+            asked.append((begun.delay is not None, begun.cpu is not None))
+            counters.timed(clock.now, begun)
+        return asked
+
+    monkeypatch.setattr(counters_module, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(counters_module, "run_delay", run_delay)
     monkeypatch.setattr(counters_module, "gil_is_enabled", lambda: True)
     counters = Counters()
-    given = []
-    for _ in range(5):
-        asked.clear()
-        begun = counters.begin_timing()
-        given.append((len(asked), begun.cpu is not None))
-        counters.timed(begun.began + 1.0, begun)
-    assert given == [(1, True), (0, True), (1, False), (0, True), (1, False)]
+    assert given(5) == [(True, True), (False, True), (True, False), (False, True), (True, False)]
+    clock.asking = 1e-5  # nobody takes it
+    assert given(3) == [(False, True), (True, True), (True, True)]
 
 
 def test_threads_with_a_task_are_found_longest_first() -> None:

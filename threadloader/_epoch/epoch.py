@@ -24,7 +24,7 @@ from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._report.ending import warn_if_slow
-from threadloader._work.open_batch import FailedBatch, OpenBatch
+from threadloader._work.open_batch import FailedBatch, OpenBatch, Worker
 from threadloader._work.progress import Progress
 from threadloader._work.stats import LONG_SECONDS
 from threadloader.errors import ClosedError
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from threadloader._torch.device import Device
     from threadloader._trace.tracers import Tracer
     from threadloader._work.copier import Copier
-    from threadloader._work.open_batch import Worker
     from threadloader._work.stats import Deliveries, Stats
     from threadloader._work.workers import Workers
 
@@ -56,7 +55,6 @@ class Epoch(Iterator[Any]):
         collation: Knows how large batches are, and the ring of their slots.
         tally: Counts the samples that were left out.
         workers: The threads that do the work; None for the calling thread.
-        inline: The worker that the calling thread is, without threads.
         stats: Counts the batches that are delivered.
         device: The device of the settings, opened for this epoch; None to leave batches in memory.
         prepare: Called by `start`, before batches are planned.
@@ -78,7 +76,6 @@ class Epoch(Iterator[Any]):
         tally: Tally,
         workers: Workers | None,
         *,
-        inline: Worker,
         stats: Stats,
         device: Device | None,
         prepare: Callable[[Progress], None] | None,
@@ -118,6 +115,7 @@ class Epoch(Iterator[Any]):
         # for the next batch would wait for itself.  All below: guarded by _turn, but that `close`
         # may drop the batches at any moment.
         self._turn = RLock()
+        inline = Worker(0, "the calling thread", counted.calling)
         self._in_flight = InFlight(
             settings, feed, progress, collation, workers, inline=inline, copier=self._copier
         )
@@ -334,7 +332,8 @@ class Epoch(Iterator[Any]):
 
     def _await(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:
         """Wait for the workers to begin, and for a batch; raise what `_next_delivery` does."""
-        here, copying = self._stats.calling.busy_seconds, self._copier is not None and head.done
+        calling, copying = self._counted.calling, self._copier is not None and head.done
+        here = calling.busy_seconds
         self._concurrency.begin_wait()
         try:
             try:
@@ -350,7 +349,7 @@ class Epoch(Iterator[Any]):
         finally:
             self._counted.waits_since = 0.0
             seconds = self._concurrency.end_wait()
-            seconds -= self._stats.calling.busy_seconds - here  # it may have begun the first batch
+            seconds -= calling.busy_seconds - here  # it may have begun the first batch
             self._counted.waited(seconds, self._progress.reached_at, copying=copying)
             self = head = DROPPED
 

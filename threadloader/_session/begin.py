@@ -95,7 +95,6 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
             session.collation,
             Tally(session.skipped, position, settings.max_skipped),
             workers,
-            inline=session.inline,
             stats=session.stats,
             device=device,
             prepare=prepare,

@@ -29,7 +29,6 @@ from threadloader._resume.stateful import (
 )
 from threadloader._session.kept_workers import KeptWorkers
 from threadloader._trace.traced import new_tracers
-from threadloader._work.open_batch import Worker
 from threadloader._work.stats import Stats
 from threadloader.errors import StateError
 
@@ -97,7 +96,6 @@ class Session:
         self.tracers = new_tracers()
         self.skipped = SkippedSamples()
         self.kept_workers = KeptWorkers(self.stats)
-        self.inline = Worker(0, "the calling thread", self.stats.calling)
         self._epoch: Callable[[], Epoch | None] = _no_epoch  # that began last, if it lives
 
     @property

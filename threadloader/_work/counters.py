@@ -18,6 +18,7 @@ __all__ = ["COUNTED", "Counters", "Timing"]
 
 TIMING_SECONDS = 0.02  # from one job of a thread that is measured to the next, in the mean
 GOLDEN = 0.618034  # its multiples, without their whole parts, fill the numbers from 0 to 1 evenly
+GIVEN_AWAY_SECONDS = 1e-3  # asking for the wait takes 20 us, if nobody takes the GIL meanwhile
 # What is added up, of one thread.  Unlocked: each is one attribute load, atomic on both builds, and
 # at most one ticket old.
 COUNTED = attrgetter(
@@ -60,6 +61,7 @@ class Counters:
     # What is not added up.
     timing_due: float = 0.0  # on the clock: the next job after it is measured
     measured: int = 0  # jobs
+    watches: bool = True  # whether the next job that is measured is asked for its wait
     thread: int = 0  # its identifier
     number: int | None = None  # of the worker; None for the calling thread
     task: Any = None  # the ticket or batch that it is in, or the name of a function; None for none
@@ -80,13 +82,14 @@ class Counters:
 
         To ask for the wait reads a file, and gives the GIL away for that.  Where threads compute it
         comes back 5 ms later, and stays for 5 ms, so a short job waits for it longer than ever, or
-        never.  So with the GIL one job is asked for its CPU time, and the next one for its wait.
+        never.  If so, this job is asked for its wait alone, and the next one for its CPU time.
         """
-        both = not (self.measured and gil_is_enabled())
-        watches = both or self.measured % 2 == 0
-        asked = perf_counter()
+        asked, watches = perf_counter(), self.watches
         delay = run_delay() if watches else None
-        return Timing(asked, delay, thread_time() if both or not watches else None, perf_counter())
+        cpu, began = thread_time(), perf_counter()
+        taken = watches and began - asked > GIVEN_AWAY_SECONDS and gil_is_enabled()
+        self.watches = not taken
+        return Timing(asked, delay, None if taken and self.measured else cpu, began)
 
     def timed(self, now: float, begun: Timing) -> None:
         """Count a job that was measured.

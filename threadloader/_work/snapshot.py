@@ -74,15 +74,16 @@ class Reading(NamedTuple):
     epochs: int
     moment: tuple[int, int, int]
     delivered: list[tuple[float, ...]]  # of each epoch that counts by itself
-    counted: list[tuple[float, ...]]  # of the calling thread, and of each other one
+    calling: list[tuple[float, ...]]  # of the calling thread, in each of these
+    counted: list[tuple[float, ...]]  # of each other thread
     copy_seconds: float
     used: tuple[float, int]  # as `process_use`
 
     def snapshot(self) -> Snapshot:
         """Add it all up."""
-        inline = sum(self.counted[0][2:5])  # fetch, write and collate
+        inline = sum(sum(one[2:5]) for one in self.calling)  # fetch, write and collate
         delivered = map(sum, zip(_NOTHING, *self.delivered, strict=True))
-        counted = map(sum, zip(*self.counted, strict=True))
+        counted = map(sum, zip(*self.calling, *self.counted, strict=True))
         parts = (self.at, self.epochs), self.moment, delivered, counted, (inline, self.copy_seconds)
         return Snapshot._make(chain(*parts, self.used))
 

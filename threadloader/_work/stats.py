@@ -55,6 +55,9 @@ _DELIVERED = attrgetter(
 )
 
 
+_CALLING = attrgetter("calling")
+
+
 class Deliveries:
     """What the consumer of an epoch was given, and what it waited for; later that of another one.
 
@@ -70,6 +73,7 @@ class Deliveries:
     __slots__ = (
         "batches",
         "began",
+        "calling",
         "copy_wait_seconds",
         "due",
         "earlier_seconds",
@@ -90,6 +94,7 @@ class Deliveries:
     )
 
     def __init__(self, now: float) -> None:
+        self.calling = Counters()  # of the consumer's thread, where it makes samples itself
         self.batches = self.nbytes = self.waits = self.seen = self.seen_done = 0
         self.loading_seconds = self.wait_seconds = 0.0
         self.late_seconds = self.copy_wait_seconds = 0.0
@@ -170,7 +175,6 @@ class Stats:
     """
 
     def __init__(self) -> None:
-        self.calling = Counters()  # of the calling thread
         # Of the epoch that began last; replaced whole.
         self.last: Deliveries | None = None
         self.told = False  # whether the consumer was told what it waits for; read and written whole
@@ -356,7 +360,8 @@ class Stats:
             self.epochs,
             moment,
             list(map(_DELIVERED, self._deliveries)),
-            [COUNTED(self.calling), self._retired, *map(COUNTED, self._open)],
+            list(map(COUNTED, map(_CALLING, self._deliveries))),
+            [self._retired, *map(COUNTED, self._open)],
             self._copy_seconds,
             self._used,
         )
