@@ -226,16 +226,26 @@ def test_an_interrupt_waits_for_no_sample_that_hangs(worker: int) -> None:
         import signal, threading
         from threadloader._check.checking import check
 
+        taken = threading.Event()
+
+        def interrupt(*_):
+            if not taken.is_set():
+                taken.set()
+                raise KeyboardInterrupt
+
         class Hangs:
             def __len__(self):
                 return 4
 
             def __getitem__(self, index):
                 if threading.current_thread().name == "tlcheck-worker-{worker}":
-                    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+                    # CPython loses the wake-up of a signal that comes just before the lock's.
+                    while not taken.wait(0.1):
+                        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
                     threading.Event().wait()
                 return index
 
+        signal.signal(signal.SIGINT, interrupt)
         try:
             check(Hangs())
         except KeyboardInterrupt:
