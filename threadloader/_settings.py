@@ -8,6 +8,7 @@ to the dataset and the sampler.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._order.window import Window
@@ -117,6 +118,14 @@ class Settings(NamedTuple):
     def index_sampler(self) -> Any:
         """Yields the indices of a batch, or single ones; a dummy for an iterable dataset."""
         return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def batches(self) -> float:
+        """The batches of an epoch; infinite if unknown."""
+        try:
+            return len(self.index_sampler)
+        except Exception:  # noqa: BLE001  # of a dataset without length, say
+            return math.inf
 
     @property
     def kept_batches(self) -> int:

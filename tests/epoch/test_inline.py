@@ -50,6 +50,8 @@ def never_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no batch count as cheap, but the first one begins here."""
     for module in ("_epoch.inline", "_epoch.in_flight"):
         monkeypatch.setattr(f"threadloader.{module}.INLINE_SECONDS", 0.0)
+    for module in ("_epoch.inline", "_order.tickets"):
+        monkeypatch.setattr(f"threadloader.{module}.START_SECONDS", 0.0)
     monkeypatch.setattr("threadloader._threads.concurrency.SHORT", 0.0)
 
 

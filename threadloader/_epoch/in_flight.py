@@ -93,7 +93,8 @@ class InFlight:
         self._planned_all = False
         # Whether the calling thread makes the batches, one at a time, when they are asked for.
         begins = workers is None or workers.begins_inline
-        self._inline = Inline(settings.concurrency, begins=begins)
+        batches = settings.batches if begins and workers is not None else math.inf
+        self._inline = Inline(settings.concurrency, begins=begins, workers=workers, batches=batches)
         self._making = False  # whether the calling thread makes a batch at once
 
     @property
@@ -214,15 +215,16 @@ class InFlight:
             msg = "a sample can't ask for the next batch of the iterator that loads it"
             raise RuntimeError(msg)
         try:
-            if not self._inline.on or self._copier is not None:
+            here = self._inline.on and self._copier is None
+            if not here or self._batches or self._progress.cancelled:
                 return None
-            if self._batches or self._progress.cancelled:
-                return None
+            if self._inline.draining:
+                self._inline.drained()
             if self._workers is None:
                 self._making = True
                 made = self._feed.make_next(self._progress, self._inline_worker)
             elif runs_event_loop():
-                self._leave_inline(self._ticket_size.seconds)
+                self._inline.stop(self._ticket_size.seconds)
                 self.fill()
             else:
                 made = self._make_inline()
@@ -294,7 +296,8 @@ class InFlight:
         """
         try:
             if self._workers is not None:
-                if self._inline.on and isinstance(head, OpenBatch):
+                inline = self._inline.on and not self._inline.draining
+                if inline and isinstance(head, OpenBatch):
                     self._begin_inline(head)
                 return self._wait_for_workers(head, most)
             if isinstance(head, OpenBatch):
@@ -313,14 +316,19 @@ class InFlight:
             self._making = True
             # The first sample may load what all others find loaded.
             started = perf_counter()
-            until = started + INLINE_SECONDS
-            self._feed.work(head, self._progress, self._inline_worker, until)
-            self._rows = len(head.plan.indices)
+            self._rows = rows = len(head.plan.indices)
+            self._inline.planned(head.plan.sequence)
+            choice = self._concurrency.inline_choice
+            most = choice.most_seconds(rows) if choice.preferred else INLINE_SECONDS
+            self._feed.work(head, self._progress, self._inline_worker, started + most)
             if not head.done:
+                choice.give_up()
                 self._end_inline(head)
-            elif perf_counter() - started > ONE_TICKET_SECONDS and not self._progress.cancelled:
+            elif choice.preferred or self._progress.cancelled:
+                pass  # whether it goes on is decided by whole batches
+            elif perf_counter() - started > ONE_TICKET_SECONDS:
                 # It was one ticket, so nobody has looked at the time: a batch of one sample, say.
-                self._leave_inline((perf_counter() - started) / (self._rows or 1))
+                self._inline.stop((perf_counter() - started) / (self._rows or 1))
                 self.fill()
             if is_first:
                 self._inline.batch_returned()
@@ -338,11 +346,11 @@ class InFlight:
             feed.work(head, self._progress, worker, started + INLINE_SECONDS)
             samples = worker.counters.samples - samples
             seconds = (perf_counter() - started) / samples if samples else math.inf
-            if self._inline.helps(seconds) or head.failure is not None:
+            if self._inline.helps(seconds, self._rows) or head.failure is not None:
                 feed.work(head, self._progress, worker)
             if head.done or self._progress.cancelled:
                 return
-            self._leave_inline(seconds)
+            self._inline.stop(seconds)
             feed.give(head)
             self.fill()
         except ClosedError:
@@ -352,16 +360,6 @@ class InFlight:
         finally:
             self = head = feed = DROPPED  # an error keeps this frame
 
-    def _leave_inline(self, seconds: float) -> None:
-        """Let workers make the batches from here on.
-
-        Args:
-            seconds: That a sample takes, as far as is known.
-        """
-        self._inline.stop(seconds)
-        if self._workers is not None:
-            self._workers.take_over()
-
     def _make_inline(self) -> tuple[Any, Receipt] | OpenBatch | None:
         """Make a batch at once, if the calling thread goes on with that."""
         inline, made = self._inline, None
@@ -369,7 +367,7 @@ class InFlight:
             if not self._rows:
                 return None
             if not inline.goes_on(self._rows):
-                self._leave_inline(inline.seconds(self._rows))
+                self._inline.stop(inline.seconds(self._rows))
                 self.fill()
                 return None
             self._making = True
@@ -403,6 +401,8 @@ class InFlight:
             self._batches.remove(batch)
         except ValueError:
             return False
+        if not (self._inline.on or self._planned_all) and isinstance(batch, OpenBatch):
+            self._inline.compare(len(batch.plan.indices))
         if self._copier is None or isinstance(batch, FailedBatch):
             return batch.done
         return self._copier.has(batch)

@@ -10,10 +10,14 @@ import math
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from threadloader._order.tickets import INLINE_SECONDS
+from threadloader._order.tickets import INLINE_SECONDS, START_SECONDS
 
 if TYPE_CHECKING:
+    from typing import Any
+
+    from threadloader._fetch.fetcher import Fetches
     from threadloader._threads.concurrency import Concurrency
+    from threadloader._work.workers import Workers
 
 __all__ = ["Inline"]
 
@@ -28,6 +32,8 @@ class Inline:
     Args:
         concurrency: Of the loader.
         begins: Whether it makes the first ones.
+        workers: Whose threads make the others; None for no threads.
+        batches: Of the epoch; infinite if unknown.
 
     Threads:
         all: consumer.
@@ -36,16 +42,35 @@ class Inline:
     __slots__ = (
         "_batches",
         "_concurrency",
+        "_copies",
         "_inside",
         "_latest",
         "_outside",
+        "_planned",
         "_returned",
         "_started",
+        "_to_plan",
+        "_workers",
+        "draining",
         "on",
     )
 
-    def __init__(self, concurrency: Concurrency, *, begins: bool) -> None:
+    def __init__(
+        self,
+        concurrency: Concurrency,
+        *,
+        begins: bool,
+        workers: Workers | None = None,
+        batches: float = math.inf,
+    ) -> None:
         self.on = begins
+        # Whether threads end what they have of the epoch, before the calling thread goes on.
+        self.draining = False
+        # Only of an epoch that has begun here: there the calling thread is known as a worker.
+        self._workers = workers if begins else None
+        self._copies: tuple[Fetches, Any] | None = None  # of worker 0, which nobody uses now
+        self._to_plan = batches
+        self._planned = 0  # of these, when the last batch was made here
         self._concurrency = concurrency
         self._batches = self._inside = self._outside = 0.0
         self._started = self._returned = 0.0  # when the last batch began, and the one before ended
@@ -53,7 +78,12 @@ class Inline:
 
     def batch_begins(self) -> None:
         """Note that the next batch begins."""
+        self._planned += 1
         self._started = perf_counter()
+
+    def planned(self, sequence: int) -> None:
+        """Note the position in the epoch of the batch that is made now."""
+        self._planned = sequence + 1
 
     def batch_ended(self) -> None:
         """Note that the batch has ended."""
@@ -68,16 +98,18 @@ class Inline:
             self._outside = KEPT * self._outside + outside
 
     def batch_returned(self) -> None:
-        """Note that the consumer gets a batch whose time does not count: the first one."""
+        """Note that the consumer gets a batch whose time does not count: the first one, say."""
         self._returned = perf_counter()
 
-    def helps(self, seconds: float) -> bool:
+    def helps(self, seconds: float, rows: int) -> bool:
         """Whether the rest of a first batch is better made here, too.
 
         Args:
             seconds: That a sample takes, or less.
+            rows: Of a batch.
         """
-        return self._concurrency.gains_nothing(seconds)
+        left = (self._to_plan - self._planned + 1) * rows
+        return self._concurrency.gains_nothing(seconds) or left * seconds < START_SECONDS
 
     def seconds(self, rows: int) -> float:
         """Return what a sample takes, its share of collating included.
@@ -95,6 +127,11 @@ class Inline:
         """
         if self._inside <= INLINE_SECONDS * self._batches:
             return True
+        choice = self._concurrency.inline_choice
+        if choice.preferred:
+            return not self._batches or choice.goes_on(rows, self._latest[0])
+        if (self._to_plan - self._planned) * self._inside < START_SECONDS * self._batches:
+            return True
         concurrency, seconds = self._concurrency, self.seconds(rows)
         only_waits = self._inside > MOSTLY * (self._inside + self._outside)
         goes_on = concurrency.gains_nothing(seconds) and (only_waits or self._batches < ENOUGH)
@@ -108,4 +145,42 @@ class Inline:
             seconds: That a sample takes, as far as is known.
         """
         self.on = False
-        self._concurrency.expect(seconds)
+        concurrency, workers = self._concurrency, self._workers
+        concurrency.expect(seconds)
+        concurrency.inline_choice.threads_begin(seconds, concurrency.waited)
+        if workers is None:
+            return
+        if self._copies is not None:
+            self._exchange()
+            concurrency.begin_again()
+            return
+        self._copies = workers.fetchers[0], workers.collate_fns[0]
+        workers.take_over()
+
+    def compare(self, samples: int) -> None:
+        """Make the next batches here, if those of threads come later than that.
+
+        Args:
+            samples: Of a batch that threads have made.
+        """
+        concurrency = self._concurrency
+        choice = concurrency.inline_choice
+        if not choice.seconds:  # nothing to compare with: the user chose the number, say
+            return
+        slower = choice.delivered(samples, concurrency.waited, settled=concurrency.is_settled)
+        if slower and self._workers is not None:
+            self.on = self.draining = True
+            self._latest = math.inf, math.inf
+            self._batches = self._inside = self._outside = 0.0
+
+    def drained(self) -> None:
+        """Note that threads have delivered what they had of the epoch."""
+        self.draining = False
+        self._concurrency.inline_choice.drained(self._concurrency.waited)
+        self._exchange()
+        self.batch_returned()
+
+    def _exchange(self) -> None:
+        """Exchange the copies that worker 0 had in the calling thread, and in its own."""
+        if self._workers is not None and self._copies is not None:
+            self._copies = self._workers.exchange(self._copies)

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
     from threadloader._resume.checkpoint import Checkpoint
 
-__all__ = ["PlannedBatch", "Ticket", "TicketCutter", "TicketSize"]
+__all__ = ["START_SECONDS", "PlannedBatch", "Ticket", "TicketCutter", "TicketSize"]
 
 SLOWEST = 32  # times the mean, from which on a sample is an exception that nobody prepares for
 FORGOTTEN = 1 / 512  # of the slowest sample's time, by each ticket
 INLINE_SECONDS = 5e-5  # of a batch: to hand it over takes 16 to 26 us of CPU, and thread switches
+START_SECONDS = 2e-3  # of all that is left, below which threads cost more than they save
 TICKET_SECONDS = 1e-3  # work in a ticket: about 100 times what handing one over costs (bench: rows)
 
 
@@ -83,12 +84,19 @@ class TicketSize:
 
     Threads:
         rows: any, with the pool's lock held.
-        batches_for, is_cheap, seconds: consumer.
+        batches_for, is_cheap, is_short, seconds: consumer.
         measured, collated: worker.  Racing updates lose one measurement of many.  That is harmless:
             stores and loads of an attribute are atomic on both builds.
     """
 
-    __slots__ = ("_collate_seconds", "_fixed", "_rows_seen", "_seconds", "_slowest")
+    __slots__ = (
+        "_collate_seconds",
+        "_fixed",
+        "_least_collate",
+        "_rows_seen",
+        "_seconds",
+        "_slowest",
+    )
 
     def __init__(self, fixed: int | None = None) -> None:
         self._fixed = fixed
@@ -96,6 +104,7 @@ class TicketSize:
         self._slowest = 0.0  # seconds per sample of the slowest of the last tickets
         self._rows_seen = 0
         self._collate_seconds = 0.0  # of all batches, beside those of their samples
+        self._least_collate = math.inf  # of one batch
 
     def rows(self, batch_rows: int, threads: int, batches: Callable[[], int] | None = None) -> int:
         """Return how many rows of a batch the next ticket should have, at least 1.
@@ -127,6 +136,7 @@ class TicketSize:
     def collated(self, seconds: float) -> None:
         """Take into account what a batch took once it had all its samples."""
         self._collate_seconds += seconds
+        self._least_collate = min(self._least_collate, seconds)
 
     @property
     def seconds(self) -> float:
@@ -138,6 +148,17 @@ class TicketSize:
         # A mean of all samples: most batches of arrays are not collated, but for the first one.
         collate_seconds = self._collate_seconds / (self._rows_seen or 1)
         return batch_rows * (self._seconds + collate_seconds) < INLINE_SECONDS
+
+    def is_short(self, batches: float, batch_rows: int) -> bool:
+        """Whether an epoch ends before threads are worth their start.
+
+        Args:
+            batches: Of the epoch.
+            batch_rows: Rows of each.
+        """
+        # The least: the first batch, which loads what all others find loaded, is no measure.
+        collate = self._least_collate if self._least_collate < math.inf else 0.0
+        return batches * (batch_rows * self._seconds + collate) < START_SECONDS
 
     def batches_for(
         self, threads: int, batch_rows: int, *, one_ticket: bool, for_slowest: bool = True

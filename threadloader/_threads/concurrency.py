@@ -17,6 +17,7 @@ from threading import Lock
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, NamedTuple
 
+from threadloader._threads.inline_choice import InlineChoice
 from threadloader._threads.run_delay import run_delay
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ class Concurrency:
         limit, due, asks_delay, consumer_only_waits: any; read and written whole, on both builds.
         running, exceeds_cores, gains_nothing: any; read and written whole, on both builds.
         serve: planner.
-        expect: consumer.
+        expect, begin_again, waited, is_settled: consumer.
         begin_wait, end_wait: consumer.  Racing updates lose one wait of many, which is harmless.
         begin_job, end_job, measured: worker.  Racing updates lose one measurement of many, which is
             harmless.
@@ -221,6 +222,7 @@ class Concurrency:
         # Whether a consumer that makes batches itself, or waits for one thread, does nothing else.
         self.consumer_only_waits = False
         self.range = Range(sys.maxsize, sys.maxsize, has_gil=True)
+        self.inline_choice = InlineChoice()
         self._clock = clock
         self._waited = 0.0  # seconds, in all
         self._waits_since: float | None = None  # on the clock; None if the consumer has its batch
@@ -258,6 +260,16 @@ class Concurrency:
         """Whether more threads run than there are cores, as their samples wait."""
         return self.range.threads < self.limit <= self.range.most
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether no other number is being tried, and no more threads run than there are cores."""
+        return self._found.tried is None and not self.exceeds_cores
+
+    @property
+    def waited(self) -> float:
+        """The seconds that the consumer has waited until now, in all."""
+        return self._now()[1]
+
     def running(self) -> int:
         """Return how many threads may run jobs."""
         return min(self.limit, self.range.most)
@@ -284,6 +296,10 @@ class Concurrency:
             self._set(self._found._replace(limit=1, due=FIRST_PAUSE))
             self._said = 1
         self._is_new = False
+
+    def begin_again(self) -> None:
+        """Forget what jobs took before the calling thread made batches for a while."""
+        self._set(self._found)
 
     def cannot_exceed(self, threads: int, error: Exception) -> None:
         """Run no more threads than there are in an epoch, as no more can be started.

@@ -88,6 +88,15 @@ class Workers(NamedTuple):
             self.collate_fns[0] = collate_fn
             self.fetchers[0] = Fetcher(twin, whole_batches=self.whole_batches)
 
+    def exchange(self, copies: tuple[Fetches, Any]) -> tuple[Fetches, Any]:
+        """Give worker 0 other copies, of dataset and collate function; return the ones it had.
+
+        No thread may have work meanwhile.
+        """
+        before = self.fetchers[0], self.collate_fns[0]
+        self.fetchers[0], self.collate_fns[0] = copies
+        return before
+
     def collate_fns_for(self, settings: Settings) -> PerWorker:
         """Return each worker's copy of the collate function of an epoch, by its number.
 
@@ -259,20 +268,23 @@ def _begins_inline(settings: Settings, may: Range) -> bool:
     """Whether the calling thread makes batches, at least the first ones.
 
     So it does, if the user chose no number of threads, as long as a batch costs less than handing
-    it over, or another thread would only take turns with it: none is started.  But where the user
-    waits for a limited time, or the copier for batches, or threads are kept anyway, they make all
-    batches.  So they do where the sampler is the user's: how far it is drawn ahead must not depend
-    on what batches cost, as it may draw from a random state that the loop draws from, too.
+    it over, or another thread would only take turns with it, or was slower: none is started.  So it
+    does in an epoch that ends sooner than threads begin.  But where the user waits for a limited
+    time, or the copier for batches, or threads are kept anyway, they make all batches.  So they do
+    where the sampler is the user's: how far it is drawn ahead must not depend on what batches cost,
+    as it may draw from a random state that the loop draws from, too.
     """
     if may.is_fixed or settings.persistent_workers or settings.timeout or settings.device:
         return False
     if runs_event_loop() or not is_known(settings.index_sampler):
         return False
-    if settings.concurrency.consumer_only_waits:
+    concurrency = settings.concurrency
+    if concurrency.inline_choice.preferred or concurrency.consumer_only_waits:
         return True
     rows = settings.batch_size or getattr(settings.batch_sampler, "batch_size", None)
     unknown = UNKNOWN_ROWS if settings.batched else 1
-    return settings.ticket_size.is_cheap(rows or unknown)
+    rows, size = rows or unknown, settings.ticket_size
+    return size.is_cheap(rows) or size.is_short(settings.batches, rows)
 
 
 def runs_event_loop() -> bool:

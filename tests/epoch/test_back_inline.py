@@ -1,0 +1,228 @@
+"""The calling thread makes batches again where threads are slower, and all of a short epoch."""
+
+# ruff: noqa: SLF001  # how an epoch works has no public name
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader, get_worker_info
+from threadloader._threads.inline_choice import InlineChoice
+
+
+class Samples:
+    """Samples that tell whether the main thread made them."""
+
+    def __init__(self, length: int = 4096) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[int, bool]:
+        return index, threading.current_thread() is threading.main_thread()
+
+
+@pytest.fixture
+def never_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no batch count as cheap, nor an epoch as short, but the first one begins here."""
+    for module in ("_epoch.inline", "_epoch.in_flight"):
+        monkeypatch.setattr(f"threadloader.{module}.INLINE_SECONDS", 0.0)
+    for module in ("_epoch.inline", "_order.tickets"):
+        monkeypatch.setattr(f"threadloader.{module}.START_SECONDS", 0.0)
+    monkeypatch.setattr("threadloader._threads.concurrency.SHORT", 0.0)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no batch count as cheap, but all epochs of a known length as short."""
+    for module in ("_epoch.inline", "_epoch.in_flight", "_order.tickets"):
+        monkeypatch.setattr(f"threadloader.{module}.INLINE_SECONDS", 0.0)
+    for module in ("_epoch.inline", "_order.tickets"):
+        monkeypatch.setattr(f"threadloader.{module}.START_SECONDS", PATIENCE)
+    monkeypatch.setattr("threadloader._epoch.in_flight.ONE_TICKET_SECONDS", PATIENCE)
+    monkeypatch.setattr("threadloader._threads.concurrency.SHORT", 0.0)
+
+
+def threads_of(loader: ThreadLoader[Any]) -> set[str]:
+    prefix = f"{loader._name}-"
+    return {each.name for each in threading.enumerate() if each.name.startswith(prefix)}
+
+
+def here(batch: Any) -> list[bool]:
+    return [made_here for _, made_here in batch]
+
+
+def indices(batches: list[Any]) -> list[int]:
+    return [index for batch in batches for index, _ in batch]
+
+
+class DearElsewhere(Samples):
+    """Samples that take far longer in any thread but the main one."""
+
+    dear = True
+
+    def __getitem__(self, index: int) -> tuple[int, bool]:
+        made = super().__getitem__(index)
+        if not made[1] and type(self).dear:
+            time.sleep(0.002)
+        return made
+
+
+def takes_cpu(loader: ThreadLoader[Any]) -> None:
+    """Let all time that threads take count as CPU time."""
+    loader._concurrency.inline_choice = InlineChoice(cpu=time.perf_counter)
+
+
+@pytest.fixture
+def far_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads be found slower by any wait, also on a busy machine, and not be tried again."""
+    monkeypatch.setattr("threadloader._threads.inline_choice.SOON_SECONDS", 0.0)
+    monkeypatch.setattr("threadloader._threads.inline_choice.FASTER", PATIENCE)
+    monkeypatch.setattr("threadloader._threads.inline_choice.LONGEST_TRY", PATIENCE)
+    monkeypatch.setattr("threadloader._threads.inline_choice.CHANGED", math.inf)
+    monkeypatch.setattr("threadloader._threads.inline_choice.FIRST_PAUSE", PATIENCE)
+
+
+@pytest.mark.usefixtures("never_cheap", "far_slower")
+def test_the_calling_thread_goes_on_where_threads_are_far_slower() -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(DearElsewhere(4096), 16, collate_fn=list)
+    takes_cpu(loader)
+    batches = list(loader)
+    made_here = [all(here(batch)) for batch in batches]
+    assert False in made_here
+    assert all(made_here[made_here.index(False) :][64:])
+    assert indices(batches) == list(range(4096))
+
+
+@pytest.mark.usefixtures("never_cheap", "far_slower")
+def test_later_epochs_start_no_thread_where_threads_were_far_slower() -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(DearElsewhere(4096), 16, collate_fn=list)
+    takes_cpu(loader)
+    list(loader)
+    loader.close()
+    for _ in range(3):
+        for batch in loader:
+            assert all(here(batch))
+            assert not threads_of(loader)
+
+
+@pytest.mark.usefixtures("never_cheap", "far_slower")
+def test_threads_are_tried_again_in_the_middle_of_an_epoch() -> None:
+    DearElsewhere.dear = True
+    loader: ThreadLoader[Any] = ThreadLoader(DearElsewhere(1 << 14), 16, collate_fn=list)
+    takes_cpu(loader)
+    batches, stages = [], [True]
+    for batch in loader:
+        batches.append(batch)
+        if all(here(batch)) is not stages[-1]:
+            stages.append(not stages[-1])
+        if stages == [True, False, True]:
+            loader._concurrency.inline_choice._due = 0.0
+    assert stages[:4] == [True, False, True, False]
+    assert indices(batches) == list(range(1 << 14))
+
+
+class ConnectedDearElsewhere(DearElsewhere):
+    """The same, with what only the thread may use that has made it."""
+
+    thread: int | None = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.thread is None:
+            self.thread = threading.get_ident()
+        assert self.thread == threading.get_ident()
+        info = get_worker_info()
+        assert info is not None
+        assert info.dataset is self
+        return super().__getitem__(index)
+
+
+@pytest.mark.usefixtures("never_cheap", "far_slower")
+def test_a_thread_has_its_own_copy_again_whoever_made_batches_meanwhile() -> None:
+    dataset = ConnectedDearElsewhere(1 << 13)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, 16, collate_fn=list)
+    takes_cpu(loader)
+    batches, stages = [], [True]
+    for batch in loader:
+        batches.append(batch)
+        if all(here(batch)) is not stages[-1]:
+            stages.append(not stages[-1])
+        if stages == [True, False, True]:
+            loader._concurrency.inline_choice._due = 0.0
+    assert stages[:4] == [True, False, True, False]
+    assert indices(batches) == list(range(1 << 13))
+
+
+class Draws(DearElsewhere):
+    """Samples that draw random numbers."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index), random.random()
+
+
+@pytest.mark.usefixtures("never_cheap", "far_slower")
+def test_samples_draw_the_same_wherever_they_are_made() -> None:
+    def load(**given: Any) -> list[Any]:
+        dataset = Draws(1024)
+        with ThreadLoader(dataset, 16, True, seed=3, collate_fn=list, **given) as loader:
+            if not given:
+                takes_cpu(loader)
+            return [(index, drawn) for batch in loader for (index, _), drawn in batch]
+
+    assert load() == load(threads=2)
+
+
+@pytest.mark.parametrize("fails", ["sample", "sampler"])
+@pytest.mark.usefixtures("never_cheap", "far_slower")
+def test_an_error_comes_in_its_place_after_threads_were_left(fails: str) -> None:
+    class FailsOnce(DearElsewhere):
+        def __getitem__(self, index: int) -> Any:
+            if index == 3333:
+                raise ValueError(fails)
+            return super().__getitem__(index)
+
+    loader: ThreadLoader[Any] = ThreadLoader(FailsOnce(4096), 16, collate_fn=list)
+    takes_cpu(loader)
+    iterator = iter(loader)
+    batches = [next(iterator) for _ in range(3333 // 16)]
+    with pytest.raises(ValueError, match=fails):
+        next(iterator)
+    batches += iterator
+    assert all(here(batches[-1]))
+    lost = range(3333 // 16 * 16, 3333 // 16 * 16 + 16)
+    assert indices(batches) == [index for index in range(4096) if index not in lost]
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize(("length", "batch_size"), [(3, 2), (3, 3), (64, 16)])
+def test_an_epoch_that_ends_soon_starts_no_thread(
+    length: int, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[threading.Thread] = []
+    monkeypatch.setattr(
+        "threadloader._threads.pool.start_all", lambda each, _: started.extend(each)
+    )
+    loader: ThreadLoader[Any] = ThreadLoader(Samples(length), batch_size, collate_fn=list)
+    for _ in range(5):
+        assert indices(list(loader)) == list(range(length))
+    assert not started
+
+
+@pytest.mark.usefixtures("short")
+def test_an_epoch_of_unknown_length_does_not_count_as_short() -> None:
+    class Endless:
+        def __iter__(self) -> Any:
+            return iter(lambda: 1, None)
+
+    loader: ThreadLoader[Any] = ThreadLoader(Samples(4), 2, sampler=Endless(), collate_fn=list)
+    batches = iter(loader)
+    assert not any(made_here for _ in range(4) for made_here in here(next(batches)))
+    loader.close()
