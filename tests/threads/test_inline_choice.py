@@ -102,6 +102,12 @@ def test_threads_that_are_little_slower_are_kept_while_their_number_is_sought() 
     assert trace.threads_until(200, settled=False) == 200
 
 
+def test_first_samples_that_took_long_do_not_hide_that_threads_are_slower() -> None:
+    trace = Trace(1 * MILLI, 1.3 * MILLI, 1 * MILLI)
+    trace.choice.threads_begin(10 * trace.here, 0.0)
+    assert LONG_BATCHES <= trace.threads_until(200) < 200
+
+
 @pytest.mark.parametrize("waited", [0.0, 0.5, 0.9, 1.1])
 def test_threads_that_are_as_fast_are_kept(waited: float) -> None:
     trace = Trace(1 * MILLI, waited * MILLI, 1.1 * MILLI)

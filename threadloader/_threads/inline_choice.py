@@ -55,7 +55,8 @@ def is_slower(window: Window, seconds: float, *, settled: bool) -> bool:
     if in_their_way and window.waited >= SOON_SECONDS:
         return True
     enough = window.waited >= LONG_SECONDS and window.batches >= LONG_BATCHES
-    return enough and settled and window.waited > SLOWER * here
+    # The first samples, which load what all others find loaded, may have been slow.
+    return enough and settled and window.waited > SLOWER * min(here, window.cpu)
 
 
 class InlineChoice:
@@ -116,13 +117,14 @@ class InlineChoice:
                 self._begin_window(waited)
             return False
         here, now = window.samples * self.seconds, self._clock()
-        if window.waited > SLOWER * here and now >= self._due:
+        enough = window.waited >= LONG_SECONDS and batches >= LONG_BATCHES
+        if (enough or window.waited > FAR_SLOWER * here) and now >= self._due:
             window = window._replace(cpu=self._cpu() - cpu)
             if is_slower(window, self.seconds, settled=settled):
                 self.preferred, self._tried, self._here = True, window, (0, 0, 0.0)
                 self._cost = window.waited
                 return True
-        if window.waited >= LONG_SECONDS and batches >= LONG_BATCHES:
+        if enough:
             if window.waited <= SLOWER * here:
                 self._pause = FIRST_PAUSE
             self._begin_window(waited)
