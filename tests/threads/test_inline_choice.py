@@ -51,7 +51,7 @@ class Trace:
                 return number + 1
         return batches
 
-    def run(self, seconds: float) -> tuple[int, int]:
+    def load(self, seconds: float) -> tuple[int, int]:
         """Return how many batches are made by threads, and how many here."""
         made, until = [0, 0], self.now + seconds
         while self.now < until:
@@ -75,14 +75,14 @@ def test_threads_that_are_in_their_own_way_are_found_by_one_batch() -> None:
 
 
 def test_the_calling_thread_goes_on_for_long_where_threads_are_far_slower() -> None:
-    by_threads, here = contended().run(600.0)
+    by_threads, here = contended().load(600.0)
     assert by_threads < 12
     assert here > 500_000
 
 
 def test_threads_that_are_far_slower_cost_a_hundredth_of_the_time() -> None:
     trace = contended()
-    trace.run(600.0)
+    trace.load(600.0)
     assert trace.all_waited < 0.012 * trace.now
 
 
@@ -157,9 +157,9 @@ def test_threads_are_tried_again_once_samples_take_longer_here() -> None:
 
 def test_threads_that_are_faster_now_stay() -> None:
     trace = contended()
-    trace.run(1.0)
+    trace.load(1.0)
     trace.waited = trace.cpu = 0.01 * MILLI
-    trace.run(600.0)
+    trace.load(600.0)
     assert not trace.choice.preferred
 
 
