@@ -108,10 +108,32 @@ def test_first_samples_that_took_long_do_not_hide_that_threads_are_slower() -> N
     assert LONG_BATCHES <= trace.threads_until(200) < 200
 
 
-@pytest.mark.parametrize("waited", [0.0, 0.5, 0.9, 1.1])
-def test_threads_that_are_as_fast_are_kept(waited: float) -> None:
-    trace = Trace(1 * MILLI, waited * MILLI, 1.1 * MILLI)
+@pytest.mark.parametrize(("waited", "cpu"), [(0.0, 1.1), (0.5, 1.1), (0.9, 1.1), (1.1, 2.2)])
+def test_threads_that_are_as_fast_are_kept(waited: float, cpu: float) -> None:
+    trace = Trace(1 * MILLI, waited * MILLI, cpu * MILLI)
     assert trace.threads_until(5000) == 5000
+
+
+def test_threads_that_run_one_at_a_time_are_compared_whatever_the_first_samples_took() -> None:
+    trace = Trace(0.9 * MILLI, 1 * MILLI, 1 * MILLI)
+    trace.choice.threads_begin(100 * trace.here, 0.0)
+    assert LONG_BATCHES <= trace.threads_until(5000) < 5000
+    assert all(trace.batch_here() for _ in range(20))
+    trace = Trace(1 * MILLI, 1 * MILLI, 1 * MILLI)
+    assert trace.threads_until(5000) < 5000
+    assert not all(trace.batch_here() for _ in range(20))
+
+
+def test_one_batch_that_takes_long_by_chance_does_not_bring_threads_back() -> None:
+    trace = Trace(0.9 * MILLI, 1 * MILLI, 1 * MILLI)
+    trace.threads_until(5000)
+    assert all(trace.batch_here() for _ in range(20))
+    trace.here *= 100
+    assert trace.batch_here()
+    trace.here /= 100
+    assert all(trace.batch_here() for _ in range(20))
+    trace.here *= 100
+    assert not all(trace.batch_here() for _ in range(20))
 
 
 def test_a_slower_thread_that_is_ahead_of_the_consumer_is_kept() -> None:

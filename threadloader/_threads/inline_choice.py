@@ -22,6 +22,9 @@ FAR_SLOWER = 4.0  # seconds waited for a sample, of those that it takes in the c
 MORE_CPU = 2.0  # CPU time of a sample in threads, of that, from which on they are in their own way
 LONG_SECONDS, LONG_BATCHES = 0.5, 16  # the same as the first, for threads that are little slower
 SLOWER = 1.15
+# CPU seconds of threads for each second that was waited for them: they run one at a time, as they
+# do where samples hold the GIL.  What they take from one another the calling thread may save.
+ONE_AT_A_TIME = 0.8, 1.15
 MOST_BATCHES = 1024  # of one window
 TRIED_SECONDS, TRIED_BATCHES = 0.02, 4  # that the calling thread makes until it is compared
 FASTER = 0.95  # seconds of a sample in it, of those waited for one, below which it goes on
@@ -55,8 +58,12 @@ def is_slower(window: Window, seconds: float, *, settled: bool) -> bool:
     if in_their_way and window.waited >= SOON_SECONDS:
         return True
     enough = window.waited >= LONG_SECONDS and window.batches >= LONG_BATCHES
+    if not (enough and settled):
+        return False
+    fewest, most = ONE_AT_A_TIME
+    one_at_a_time = fewest * window.waited <= window.cpu <= most * window.waited
     # The first samples, which load what all others find loaded, may have been slow.
-    return enough and settled and window.waited > SLOWER * min(here, window.cpu)
+    return one_at_a_time or window.waited > SLOWER * min(here, window.cpu)
 
 
 class InlineChoice:
@@ -165,6 +172,8 @@ class InlineChoice:
         """
         tried, each = self._tried, seconds / rows
         if tried is None:
+            # One batch that took long, by chance, says little: seven such in a row do.
+            each = min(each, CHANGED * self.seconds)
             self.seconds = KEPT * self.seconds + (1 - KEPT) * each
             self.preferred = self._clock() < self._due and self.seconds <= CHANGED * self._compared
             return self.preferred
