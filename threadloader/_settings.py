@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.on_error import OnError
     from threadloader._layout.leaves import Output
+    from threadloader._order.shares import Uneven
     from threadloader._order.tickets import TicketSize
     from threadloader._threads.concurrency import Concurrency
     from threadloader._torch.device import Device
@@ -70,6 +71,8 @@ class Settings(NamedTuple):
     max_skipped: int | None
     max_threads: int
     memory_budget: int | None  # bytes
+    shard: Any
+    uneven: Uneven
     # What follows from them.
     name: str  # prefix of the threads' names, the loader's own
     iterable: bool  # whether the dataset is read in its own order

@@ -4,6 +4,7 @@ ThreadLoaderError
 ├── ClosedError   (RuntimeError)   the iterator or loader was closed
 ├── DataError     (ValueError)     a file is not what it should be: truncated, corrupt, hostile
 ├── DeviceError   (RuntimeError)   the device failed before; what happened is ``__cause__``
+├── RankError     (RuntimeError)   ranks that train together differ, or one did not come
 ├── RemoteError   (OSError)        a URL could not be read, after all retries
 ├── SampleError   (RuntimeError)   a sample raised StopIteration, which would end the epoch unseen
 └── StateError    (ValueError)     a saved state does not belong to this loader
@@ -27,6 +28,7 @@ __all__ = [
     "DeviceError",
     "EmptyReplicaWarning",
     "GilWarning",
+    "RankError",
     "RemoteError",
     "SampleError",
     "SlowLoadingWarning",
@@ -82,6 +84,10 @@ class DataError(ThreadLoaderError, ValueError):
 
 class DeviceError(ThreadLoaderError, RuntimeError):
     """A batch was not copied, since the device had failed before; that error is ``__cause__``."""
+
+
+class RankError(ThreadLoaderError, RuntimeError):
+    """Ranks that train together do not load the same, or one did not come; the message names it."""
 
 
 class RemoteError(ThreadLoaderError, OSError):

@@ -16,6 +16,7 @@ from threadloader._lifetime.closing import Closing
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._notebook.shown import Shown
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
+from threadloader._order.sharded_pass import units_of
 from threadloader._order.tickets import TicketSize
 from threadloader._report.reports import Reports
 from threadloader._rng.seeds import Seeds
@@ -32,6 +33,7 @@ from threadloader._session.arguments import (
     checked_attribute,
     checked_count,
     checked_seed,
+    checked_shard,
     default_num_workers,
     default_threads,
     given_num_workers,
@@ -40,6 +42,7 @@ from threadloader._session.arguments import (
     plain_int,
 )
 from threadloader._session.begin import begin
+from threadloader._session.ranks import share_of
 from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
 from threadloader._session.state import check_state, fingerprint_of, make_state, upgraded
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.fetcher import Samples
     from threadloader._fetch.on_error import OnError
     from threadloader._layout.leaves import Output
+    from threadloader._order.shares import Uneven
     from threadloader._torch import Dataset
     from threadloader._torch.device import TargetDevice
 
@@ -125,6 +129,10 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         max_skipped: Samples left out in an epoch before an error is raised; None for any number.
         snapshot_every_n_steps: Batches from one ``state_dict()`` of your sampler or iterable
             dataset to the next, see `state_dict`; None or 0 for none.
+        shard: Whose share of each global batch is loaded: ``"auto"``, this rank's; that of a pair
+            ``(rank, world_size)``; or of a mesh's data-parallel dimension.  None loads all.
+        uneven: What becomes of a last global batch that can't be divided: ``"drop"`` leaves out the
+            rest, ``"pad"`` repeats samples, ``"short"`` gives some ranks less, or no batch.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -171,6 +179,8 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         device_prefetch: int = 2,
         on_error: OnError = "raise",
         max_skipped: int | None = 1000,
+        shard: Any = None,
+        uneven: Uneven = "pad",
     ) -> None:
         num_workers = given_num_workers(threads, num_workers)
         batch_size = plain_int(batch_size)
@@ -229,6 +239,7 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         self.on_error: OnError = on_error
         self.max_skipped = max_skipped
         self.max_threads, self.memory_budget = max_threads, memory_budget
+        self.shard, self.uneven = checked_shard(shard, in_order=in_order), uneven
         self.device, self.device_prefetch = device, device_prefetch
         self._opened = device, open_device(self.output, device)
         self._iterable, self._unsharded, self._tunes_threads = iterable, unsharded, tunes_threads
@@ -360,7 +371,11 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
             TypeError: The sampler or iterable has no length.
         """
         if not self._iterable:
-            return len(self._index_sampler)
+            share = share_of(self)
+            if share is None:
+                return len(self._index_sampler)
+            units, size, drop_last = units_of(self._index_sampler)
+            return share.steps(len(units), size, drop_last=drop_last)
         samples = self._reported_length = len(self.dataset)  # type: ignore[arg-type]
         if self.batch_size is None:
             return samples

@@ -198,7 +198,7 @@ FOREIGN: list[tuple[str, Any]] = [
     ("no state of a ThreadLoader", lambda state: state | {"threadloader": "1"}),
     ("no state of a ThreadLoader", lambda state: state | {"threadloader": True}),
     ("no state of a ThreadLoader", lambda state: without(state, "threadloader")),
-    ("version 4, saved by a newer threadloader", lambda state: state | {"threadloader": 4}),
+    ("version 5, saved by a newer threadloader", lambda state: state | {"threadloader": 5}),
     ("incomplete or changed: see its epoch", lambda state: without(state, "epoch")),
     (
         "incomplete or changed: see its loader, lanes",

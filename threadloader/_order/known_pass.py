@@ -90,6 +90,8 @@ class KnownPass:
     """
 
     known = True
+    sharded = False
+    first = 0
 
     def __init__(
         self, sampler: KnownSampler, batches: int, order: KnownOrder, *, arrays: bool = False

@@ -99,6 +99,14 @@ class KnownSampler:
         size = self.index_sampler.batch_size
         return self._arrays(batches * size, size, drop_last=self.index_sampler.drop_last)
 
+    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any] | list[Any]]:
+        """Return the order of a new pass: a function from positions to their indices.
+
+        Where a kind's order can't be computed it is drawn whole, and takes 8 bytes an index.
+        """
+        indices = list(self.sampler)
+        return lambda positions: [indices[position] for position in positions.tolist()]
+
     # All below: a kind's own.
 
     def inner_with_generator(self, generator: Any, keyed_generator: Callable[[], Any]) -> Any:  # noqa: ARG002  # of one kind
@@ -129,6 +137,10 @@ class Sequential(KnownSampler):
 
     draws = False
 
+    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """See `KnownSampler.random_access`."""
+        return lambda positions: positions
+
     def _indices(self, position: int) -> Iterator[int]:
         return iter(range(position, len(self.sampler.data_source)))
 
@@ -145,6 +157,11 @@ class Shuffled(KnownSampler):
 
     draws_one_seed = True
 
+    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """See `KnownSampler.random_access`."""
+        (order,) = self.sampler.permutations()
+        return order.__getitem__  # type: ignore[no-any-return]
+
     def _arrays(self, position: int, size: int, *, drop_last: bool) -> Iterator[NDArray[Any]]:
         return _cut(_skip(self.sampler.permutations(), position), size, drop_last=drop_last)
 
@@ -153,6 +170,13 @@ class ShuffledByTorch(KnownSampler):
     """Permutations that are drawn for each pass, or indices with replacement, of torch's class."""
 
     draws_one_seed = True
+
+    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any] | list[Any]]:
+        """See `KnownSampler.random_access`."""
+        if not _torch.permutes(self.sampler):
+            return super().random_access()
+        order = np.concatenate(list(_torch.permutations(self.sampler)))
+        return order.__getitem__
 
     def _arrays(
         self, position: int, size: int, *, drop_last: bool
@@ -169,6 +193,11 @@ class Keyed(KnownSampler):
 
     def inner_with_generator(self, generator: Any, keyed_generator: Callable[[], Any]) -> Any:  # noqa: ARG002
         return super().inner_with_generator(keyed_generator(), keyed_generator)
+
+    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
+        """See `KnownSampler.random_access`."""
+        order: Callable[[NDArray[Any]], NDArray[Any]] = self.sampler.order().at
+        return order
 
     def _indices(self, position: int) -> Iterator[int]:
         indices: Iterator[int] = self.sampler.starting_at(position)

@@ -12,7 +12,7 @@ by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -65,8 +65,21 @@ class KeyedPermutation:
         """
         if self._table is not None:
             return self._table[start:stop]
-        values = self._rounds(np.arange(start, stop, dtype=np.uint64))
-        while (outside := np.flatnonzero(values >= self.length)).size:
+        return self.at(np.arange(start, stop, dtype=np.uint64))
+
+    def at(self, positions: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the entries at some positions, each from 0 to ``length`` (excluded).
+
+        Args:
+            positions: Whole numbers, of any shape; unsigned ones of 64 bits are changed.
+
+        Returns:
+            Their shape.
+        """
+        if self._table is not None:
+            return self._table[positions]
+        values = self._rounds(positions.astype(np.uint64, copy=False))
+        while (outside := values >= self.length).any():
             values[outside] = self._rounds(values[outside])
         return values.astype(np.int64)
 

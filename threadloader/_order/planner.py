@@ -165,7 +165,7 @@ def _drawing(
     """
     sequence, position = sampler.batches, sampler.samples
     # torch accepts any iterable.  A list is copied: some samplers fill one again and again.
-    known = sampler.known
+    known, sharded = sampler.known, sampler.sharded
     kept = (list, tuple, range, np.ndarray) if known else (tuple,)
     objects = iter(sampler)
     while True:
@@ -186,8 +186,10 @@ def _drawing(
                 continue
             drawn = indices if type(drawn) is list else drawn
         first, position = position, position + len(indices)
+        if sharded:
+            first = sampler.first
         if known:
-            yield PlannedBatch(sequence, indices, drawn, first)
+            yield PlannedBatch(sequence, indices, drawn, first, sharded=sharded)
             sequence += 1
             continue
         try:
@@ -195,7 +197,7 @@ def _drawing(
         except Exception as error:  # noqa: BLE001  # the same, from a state_dict()
             checkpoint = None
             yield error
-        yield PlannedBatch(sequence, indices, drawn, first, "index", checkpoint)
+        yield PlannedBatch(sequence, indices, drawn, first, "index", checkpoint, sharded=sharded)
         sequence += 1
 
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from threadloader._order.known_pass import KnownOrder, KnownPass, next_order
 from threadloader._order.known_samplers import is_known, known, with_generator
+from threadloader._order.sharded_pass import ShardedKnownPass, ShardedUserPass, units_of
 from threadloader._order.user_pass import UserPass, next_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from threadloader._order.shares import Share
     from threadloader._resume.checkpoint import Checkpoint
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochDraws
@@ -29,6 +31,8 @@ class SamplerPass(Protocol):
     own: bool  # whether it gives ranges and arrays that nobody else has, and that never change
     batches: int  # left out at its beginning
     samples: int  # in these batches
+    sharded: bool  # whether batches are a rank's shares of global batches
+    first: int  # if so: the position in the epoch of the first sample of the batch drawn last
 
     @property
     def order(self) -> KnownOrder | None:
@@ -66,6 +70,8 @@ def open_pass(
     snapshot_every: int,
     position: Position,
     arrays: bool = False,
+    batched: bool = True,
+    share: Share | None = None,
 ) -> SamplerPass:
     """Return a pass over ``sampler``.
 
@@ -75,17 +81,33 @@ def open_pass(
         snapshot_every: Batches from one checkpoint of a user's sampler to the next; 0 for none.
         position: Where to begin; has one lane.
         arrays: Whether a batch's indices may be a range or an array.
+        batched: Whether a batch has many samples.
+        share: Of this rank; None where all is loaded here.
     """
+    if share is not None:
+        position.count_in(units_of(sampler)[1] * share.world_size)
     (lane,) = position.lanes
     adapter = known(sampler)
     if adapter is not None:
         order = KnownOrder(adapter, draws, position.saved_order)
-        return KnownPass(adapter, lane.batches, order, arrays=arrays)
+        if share is None:
+            return KnownPass(adapter, lane.batches, order, arrays=arrays)
+        return ShardedKnownPass(adapter, lane.batches, order, share, position.origin, arrays=arrays)
     if draws.seeded:
         sampler = with_generator(sampler, draws.generator, draws.keyed_generator)
-    opened = UserPass(
-        sampler, snapshot_every, (lane.checkpoint or lane.first) if position.restored else None
-    )
+    start = (lane.checkpoint or lane.first) if position.restored else None
+    opened: UserPass | ShardedUserPass
+    if share is None:
+        opened = UserPass(sampler, snapshot_every, start)
+    else:
+        opened = ShardedUserPass(
+            sampler,
+            batched=batched,
+            snapshot_every=snapshot_every,
+            start=start,
+            share=share,
+            skip=0 if start is not None and start.batches else position.skip,
+        )
     if lane.first is None and not position.restored:
         lane.find_first = opened.finder_of_first()
     return opened

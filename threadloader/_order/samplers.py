@@ -127,10 +127,13 @@ class KeyedSampler:
 
     def spans(self, position: int, size: int) -> Iterator[NDArray[Any]]:
         """Yield the indices from a position on, as arrays of ``size``; the last may be shorter."""
-        samples = len(self.data_source)
-        order = KeyedPermutation(samples, draw_seed(self.generator))
-        for start in range(position, samples, size):
-            yield order.span(start, min(samples, start + size))
+        order = self.order()
+        for start in range(position, len(order), size):
+            yield order.span(start, min(len(order), start + size))
+
+    def order(self) -> KeyedPermutation:
+        """Draw the permutation of a pass."""
+        return KeyedPermutation(len(self.data_source), draw_seed(self.generator))
 
     def __len__(self) -> int:
         return len(self.data_source)

@@ -45,6 +45,12 @@ class PlannedBatch(NamedTuple):
     # A checkpoint of the sampler after this batch, or the check of all indices so far, or None.
     checkpoint: Checkpoint | int | None = None
     ends: tuple[int, ...] = ()  # of several batches: the row after the last of each
+    sharded: bool = False  # whether other ranks have batches of the same number
+
+    @property
+    def stream(self) -> int:
+        """What decides the random numbers of its collate function: no other batch has it."""
+        return self.position if self.sharded else self.sequence
 
     def index_of(self, row: int) -> Any:
         """Return a row's index, or for an iterable dataset the position of its sample."""

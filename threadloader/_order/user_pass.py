@@ -13,9 +13,10 @@ import json
 import weakref
 import zlib
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from threadloader._order.samplers import batches_of, inner_sampler, length_of
+from threadloader._order.samplers import SPAN, batches_of, inner_sampler, length_of
 from threadloader._resume.checkpoint import Checkpoint
 from threadloader._resume.stateful import is_stateful, restore, restore_whole, snapshot, states_of
 
@@ -32,13 +33,22 @@ class UserPass:
         sampler: Yields a batch's indices, or single ones.
         snapshot_every: Batches from one checkpoint to the next; 0 for none.
         start: The checkpoint to go back to; None for the beginning.
+        skip: What the sampler yields after ``start`` is left out, so many times.
+        count: Returns how many samples that has.
     """
 
-    known = own = False
+    known = own = sharded = False
     order = None
+    first = 0
 
     def __init__(
-        self, sampler: Any, snapshot_every: int = 0, start: Checkpoint | None = None
+        self,
+        sampler: Any,
+        snapshot_every: int = 0,
+        start: Checkpoint | None = None,
+        *,
+        skip: int = 0,
+        count: Callable[[Sequence[Any]], int] = len,
     ) -> None:
         inner = inner_sampler(sampler)
         self._sampler = sampler
@@ -52,7 +62,9 @@ class UserPass:
             over = start.ended
             _restore_sampler(inner, start)
         self._batch_size = None if inner is sampler else sampler.batch_size
-        self._iterating = _Iterating(inner, states.get("self", states.get("iterator")), over=over)
+        self._iterating = _Iterating(
+            inner, states.get("self", states.get("iterator")), over=over, skip=skip, count=count
+        )
         self._drawing: Iterator[Any]
         if inner is sampler:
             self._drawing = self._iterating.start()
@@ -78,6 +90,11 @@ class UserPass:
             return Checkpoint(batches, samples, self._iterating.states(), ended=ended)
         return None
 
+    @property
+    def skipped(self) -> int:
+        """Samples that were left out after ``start``."""
+        return self._iterating.skipped
+
     def finder_of_first(self) -> Callable[[], Callable[[], Checkpoint | None] | None]:
         """Return the `Lane.find_first` of this pass, which does not keep it alive."""
         return partial(_first_of, weakref.ref(self._iterating))
@@ -97,10 +114,22 @@ class _Iterating:
         sampler: Yields single indices, or is the user's own batch sampler.
         saved: State to restore in its iterator; None for none.
         over: Whether the pass is over, and there is nothing to iterate over.
+        skip: What is left out at the beginning.
+        count: Returns how many samples that has.
     """
 
-    def __init__(self, sampler: Any, saved: Any, *, over: bool) -> None:
+    def __init__(
+        self,
+        sampler: Any,
+        saved: Any,
+        *,
+        over: bool,
+        skip: int,
+        count: Callable[[Sequence[Any]], int],
+    ) -> None:
         self._sampler = sampler
+        self._skip, self._count = skip, count
+        self.skipped = 0  # samples
         self._saved = saved
         self._iterator: Any = iter(()) if over else None
         self._first: Checkpoint | None = None
@@ -116,6 +145,10 @@ class _Iterating:
                 self.stateful = True
                 self._first = Checkpoint(0, 0, self.states())
         iterator: Iterator[Any] = self._iterator
+        while self._skip:
+            left_out = list(islice(iterator, min(self._skip, SPAN)))
+            self.skipped += self._count(left_out)
+            self._skip = self._skip - len(left_out) if left_out else 0
         return iterator
 
     def first(self) -> Checkpoint | None:

@@ -207,6 +207,9 @@ class Position:
         turn: The replica that delivered last.
         saved: The loader's state that the lanes are restored from.
         skipped: Samples that were left out of the delivered batches.
+        step: Units of all ranks in a batch; 0 where one process loads all.
+        origin: Units of all ranks that were delivered before the first batch of this number.
+        skip: Those among them that are drawn again.
 
     Threads:
         all: consumer.
@@ -219,9 +222,13 @@ class Position:
         "finished",
         "lanes",
         "order",
+        "origin",
         "refused",
         "saved",
+        "sets_epoch",
+        "skip",
         "skipped",
+        "step",
         "turn",
     )
 
@@ -232,16 +239,22 @@ class Position:
         turn: int = 0,
         saved: Mapping[str, Any] | None = None,
         skipped: int = 0,
+        *,
+        step: int = 0,
+        origin: int = 0,
+        skip: int = 0,
     ) -> None:
         self.epoch = epoch
         self.lanes = lanes
         self.turn = turn
         self.saved = saved
         self.skipped = skipped
+        self.step, self.origin, self.skip = step, origin, skip
         self.finished = False  # whether the consumer got the StopIteration
         self.broken_off = False  # whether the replicas were in the middle of another epoch before
         self.refused = False  # whether the sampler does not fit the state
         self.before: int | None = None  # batches of the epoch before; None if there was none
+        self.sets_epoch = False  # whether the loader told the sampler of the epoch
         self.order: Mapping[str, Any] | None = None  # an iterable's ``order_identity()``, if any
 
     @classmethod
@@ -249,7 +262,37 @@ class Position:
         """Return the position in a loader's state; raises the same errors as `Lane.of`."""
         lanes = [Lane.of(lane) for lane in state["lanes"]]
         turn, skipped = int(state.get("turn", len(lanes) - 1)), int(state.get("skipped", 0))
-        return cls(epoch, lanes, turn, saved=state, skipped=skipped)
+        shared = state.get("shared", {})
+        counts = {name: int(shared.get(name, 0)) for name in ("step", "origin", "skip")}
+        position = cls(epoch, lanes, turn, saved=state, skipped=skipped, **counts)
+        position.sets_epoch = bool(state.get("sets_epoch"))
+        return position
+
+    def count_in(self, step: int) -> None:
+        """Count from now on in batches of so many units of all ranks.
+
+        What was delivered in batches of another size comes before the first batch then.
+
+        Args:
+            step: Units.
+        """
+        before, self.step = self.step, step
+        (lane,) = self.lanes
+        if not self.restored or before == step:
+            return
+        if not before:  # saved where one process loaded all
+            before = (self.saved or {}).get("loader", {}).get("batch_size") or 1
+        checkpoint = lane.checkpoint or lane.first
+        delivered = lane.batches * before
+        if checkpoint is None:
+            self.skip += delivered
+        else:
+            self.skip = (0 if checkpoint.batches else self.skip) + (
+                (lane.batches - checkpoint.batches) * before
+            )
+            checkpoint = checkpoint._replace(batches=0)
+        self.origin += delivered
+        self.lanes = [Lane(first=checkpoint)]
 
     @property
     def restored(self) -> bool:
@@ -273,6 +316,11 @@ class Position:
             state["turn"] = self.turn
         if self.skipped:
             state["skipped"] = self.skipped
+        if self.sets_epoch:
+            state["sets_epoch"] = True
+        if self.step:
+            shared = {"step": self.step, "origin": self.origin, "skip": self.skip}
+            state["shared"] = {name: count for name, count in shared.items() if count}
         if self.order is not None:
             state["dataset's order"] = dict(self.order)
         return state

@@ -15,7 +15,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._rng.generators import encoded_state, restore_generator, state_of
-from threadloader._rng.words import OlderSeed, epoch_seed, streams_seed
+from threadloader._rng.words import OlderSeed, epoch_seed, rank_seed, streams_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,6 +43,8 @@ class Seeds:
         self.since = 0  # epochs since the base seed was drawn
         self.drawn = False  # whether a generator seeded with ``seed`` draws: before state version 2
         self.older = False  # whether samples draw as before state version 3
+        self.alike = False  # whether all ranks draw the same: before state version 4
+        self.agreed: int | None = None  # the seed that the ranks agreed on, which gave none
 
     def begin_epoch(
         self, seed: int | None, given: Any, saved: Mapping[str, Any] | None
@@ -64,6 +66,7 @@ class Seeds:
             if "base" in drawn:
                 self.base, self.since = drawn["base"], drawn["since"] - 1
             self.drawn, self.older = bool(drawn.get("drawn")), bool(drawn.get("older"))
+            self.alike, self.agreed = bool(drawn.get("alike")), drawn.get("agreed", self.agreed)
         epoch, self.epoch = self.epoch, self.epoch + 1
         if seed is not None:
             order = epoch_seed(seed, epoch)
@@ -98,8 +101,9 @@ class Seeds:
 
     def version_state(self) -> dict[str, Any]:
         """Return the part of a state that says which older ways go on, JSON-able."""
-        ways = {"drawn": self.drawn, "older": self.older}
-        return {name: True for name, goes_on in ways.items() if goes_on}
+        ways = {"drawn": self.drawn, "older": self.older, "alike": self.alike}
+        state: dict[str, Any] = {name: True for name, goes_on in ways.items() if goes_on}
+        return state if self.agreed is None else state | {"agreed": self.agreed}
 
 
 class EpochDraws:
@@ -149,11 +153,12 @@ class EpochDraws:
             self._shared = _torch.draw_shared_seed(dataset, self.generator)
         return self._shared
 
-    def seeds(self, *, kept: bool) -> EpochSeeds:
+    def seeds(self, *, kept: bool, rank: int = 0) -> EpochSeeds:
         """Return the seeds of the epoch.
 
         Args:
             kept: Whether the workers of the epoch before go on: torch draws only for new ones.
+            rank: Whose samples have the positions that other ranks' samples have, too.
         """
         seeds = self._seeds
         fresh = self._redraws if self._has_base else self.seeded or not kept
@@ -167,6 +172,7 @@ class EpochDraws:
             msg = "workers are kept, but no seed was ever drawn for them"
             raise RuntimeError(msg)
         samples = epoch_seed(base, seeds.since) if seeds.since else base
+        samples = rank_seed(samples, 0 if seeds.alike else rank)
         self._epoch = EpochSeeds(base, OlderSeed(samples) if seeds.older else samples)
         self._since = seeds.since
         return self._epoch

@@ -180,7 +180,8 @@ def enter_batch_stream(seed: int, sequence: int) -> None:
 
     Args:
         seed: Of the epoch.
-        sequence: Position of the batch in the epoch, from 0.
+        sequence: Position of the batch in the epoch, from 0; or of its first sample, if other ranks
+            have a batch at the same position.
     """
     _enter(seed, BATCH, sequence, ())
 

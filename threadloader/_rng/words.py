@@ -32,12 +32,14 @@ __all__ = [
     "epoch_seed",
     "key_of",
     "philox_state",
+    "rank_seed",
     "streams_seed",
 ]
 
 _key_input = struct.Struct("<QQ").pack
 MASK = (1 << 64) - 1
 _EPOCH = b"epoch"
+_RANK = b"rank"
 _STREAMS = b"streams"
 
 # The words of 64 bits of a position, by where they begin.
@@ -79,6 +81,11 @@ def epoch_seed(seed: int, epoch: int) -> int:
         epoch: The number of the epoch, from 0.
     """
     return int.from_bytes(key_of(seed, epoch, _EPOCH)[:8], "little") >> 1
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Return 63 bits for one of several ranks that have ``seed`` in common; rank 0 has the seed."""
+    return int.from_bytes(key_of(seed, rank, _RANK)[:8], "little") >> 1 if rank else seed
 
 
 def streams_seed(seed: int, epoch: int) -> int:

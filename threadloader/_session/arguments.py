@@ -34,6 +34,7 @@ __all__ = [
     "checked_count",
     "checked_output",
     "checked_seed",
+    "checked_shard",
     "default_num_workers",
     "default_threads",
     "given_num_workers",
@@ -297,6 +298,37 @@ def checked_seed(seed: Any, generator: Any) -> int | None:
     return whole_seed
 
 
+def checked_shard(shard: Any, *, in_order: bool = True) -> Any:
+    """Return the argument; a pair as a tuple of ints.
+
+    Raises:
+        TypeError: It is neither a word, nor a pair, nor a mesh of one dimension.
+        ValueError: It is another word, or no such rank, or batches come in no order.
+    """
+    if shard is None:
+        return None
+    if not in_order:
+        msg = "shard needs in_order=True: all ranks' batches k are one global batch"
+        raise ValueError(msg)
+    if isinstance(shard, str):
+        check_choice("shard", shard, ("auto",), also=", (rank, world_size) or a mesh")
+        return shard
+    if isinstance(shard, (tuple, list)) and len(shard) == 2:
+        rank = checked_count("rank in shard", shard[0], at_least=0)
+        world_size = checked_count("world_size in shard", shard[1], at_least=1)
+        if rank >= world_size:
+            msg = f"shard must be (rank, world_size) with rank < world_size, but got {shard!r}"
+            raise ValueError(msg)
+        return rank, world_size
+    if getattr(shard, "ndim", None) == 1 and hasattr(shard, "get_local_rank"):
+        return shard
+    if hasattr(shard, "get_local_rank"):
+        msg = f"shard must be one dimension of a mesh, say mesh['dp'], but got {shard!r}"
+        raise TypeError(msg)
+    msg = f"shard must be 'auto', (rank, world_size) or a mesh, but got {shard!r}"
+    raise TypeError(msg)
+
+
 def checked_attribute(name: str, value: Any) -> Any:
     """Return the value that is kept of an attribute; one of torch's is kept unchanged.
 
@@ -313,6 +345,10 @@ def checked_attribute(name: str, value: Any) -> Any:
         return checked_output(value)
     if name == "seed":
         return checked_seed(value, None)
+    if name == "shard":
+        return checked_shard(value)
+    if name == "uneven":
+        check_choice(name, value, ("drop", "pad", "short"))
     if name == "transform":
         check_callable(name, value)
     if name in _CHOICES and not callable(value):

@@ -9,11 +9,13 @@ from threadloader._epoch.open_feed import open_feed
 from threadloader._epoch.skipped import Tally
 from threadloader._order.sampler_pass import open_pass
 from threadloader._session.data_pipes import prepare_pipes
+from threadloader._session.ranks import rank_of, set_epoch, share_of
 from threadloader._session.run_state import LastEpoch
 from threadloader._session.state import has_ended
 
 if TYPE_CHECKING:
     from threadloader._order.sampler_pass import SamplerPass
+    from threadloader._order.shares import Share
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochDraws, Seeds
     from threadloader._session.run_state import State
@@ -75,11 +77,20 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
     device = None if settings.device is None else settings.device.here()
     dataset = session.restore_dataset(settings, saved)
     position = session.next_position(settings, seeds.epoch, saved)
-    draws = seeds.begin_epoch(settings.seed, settings.generator, saved)
+    share = share_of(settings)
+    seed = session.agreement.seed(settings, share, seeds, saved)
+    draws = seeds.begin_epoch(seed, settings.generator, saved)
+    shared_by = rank_of(settings.index_sampler)
+    if shared_by is not None:
+        position.sets_epoch = set_epoch(
+            settings.index_sampler, position.epoch, again=position.sets_epoch
+        )
     shared_seed = draws.shared_seed(settings.dataset)
-    sampler_pass = _open_sampler_pass(settings, draws, position)
+    sampler_pass = _open_sampler_pass(settings, draws, position, share)
     reused = session.kept_workers.reuse(settings)
-    epoch_seeds = draws.seeds(kept=reused is not None)
+    epoch_seeds = draws.seeds(
+        kept=reused is not None, rank=0 if shared_by is None else shared_by[0]
+    )
     workers, feed, epoch = reused, None, None
     try:
         if reused is None and settings.num_workers:
@@ -114,7 +125,7 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
 
 
 def _open_sampler_pass(
-    settings: Settings, draws: EpochDraws, position: Position
+    settings: Settings, draws: EpochDraws, position: Position, share: Share | None
 ) -> SamplerPass | None:
     """Start the sampler; return None where there is no sampler.
 
@@ -130,4 +141,6 @@ def _open_sampler_pass(
         position=position,
         # The threads make the indices of them, each those that it needs.
         arrays=not settings.whole_batches,
+        batched=settings.batched,
+        share=share,
     )

@@ -27,6 +27,7 @@ from threadloader._resume.stateful import (
     snapshot,
     snapshot_between,
 )
+from threadloader._session.agreement import Agreement
 from threadloader._session.kept_workers import KeptWorkers
 from threadloader._trace.traced import new_tracers
 from threadloader._work.stats import Stats
@@ -95,6 +96,7 @@ class Session:
         self.stats = Stats()
         self.tracers = new_tracers()
         self.skipped = SkippedSamples()
+        self.agreement = Agreement()
         self.kept_workers = KeptWorkers(self.stats)
         self._epoch: Callable[[], Epoch | None] = _no_epoch  # that began last, if it lives
 

@@ -15,11 +15,12 @@ from threadloader import _torch
 from threadloader._order.known_samplers import known
 from threadloader._order.samplers import inner_sampler, length_of
 from threadloader._resume.position import Position
+from threadloader._session.ranks import share_of
 from threadloader.errors import StateError
 
 __all__ = ["VERSION", "check_state", "fingerprint_of", "has_ended", "make_state", "upgraded"]
 
-VERSION = 3
+VERSION = 4
 _VERSION_KEY = "threadloader"
 _ENTRIES = 64
 _PARTS = {"loader": Mapping, "epoch": int, "begun": bool, "draws": Mapping, "lanes": list}
@@ -54,6 +55,8 @@ def fingerprint_of(loader: Any, *, iterable: bool) -> dict[str, Any]:
             # The length of a user's sampler may depend on the epoch, which is not set yet.
             "batches": None if known(index_sampler) is None else length_of(index_sampler),
         }
+    if share_of(loader) is not None:  # its state counts units, whatever a batch has
+        fingerprint |= {"batch_size": None, "batches": None, "sharded": True}
     return {name: value for name, value in fingerprint.items() if value not in (None, False)}
 
 
@@ -118,6 +121,10 @@ def check_state(state: Any, fingerprint: Mapping[str, Any]) -> None:
         msg = f"the state is incomplete or changed: see its {', '.join(wrong)}"
         raise StateError(msg)
     saved = state["loader"]
+    if fingerprint.get("sharded"):  # a state of one process that loads all is as good
+        saved = {**saved, "sharded": True}
+        saved.pop("batch_size", None)
+        saved.pop("batches", None)
     different = [
         _difference(name, saved, fingerprint)
         for name in {**fingerprint, **saved}
@@ -132,10 +139,13 @@ def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state that was checked, as one of this version.
 
     In version 1 a generator seeded with ``seed`` drew the seeds of random streams and keyed orders.
-    Up to version 2 each generator of a sample had a key of its own.  It is still so in all later
-    epochs and states of this loader, as they are of the same run.
+    Up to version 2 each generator of a sample had a key of its own.  Up to version 3 all ranks with
+    a DistributedSampler drew the same.  It is still so in all later epochs and states of this
+    loader, as they are of the same run.
     """
     current = copy.deepcopy(dict(state))
+    if current[_VERSION_KEY] < 4:
+        current["draws"] = {**current["draws"], "alike": True}
     if current[_VERSION_KEY] < 3:
         current["draws"] = {**current["draws"], "older": True}
     if current[_VERSION_KEY] == 1 and "seed" in current["loader"]:
@@ -170,6 +180,8 @@ def has_ended(state: Mapping[str, Any]) -> bool:
 def _difference(name: str, saved: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:
     """Return how an entry differs, by the name that the user knows it by: its argument's."""
     before, now = (part.get(name, _DEFAULTS.get(name)) for part in (saved, fingerprint))
+    if name == "sharded":
+        return "shard was given, and is not now: shard=(0, 1) loads all in one process"
     if name == "shared randomness":
         name, before, now = "isolate_rng", not before, not now
     return f"{name} was {before!r} and is {now!r}"

@@ -49,6 +49,7 @@ __all__ = [
     "new_generator",
     "open_device",
     "page_locked",
+    "open_rank_store",
     "permutations",
     "permutes",
     "pinned",
@@ -227,6 +228,10 @@ def gives_whole_batches(dataset: object) -> bool:
 def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
     """Return a context that changes nothing."""
     return nullcontext
+
+
+def open_rank_store() -> None:
+    """Return None: there is no `torch.distributed`."""
 
 
 def rank_and_world() -> None:

@@ -12,7 +12,13 @@ from torch.utils.data import IterDataPipe, dataloader, graph_settings
 
 from threadloader._lifetime.exit_and_fork import in_forked_child
 
-__all__ = ["draw_shared_seed", "prepare_pipe", "rank_and_world", "unwrapped"]
+__all__ = [
+    "draw_shared_seed",
+    "open_rank_store",
+    "prepare_pipe",
+    "rank_and_world",
+    "unwrapped",
+]
 
 # torch walks through a pipe by a hook on its class, and refuses a second walk at the same time.
 _walking = Lock()
@@ -31,6 +37,18 @@ def rank_and_world() -> tuple[int, int] | None:
     if not (distributed.is_available() and distributed.is_initialized()):
         return None
     return distributed.get_rank(), distributed.get_world_size()
+
+
+def open_rank_store() -> Any:
+    """Return the store that all ranks of torch.distributed have in common; None for none.
+
+    Through it ranks can agree without a collective, which would need a device with NCCL, and all
+    ranks at the same place of a program.
+    """
+    if rank_and_world() is None:
+        return None
+    store = torch.distributed.distributed_c10d._get_default_store()  # no public name has it
+    return torch.distributed.PrefixStore("threadloader", store)
 
 
 def _is_pipe(dataset: object) -> bool:

@@ -332,7 +332,7 @@ def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | N
     try:
         counters.task, counters.task_began = batch.plan, started
         if pipeline.seed is not None:
-            enter_batch_stream(pipeline.seed, batch.plan.sequence)
+            enter_batch_stream(pipeline.seed, batch.plan.stream)
         collate_fn = None if pipeline.collate_fns is None else pipeline.collate_fns[worker.number]
         failed = batch.filling.finish(collate_fn)
         if failed is None:

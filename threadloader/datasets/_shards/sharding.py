@@ -7,12 +7,11 @@ that: ranks that shuffle differently would read some shards twice and others nev
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import dataclass
 from typing import Any
 
-from threadloader import _torch
+from threadloader._threads.ranks import rank_and_world
 from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 
 __all__ = ["Replica", "pass_seed", "shards_of", "this_replica"]
@@ -43,7 +42,7 @@ def this_replica(rank: int | None = None, world: int | None = None) -> Replica:
         msg = f"rank={rank} and world_size={world}: give both or neither"
         raise ValueError(msg)
     if rank is None or world is None:
-        rank, world = _torch.rank_and_world() or _environment()
+        rank, world = rank_and_world()
     if not 0 <= rank < world:
         msg = f"rank={rank} is none of world_size={world}"
         raise ValueError(msg)
@@ -91,23 +90,3 @@ def shards_of(
     if shuffle is not None and not common:
         shuffle.shuffle(order)
     return order[replica.worker :: replica.workers]
-
-
-def _environment() -> tuple[int, int]:
-    """Return rank and number of ranks from the environment, where torchrun and others set them.
-
-    Raises:
-        ValueError: Only one of the two is set, or they are no numbers.
-    """
-    told = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE")]
-    if told == [None, None]:
-        return 0, 1
-    try:
-        rank, world = map(int, filter(None, told))
-    except ValueError:
-        msg = (
-            f"the environment has RANK={told[0]} and WORLD_SIZE={told[1]}: set both, to numbers, "
-            "or neither, or give rank= and world_size="
-        )
-        raise ValueError(msg) from None
-    return rank, world

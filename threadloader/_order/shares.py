@@ -1,0 +1,56 @@
+"""What a rank loads of each global batch, and what becomes of a last one that can't be divided.
+
+A global batch is what all ranks together load for one step.  It consists of *units*: the indices
+that a sampler yields, or the batches of a user's batch sampler.  A rank's share of it is
+consecutive, so the order of all units is the same for any number of ranks.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, TypeAlias
+
+__all__ = ["Share", "Uneven"]
+
+Uneven: TypeAlias = Literal["drop", "pad", "short"]
+
+
+class Share(NamedTuple):
+    """The share of one rank."""
+
+    rank: int
+    world_size: int  # ranks that share the data
+    # The last global batch: "drop" leaves out what can't be divided, "pad" adds units that were in
+    # the epoch before, "short" gives some ranks one unit less, or none.
+    uneven: Uneven
+
+    def of(self, units: int, size: int) -> range:
+        """Return which units of a global batch are this rank's, from 0.
+
+        Args:
+            units: In the global batch; fewer than it has room for only in the last one.
+            size: Units that each rank has of a whole one, at least 1.
+
+        Returns:
+            Empty if there are none.  With ``"pad"`` it may go on beyond ``units``.
+        """
+        rank, world_size = self.rank, self.world_size
+        if units >= size * world_size:
+            return range(rank * size, (rank + 1) * size)
+        each, more = divmod(units, world_size)
+        if self.uneven == "short":
+            start = rank * each + min(rank, more)
+            return range(start, start + each + (rank < more))
+        if self.uneven == "pad" and more:
+            each += 1
+        return range(rank * each, (rank + 1) * each)
+
+    def steps(self, units: int, size: int, *, drop_last: bool) -> int:
+        """Return how many batches this rank has of so many units.
+
+        Args:
+            units: Of all ranks.
+            size: As in `of`.
+            drop_last: Whether a last global batch that is not whole is left out.
+        """
+        whole, rest = divmod(units, size * self.world_size)
+        return whole + bool(rest and not drop_last and self.of(rest, size))

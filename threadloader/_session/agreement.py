@@ -1,0 +1,232 @@
+"""Ranks make sure, before their first batch, that they load the same data in the same order.
+
+    each rank: what it loads -> the ranks' store -> rank 0 compares -> its verdict -> each rank
+
+Ranks that differ would train on wrong data, or wait for one another for ever.  There is no
+collective, so a rank that never comes is found out, too, and named.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zlib
+from datetime import timedelta
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from threadloader import _torch
+from threadloader._order.known_samplers import known
+from threadloader._rng.generators import encoded_state, state_of
+from threadloader._rng.seeds import draw_seed
+from threadloader._session.state import fingerprint_of
+from threadloader.errors import RankError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from threadloader._order.shares import Share
+    from threadloader._rng.seeds import Seeds
+    from threadloader._session.run_state import State
+    from threadloader._settings import Settings
+
+__all__ = ["Agreement", "agree"]
+
+SECONDS = 600.0  # to wait for other ranks: one may prepare the data while others wait
+_STEP = timedelta(seconds=1)  # of waiting, between which Ctrl-C comes up
+_MOST_NAMED = 8  # ranks, in a message
+
+_agreements = itertools.count()
+
+
+class Agreement:
+    """What the ranks of one loader have agreed on.
+
+    Threads:
+        all: planner only.
+    """
+
+    def __init__(self) -> None:
+        self._compared = False  # whether this rank is known to load what the others load
+
+    def seed(
+        self, settings: Settings, share: Share | None, seeds: Seeds, saved: State | None
+    ) -> int | None:
+        """Return the seed of a run: the user's, or one that the ranks agree on now.
+
+        Args:
+            settings: Of the loader.
+            share: Of this rank; None where all is loaded here.
+            seeds: Of the epoch; are told what was agreed.
+            saved: The state to continue from; None for the beginning.
+
+        Returns:
+            None where a generator or the process's random state draws.
+
+        Raises:
+            RankError: The ranks differ.
+            StateError: The state does not say how ranks draw.
+            ValueError: Nothing can make the ranks' orders equal.
+        """
+        given = settings.generator is not None
+        seed = settings.seed
+        if seed is None and not given:
+            seed = seeds.agreed if saved is None else saved["draws"].get("agreed")
+        if share is None or share.world_size == 1:
+            return seed
+        unknown = seed is None and not given
+        if unknown and saved is not None and saved["begun"]:
+            msg = (
+                "the state was saved by one process without seed=: ranks can go on from it at the "
+                "beginning of an epoch only"
+            )
+            raise StateError(msg)
+        if self._compared and saved is None:
+            return seed
+        store, ranks = _store_of(settings.shard, share)
+        if store is not None:
+            record = {
+                **fingerprint_of(settings, iterable=settings.iterable),
+                "batch_size": settings.batch_size,
+                "generator's state": _digest_of(settings.generator),
+                "rank": share.rank,
+                "seed": draw_seed(None) if unknown and share.rank == 0 else seed,
+                "state": None if saved is None else _place_in(saved),
+                "uneven": share.uneven,
+                "world_size": share.world_size,
+            }
+            me = _torch.rank_and_world()
+            seconds = settings.timeout or SECONDS
+            number = next(_agreements)
+            agreed = agree(store, number, me[0] if me else 0, ranks, record, seconds)
+            if unknown:
+                seed = seeds.agreed = agreed["seed"]
+        elif unknown and _draws(settings.index_sampler):
+            msg = (
+                f"shard={settings.shard!r} needs seed= for the same order on all ranks, or "
+                "torch.distributed to be set up before the first epoch"
+            )
+            raise ValueError(msg)
+        self._compared = True
+        return seed
+
+
+def _store_of(shard: Any, share: Share) -> tuple[Any, Sequence[int]]:
+    """Return the store of all ranks that share the data, and their numbers; None for no store."""
+    store, me = _torch.open_rank_store(), _torch.rank_and_world()
+    mesh = getattr(shard, "mesh", None)
+    if mesh is not None:
+        ranks = mesh.flatten().tolist()
+        return store, ranks
+    if me is None or me[1] != share.world_size:
+        return None, ()
+    return store, range(share.world_size)
+
+
+def _digest_of(generator: Any) -> int | None:
+    """Return a number that follows from the state of a generator; None for none."""
+    if generator is None:
+        return None
+    return zlib.crc32(json.dumps(encoded_state(state_of(generator))).encode())
+
+
+def _place_in(saved: State) -> dict[str, Any]:
+    """Return where a state is, without the states of the user's objects."""
+    place = {name: saved.get(name) for name in ("epoch", "begun", "shared")}
+    return place | {"batches": [lane["batches"] for lane in saved["lanes"]]}
+
+
+def _draws(index_sampler: Any) -> bool:
+    """Whether the order follows from the process's random state."""
+    adapter = known(index_sampler)
+    return adapter is not None and adapter.draws and adapter.generator is None
+
+
+def agree(
+    store: Any,
+    number: int,
+    rank: int,
+    ranks: Sequence[int],
+    record: Mapping[str, Any],
+    seconds: float = SECONDS,
+) -> Mapping[str, Any]:
+    """Return the record of the first rank, once all ranks are known to have the same.
+
+    Args:
+        store: Has ``set``, ``get`` and ``wait`` as a `torch.distributed.Store`.
+        number: Of the agreement, which ranks of one program count alike.
+        rank: Of this process.
+        ranks: All that take part, in order.
+        record: What this rank has, JSON-able.  All but ``"seed"`` and ``"rank"`` is to be equal;
+            the ranks' ``"rank"`` are to be different.
+        seconds: How long to wait for other ranks.
+
+    Raises:
+        RankError: A rank has something else, or did not come in time; the message names it.
+    """
+    until = monotonic() + seconds
+    first = ranks[0]
+    prefix = f"{number}/{first}/"  # several groups of ranks may agree at once
+    verdict = f"{prefix}verdict"
+    if rank != first:
+        store.set(f"{prefix}{rank}", json.dumps(record))
+        if not _came(store, verdict, until):
+            msg = (
+                f"rank {first} began no epoch of this loader within {seconds:.0f} s: all ranks "
+                "must iterate over their loaders in the same order"
+            )
+            raise RankError(msg)
+    else:
+        store.set(verdict, json.dumps(_verdict(store, prefix, ranks, record, until, seconds)))
+    result = json.loads(store.get(verdict))
+    if "error" in result:
+        raise RankError(result["error"])
+    agreed: Mapping[str, Any] = result["record"]
+    return agreed
+
+
+def _verdict(
+    store: Any,
+    prefix: str,
+    ranks: Sequence[int],
+    record: Mapping[str, Any],
+    until: float,
+    seconds: float,
+) -> dict[str, Any]:
+    missing = [rank for rank in ranks[1:] if not _came(store, f"{prefix}{rank}", until)]
+    if missing:
+        what = "began no epoch of this loader"
+        return {"error": f"{_named(missing)} {what} within {seconds:.0f} s, and others wait"}
+    places = {record["rank"]: ranks[0]}
+    for rank in ranks[1:]:
+        other = json.loads(store.get(f"{prefix}{rank}"))
+        differing = [
+            f"{name} is {other.get(name)!r} there, and {record.get(name)!r} on rank {ranks[0]}"
+            for name in sorted({*record, *other} - {"seed", "rank"})
+            if other.get(name) != record.get(name)
+        ]
+        if differing:
+            return {"error": f"rank {rank} does not load the same: {'; '.join(differing)}"}
+        same = places.setdefault(other["rank"], rank)
+        if same != rank:
+            return {"error": f"ranks {same} and {rank} both load the share {other['rank']}"}
+    return {"record": record}
+
+
+def _came(store: Any, key: str, until: float) -> bool:
+    """Wait for a key; return whether it is there."""
+    while True:
+        left = until - monotonic()
+        try:
+            store.wait([key], min(_STEP, timedelta(seconds=max(0.001, left))))
+        except Exception:  # noqa: BLE001  # a timeout, by a class that differs between versions
+            if left <= 0:
+                return False
+        else:
+            return True
+
+
+def _named(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - _MOST_NAMED} more" * (len(ranks) > _MOST_NAMED)
+    names = ", ".join(map(str, ranks[:_MOST_NAMED])) + more
+    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"

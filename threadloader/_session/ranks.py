@@ -1,0 +1,114 @@
+"""The ranks that train together: whose share a loader has, and what a sampler shares out by itself.
+
+shard= -> `share_of` -> the `Share` of this rank
+a DistributedSampler -> `rank_of` -> its rank, for random numbers of its own
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from threadloader._order.known_samplers import is_known
+from threadloader._order.shares import Share
+from threadloader._threads.ranks import rank_and_world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["rank_of", "set_epoch", "share_of"]
+
+_DEEPEST = 4  # samplers within one another
+
+
+def share_of(loader: Any) -> Share | None:
+    """Return the share of this rank; None where all is loaded here, or the sampler has a share.
+
+    Args:
+        loader: A `ThreadLoader`, or its settings.
+
+    Raises:
+        ValueError: A rank is given, and the sampler is that of another one; or the environment
+            says something wrong.
+    """
+    shard = loader.shard
+    if shard is None:
+        return None
+    if shard == "auto":
+        rank, world_size = rank_and_world()
+    elif isinstance(shard, tuple):
+        rank, world_size = shard
+    else:
+        rank, world_size = shard.get_local_rank(), shard.size()
+    shared_by = rank_of(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+    if shared_by is None or shared_by[1] == 1:
+        return Share(rank, world_size, loader.uneven)
+    if shard != "auto":
+        msg = (
+            f"shard={shard!r} and a sampler of rank {shared_by[0]} of {shared_by[1]} both share "
+            "the data out: give one of them"
+        )
+        raise ValueError(msg)
+    return None
+
+
+def rank_of(sampler: Any) -> tuple[int, int] | None:
+    """Return the rank that a sampler is for, and the number of ranks; None if it is for all.
+
+    It is told by its attributes: those of torch's ``DistributedSampler``, or of Accelerate's
+    ``BatchSamplerShard``.
+    """
+    if is_known(sampler):
+        return None
+    for each in _within(sampler):
+        for names in (("rank", "num_replicas"), ("process_index", "num_processes")):
+            rank, world_size = (getattr(each, name, None) for name in names)
+            if type(rank) is int and type(world_size) is int:
+                return rank, world_size
+    return None
+
+
+def _within(sampler: Any) -> Iterator[Any]:
+    """Yield a sampler, and those within it."""
+    for _ in range(_DEEPEST):
+        if sampler is None:
+            return
+        yield sampler
+        inner = getattr(sampler, "batch_sampler", None)
+        sampler = getattr(sampler, "sampler", None) if inner is None else inner
+
+
+class _Seen(int):
+    """The number of an epoch that a sampler was asked for: `set_epoch` puts a plain int there."""
+
+    __slots__ = ()
+
+
+def set_epoch(sampler: Any, epoch: int, *, again: bool) -> bool:
+    """Tell a sampler that shares data out which epoch begins, if the user forgot to.
+
+    Args:
+        sampler: Yields a batch's indices, or single ones.
+        epoch: The number of the epoch, from 0.
+        again: Whether this loader told the sampler of this epoch before, in another process.
+
+    Returns:
+        Whether it was told, now or before this epoch.
+    """
+    for each in _within(sampler):
+        number = getattr(each, "__dict__", {}).get("epoch")
+        tell = getattr(each, "set_epoch", None)
+        if not isinstance(number, int) or not callable(tell):
+            continue
+        forgotten = type(number) is _Seen and number != epoch and getattr(each, "shuffle", True)
+        if forgotten or again:
+            tell(epoch)
+        if forgotten and not again:
+            warnings.warn(
+                f"set_epoch() of the {type(each).__name__} was not called after the epoch before, "
+                f"so this one would have the same order: the loader calls set_epoch({epoch})",
+                stacklevel=5,
+            )
+        each.epoch = _Seen(vars(each)["epoch"])
+        return bool(forgotten or again)
+    return False
