@@ -5,7 +5,6 @@ Ranks are simulated, one after the other, by ``shard=(rank, world_size)``.
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from threadloader import StateError, ThreadLoader
+from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +32,7 @@ class Drawing:
         return self.samples
 
     def __getitem__(self, index: int) -> tuple[int, float, float]:
-        return index, random.random(), np.random.rand()  # noqa: NPY002, S311
+        return index, random.random(), np.random.rand()  # noqa: NPY002
 
 
 def samples_of(batch: Any) -> list[tuple[Any, ...]]:

@@ -77,7 +77,8 @@ class KeyedPermutation:
             Their shape.
         """
         if self._table is not None:
-            return self._table[positions]
+            entries: NDArray[np.int64] = self._table[positions]
+            return entries
         values = self._rounds(positions.astype(np.uint64, copy=False))
         while (outside := values >= self.length).any():
             values[outside] = self._rounds(values[outside])

@@ -185,18 +185,13 @@ def _drawing(
                 yield _with_advice(error, sampler, drawn)
                 continue
             drawn = indices if type(drawn) is list else drawn
-        first, position = position, position + len(indices)
-        if sharded:
-            first = sampler.first
-        if known:
-            yield PlannedBatch(sequence, indices, drawn, first, sharded=sharded)
-            sequence += 1
-            continue
-        try:
-            checkpoint = sampler.checkpoint(sequence + 1, position, indices)
-        except Exception as error:  # noqa: BLE001  # the same, from a state_dict()
-            checkpoint = None
-            yield error
+        first, position = sampler.first if sharded else position, position + len(indices)
+        checkpoint = None
+        if not known:
+            try:
+                checkpoint = sampler.checkpoint(sequence + 1, position, indices)
+            except Exception as error:  # noqa: BLE001  # the same, from a state_dict()
+                yield error
         yield PlannedBatch(sequence, indices, drawn, first, "index", checkpoint, sharded=sharded)
         sequence += 1
 

@@ -48,7 +48,7 @@ def open_rank_store() -> Any:
     if rank_and_world() is None:
         return None
     store = torch.distributed.distributed_c10d._get_default_store()  # no public name has it
-    return torch.distributed.PrefixStore("threadloader", store)
+    return torch.distributed.distributed_c10d.PrefixStore("threadloader", store)
 
 
 def _is_pipe(dataset: object) -> bool:
