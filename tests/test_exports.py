@@ -18,6 +18,7 @@ PROMISED = [
     "DeviceError",
     "EmptyReplicaWarning",
     "GilWarning",
+    "RankError",
     "RemoteError",
     "SampleError",
     "SlowLoadingWarning",

@@ -16,7 +16,6 @@ from threadloader._lifetime.closing import Closing
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._notebook.shown import Shown
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
-from threadloader._order.sharded_pass import units_of
 from threadloader._order.tickets import TicketSize
 from threadloader._report.reports import Reports
 from threadloader._rng.seeds import Seeds
@@ -42,7 +41,7 @@ from threadloader._session.arguments import (
     plain_int,
 )
 from threadloader._session.begin import begin
-from threadloader._session.ranks import share_of
+from threadloader._session.ranks import sampled_batches
 from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
 from threadloader._session.state import check_state, fingerprint_of, make_state, upgraded
@@ -371,11 +370,7 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
             TypeError: The sampler or iterable has no length.
         """
         if not self._iterable:
-            share = share_of(self)
-            if share is None:
-                return len(self._index_sampler)
-            units, size, drop_last = units_of(self._index_sampler)
-            return share.steps(len(units), size, drop_last=drop_last)
+            return sampled_batches(self)
         samples = self._reported_length = len(self.dataset)  # type: ignore[arg-type]
         if self.batch_size is None:
             return samples
@@ -416,10 +411,6 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
     def threads(self, threads: int | None) -> None:
         self.num_workers = default_threads() if threads is None else threads
         self._tunes_threads = threads is None
-
-    @property
-    def _index_sampler(self) -> Any:
-        return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     def _open_device(self) -> TargetDevice:
         if self.device is None:

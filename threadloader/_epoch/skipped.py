@@ -84,7 +84,11 @@ class Tally:
         self.must_warn = False  # whether `warn` has something to do
 
     def add(self, batch: OpenBatch) -> Failure | None:
-        """Count the samples left out of a batch; return the first one beyond the limit, if any."""
+        """Count the samples left out of a batch.
+
+        Returns:
+            One to raise: the first beyond the limit, or of a batch that other ranks need; or None.
+        """
         if not (batch.skipped or batch.unread):
             return None
         plan = batch.plan
@@ -105,6 +109,13 @@ class Tally:
                 with suppress(Exception):  # an error that refuses notes
                     failure.error.add_note(f"more than max_skipped={self._most} samples failed")
                 excess = failure
+        if plan.sharded and batch.empty and excess is None:
+            excess = batch.skipped[0]
+            with suppress(Exception):
+                excess.error.add_note(
+                    "all samples of the batch failed: it can't be left out, since other ranks have "
+                    "a batch of the same number"
+                )
         return excess
 
     def warn(self) -> None:

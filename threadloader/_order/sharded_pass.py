@@ -188,9 +188,10 @@ class ShardedUserPass:
         mine = self._share.of(len(units), self._size)
         if not mine or (self._drop_last and len(units) < self._step):
             raise StopIteration
-        self.first = before + self._count(units[: mine.start])
         # A padded batch goes on at the beginning of the global one.
-        own = [units[number % len(units)] for number in mine]
+        padded = [units[number % len(units)] for number in range(mine.stop)]
+        own = padded[mine.start :]
+        self.first = before + self._count(padded[: mine.start])
         return own[0] if self._single or self._has_batches else own
 
     def checkpoint(

@@ -314,7 +314,7 @@ class Position:
         state: dict[str, Any] = {"lanes": [lane.state() for lane in self.lanes]}
         if len(self.lanes) > 1:
             state["turn"] = self.turn
-        if self.skipped:
+        if self.skipped and not self.step:  # a sharded state is the same on all ranks
             state["skipped"] = self.skipped
         if self.sets_epoch:
             state["sets_epoch"] = True

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Agreement", "agree"]
 
 SECONDS = 600.0  # to wait for other ranks: one may prepare the data while others wait
-_STEP = timedelta(seconds=1)  # of waiting, between which Ctrl-C comes up
+# Of waiting, between which Ctrl-C comes up.  After each of them torch prints a warning.
+_STEP_SECONDS, _LONGEST_STEP_SECONDS = 5.0, 30.0
 _MOST_NAMED = 8  # ranks, in a message
 
 _agreements = itertools.count()
@@ -170,7 +171,7 @@ def agree(
     verdict = f"{prefix}verdict"
     if rank != first:
         store.set(f"{prefix}{rank}", json.dumps(record))
-        if not _came(store, verdict, until):
+        if not _came(store, verdict, until + seconds):  # it may wait for others itself
             msg = (
                 f"rank {first} began no epoch of this loader within {seconds:.0f} s: all ranks "
                 "must iterate over their loaders in the same order"
@@ -215,13 +216,15 @@ def _verdict(
 
 def _came(store: Any, key: str, until: float) -> bool:
     """Wait for a key; return whether it is there."""
+    step = _STEP_SECONDS
     while True:
         left = until - monotonic()
         try:
-            store.wait([key], min(_STEP, timedelta(seconds=max(0.001, left))))
+            store.wait([key], timedelta(seconds=max(0.001, min(step, left))))
         except Exception:  # noqa: BLE001  # a timeout, by a class that differs between versions
             if left <= 0:
                 return False
+            step = min(2 * step, _LONGEST_STEP_SECONDS)
         else:
             return True
 

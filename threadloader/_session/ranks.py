@@ -10,13 +10,14 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from threadloader._order.known_samplers import is_known
+from threadloader._order.sharded_pass import units_of
 from threadloader._order.shares import Share
 from threadloader._threads.ranks import rank_and_world
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["rank_of", "set_epoch", "share_of"]
+__all__ = ["rank_of", "sampled_batches", "set_epoch", "share_of"]
 
 _DEEPEST = 4  # samplers within one another
 
@@ -40,7 +41,7 @@ def share_of(loader: Any) -> Share | None:
         rank, world_size = shard
     else:
         rank, world_size = shard.get_local_rank(), shard.size()
-    shared_by = rank_of(loader.sampler if loader.batch_sampler is None else loader.batch_sampler)
+    shared_by = rank_of(_index_sampler_of(loader))
     if shared_by is None or shared_by[1] == 1:
         return Share(rank, world_size, loader.uneven)
     if shard != "auto":
@@ -50,6 +51,23 @@ def share_of(loader: Any) -> Share | None:
         )
         raise ValueError(msg)
     return None
+
+
+def sampled_batches(loader: Any) -> int:
+    """Return how many batches this rank has in an epoch of a map-style dataset.
+
+    Raises:
+        TypeError: The sampler has no length.
+    """
+    index_sampler, share = _index_sampler_of(loader), share_of(loader)
+    if share is None:
+        return len(index_sampler)
+    units, size, drop_last = units_of(index_sampler)
+    return share.steps(len(units), size, drop_last=drop_last)
+
+
+def _index_sampler_of(loader: Any) -> Any:
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
 def rank_of(sampler: Any) -> tuple[int, int] | None:
