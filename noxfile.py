@@ -52,6 +52,7 @@ nox.options.sessions = [
     "interleavings",
     "parallel",
     "tests_torch",
+    "scale_out-3.11",
 ]
 
 
@@ -123,6 +124,14 @@ def interleavings(session: nox.Session) -> None:
     """Force thread switches one by one through the code that owns locks."""
     install(session, ".", "test")
     run_pytest(session, "-m", "interleaving")
+
+
+@nox.session(python=list(TORCH))
+def scale_out(session: nox.Session) -> None:
+    """Let several processes load and train together, as ranks of torch.distributed."""
+    add_torch(session)
+    install(session, ".[demo,zstd]", "test")
+    run_pytest(session, "-m", "scale_out", "tests/scale_out", processes="0")
 
 
 @nox.session(python="3.13t")

@@ -26,6 +26,7 @@ from threadloader._session.arguments import (
     check_order,
     check_prefetch,
     check_runnable,
+    check_sharded,
     check_shuffle,
     check_threads,
     check_transform,
@@ -186,6 +187,7 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         iterable, tunes_threads = is_iterable(dataset), num_workers is None
         unsharded = iterable and not isinstance(dataset, _torch.IterableDataset)
         check_transform(transform, iterable=iterable)
+        check_sharded(shard, iterable=iterable)
         seed = checked_seed(seed, generator)
         check_prefetch(prefetch, prefetch_factor)
         if not iterable:  # torch refuses any

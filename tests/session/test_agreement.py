@@ -53,7 +53,7 @@ def agreements(spawn: Spawn, records: list[dict[str, Any] | None], seconds: floa
 
 
 def test_equal_ranks_get_the_record_of_the_first(spawn: Spawn) -> None:
-    records = [{"rank": rank, "batch_size": 8, "seed": 100 + rank} for rank in range(4)]
+    records = [{"rank": rank, "batch_size": 8, "drawn": 100 + rank} for rank in range(4)]
     assert agreements(spawn, [*records], PATIENCE) == [records[0]] * 4
 
 

@@ -91,7 +91,8 @@ class Agreement:
                 "batch_size": settings.batch_size,
                 "generator's state": _digest_of(settings.generator),
                 "rank": share.rank,
-                "seed": draw_seed(None) if unknown and share.rank == 0 else seed,
+                "drawn": draw_seed(None) if unknown and share.rank == 0 else None,
+                "seed": settings.seed,
                 "state": None if saved is None else _place_in(saved),
                 "uneven": share.uneven,
                 "world_size": share.world_size,
@@ -101,7 +102,7 @@ class Agreement:
             number = next(_agreements)
             agreed = agree(store, number, me[0] if me else 0, ranks, record, seconds)
             if unknown:
-                seed = seeds.agreed = agreed["seed"]
+                seed = seeds.agreed = agreed["drawn"]
         elif unknown and _draws(settings.index_sampler):
             msg = (
                 f"shard={settings.shard!r} needs seed= for the same order on all ranks, or "
@@ -158,8 +159,8 @@ def agree(
         number: Of the agreement, which ranks of one program count alike.
         rank: Of this process.
         ranks: All that take part, in order.
-        record: What this rank has, JSON-able.  All but ``"seed"`` and ``"rank"`` is to be equal;
-            the ranks' ``"rank"`` are to be different.
+        record: What this rank has, JSON-able.  All but ``"drawn"`` and ``"rank"`` is to be
+            equal; the ranks' ``"rank"`` are to be different.
         seconds: How long to wait for other ranks.
 
     Raises:
@@ -203,7 +204,7 @@ def _verdict(
         other = json.loads(store.get(f"{prefix}{rank}"))
         differing = [
             f"{name} is {other.get(name)!r} there, and {record.get(name)!r} on rank {ranks[0]}"
-            for name in sorted({*record, *other} - {"seed", "rank"})
+            for name in sorted({*record, *other} - {"drawn", "rank"})
             if other.get(name) != record.get(name)
         ]
         if differing:

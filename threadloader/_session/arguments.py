@@ -27,6 +27,7 @@ __all__ = [
     "check_order",
     "check_prefetch",
     "check_runnable",
+    "check_sharded",
     "check_shuffle",
     "check_threads",
     "check_transform",
@@ -296,6 +297,16 @@ def checked_seed(seed: Any, generator: Any) -> int | None:
         msg = f"seed must be less than 2**64, but got {seed}"
         raise ValueError(msg)
     return whole_seed
+
+
+def check_sharded(shard: Any, *, iterable: bool) -> None:
+    """Refuse to cut the samples of an iterable dataset into shares."""
+    if shard is not None and iterable:
+        msg = (
+            "shard is for map-style datasets; an iterable dataset gives each rank and worker its "
+            "own share, see docs/ranks.md"
+        )
+        raise TypeError(msg)
 
 
 def checked_shard(shard: Any, *, in_order: bool = True) -> Any:

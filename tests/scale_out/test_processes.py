@@ -1,0 +1,98 @@
+"""``shard="auto"`` in real processes that train together with torch.distributed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support.ranks import run_ranks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.scale_out
+
+LOADING = """
+from threadloader import RankError, ThreadLoader
+
+class Drawing:
+    def __len__(self):
+        return 50
+    def __getitem__(self, index):
+        return index, torch.rand(())
+
+def rows(batches):
+    return [[index.tolist(), number.tolist()] for index, number in batches]
+"""
+
+AGREEING = """
+torch.manual_seed(rank)  # ranks that draw differently
+loader = ThreadLoader(Drawing(), 4, shuffle=True, shard="auto", threads=2, uneven="short")
+epochs = [rows(loader), rows(loader)]
+state = loader.state_dict()
+errors = []
+for options in ({"batch_size": 4 + rank}, {"shuffle": bool(rank)}, {"seed": rank}):
+    try:
+        iter(ThreadLoader(Drawing(), shard="auto", **options))
+    except RankError as error:
+        errors.append(str(error))
+if rank == 0:
+    try:
+        iter(ThreadLoader(Drawing(), shard="auto", timeout=0.5, threads=1))
+    except RankError as error:
+        errors.append(str(error))
+dist.barrier()
+tell([epochs, state, errors])
+"""
+
+
+def test_ranks_without_a_seed_agree_on_one(tmp_path: Path) -> None:
+    (first, state, errors), (second, other_state, other_errors) = run_ranks(
+        LOADING + AGREEING, 2, tmp_path
+    )
+    assert state == other_state
+    for one, other in zip(first, second, strict=True):
+        got = sorted(index for batches in (one, other) for batch in batches for index in batch[0])
+        assert got == list(range(50))
+    assert first[0] != first[1]
+    assert errors[:3] == other_errors
+    for error, name in zip(errors, ("batch_size", "sampler", "seed", None), strict=True):
+        if name is None:
+            assert "rank 1 began no epoch of this loader" in error
+        else:
+            assert "rank 1 does not load the same" in error
+            assert name in error
+
+
+TRAINING = """
+from torch.nn.parallel import DistributedDataParallel
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)).double()
+model = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+losses = []
+loader = ThreadLoader(
+    Drawing(), 12 // world_size, shuffle=True, seed=1, shard="auto", uneven="drop", drop_last=True
+)
+for _ in range(2):
+    for index, number in loader:
+        inputs = torch.stack([index.double() / 50, number.double()], 1)
+        loss = ((model(inputs)[:, 0] - inputs.sum(1)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        mean = loss.detach().clone()
+        dist.all_reduce(mean)
+        losses.append(mean.item() / world_size)
+tell(losses)
+"""
+
+
+def test_two_ranks_train_as_one_with_the_same_global_batch(tmp_path: Path) -> None:
+    (alone,) = run_ranks(LOADING + TRAINING, 1, tmp_path)
+    together = run_ranks(LOADING + TRAINING, 2, tmp_path)
+    assert len(alone) == 8
+    assert together[0] == together[1] == pytest.approx(alone, rel=1e-9)

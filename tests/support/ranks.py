@@ -1,0 +1,70 @@
+"""Runs a function of a test module in several processes, the ranks of torch.distributed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from support.patience import PATIENCE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["run_ranks"]
+
+_BEGIN = """
+import json, os, sys
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank, world_size = dist.get_rank(), dist.get_world_size()
+def tell(value):
+    with open(os.environ["TOLD"], "w") as file:
+        json.dump(value, file)
+"""
+
+
+def run_ranks(program: str, world_size: int, folder: Path, **variables: str) -> list[Any]:
+    """Run a program in ``world_size`` processes; return what each of them gave to ``tell``.
+
+    Args:
+        program: Python; has ``torch``, ``dist``, ``rank``, ``world_size`` and ``tell``.
+        world_size: Processes.
+        folder: For what they tell.
+        variables: Of their environment.
+    """
+    script = folder / "program.py"
+    script.write_text(_BEGIN + textwrap.dedent(program), encoding="utf-8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    told = [folder / f"told-{rank}.json" for rank in range(world_size)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, script],
+            env={
+                **os.environ,
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "LOCAL_WORLD_SIZE": str(world_size),
+                "TOLD": str(told[rank]),
+                **variables,
+            },
+        )
+        for rank in range(world_size)
+    ]
+    try:
+        codes = [process.wait(PATIENCE) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert codes == [0] * world_size
+    return [json.loads(path.read_text(encoding="utf-8")) for path in told]
