@@ -45,7 +45,7 @@ from threadloader._session.begin import begin
 from threadloader._session.ranks import sampled_batches
 from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
-from threadloader._session.state import check_state, fingerprint_of, make_state, upgraded
+from threadloader._session.state import checked_state, fingerprint_of, make_state
 from threadloader._settings import KEPT, Settings
 from threadloader._threads.concurrency import Concurrency
 from threadloader._trace.traced import Traced
@@ -351,10 +351,9 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         Threads:
             consumer.
         """
-        if state_dict != {}:
-            check_state(state_dict, fingerprint_of(self, iterable=self._iterable))
+        state = checked_state(state_dict, fingerprint_of(self, iterable=self._iterable))
         self._live_here()
-        self._session.load(upgraded(state_dict) if state_dict else None)
+        self._session.load(state)
 
     def _get_iterator(self) -> Any:
         return iter(self)  # for those who know torch's loader from inside

@@ -239,7 +239,8 @@ def test_after_a_refusal_by_iter_another_state_can_be_loaded(
 ) -> None:
     arguments = {"persistent_workers": persistent}
     good = spawn(state_after, make(sampler=Lengthless(list(range(9))), **arguments), 1)
-    bad = good.result(PATIENCE) | {"lanes": [{"batches": 7}]}
+    (lane,) = good.result(PATIENCE)["lanes"]
+    bad = good.result() | {"lanes": [lane | {"batches": 7, "check": [7, 5]}]}
     with make(sampler=Lengthless(list(range(9))), **arguments) as loader:
         loader.load_state_dict(bad)
         iterator = iter(loader)

@@ -18,10 +18,11 @@ from threadloader._resume.position import Position
 from threadloader._session.ranks import share_of
 from threadloader.errors import StateError
 
-__all__ = ["VERSION", "check_state", "fingerprint_of", "has_ended", "make_state", "upgraded"]
+__all__ = ["VERSION", "checked_state", "fingerprint_of", "has_ended", "make_state"]
 
 VERSION = 4
-_VERSION_KEY = "threadloader"
+_VERSION_KEY, _ENTRIES_KEY = "threadloader", "entries"
+_ADDED = ("_iterator_finished",)  # to a state, by others
 _ENTRIES = 64
 _PARTS = {"loader": Mapping, "epoch": int, "begun": bool, "draws": Mapping, "lanes": list}
 _DEFAULTS = {"drop_last": False, "torch": False}  # left out, as None is, to save bytes
@@ -89,19 +90,37 @@ def make_state(parts: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> dict
         parts: Of the epoch and of the dataset.
         fingerprint: Of the loader; see `fingerprint_of`.
     """
-    return {_VERSION_KEY: VERSION, "loader": dict(fingerprint), **parts}
+    state = {_VERSION_KEY: VERSION, "loader": dict(fingerprint), **parts}
+    return state | {_ENTRIES_KEY: _entries(state)}
 
 
-def check_state(state: Any, fingerprint: Mapping[str, Any]) -> None:
-    """Refuse a state that a loader can't go on from.
+def _entries(value: Any) -> int:
+    """Return how many entries the dicts within a state have."""
+    if isinstance(value, Mapping):
+        return len(value) + sum(_entries(part) for part in value.values())
+    return sum(_entries(part) for part in value) if isinstance(value, (list, tuple)) else 0
+
+
+def checked_state(
+    state: Mapping[str, Any], fingerprint: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Return a state that a loader can go on from, of this version; None for the beginning.
 
     Args:
-        state: As ``state_dict`` returned it, perhaps of another loader.
+        state: As ``state_dict`` returned it, perhaps of another loader; ``{}`` for the beginning.
         fingerprint: Of the loader that is to go on; see `fingerprint_of`.
 
     Raises:
         StateError: It is no state, or incomplete, of a newer version, or of another loader.
     """
+    if state == {}:
+        return None
+    _check(state, fingerprint)
+    return _upgraded(state)
+
+
+def _check(state: Any, fingerprint: Mapping[str, Any]) -> None:
+    """Raise the errors of `checked_state`."""
     version = state.get(_VERSION_KEY) if isinstance(state, Mapping) else None
     if type(version) is not int or version < 1:
         msg = f"this is no state of a ThreadLoader: it has no version under {_VERSION_KEY!r}"
@@ -120,6 +139,7 @@ def check_state(state: Any, fingerprint: Mapping[str, Any]) -> None:
     if wrong:
         msg = f"the state is incomplete or changed: see its {', '.join(wrong)}"
         raise StateError(msg)
+    _check_entries(state)
     saved = state["loader"]
     if fingerprint.get("sharded"):  # a state of one process that loads all is as good
         saved = {**saved, "sharded": True}
@@ -135,7 +155,24 @@ def check_state(state: Any, fingerprint: Mapping[str, Any]) -> None:
         raise StateError(msg)
 
 
-def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
+def _check_entries(state: Mapping[str, Any]) -> None:
+    """Refuse a state of which some entries are missing.
+
+    torch.distributed.checkpoint loads only those keys of a dict that the loader's state has at that
+    time, and says nothing of others.
+    """
+    entries = state.get(_ENTRIES_KEY)
+    own = {name: part for name, part in state.items() if name not in (_ENTRIES_KEY, *_ADDED)}
+    if entries is not None and entries != _entries(own):
+        msg = (
+            f"the state is incomplete or changed: it had {entries} entries, and has "
+            f"{_entries(own)}.  For torch.distributed.checkpoint wrap the loader in "
+            "threadloader.integrations.checkpoint.WholeState"
+        )
+        raise StateError(msg)
+
+
+def _upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state that was checked, as one of this version.
 
     In version 1 a generator seeded with ``seed`` drew the seeds of random streams and keyed orders.
@@ -150,7 +187,9 @@ def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
         current["draws"] = {**current["draws"], "older": True}
     if current[_VERSION_KEY] == 1 and "seed" in current["loader"]:
         current["draws"]["drawn"] = True
-    return current | {_VERSION_KEY: VERSION}
+    added = {name: current.pop(name) for name in (_ENTRIES_KEY, *_ADDED) if name in current}
+    added[_ENTRIES_KEY] = _entries(current)
+    return current | {_VERSION_KEY: VERSION} | added
 
 
 def _wrong_parts(state: Mapping[str, Any], *, iterable: bool) -> list[str]:
