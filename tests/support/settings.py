@@ -32,9 +32,11 @@ _ARGUMENTS = {
     "prefetch_factor": None,
     "sampler": None,
     "seed": None,
+    "shard": None,
     "snapshot_every_n_steps": 1,
     "timeout": 0,
     "transform": None,
+    "uneven": "pad",
     "worker_init_fn": None,
 }
 _DERIVED = {

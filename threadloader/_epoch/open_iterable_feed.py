@@ -46,7 +46,7 @@ def open_iterable_feed(
     if position.restored:
         _warn_of_reading_again(position)
     readers = [
-        IterableReader(number, fetchers[number].dataset, settings, position, seeds.samples)
+        IterableReader(number, fetchers[number].dataset, settings, position, seeds.common)
         for number in range(len(position.lanes))
     ]
     pipeline = Pipeline(

@@ -192,7 +192,7 @@ def _drawing(
                 checkpoint = sampler.checkpoint(sequence + 1, position, indices)
             except Exception as error:  # noqa: BLE001  # the same, from a state_dict()
                 yield error
-        yield PlannedBatch(sequence, indices, drawn, first, "index", checkpoint, sharded=sharded)
+        yield PlannedBatch(sequence, indices, drawn, first, "index", checkpoint, (), sharded)
         sequence += 1
 
 

@@ -28,6 +28,7 @@ class EpochSeeds(NamedTuple):
 
     workers: int  # the base seed: a worker's own seed is this plus its number
     samples: int  # for the streams of samples and batches
+    common: int = 0  # of all ranks and workers: for a pass over an iterable dataset
 
 
 class Seeds:
@@ -153,12 +154,13 @@ class EpochDraws:
             self._shared = _torch.draw_shared_seed(dataset, self.generator)
         return self._shared
 
-    def seeds(self, *, kept: bool, rank: int = 0) -> EpochSeeds:
+    def seeds(self, *, kept: bool, rank: int = 0, replicas: bool = False) -> EpochSeeds:
         """Return the seeds of the epoch.
 
         Args:
             kept: Whether the workers of the epoch before go on: torch draws only for new ones.
             rank: Whose samples have the positions that other ranks' samples have, too.
+            replicas: Whether workers have replicas, each with one stream for all of its samples.
         """
         seeds = self._seeds
         fresh = self._redraws if self._has_base else self.seeded or not kept
@@ -171,9 +173,11 @@ class EpochDraws:
         if base is None:
             msg = "workers are kept, but no seed was ever drawn for them"
             raise RuntimeError(msg)
-        samples = epoch_seed(base, seeds.since) if seeds.since else base
-        samples = rank_seed(samples, 0 if seeds.alike else rank)
-        self._epoch = EpochSeeds(base, OlderSeed(samples) if seeds.older else samples)
+        common = epoch_seed(base, seeds.since) if seeds.since else base
+        samples = rank_seed(common, 0 if seeds.alike else rank)
+        if replicas and self.seeded and not seeds.alike:
+            base = rank_seed(base, rank)
+        self._epoch = EpochSeeds(base, OlderSeed(samples) if seeds.older else samples, common)
         self._since = seeds.since
         return self._epoch
 

@@ -98,9 +98,7 @@ class Agreement:
                 "world_size": share.world_size,
             }
             me = _torch.rank_and_world()
-            seconds = settings.timeout or SECONDS
-            number = next(_agreements)
-            agreed = agree(store, number, me[0] if me else 0, ranks, record, seconds)
+            agreed = agree(store, next(_agreements), me[0] if me else 0, ranks, record, SECONDS)
             if unknown:
                 seed = seeds.agreed = agreed["drawn"]
         elif unknown and _draws(settings.index_sampler):
@@ -150,7 +148,7 @@ def agree(
     rank: int,
     ranks: Sequence[int],
     record: Mapping[str, Any],
-    seconds: float = SECONDS,
+    seconds: float,
 ) -> Mapping[str, Any]:
     """Return the record of the first rank, once all ranks are known to have the same.
 

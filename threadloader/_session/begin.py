@@ -9,7 +9,7 @@ from threadloader._epoch.open_feed import open_feed
 from threadloader._epoch.skipped import Tally
 from threadloader._order.sampler_pass import open_pass
 from threadloader._session.data_pipes import prepare_pipes
-from threadloader._session.ranks import rank_of, set_epoch, share_of
+from threadloader._session.ranks import rank_with_own_streams, set_epoch, share_of
 from threadloader._session.run_state import LastEpoch
 from threadloader._session.state import has_ended
 
@@ -77,20 +77,20 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
     device = None if settings.device is None else settings.device.here()
     dataset = session.restore_dataset(settings, saved)
     position = session.next_position(settings, seeds.epoch, saved)
-    share = share_of(settings)
-    seed = session.agreement.seed(settings, share, seeds, saved)
+    share, seed = None, settings.seed
+    if settings.shard is not None or seed is None:
+        share = share_of(settings)
+        seed = session.agreement.seed(settings, share, seeds, saved)
     draws = seeds.begin_epoch(seed, settings.generator, saved)
-    shared_by = rank_of(settings.index_sampler)
-    if shared_by is not None:
+    rank = rank_with_own_streams(settings)
+    if rank is not None and not settings.iterable:
         position.sets_epoch = set_epoch(
             settings.index_sampler, position.epoch, again=position.sets_epoch
         )
     shared_seed = draws.shared_seed(settings.dataset)
     sampler_pass = _open_sampler_pass(settings, draws, position, share)
     reused = session.kept_workers.reuse(settings)
-    epoch_seeds = draws.seeds(
-        kept=reused is not None, rank=0 if shared_by is None else shared_by[0]
-    )
+    epoch_seeds = draws.seeds(kept=reused is not None, rank=rank or 0, replicas=settings.iterable)
     workers, feed, epoch = reused, None, None
     try:
         if reused is None and settings.num_workers:

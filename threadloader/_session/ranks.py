@@ -17,7 +17,9 @@ from threadloader._threads.ranks import rank_and_world
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["rank_of", "sampled_batches", "set_epoch", "share_of"]
+    from threadloader._settings import Settings
+
+__all__ = ["rank_of", "rank_with_own_streams", "sampled_batches", "set_epoch", "share_of"]
 
 _DEEPEST = 4  # samplers within one another
 
@@ -68,6 +70,24 @@ def sampled_batches(loader: Any) -> int:
 
 def _index_sampler_of(loader: Any) -> Any:
     return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
+def rank_with_own_streams(settings: Settings) -> int | None:
+    """Return the rank, if samples of other ranks have the same positions; None if they don't.
+
+    So it is with a sampler that shares data out, and with an iterable dataset, which does it too.
+
+    Args:
+        settings: Of the loader.
+    """
+    if not settings.iterable:
+        shared_by = rank_of(settings.index_sampler)
+        return None if shared_by is None else shared_by[0]
+    try:
+        rank, world_size = rank_and_world()
+    except ValueError:  # of the environment, which nobody has asked for
+        return None
+    return rank if world_size > 1 else None
 
 
 def rank_of(sampler: Any) -> tuple[int, int] | None:

@@ -1,0 +1,65 @@
+"""Iterable datasets on several ranks: each draws random numbers of its own, if there is a seed."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from threadloader import ThreadLoader
+from threadloader._threads.worker_info import pass_seed_here
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Drawing:
+    def __iter__(self) -> Iterator[float]:
+        for _ in range(6):
+            yield random.random()
+
+
+class Telling:
+    def __iter__(self) -> Iterator[int | None]:
+        yield pass_seed_here()
+
+
+def with_a_number(sample: float) -> tuple[float, float]:
+    return sample, random.random()
+
+
+def loaded(rank: int, monkeypatch: pytest.MonkeyPatch, dataset: Any, **options: Any) -> list[Any]:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=None, seed=3, **options)
+    return list(loader)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_ranks_with_one_seed_draw_different_numbers(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = [loaded(rank, monkeypatch, Drawing(), threads=threads) for rank in range(2)]
+    assert not {*ranks[0]} & {*ranks[1]}
+    assert loaded(1, monkeypatch, Drawing(), threads=threads) == ranks[1]
+
+
+def test_a_transform_draws_different_numbers_on_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = [
+        loaded(rank, monkeypatch, Drawing(), threads=2, transform=with_a_number)
+        for rank in range(2)
+    ]
+    assert not {number for _, number in ranks[0]} & {number for _, number in ranks[1]}
+
+
+def test_the_seed_of_a_pass_is_common_to_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (loaded(rank, monkeypatch, Telling(), threads=1) for rank in range(2))
+    assert first == second != [None]
+
+
+def test_half_an_environment_is_no_concern_of_a_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    loader: ThreadLoader[Any] = ThreadLoader(Drawing(), batch_size=None, seed=3, threads=0)
+    assert len(list(loader)) == 6
