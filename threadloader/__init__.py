@@ -6,6 +6,7 @@ needs (PEP 562), torch where it is installed.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from threadloader.errors import (
@@ -24,10 +25,12 @@ from threadloader.errors import (
 )
 
 if TYPE_CHECKING:
+    from threadloader._order.token_batches import TokenBatches
     from threadloader._rng.streams import sample_rng, sample_seed
     from threadloader._session.session import Statistics
     from threadloader._threads.worker_info import get_worker_info
     from threadloader._trace.profiling import profile
+    from threadloader.datasets._packing.packed import pack
     from threadloader.loader import ThreadLoader
 
 __all__ = [
@@ -45,7 +48,9 @@ __all__ = [
     "ThreadLoader",
     "ThreadLoaderError",
     "ThreadLoaderWarning",
+    "TokenBatches",
     "get_worker_info",
+    "pack",
     "profile",
     "sample_rng",
     "sample_seed",
@@ -53,19 +58,21 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_LAZY = frozenset(
-    {"Statistics", "ThreadLoader", "get_worker_info", "profile", "sample_rng", "sample_seed"}
-)
+_LAZY = frozenset({"Statistics", "ThreadLoader", "get_worker_info", "sample_rng", "sample_seed"})
+# What a loader has no need of: where each name is.
+_APART = {
+    "TokenBatches": "threadloader._order.token_batches",
+    "pack": "threadloader.datasets._packing.packed",
+    "profile": "threadloader._trace.profiling",
+}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _APART:
+        return getattr(import_module(_APART[name]), name)
     if name not in _LAZY:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    if name == "profile":
-        from threadloader._trace.profiling import profile
-
-        return profile
     from threadloader import loader
     from threadloader._rng import streams
     from threadloader._session import session
@@ -82,4 +89,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_APART})

@@ -1,0 +1,414 @@
+"""pack: every sequence in one row, whole, few places left, resumed anywhere."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.resuming import as_json
+
+from threadloader import StateError, ThreadLoader, get_worker_info, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LENGTHS = np.clip(np.random.default_rng(0).lognormal(5, 1, 20_000), 16, 1024).astype(int)
+lengths_of_samples = st.lists(st.integers(0, 20), max_size=60)
+
+
+def sequences(lengths: Any) -> list[np.ndarray]:
+    """Return arrays whose items are all different, from 1 on."""
+    ends = np.cumsum(lengths)
+    return [np.arange(end - size + 1, end + 1) for size, end in zip(lengths, ends, strict=True)]
+
+
+def same(rows: list[dict[str, Any]], others: list[dict[str, Any]]) -> bool:
+    return len(rows) == len(others) and all(
+        row.keys() == other.keys() and all(np.array_equal(row[name], other[name]) for name in row)
+        for row, other in zip(rows, others, strict=True)
+    )
+
+
+def unpacked(rows: list[dict[str, Any]], name: str = "input_ids") -> list[list[int]]:
+    """Return the sequences in rows."""
+    return [
+        row[name][row["segment_ids"] == number].tolist()
+        for row in rows
+        for number in range(1, row["segment_ids"].max() + 1)
+    ]
+
+
+class Source:
+    """An iterable whose own state says where it is, and which counts its passes.
+
+    Args:
+        lengths: Of its samples.
+    """
+
+    def __init__(self, lengths: Any) -> None:
+        self.samples = sequences(lengths)
+        self.at = self.start = self.passes = self.read = 0
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        self.at, self.start = self.start, 0
+        while self.at < len(self.samples):
+            self.at += 1
+            self.read += 1
+            yield self.samples[self.at - 1] + 10_000 * self.passes
+        self.at, self.passes = 0, self.passes + 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at, "passes": self.passes}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start, self.passes = state["at"], state["passes"]
+
+
+class SourceOfIterators:
+    """An iterable whose iterator has the state."""
+
+    def __init__(self, lengths: Any) -> None:
+        self.samples = sequences(lengths)
+
+    def __iter__(self) -> Cursor:
+        return Cursor(self.samples)
+
+
+class Cursor:
+    def __init__(self, samples: list[np.ndarray]) -> None:
+        self.samples, self.at = samples, 0
+
+    def __iter__(self) -> Cursor:
+        return self
+
+    def __next__(self) -> np.ndarray:
+        if self.at == len(self.samples):
+            raise StopIteration
+        self.at += 1
+        return self.samples[self.at - 1]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+each_source = pytest.mark.parametrize("source", [sequences, Source, SourceOfIterators])
+
+
+@given(lengths_of_samples, st.integers(1, 40), st.integers(20, 50))
+def test_every_sequence_is_in_one_row_and_whole(
+    lengths: list[int], window: int, length: int
+) -> None:
+    samples = sequences(lengths)
+    rows = list(pack(samples, length, window=window))
+    expected = [sample.tolist() for sample in samples if len(sample)]
+    assert sorted(unpacked(rows)) == expected
+    for row in rows:
+        places = row["segment_ids"] > 0
+        assert {len(array) for array in row.values()} == {length}
+        assert not row["input_ids"][~places].any()
+        assert not row["position_ids"][~places].any()
+        starts = np.flatnonzero(np.diff(row["segment_ids"], prepend=0) * places)
+        assert not row["position_ids"][starts].any()
+        rises = np.diff(row["position_ids"])[np.diff(row["segment_ids"]) == 0]
+        assert set(rises[: places.sum() - len(starts)]) <= {1}
+
+
+@given(lengths_of_samples, st.integers(1, 8), st.sampled_from([sequences, Source]), st.data())
+def test_packing_goes_on_from_any_row(
+    lengths: list[int], window: int, source: Any, data: st.DataObject
+) -> None:
+    rows = list(pack(source(lengths), 20, window=window))
+    stop = data.draw(st.integers(0, len(rows)))
+    saved = pack(source(lengths), 20, window=window)
+    assert same(list(islice(saved, stop)), rows[:stop])
+    resumed = pack(source(lengths), 20, window=window)
+    resumed.load_state_dict(as_json(saved.state_dict()))
+    assert same(list(resumed), rows[stop:])
+
+
+@each_source
+@pytest.mark.parametrize("stop", [1, 33, 200])
+def test_packing_that_was_resumed_can_be_saved_again_at_once_and_later(
+    source: Any, stop: int
+) -> None:
+    rows = list(pack(source(LENGTHS[:3000]), 1024))
+    saved = pack(source(LENGTHS[:3000]), 1024)
+    list(islice(saved, stop))
+    for more in (0, 1, 64):
+        state = as_json(saved.state_dict())
+        saved = pack(source(LENGTHS[:3000]), 1024)
+        saved.load_state_dict(state)
+        assert as_json(saved.state_dict()) == state
+        assert same(list(islice(saved, more)), rows[stop : stop + more])
+        stop += more
+
+
+@pytest.mark.parametrize(("length", "most"), [(1024, 0.007), (2048, 0.007), (8192, 0.011)], ids=str)
+def test_little_of_the_rows_is_padding(length: int, most: float) -> None:
+    rows = sum(1 for _ in pack(sequences(LENGTHS), length))
+    assert 1 - LENGTHS.sum() / (rows * length) < most
+
+
+def test_a_sequence_waits_for_no_more_rows_than_the_window_has() -> None:
+    # 60 of 100 places, then samples that never fit beside them.
+    samples = sequences([60] + [70] * 100)
+    rows = list(pack(samples, 100, window=8))
+    (first,) = [number for number, row in enumerate(rows) if row["input_ids"][0] == 1]
+    assert first == 0
+
+
+def test_a_state_has_few_bytes_and_few_samples_are_read_again() -> None:
+    saved = pack(Source(LENGTHS), 2048)
+    for rows, _ in enumerate(islice(saved, 900)):
+        state = saved.state_dict()
+        assert len(json.dumps(state)) < 400, rows
+    source = Source(LENGTHS)
+    resumed = pack(source, 2048)
+    resumed.load_state_dict(state)
+    next(iter(resumed))
+    assert source.read < 600
+
+
+def test_features_are_packed_together() -> None:
+    samples = [
+        {"input_ids": [5, 6, 7], "labels": [1, 2, 3]},
+        {"input_ids": [8], "labels": [4]},
+    ]
+    (row,) = pack(samples, 6)
+    assert {name: array.tolist() for name, array in row.items()} == {
+        "input_ids": [5, 6, 7, 8, 0, 0],
+        "labels": [1, 2, 3, 4, -100, -100],
+        "position_ids": [0, 1, 2, 0, 0, 0],
+        "segment_ids": [1, 1, 1, 2, 0, 0],
+    }
+
+
+def test_features_may_have_rows_of_different_lengths() -> None:
+    samples = [
+        {"inputs": np.arange(1, 4), "targets": np.arange(1, 3), "id": "a"},
+        {"inputs": np.arange(1, 2), "targets": np.arange(1, 4), "id": "b"},
+        {"inputs": np.arange(1, 2), "targets": np.arange(1, 2), "id": "c"},
+    ]
+    first, second = pack(samples, {"inputs": 6, "targets": 5}, padding={"targets": -1})
+    assert first["inputs"].tolist() == [1, 2, 3, 1, 0, 0]
+    assert first["targets"].tolist() == [1, 2, 1, 2, 3]
+    assert first["inputs_segment_ids"].tolist() == [1, 1, 1, 2, 0, 0]
+    assert first["targets_segment_ids"].tolist() == [1, 1, 2, 2, 2]
+    assert first["targets_position_ids"].tolist() == [0, 1, 0, 1, 2]
+    assert second["targets"].tolist() == [1, -1, -1, -1, -1]
+    assert set(second) == {
+        *("inputs", "inputs_position_ids", "inputs_segment_ids"),
+        *("targets", "targets_position_ids", "targets_segment_ids"),
+    }
+
+
+def test_features_are_chosen() -> None:
+    samples = [{"input_ids": [1, 2], "text": "ab", "position_ids": [7, 7]}]
+    (row,) = pack(samples, 2, features=["input_ids"])
+    assert row["position_ids"].tolist() == [0, 1]
+
+
+def test_items_may_be_arrays_and_types_are_kept() -> None:
+    samples = [np.ones((3, 2), np.float32), np.full((1, 2), 2, np.float32)]
+    (row,) = pack(samples, 5)
+    assert row["input_ids"].dtype == np.float32
+    assert row["input_ids"].tolist() == [[1, 1], [1, 1], [1, 1], [2, 2], [0, 0]]
+
+
+def test_tensors_and_lists_are_packed() -> None:
+    torch = pytest.importorskip("torch")
+    (row,) = pack([torch.tensor([1, 2]), [3]], 4)
+    assert row["input_ids"].tolist() == [1, 2, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("too_long", "expected"),
+    [
+        ("truncate", [[1, 2, 3, 4], [5]]),
+        ("split", [[1, 2, 3, 4], [5, 6, 7, 8], [9], [5]]),
+        ("drop", [[5]]),
+    ],
+)
+def test_what_becomes_of_a_sample_that_is_too_long_is_chosen(
+    too_long: Any, expected: list[list[int]]
+) -> None:
+    rows = list(pack([np.arange(1, 10), np.array([5])], 4, too_long=too_long))
+    assert sorted(unpacked(rows)) == sorted(expected)
+
+
+def test_features_are_truncated_each_to_its_length() -> None:
+    sample = {"inputs": np.arange(1, 9), "targets": np.arange(1, 9)}
+    (row,) = pack([sample], {"inputs": 3, "targets": 4}, too_long="truncate")
+    assert row["inputs"].tolist() == [1, 2, 3]
+    assert row["targets"].tolist() == [1, 2, 3, 4]
+
+
+def test_after_a_sample_that_is_too_long_packing_goes_on_and_so_does_a_resumed_one() -> None:
+    lengths = [5, 30, 6, 7, 8]
+    packed = pack(Source(lengths), 10, window=1)
+    rows = iter(packed)
+    with pytest.raises(ValueError, match=r"sample 1 has length 30, more than a row's 10: .*split"):
+        next(rows)
+    first = next(rows)
+    state = as_json(packed.state_dict())
+    rest = list(rows)
+    assert sorted(map(len, unpacked([first, *rest]))) == [5, 6, 7, 8]
+    resumed = pack(Source(lengths), 10, window=1)
+    resumed.load_state_dict(state)
+    assert same(list(resumed), rest)
+
+
+@pytest.mark.parametrize(
+    ("sample", "error", "message"),
+    [
+        (7, TypeError, "input_ids of sample 0 is no sequence of numbers, but a int"),
+        ("text", TypeError, "input_ids of sample 0 is no sequence of numbers, but a str"),
+        ({"a": [1], "b": "x"}, TypeError, r"b of sample 0 is no sequence .* features=\[...\]"),
+        ({"a": [1], "b": 3}, TypeError, "b of sample 0 is no sequence"),
+        ({"a": [1, 2], "b": [3]}, ValueError, r"differ in length \(a 2, b 1\): give length="),
+        ({"a": [1], "segment_ids": [1]}, ValueError, "sample 0 has segment_ids, as a row does"),
+        ({}, ValueError, "sample 0 is empty"),
+    ],
+)
+def test_what_can_not_be_packed_is_refused(
+    sample: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        next(iter(pack([sample], 4)))
+
+
+def test_a_feature_that_is_missing_is_named() -> None:
+    with pytest.raises(KeyError, match="sample 1 has no labels: it has input_ids"):
+        list(pack([{"input_ids": [1], "labels": [1]}, {"input_ids": [1]}], 1, features=["labels"]))
+    with pytest.raises(TypeError, match="sample 0 is no mapping: it has no features labels"):
+        list(pack([[1]], 1, features=["labels"]))
+
+
+def test_sequences_that_do_not_go_together_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"whose items have different shapes: \[\(2,\), \(3,\)\]"):
+        list(pack([np.ones((1, 2)), np.ones((1, 3))], 4))
+    samples = [{"labels": np.ones(2, np.uint8)}]
+    with pytest.raises(ValueError, match="labels has type uint8, which can't hold its padding"):
+        list(pack(samples, 4))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((7, 4), {}, TypeError, "pack needs an iterable, but got int"),
+        ((([1],), 0), {}, ValueError, "length must be a whole number of at least 1"),
+        ((([1],), 2.0), {}, ValueError, "length must be a whole number"),
+        ((([1],), {}), {}, ValueError, "length must be"),
+        ((([1],), {"a": -1}), {}, ValueError, "length must be"),
+        ((([1],), 4), {"window": 0}, ValueError, "window must be at least 1, but got 0"),
+        ((([1],), 4), {"window": 1.5}, TypeError, "window must be a whole number"),
+        ((([1],), 4), {"too_long": "alone"}, ValueError, "too_long must be 'error', "),
+        ((([1],), 4), {"features": "input_ids"}, TypeError, "features must be a list"),
+        ((([1],), {"a": 1}), {"features": ["a"]}, ValueError, "leave features out"),
+        ((([1],), {"a": 1}), {"too_long": "split"}, ValueError, "needs one length"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    arguments: tuple[Any, ...], options: Mapping[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        pack(*arguments, **options)
+
+
+class MapStyle:
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        return np.full(index + 1, index)
+
+
+def test_a_map_style_dataset_is_packed_through_a_loader() -> None:
+    with pytest.raises(TypeError, match=r"pack\(ThreadLoader\(dataset, batch_size=None"):
+        pack(MapStyle(), 9)  # type: ignore[arg-type]
+    samples = ThreadLoader(MapStyle(), batch_size=None, shuffle=True, seed=1)
+    rows = list(pack(samples, 9))
+    assert sorted(map(len, unpacked(rows))) == list(range(1, 10))
+
+
+@pytest.mark.parametrize("name", ["length", "window", "version"])
+def test_the_state_of_other_rows_is_refused(name: str) -> None:
+    packed = pack(Source([3, 4]), 5)
+    state = {**packed.state_dict(), name: 7}
+    with pytest.raises(StateError, match=name):
+        packed.load_state_dict(state)
+
+
+@each_source
+def test_a_source_that_gives_other_samples_than_before_is_refused(source: Any) -> None:
+    saved = pack(source(LENGTHS[:500]), 1024, window=4)
+    list(islice(saved, 20))
+    other = pack(source(LENGTHS[500:1000]), 1024, window=4)
+    other.load_state_dict(saved.state_dict())
+    with pytest.raises(StateError, match="the source gives other samples"):
+        next(iter(other))
+
+
+def loader_of(source: Any = Source, **options: Any) -> ThreadLoader[Any]:
+    options = {"batch_size": 4, "threads": 1, "output": "numpy", **options}
+    return ThreadLoader(pack(source(LENGTHS[:600]), 1024, window=8), **options)
+
+
+@each_source
+@pytest.mark.parametrize("stop", [0, 1, 9, None])
+@pytest.mark.filterwarnings("ignore:the state holds none")
+def test_a_loader_goes_on_in_the_middle_of_an_epoch_and_between_two(
+    source: Any, stop: int | None
+) -> None:
+    whole = loader_of(source)
+    first, second = list(whole), list(whole)
+    saved = loader_of(source)
+    begun = list(islice(saved, stop))
+    state = as_json(saved.state_dict())
+    resumed = loader_of(source)
+    resumed.load_state_dict(state)
+    if stop is not None:
+        assert same(begun + list(resumed), first)
+    assert same(list(resumed), second)
+
+
+def test_a_loader_within_goes_on_with_it() -> None:
+    def make() -> ThreadLoader[Any]:
+        samples = ThreadLoader(MapStyle(), batch_size=None, shuffle=True, seed=1, threads=2)
+        return ThreadLoader(pack(samples, 12, window=2), 1, threads=1, output="numpy")
+
+    whole = make()
+    first, second = list(whole), list(whole)
+    assert not same(first, second)
+    saved = make()
+    begun = list(islice(saved, 2))
+    resumed = make()
+    resumed.load_state_dict(as_json(saved.state_dict()))
+    assert same(begun + list(resumed), first)
+    assert same(list(resumed), second)
+
+
+def test_replicas_of_torchs_iterable_datasets_pack_their_own_shares() -> None:
+    data = pytest.importorskip("torch.utils.data")
+
+    class Shares(data.IterableDataset):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Iterator[np.ndarray]:
+            info = get_worker_info()
+            assert info is not None
+            yield from sequences(LENGTHS[:600])[info.id :: info.num_workers]
+
+    loader = ThreadLoader(pack(Shares(), 1024), batch_size=None, num_workers=2, output="numpy")
+    rows = list(loader)
+    expected = [sample.tolist() for sample in sequences(LENGTHS[:600])]
+    assert sorted(unpacked(rows)) == expected
+    assert isinstance(loader.dataset, data.IterableDataset)
+    torchs = data.DataLoader(pack(Shares(), 1024), batch_size=None, num_workers=2)
+    assert sorted(unpacked(list(torchs))) == expected

@@ -1,0 +1,421 @@
+"""TokenBatches: every sample once, a bounded cost, little padding, balance, resumed anywhere."""
+
+from __future__ import annotations
+
+import array
+import copy
+import json
+import math
+import pickle
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threadloader import StateError, ThreadLoader, TokenBatches
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HUGE = 10**9
+LENGTHS = np.clip(np.random.default_rng(0).lognormal(5, 1, 60_000), 16, 1024).astype(np.int32)
+
+
+class Numbers:
+    """Sample ``i`` is ``i``."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def costs_of(batches: list[list[int]], lengths: Any, multiple: int = 1) -> np.ndarray:
+    longest = [max(math.ceil(lengths[i] / multiple) * multiple for i in batch) for batch in batches]
+    return np.array([len(batch) * most for batch, most in zip(batches, longest, strict=True)])
+
+
+def huge_lengths(indices: np.ndarray) -> np.ndarray:
+    """Return lengths from 1 to 256 that follow from the indices."""
+    return indices * 2_654_435_761 % 256 + 1
+
+
+@st.composite
+def samplers(draw: st.DrawFn) -> tuple[list[float], int, dict[str, Any]]:
+    """Return lengths, max_tokens and options."""
+    whole = st.integers(1, 60)
+    part = st.floats(0.01, 60)
+    lengths = draw(st.lists(draw(st.sampled_from([whole, part])), min_size=1, max_size=120))
+    options = {
+        "max_samples": draw(st.none() | st.integers(1, 10)),
+        "group_size": draw(st.integers(1, 9)),
+        "pool_size": draw(st.none() | st.integers(1, 130)),
+        "shuffle": draw(st.booleans()),
+        "seed": draw(st.integers(0, 1 << 40)),
+    }
+    return lengths, draw(st.integers(60, 400)), options
+
+
+@given(samplers())
+def test_every_sample_comes_once_and_no_batch_costs_more_than_max_tokens(
+    case: tuple[list[float], int, dict[str, Any]],
+) -> None:
+    lengths, max_tokens, options = case
+    batches = list(TokenBatches(lengths, max_tokens, **options))
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+    assert costs_of(batches, lengths).max() <= max_tokens
+    assert max(map(len, batches)) <= (options["max_samples"] or len(lengths))
+    assert all(type(index) is int for batch in batches for index in batch)
+
+
+@given(samplers())
+def test_its_length_is_the_number_of_batches_of_the_next_pass(
+    case: tuple[list[float], int, dict[str, Any]],
+) -> None:
+    lengths, max_tokens, options = case
+    sampler = TokenBatches(lengths, max_tokens, **options)
+    for _ in range(3):
+        assert len(sampler) == len(list(sampler))
+
+
+@given(samplers(), st.data())
+def test_a_pass_goes_on_from_any_batch(
+    case: tuple[list[float], int, dict[str, Any]], data: st.DataObject
+) -> None:
+    lengths, max_tokens, options = case
+    sampler = TokenBatches(lengths, max_tokens, **options)
+    sampler.set_epoch(3)
+    batches, following = list(sampler), list(sampler)
+    sampler.set_epoch(3)
+    stop = data.draw(st.integers(0, len(batches)))
+    begun = iter(sampler)
+    assert list(islice(begun, stop)) == batches[:stop]
+    state = json.loads(json.dumps(begun.state_dict()))
+
+    resumed = TokenBatches(lengths, max_tokens, **options)
+    rest = iter(resumed)
+    rest.load_state_dict(state)
+    assert list(rest) == batches[stop:]
+    assert list(resumed) == following
+
+
+@pytest.mark.parametrize("max_tokens", [2048, 8192, 65_536])
+@pytest.mark.parametrize("group_size", [1, 8])
+def test_less_than_one_token_in_a_hundred_is_padding(max_tokens: int, group_size: int) -> None:
+    batches = list(TokenBatches(LENGTHS, max_tokens, group_size=group_size))
+    costs = costs_of(batches, LENGTHS)
+    assert 1 - LENGTHS.sum() / costs.sum() < 0.01
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize(("max_tokens", "most"), [(2048, 1.04), (8192, 1.025), (65_536, 1.01)])
+def test_ranks_that_take_batches_in_turn_have_about_equal_costs(
+    ranks: int, max_tokens: int, most: float
+) -> None:
+    costs = costs_of(list(TokenBatches(LENGTHS, max_tokens)), LENGTHS)
+    steps = costs[: len(costs) // ranks * ranks].reshape(-1, ranks)
+    assert (steps.max(axis=1) / steps.mean(axis=1)).mean() < most
+
+
+def test_ranks_that_take_batches_in_turn_have_about_equal_lengths() -> None:
+    batches = list(TokenBatches(LENGTHS, 8192))
+    longest = np.array([LENGTHS[batch].max() for batch in batches])
+    steps = longest[: len(longest) // 8 * 8].reshape(-1, 8)
+    together = (steps.max(axis=1) - steps.min(axis=1)).mean()
+    alone = np.ptp(np.sort(longest)[::8])
+    assert together < alone / 10
+
+
+def test_no_batch_of_a_pool_is_small_because_it_was_the_last() -> None:
+    costs = costs_of(list(TokenBatches(np.full(1000, 10), 990, pool_size=1000)), np.full(1000, 10))
+    assert len(costs) == 11
+    assert costs.min() > 0.9 * costs.max()
+
+
+def test_each_epoch_has_an_order_of_its_own() -> None:
+    sampler = TokenBatches(LENGTHS, 8192)
+    first, second = list(sampler), list(sampler)
+    assert first != second
+    assert sampler.epoch == 2
+    sampler.set_epoch(0)
+    assert list(sampler) == first
+    assert list(TokenBatches(LENGTHS, 8192, seed=1)) != first
+
+
+def test_a_pass_that_is_not_begun_has_the_epoch_that_is_set_last() -> None:
+    sampler = TokenBatches(LENGTHS, 8192)
+    batches = iter(sampler)
+    sampler.set_epoch(1)
+    found = next(batches)
+    sampler.set_epoch(1)
+    assert found == next(iter(sampler))
+
+
+def test_the_order_is_the_same_on_every_build() -> None:
+    sampler = TokenBatches(np.arange(1, 21), 60, seed=5, group_size=2, pool_size=10)
+    first_pool = [[15, 13, 11], [8, 7, 1, 0], [19, 18, 17]]
+    second_pool = [[16, 14], [6, 5, 4, 3, 2], [12, 10, 9]]
+    assert list(sampler) == first_pool + second_pool
+
+
+def test_without_shuffling_pools_are_spans_of_the_dataset_and_longest_comes_first() -> None:
+    lengths = [3, 9, 5, 1, 8, 2]
+    sampler = TokenBatches(lengths, 10, shuffle=False, pool_size=3)
+    assert list(sampler) == [[1], [2, 0], [4], [5, 3]]
+    assert list(sampler) == list(sampler)
+
+
+def test_lengths_are_rounded_up_where_they_will_be_padded() -> None:
+    lengths = np.array([1, 9, 10, 16], np.uint8)
+    batches = list(TokenBatches(lengths, 32, pad_to_multiple_of=8, pool_size=4))
+    assert costs_of(batches, lengths, 8).max() <= 32
+    assert sorted(map(len, batches)) == [2, 2]
+
+
+@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i1", "i2", "f2", "f4", "f8", ">i4"])
+def test_lengths_of_any_type_are_sorted(dtype: str) -> None:
+    lengths = np.array([100, 1, 90, 2], dtype)
+    assert sorted(map(sorted, TokenBatches(lengths, 200))) == [[0, 2], [1, 3]]
+
+
+def test_lengths_may_be_of_many_kinds(tmp_path: Path) -> None:
+    expected = list(TokenBatches([4, 3, 2, 1], 5))
+    mapped = np.memmap(tmp_path / "lengths", np.int32, "w+", shape=4)
+    mapped[:] = [4, 3, 2, 1]
+    kinds = [(4, 3, 2, 1), range(4, 0, -1), array.array("i", [4, 3, 2, 1]), mapped, Column()]
+    for lengths in kinds:
+        assert list(TokenBatches(lengths, 5)) == expected
+    offsets = np.array([0, 4, 7, 9, 10])
+    given_by_offsets = TokenBatches(lambda i: offsets[i + 1] - offsets[i], 5, num_samples=4)
+    assert list(given_by_offsets) == expected
+
+
+class Column:
+    """A column of a table, as that of Hugging Face's datasets."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, key: slice) -> list[int]:
+        return [4, 3, 2, 1][key]
+
+
+def test_lengths_may_be_a_tensor() -> None:
+    torch = pytest.importorskip("torch")
+    lengths = torch.tensor([4, 3, 2, 1])
+    assert list(TokenBatches(lengths, 5)) == list(TokenBatches([4, 3, 2, 1], 5))
+
+
+def test_a_sample_that_is_too_long_is_an_error_with_its_index_and_length() -> None:
+    with pytest.raises(
+        ValueError, match=r"sample 2 has length 30, more than max_tokens=20: .*drop"
+    ):
+        TokenBatches([3, 20, 30], 20)
+    with pytest.raises(ValueError, match=r"sample 1 has length 18, 24 with padding, more than"):
+        TokenBatches([3, 18], 20, pad_to_multiple_of=8)
+
+
+def test_samples_that_are_too_long_may_be_left_out_or_stand_alone() -> None:
+    lengths = [3, 20, 30, 40]
+    dropped = list(TokenBatches(lengths, 20, too_long="drop"))
+    assert sorted(index for batch in dropped for index in batch) == [0, 1]
+    alone = list(TokenBatches(lengths, 20, too_long="alone"))
+    assert sorted(alone) == [[0], [1], [2], [3]]
+    assert list(TokenBatches([30, 40], 20, too_long="drop")) == []
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), 1 << 60])
+def test_a_length_must_be_positive_and_finite(wrong: float) -> None:
+    lengths = np.array([5, 4, wrong, 3])
+    with pytest.raises(ValueError, match=r"length of sample 2 is .*: it must be positive"):
+        TokenBatches(lengths, 1 << 61)
+    with pytest.raises(ValueError, match=r"length of sample 2 is .*: it must be positive"):
+        TokenBatches(lambda indices: lengths[indices], 1 << 61, num_samples=4)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "error", "message"),
+    [
+        ([], ValueError, "there are no samples"),
+        ([[1, 2], [3, 4]], ValueError, r"one number for each sample, but have shape \(2, 2\)"),
+        ([[1], [2, 3]], TypeError, "one number for each sample"),
+        (["a", "b"], TypeError, "lengths must be numbers, but have type <U1"),
+        ([True, False], TypeError, "lengths must be numbers, but have type bool"),
+        ([1, None], TypeError, "lengths must be numbers, but have type object"),
+        (7, TypeError, "lengths must be an array or a list, but is a int"),
+        ({1: 2}, TypeError, "lengths must be an array or a list, but is a dict"),
+        (len, TypeError, "num_samples must say how many"),
+    ],
+)
+def test_what_are_no_lengths_is_refused(lengths: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        TokenBatches(lengths, 10)
+
+
+def test_a_function_must_return_as_many_lengths_as_it_is_asked_for() -> None:
+    with pytest.raises(ValueError, match=r"the lengths of 7 samples have shape \(3,\)"):
+        TokenBatches(lambda _: np.ones(3), 10, num_samples=7)
+    with pytest.raises(TypeError, match="lengths must be numbers"):
+        TokenBatches(lambda indices: ["a"] * len(indices), 10, num_samples=7)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_tokens": 0}, ValueError, "max_tokens must be positive and finite, but got 0"),
+        ({"max_tokens": float("nan")}, ValueError, "max_tokens must be positive"),
+        ({"max_tokens": "9"}, TypeError, "max_tokens must be a number, but got '9'"),
+        ({"max_tokens": True}, TypeError, "max_tokens must be a number"),
+        ({"max_samples": 0}, ValueError, "max_samples must be at least 1, but got 0"),
+        ({"max_samples": 1.5}, TypeError, "max_samples must be a whole number, but got 1.5"),
+        ({"group_size": 0}, ValueError, "group_size must be at least 1"),
+        ({"pool_size": -3}, ValueError, "pool_size must be at least 1"),
+        ({"pad_to_multiple_of": -8}, ValueError, "pad_to_multiple_of must be at least 1"),
+        ({"seed": -1}, ValueError, "seed must be at least 0"),
+        ({"seed": None}, TypeError, "seed must be a whole number"),
+        ({"too_long": "split"}, ValueError, "too_long must be 'error', 'drop' or 'alone'"),
+        ({"num_samples": 3}, TypeError, "num_samples is for a function only"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        TokenBatches([1, 2, 3], **{"max_tokens": 9, **options})
+
+
+def test_a_wrong_epoch_is_refused() -> None:
+    with pytest.raises(ValueError, match="epoch must be at least 0, but got -1"):
+        TokenBatches([1], 1).set_epoch(-1)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"epoch": 0},
+        {"epoch": 0, "pool": 0, "batch": 0, "before": 0, "order": 0},
+        {"epoch": -1, "pool": 0, "batch": 0, "before": 0, "order": 0},
+        {"epoch": 0, "pool": "0", "batch": 0, "before": 0, "order": 0},
+    ],
+)
+def test_what_is_no_state_of_its_is_refused(state: dict[str, Any]) -> None:
+    with pytest.raises(StateError, match=r"no state of a TokenBatches|with other lengths"):
+        iter(TokenBatches([1, 2], 5)).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        TokenBatches(LENGTHS + 1, 8192),
+        TokenBatches(LENGTHS[:-1], 8192),
+        TokenBatches(LENGTHS, 8193),
+        TokenBatches(LENGTHS, 8192, seed=1),
+        TokenBatches(LENGTHS, 8192, max_samples=9),
+        TokenBatches(LENGTHS, 8192, group_size=4),
+        TokenBatches(LENGTHS, 8192, shuffle=False),
+        TokenBatches(LENGTHS, 8192, pad_to_multiple_of=2),
+        TokenBatches(LENGTHS, 8192, too_long="drop"),
+    ],
+)
+def test_the_state_of_another_order_is_refused(other: TokenBatches) -> None:
+    state = iter(other).state_dict()
+    with pytest.raises(StateError, match="with other lengths, another seed or argument"):
+        iter(TokenBatches(LENGTHS, 8192)).load_state_dict(state)
+
+
+def huge(asked: list[int] | None = None) -> TokenBatches:
+    """Return a sampler of a billion samples; the numbers of lengths it asks for are listed."""
+
+    def lengths(indices: np.ndarray) -> np.ndarray:
+        if asked is not None:
+            asked.append(len(indices))
+        return huge_lengths(indices)
+
+    return TokenBatches(lengths, 4096, num_samples=HUGE)
+
+
+def test_a_state_of_a_billion_samples_has_less_than_100_bytes_and_one_pool_is_read() -> None:
+    sampler = huge()
+    state = iter(sampler).state_dict() | {"pool": HUGE // sampler.pool_size - 1, "batch": 200}
+    assert len(json.dumps(state)) < 100
+
+    asked: list[int] = []
+    resumed = huge(asked)
+    begun = iter(resumed)
+    begun.load_state_dict(json.loads(json.dumps(state)))
+    assert len(next(begun)) > 1
+    assert sum(asked) <= 4096 + resumed.pool_size
+    assert begun.state_dict() == state | {"batch": 201}
+
+
+def test_a_billion_samples_have_no_len() -> None:
+    with pytest.raises(TypeError, match="the number of batches follows from all of 1,000,000,000"):
+        len(huge())
+
+
+def test_a_copy_has_the_same_batches() -> None:
+    sampler = TokenBatches(LENGTHS, 8192, seed=4)
+    sampler.set_epoch(2)
+    for twin in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
+        assert list(islice(twin, 20)) == list(islice(copy.copy(sampler), 20))
+
+
+def loader_of(lengths: np.ndarray = LENGTHS[:3000]) -> ThreadLoader[Any]:
+    return ThreadLoader(
+        Numbers(len(lengths)), batch_sampler=TokenBatches(lengths, 8192), collate_fn=list
+    )
+
+
+def epochs_of(loader: ThreadLoader[Any]) -> Iterator[list[list[int]]]:
+    while True:
+        yield list(loader)
+
+
+@pytest.mark.parametrize("stop", [0, 1, 17, None])
+def test_a_loader_goes_on_in_the_middle_of_an_epoch_and_between_two(stop: int | None) -> None:
+    first, second, third = islice(epochs_of(loader_of()), 3)
+    saved = loader_of()
+    list(saved)
+    begun = iter(saved)
+    given_before = list(islice(begun, stop))
+    if stop is None:
+        next(begun, None)
+    state = json.loads(json.dumps(saved.state_dict()))
+    assert len(json.dumps(state)) < 500
+
+    resumed = loader_of()
+    resumed.load_state_dict(state)
+    rest = list(resumed)
+    if stop is None:
+        assert rest == third
+    else:
+        assert given_before + rest == second != first
+        assert list(resumed) == third
+
+
+def test_a_loader_refuses_the_state_of_other_lengths() -> None:
+    saved = loader_of()
+    next(iter(saved))
+    other = loader_of(LENGTHS[3000:6000])
+    other.load_state_dict(saved.state_dict())
+    with pytest.raises(StateError, match="with other lengths"):
+        next(iter(other))
+
+
+def test_torchs_loader_takes_it_too() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    loader = data.DataLoader(
+        Numbers(3000), batch_sampler=TokenBatches(LENGTHS[:3000], 8192), collate_fn=list
+    )
+    count = len(loader)
+    assert list(loader) == list(loader_of())
+    assert count == len(TokenBatches(LENGTHS[:3000], 8192))

@@ -1,0 +1,1 @@
+"""Packing of sequences into rows of one length."""

@@ -1,0 +1,329 @@
+"""pack: sequences of an iterable, packed into rows of one length; and its state.
+
+    source ──▶ sequences ──▶ open rows ──▶ closed rows ──▶ one dict a row
+
+A state has no samples.  It has the source's state before the first sample that is still in a row,
+and the room that was in the rows open there: all of these rows were delivered since.  So reading
+from there on, with rows that have no samples, finds the same rows again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from threadloader import _torch
+from threadloader._resume.stateful import (
+    is_stateful,
+    restore,
+    restore_after,
+    restore_begun,
+    restore_between,
+    snapshot_between,
+    states_of,
+)
+from threadloader.datasets._packing.features import Features, TooLong
+from threadloader.datasets._packing.open_rows import OpenRows
+from threadloader.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    IterableDataset = _torch.IterableDataset[Any]
+else:
+    IterableDataset = _torch.IterableDataset
+
+__all__ = ["Packed", "pack"]
+
+_VERSION = 1
+_EVERY = 32  # samples from one state of the source to the next
+_MOST_ERRORS = 100  # of the source, while samples that were packed are read again
+_LABELS = MappingProxyType({"labels": -100})  # what losses of torch and transformers leave out
+
+
+def pack(
+    samples: Iterable[Any],
+    length: int | Mapping[str, int],
+    *,
+    window: int = 32,
+    features: Sequence[str] | None = None,
+    too_long: TooLong = "error",
+    padding: Mapping[str, Any] = _LABELS,
+) -> Packed:
+    """Return an iterable of rows of one length, each with as many sequences as fit.
+
+    A row is a dict with an array for each feature, ``position_ids`` (from 0 in each sequence) and
+    ``segment_ids`` (from 1 in each row, 0 for padding).  No sequence is cut, unless you choose it.
+    Of samples with no items nothing is packed.
+
+    Args:
+        samples: An iterable, whose samples are sequences (arrays, tensors, lists), or mappings of
+            some.  A sequence alone becomes the feature ``input_ids``.
+        length: Of a row.  All features of a sample must be as long as one another; if they are not,
+            a length for each feature, and rows have ``NAME_position_ids`` and ``NAME_segment_ids``.
+        window: Rows that are filled at a time.  More rows have less padding and more mixed samples.
+        features: Those that are packed, if samples have others; None for all.
+        too_long: What becomes of a sample that is longer than a row: an ``"error"``; its end is cut
+            off (``"truncate"``); it is cut into several sequences (``"split"``); or it is left out
+            (``"drop"``).
+        padding: Value of the places that are left, for each feature; 0 for those that it lacks.
+
+    Raises:
+        TypeError: The samples can't be iterated over, or ``window`` is no whole number.
+        ValueError: An argument is out of its range, or excludes another.
+    """
+    if not hasattr(samples, "__iter__"):
+        advice = ""
+        if hasattr(samples, "__getitem__"):
+            advice = ": pack(ThreadLoader(dataset, batch_size=None, shuffle=True), ...) reads it"
+        msg = f"pack needs an iterable, but got {type(samples).__name__}{advice}"
+        raise TypeError(msg)
+    if type(window) is not int:
+        msg = f"window must be a whole number, but got {window!r}"
+        raise TypeError(msg)
+    if window < 1:
+        msg = f"window must be at least 1, but got {window}"
+        raise ValueError(msg)
+    chosen = Features(length, features, too_long, padding)
+    kind = PackedReplica if isinstance(samples, _torch.IterableDataset) else Packed
+    return kind(samples, chosen, window)
+
+
+class Packed:
+    """Rows that are packed from the samples of an iterable; made by `pack`.
+
+    Args:
+        samples: The source.
+        features: What is packed.
+        window: Rows that are open at a time.
+
+    Threads:
+        all: one thread, the worker that owns it.
+    """
+
+    def __init__(self, samples: Iterable[Any], features: Features, window: int) -> None:
+        self.samples = samples
+        self._features = features
+        self._window = window
+        self._pass: _Pass | None = None  # the last one
+        self._loaded: Mapping[str, Any] | None = None  # a state, for the next pass
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
+        loaded, self._loaded = self._loaded, None
+        self._pass = _Pass(self.samples, self._features, self._window, loaded)
+        return self._pass
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place of the last pass: that of the source, and about 300 bytes."""
+        settings = {"length": list(self._features.lengths), "window": self._window}
+        if self._loaded is not None:
+            place = dict(self._loaded)
+        elif self._pass is not None:
+            place = self._pass.state()
+        else:
+            place = {"ended": True, "source": _states_between(self.samples)}
+        return {"version": _VERSION, **settings, **copy.deepcopy(place)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass go on from a state.
+
+        Samples that are in rows which were not delivered are read again; all from the beginning on,
+        if the source has no state.
+
+        Raises:
+            StateError: It is no state of `pack`, or one of rows of another length or window.  Also
+                raised by the first ``next()``, if the source does not give the same samples again.
+        """
+        if state.get("version") != _VERSION:
+            msg = f"the state has version {state.get('version')}, and {_VERSION} can be read"
+            raise StateError(msg)
+        for name, value in (("length", list(self._features.lengths)), ("window", self._window)):
+            if state[name] != value:
+                msg = f"the state is of {name}={state[name]}, not {value}"
+                raise StateError(msg)
+        left_out = ("version", "length", "window")
+        self._loaded = {name: state[name] for name in state if name not in left_out}
+
+
+class PackedReplica(Packed, IterableDataset):
+    """The same over an iterable dataset of torch's, which gives each worker its share."""
+
+
+class _Checkpoint(NamedTuple):
+    """Where a pass was, between two samples of its source."""
+
+    drawn: int  # samples
+    closed: int  # rows
+    items: int  # in these samples, over all features
+    free: list[int]  # room in the rows that were open
+    states: dict[str, Any]  # of the source and its iterator, by role
+
+
+class _Pass:
+    """One pass over the rows; an iterator.
+
+    Args:
+        samples: The source.
+        features: What is packed.
+        window: Rows that are open at a time.
+        loaded: Where to begin, as `state` returned it; None for the beginning.
+    """
+
+    def __init__(
+        self,
+        samples: Any,
+        features: Features,
+        window: int,
+        loaded: Mapping[str, Any] | None,
+    ) -> None:
+        self._samples = samples
+        self._features = features
+        self._window = window
+        self._rows = OpenRows(features.lengths, window)
+        self._drawn = 0
+        self._items = 0
+        self._delivered = 0
+        self._ended = False  # whether the source has given all
+        self._finished = False  # and all rows were delivered
+        self._replay: Mapping[str, Any] | None = None  # a state that the first row is found by
+        states: Mapping[str, Any] = {}
+        if loaded is not None and loaded.get("ended"):
+            restore_after(samples, loaded["source"])
+        elif loaded is not None:
+            self._replay, states = loaded, loaded["source"]
+            if "dataset" in states:
+                restore_between("source", samples, states["dataset"])
+        self._iterator = iter(samples)
+        if "iterator" in states:
+            restore("source's iterator", self._iterator, states["iterator"])
+        elif "self" in states:
+            restore_begun(self._iterator, states["self"])
+        self._checkpoints: deque[_Checkpoint] = deque()
+
+    def __iter__(self) -> _Pass:
+        return self
+
+    def __next__(self) -> dict[str, NDArray[Any]]:
+        """Return the next row.
+
+        Raises:
+            ValueError: A sample is too long, or not like the others; the next call goes on after
+                it.
+            StateError: The source does not give the samples of the loaded state.
+        """
+        if self._replay is not None:
+            self._read_again(self._replay)
+        rows = self._rows
+        while not rows.closed:
+            if not self._draw() and not rows.close_first():
+                self._finished = True
+                raise StopIteration
+        row = rows.closed.popleft()
+        self._delivered += 1  # also one that can't be put together
+        return self._features.row_of(row.pieces)
+
+    def state(self) -> dict[str, Any]:
+        """Return the place of the pass."""
+        if self._replay is not None:
+            return dict(self._replay)
+        if self._finished:
+            return {"ended": True, "source": self._states()}
+        self._forget()
+        if not self._checkpoints:
+            self._checkpoints.append(self._checkpoint())
+        start = self._checkpoints[0]
+        return {
+            "source": start.states,
+            "at": start.drawn,
+            "free": start.free,
+            "drawn": self._drawn - start.drawn,
+            "items": self._items - start.items,
+            "rows": self._delivered - start.closed,
+        }
+
+    def _draw(self) -> bool:
+        """Put the source's next sample into a row; return False if it has none."""
+        if self._ended:
+            return False
+        if self._drawn % _EVERY == 0 or not self._checkpoints:
+            self._forget()
+            self._checkpoints.append(self._checkpoint())
+        try:
+            sample = next(self._iterator)
+        except StopIteration:
+            self._ended = True
+            return False
+        self._add(sample)
+        return True
+
+    def _add(self, sample: Any) -> None:
+        number = self._drawn
+        self._drawn += 1  # also if it can't be packed
+        for piece, lengths in self._features.pieces_of(sample, number):
+            self._items += sum(lengths)
+            self._rows.add(piece, lengths, number)
+
+    def _checkpoint(self) -> _Checkpoint:
+        closed = self._delivered + len(self._rows.closed)
+        return _Checkpoint(self._drawn, closed, self._items, self._rows.free, self._states())
+
+    def _states(self) -> dict[str, Any]:
+        return states_of("dataset", self._samples, self._iterator)
+
+    def _forget(self) -> None:
+        """Forget all checkpoints that another one makes needless."""
+        opened = self._rows.opened()
+        needed = self._drawn if opened is None else opened
+        kept = self._checkpoints
+        while len(kept) > 1 and kept[1].drawn <= needed:
+            kept.popleft()
+
+    def _read_again(self, state: Mapping[str, Any]) -> None:
+        """Find the rows that were open, or closed and not delivered."""
+        if not state["source"]:
+            self._read(state["at"], packed=False)
+        self._drawn = state["at"]
+        self._rows = OpenRows(self._features.lengths, self._window, state["free"])
+        self._checkpoints.clear()
+        start = _Checkpoint(self._drawn, 0, 0, list(state["free"]), dict(state["source"]))
+        self._checkpoints.append(start)
+        self._read(state["drawn"], packed=True)
+        rows = self._rows
+        for _ in range(state["rows"]):
+            if not rows.closed and not rows.close_first():
+                break
+            rows.closed.popleft()
+            self._delivered += 1
+        opened = rows.opened()
+        if self._items != state["items"] or self._delivered != state["rows"] or opened == -1:
+            msg = "the source gives other samples than when the state was saved"
+            raise StateError(msg)
+        self._replay = None
+
+    def _read(self, samples: int, *, packed: bool) -> None:
+        """Read samples that were read before the state was saved."""
+        errors, stop = 0, self._drawn + samples
+        while self._drawn < stop:
+            try:
+                sample = next(self._iterator)
+                if packed:
+                    self._add(sample)
+                else:
+                    self._drawn += 1
+            except StopIteration:
+                return  # what is missing is found out afterwards
+            except Exception:
+                # It was raised before the state was saved, too.  A limit, lest it be for ever.
+                errors += 1
+                if errors > _MOST_ERRORS:
+                    raise
+
+
+def _states_between(samples: Any) -> dict[str, Any]:
+    """Return the state of a source before its first pass, by role."""
+    state = snapshot_between(samples) if is_stateful(samples) else None
+    return {} if state is None else {"dataset": state}
