@@ -283,6 +283,15 @@ def _parquet() -> Mapping[str, Any]:
     return {"paths": ["rows.parquet"]}
 
 
+def _sequences() -> Mapping[str, Any]:
+    """Return what the first blocks of the page have made."""
+    lengths = [5 + 7 * number % 190 for number in range(300)]
+    texts = [np.ones(size, np.int64) for size in lengths]
+    return {"np": np, "texts": texts, "lengths": lengths, "rows": threadloader.pack(texts, 512)} | {
+        name: getattr(threadloader, name) for name in ("TokenBatches", "pack")
+    }
+
+
 GIVEN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "arrays.md": _arrays,
     "functions.md": lambda: {"next_jobs": lambda _: []},
@@ -292,6 +301,7 @@ GIVEN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "quickstart.md": _texts,
     "resuming.md": _checkpoint,  # its other code needs torch, too
     "shards.md": _shards,
+    "token-batches.md": _sequences,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from benches.harness import driving
+from benches.harness import batching, driving
 from benches.harness.contest import Contest, figure_of
 from benches.harness.rounds import Lane, rate
 from benches.harness.tables import show_number, show_ratio, show_spread
@@ -43,6 +43,7 @@ class Source:
         scaling: Of `benches.scaling`, as it writes them.
         self_driving: Of `benches.self_driving`, likewise.
         interference: Of `benches.interference`, likewise.
+        token_batches: Of `benches.token_batches`, likewise.
     """
 
     bench: Results
@@ -50,6 +51,7 @@ class Source:
     scaling: Mapping[str, Any]
     self_driving: Mapping[str, Any] = field(default_factory=dict)
     interference: Mapping[str, Any] = field(default_factory=dict)
+    token_batches: Mapping[str, Any] = field(default_factory=dict)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -366,6 +368,9 @@ BLOCKS: dict[str, Callable[[Source], str]] = {
     "scaling": scaling,
     "self_driving": lambda source: driving.self_driving(source.self_driving),
     "interference": lambda source: driving.interference(source.interference),
+    "batching": lambda source: batching.batching(source.token_batches),
+    "packing": lambda source: batching.packing(source.token_batches),
+    "resuming": lambda source: batching.resuming(source.token_batches),
     "arrays": of_workload("arrays"),
     "tensor_dataset": of_workload("tensor_dataset"),
     "tar_zst": of_workload("tar_zst"),
