@@ -38,8 +38,10 @@ class Numbers:
         return index
 
 
-def costs_of(batches: list[list[int]], lengths: Any, multiple: int = 1) -> np.ndarray:
-    longest = [max(math.ceil(lengths[i] / multiple) * multiple for i in batch) for batch in batches]
+def costs_of(batches: list[list[int]], lengths: Any, multiple: int | None = None) -> np.ndarray:
+    longest = [max(lengths[index] for index in batch) for batch in batches]
+    if multiple is not None:
+        longest = [math.ceil(most / multiple) * multiple for most in longest]
     return np.array([len(batch) * most for batch, most in zip(batches, longest, strict=True)])
 
 
