@@ -59,6 +59,7 @@ LATER = {
     "threadloader._fetch.read_samples",
     "threadloader._fetch.source_function",
     "threadloader._order.lengths",
+    "threadloader._order.sorted_batches",
     "threadloader._order.token_batches",
     "threadloader._report.headspace",
     "threadloader._report.interval",

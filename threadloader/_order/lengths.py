@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Lengths", "whole_number"]
+__all__ = ["LARGEST", "Lengths", "whole_number"]
 
-_LARGEST = 1 << 53  # beyond it, floats skip whole numbers
-_CHECKED = 1 << 24  # lengths that are checked at once, in 20 ms
+LARGEST = 1 << 53  # beyond it, floats skip whole numbers
+_CHECKED = 1 << 24  # lengths that are checked at once, in 40 ms
 
 
 class Lengths:
@@ -27,14 +27,19 @@ class Lengths:
             array.
         num_samples: Number of samples if it is a function, else None.
         multiple: Lengths are rounded up to a multiple of this; 1 leaves them as they are.
+        most: Longest that a sample may be; None for no limit.
 
     Raises:
         TypeError: These are no numbers; or ``num_samples`` is missing, or given without need.
-        ValueError: There are none, or not one for each sample.
+        ValueError: There are none, or not one for each sample; or one is not positive, or too long.
+            Beyond 16 million, they are not checked before they are asked for.
     """
 
-    def __init__(self, lengths: Any, num_samples: int | None, multiple: int) -> None:
+    def __init__(
+        self, lengths: Any, num_samples: int | None, multiple: int, most: float | None
+    ) -> None:
         self._multiple = multiple
+        self._most = most
         self._array: NDArray[Any] | None = None
         self._function: Callable[[NDArray[np.int64]], Any] | None = None
         if callable(lengths) and not hasattr(lengths, "__array__"):
@@ -55,16 +60,17 @@ class Lengths:
             msg = "lengths is empty: there are no samples"
             raise ValueError(msg)
         _check_type(self._array)
+        if self._samples <= _CHECKED:
+            self._rounded(self._array, None)
 
     def __len__(self) -> int:
         return self._samples
 
-    def at(self, indices: NDArray[np.int64], most: float | None) -> NDArray[Any]:
+    def at(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         """Return the lengths of some samples, rounded up.
 
         Args:
             indices: Of the samples, shape ``(n,)``.
-            most: Longest that a sample may be; None for no limit.
 
         Raises:
             TypeError: A function does not return numbers.
@@ -80,27 +86,18 @@ class Lengths:
                 msg = f"the lengths of {len(indices)} samples have shape {found.shape}"
                 raise ValueError(msg)
             _check_type(found)
-        return self._rounded(found, indices, most)
+        return self._rounded(found, indices)
 
-    def check_all(self, most: float | None) -> None:
-        """Check all lengths of an array that is not too large for that; see `at`."""
-        array = self._array
-        if array is not None and len(array) <= _CHECKED:
-            self._rounded(array, None, most)
-
-    def _rounded(
-        self, found: NDArray[Any], indices: NDArray[np.int64] | None, most: float | None
-    ) -> NDArray[Any]:
+    def _rounded(self, found: NDArray[Any], indices: NDArray[np.int64] | None) -> NDArray[Any]:
         """Return lengths, rounded up, if all are right.
 
         Args:
             found: The lengths.
             indices: Of their samples; None for all.
-            most: See `at`.
         """
         # Unsigned and narrow numbers would overflow where they are negated or rounded up.
         lengths = found.astype(np.float64 if found.dtype.kind == "f" else np.int64)
-        wrong = ~((lengths > 0) & (lengths <= _LARGEST))  # NaN is neither
+        wrong = ~((lengths > 0) & (lengths <= LARGEST))  # NaN is neither
         if wrong.any():
             at, index = _first(wrong, indices)
             msg = (
@@ -110,6 +107,7 @@ class Lengths:
             raise ValueError(msg)
         if self._multiple > 1:
             lengths = np.ceil(lengths / self._multiple).astype(np.int64) * self._multiple
+        most = self._most
         if most is not None and (wrong := lengths > most).any():
             at, index = _first(wrong, indices)
             rounded = "" if lengths[at] == found[at] else f", {lengths[at]} with padding"

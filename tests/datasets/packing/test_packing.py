@@ -295,9 +295,33 @@ def test_a_feature_that_is_missing_is_named() -> None:
 def test_sequences_that_do_not_go_together_are_refused() -> None:
     with pytest.raises(ValueError, match=r"whose items have different shapes: \[\(2,\), \(3,\)\]"):
         list(pack([np.ones((1, 2)), np.ones((1, 3))], 4))
-    samples = [{"labels": np.ones(2, np.uint8)}]
-    with pytest.raises(ValueError, match="labels has type uint8, which can't hold its padding"):
-        list(pack(samples, 4))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "padding", "fits"),
+    [
+        (np.uint8, -100, False),
+        (np.int64, 0.5, False),
+        (np.int64, np.nan, False),
+        (np.int8, -100, True),
+        (np.float32, np.nan, True),
+        (np.float32, -1, True),
+    ],
+)
+def test_padding_must_be_a_value_of_its_feature(dtype: Any, padding: float, fits: bool) -> None:
+    packed = pack([{"labels": np.ones(2, dtype)}], 3, padding={"labels": padding})
+    if fits:
+        (row,) = packed
+        assert np.array_equal(row["labels"], np.array([1, 1, padding], dtype), equal_nan=True)
+    else:
+        with pytest.raises(ValueError, match=r"labels has type u?int\d+, which can't hold its pad"):
+            list(packed)
+
+
+def test_what_numpy_can_not_read_is_named() -> None:
+    with pytest.raises(ValueError, match="inhomogeneous") as caught:
+        list(pack([[1], [[1], [2, 3]]], 4))
+    assert caught.value.__notes__ == ["in input_ids of sample 1"]
 
 
 @pytest.mark.parametrize(

@@ -157,11 +157,13 @@ class Features:
             raise ValueError(msg)
         padding = self._padding.get(name, 0)
         dtype = np.result_type(*arrays)
-        try:
-            filled = np.full((length, *shapes.pop()), padding, dtype)
-        except (OverflowError, TypeError, ValueError) as error:
+        value = np.asarray(padding)
+        with np.errstate(invalid="ignore"):  # NaN as a whole number
+            converted = value.astype(dtype)
+        if not np.array_equal(converted, value, equal_nan=value.dtype.kind == "f"):
             msg = f"{name} has type {dtype}, which can't hold its padding, {padding!r}"
-            raise ValueError(msg) from error
+            raise ValueError(msg)
+        filled = np.full((length, *shapes.pop()), converted)
         start = 0
         for array in arrays:
             filled[start : start + len(array)] = array
@@ -170,7 +172,11 @@ class Features:
 
 
 def _array(name: str, value: Any, number: int) -> NDArray[Any]:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except Exception as error:
+        error.add_note(f"in {name} of sample {number}")
+        raise
     if array.ndim < 1 or (array.dtype.kind not in "biufc" and array.size):
         msg = (
             f"{name} of sample {number} is no sequence of numbers, but a {type(value).__name__}: "
