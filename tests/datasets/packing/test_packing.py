@@ -266,6 +266,45 @@ def test_after_a_sample_that_is_too_long_packing_goes_on_and_so_does_a_resumed_o
     assert same(list(resumed), rest)
 
 
+class Hiccups(Cursor):
+    """Every tenth sample can't be read; what can't is never given."""
+
+    def __next__(self) -> np.ndarray:
+        sample = super().__next__()
+        if self.at % 10 == 0:
+            raise OSError
+        return sample
+
+
+class SourceOfHiccups(SourceOfIterators):
+    def __iter__(self) -> Hiccups:
+        return Hiccups(self.samples)
+
+
+def rows_of(packed: Any) -> Iterator[dict[str, Any]]:
+    """Yield rows; errors of the source are passed over."""
+    rows = iter(packed)
+    while True:
+        try:
+            yield next(rows)
+        except OSError:
+            continue
+        except StopIteration:
+            return
+
+
+@pytest.mark.parametrize("stop", [1, 5, 40])
+def test_after_an_error_of_the_source_packing_goes_on_and_so_does_a_resumed_one(stop: int) -> None:
+    rows = list(rows_of(pack(SourceOfHiccups(LENGTHS[:600]), 1024, window=4)))
+    expected = [one.tolist() for at, one in enumerate(sequences(LENGTHS[:600]), 1) if at % 10]
+    assert sorted(unpacked(rows)) == expected
+    saved = pack(SourceOfHiccups(LENGTHS[:600]), 1024, window=4)
+    list(islice(rows_of(saved), stop))
+    resumed = pack(SourceOfHiccups(LENGTHS[:600]), 1024, window=4)
+    resumed.load_state_dict(as_json(saved.state_dict()))
+    assert same(list(rows_of(resumed)), rows[stop:])
+
+
 @pytest.mark.parametrize(
     ("sample", "error", "message"),
     [
