@@ -99,7 +99,14 @@ class Cursor:
         self.at = state["at"]
 
 
-each_source = pytest.mark.parametrize("source", [sequences, Source, SourceOfIterators])
+def iterator(lengths: Any) -> Cursor:
+    """Return a source that is its own iterator."""
+    return Cursor(sequences(lengths))
+
+
+of_many_passes = [sequences, Source, SourceOfIterators]
+each_source = pytest.mark.parametrize("source", [*of_many_passes, iterator])
+each_source_of_many_passes = pytest.mark.parametrize("source", of_many_passes)
 
 
 @given(lengths_of_samples, st.integers(1, 40), st.integers(20, 50))
@@ -410,6 +417,16 @@ def test_the_state_of_other_rows_is_refused(name: str) -> None:
         packed.load_state_dict(state)
 
 
+@pytest.mark.parametrize("name", ["source", "at", "free", "drawn", "items", "rows", "window"])
+def test_an_incomplete_state_is_refused(name: str) -> None:
+    packed = pack(Source([3, 4, 4]), 5)
+    next(iter(packed))
+    state = packed.state_dict()
+    del state[name]
+    with pytest.raises(StateError, match=f"the state is incomplete: it has no {name}"):
+        packed.load_state_dict(state)
+
+
 @each_source
 def test_a_source_that_gives_other_samples_than_before_is_refused(source: Any) -> None:
     saved = pack(source(LENGTHS[:500]), 1024, window=4)
@@ -425,7 +442,7 @@ def loader_of(source: Any = Source, **options: Any) -> ThreadLoader[Any]:
     return ThreadLoader(pack(source(LENGTHS[:600]), 1024, window=8), **options)
 
 
-@each_source
+@each_source_of_many_passes
 @pytest.mark.parametrize("stop", [0, 1, 9, None])
 @pytest.mark.filterwarnings("ignore:the state holds none")
 def test_a_loader_goes_on_in_the_middle_of_an_epoch_and_between_two(

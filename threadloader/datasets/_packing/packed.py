@@ -40,6 +40,8 @@ else:
 __all__ = ["Packed", "pack"]
 
 _VERSION = 1
+_SETTINGS = ("length", "window", "source")  # of a state, and where a pass is in the midst of it
+_PLACE = ("at", "free", "drawn", "items", "rows")
 _EVERY = 32  # samples from one state of the source to the next
 _MOST_ERRORS = 100  # of the source, while samples that were packed are read again
 _LABELS = MappingProxyType({"labels": -100})  # what losses of torch and transformers leave out
@@ -141,12 +143,17 @@ class Packed:
         if state.get("version") != _VERSION:
             msg = f"the state has version {state.get('version')}, and {_VERSION} can be read"
             raise StateError(msg)
+        parts = _SETTINGS if state.get("ended") else (*_SETTINGS, *_PLACE)
+        missing = [name for name in parts if name not in state]
+        if missing:
+            msg = f"the state is incomplete: it has no {', '.join(missing)}"
+            raise StateError(msg)
         for name, value in (("length", list(self._features.lengths)), ("window", self._window)):
             if state[name] != value:
                 msg = f"the state is of {name}={state[name]}, not {value}"
                 raise StateError(msg)
-        left_out = ("version", "length", "window")
-        self._loaded = {name: state[name] for name in state if name not in left_out}
+        kept = ("source", "ended", *_PLACE)
+        self._loaded = {name: state[name] for name in kept if name in state}
 
 
 class PackedReplica(Packed, IterableDataset):
