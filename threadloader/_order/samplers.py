@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._order.permutation import KeyedPermutation
+from threadloader._rng.permutation import KeyedPermutation
 from threadloader._rng.seeds import draw_seed
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class RandomSampler:
 
 
 class KeyedSampler:
-    """A new permutation each epoch, in constant memory: see `threadloader._order.permutation`.
+    """A new permutation each epoch, in constant memory: see `threadloader._rng.permutation`.
 
     Args:
         dataset: Its length is the number of samples.

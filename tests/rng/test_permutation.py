@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadloader import ThreadLoader
-from threadloader._order.permutation import KeyedPermutation
 from threadloader._order.samplers import KeyedSampler
+from threadloader._rng.permutation import KeyedPermutation
 
 LARGE = 70_001  # beyond the table, and far from a power of two: many numbers are mapped again
 HUGE = 10**9
