@@ -265,6 +265,15 @@ def _shards() -> Mapping[str, Any]:
     return {"augment": lambda sample: sample}
 
 
+def _sources() -> Mapping[str, Any]:
+    for number in range(2):
+        made = BytesIO()
+        with tarfile.open(fileobj=made, mode="w") as archive:
+            archive.addfile(tarfile.TarInfo("a.txt"))
+        Path(f"images-{number}.tar").write_bytes(made.getvalue())
+    return {name: list(range(200)) for name in ("books", "code", "web")}
+
+
 def _checkpoint() -> Mapping[str, Any]:
     torch = pytest.importorskip("torch")
     return {"torch": torch, "model": torch.nn.Linear(3, 1)}
@@ -296,6 +305,7 @@ GIVEN: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "arrays.md": _arrays,
     "functions.md": lambda: {"next_jobs": lambda _: []},
     "images.md": _photos,
+    "mixtures.md": _sources,
     "notebooks.md": _progress_bars,
     "parquet.md": _parquet,
     "quickstart.md": _texts,

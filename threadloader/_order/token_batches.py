@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from threadloader._order.lengths import LARGEST, Lengths, whole_number
-from threadloader._order.permutation import KeyedPermutation
 from threadloader._order.sorted_batches import (
     EVENED,
     batch_starts,
@@ -24,6 +23,7 @@ from threadloader._order.sorted_batches import (
     make_even,
     middle_group,
 )
+from threadloader._rng.permutation import KeyedPermutation
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:

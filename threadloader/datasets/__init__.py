@@ -1,4 +1,4 @@
-"""Datasets over arrays, images and shards, in local files or behind URLs.
+"""Datasets over arrays, images and shards, in local files or behind URLs, and mixtures of them.
 
 Importing this package loads no decoder and no client of a remote store: naming a class loads its
 module (PEP 562), and the first sample loads what that module needs of other packages.  The names
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from threadloader.datasets._arrays import ArrayDataset
     from threadloader.datasets._files import open_files
     from threadloader.datasets._images.image_folder import ImageFolder
+    from threadloader.datasets._mixture.mixture import Mixture
+    from threadloader.datasets._mixture.mixture_stream import MixtureStream
     from threadloader.datasets._remote.remote_file import RemoteFile, list_remote
     from threadloader.datasets._remote.retries import Retries
     from threadloader.datasets._shards.tar_shards import TarShards
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayDataset",
     "ImageFolder",
+    "Mixture",
+    "MixtureStream",
     "PerThread",
     "RemoteFile",
     "Retries",
@@ -37,6 +41,8 @@ __all__ = [
 _MODULES = {
     "ArrayDataset": "._arrays",
     "ImageFolder": "._images.image_folder",
+    "Mixture": "._mixture.mixture",
+    "MixtureStream": "._mixture.mixture_stream",
     "PerThread": "threadloader._threads.per_thread",
     "RemoteFile": "._remote.remote_file",
     "Retries": "._remote.retries",

@@ -1,0 +1,1 @@
+"""Several datasets as one: how often each has its turn, and when they end."""
