@@ -243,7 +243,7 @@ def test_states_saved_after_one_of_version_2_go_on_so_too(
             iterator = iter(loader)
             first = [next(iterator) for _ in range(taken)]
             state = copy.deepcopy(loader.state_dict())
-        assert state["threadloader"] == 3
+        assert state["threadloader"] == 4
         with make_loader(threads) as loader:
             loader.load_state_dict(state)
             rest = list(loader)
@@ -334,7 +334,7 @@ def test_states_saved_after_one_of_version_1_go_on_so_too(
             state = copy.deepcopy(loader.state_dict())
             expected = [list(iterator), list(loader)]
         assert len(rest) == 2
-        assert state["threadloader"] == 3
+        assert state["threadloader"] == 4
         return expected, epochs(resumed(state, shuffle, threads))
 
     expected, got = spawn(again).result(PATIENCE)

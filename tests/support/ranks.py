@@ -21,25 +21,31 @@ _BEGIN = """
 import json, os, sys
 import torch
 import torch.distributed as dist
-dist.init_process_group("gloo")
-rank, world_size = dist.get_rank(), dist.get_world_size()
+rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 def tell(value):
     with open(os.environ["TOLD"], "w") as file:
         json.dump(value, file)
 """
+_GROUP = """
+dist.init_process_group("gloo")
+"""
 
 
-def run_ranks(program: str, world_size: int, folder: Path, **variables: str) -> list[Any]:
+def run_ranks(
+    program: str, world_size: int, folder: Path, *, group: bool = True, **variables: str
+) -> list[Any]:
     """Run a program in ``world_size`` processes; return what each of them gave to ``tell``.
 
     Args:
         program: Python; has ``torch``, ``dist``, ``rank``, ``world_size`` and ``tell``.
         world_size: Processes.
         folder: For what they tell.
+        group: Whether torch.distributed is set up for it, or the program does so.
         variables: Of their environment.
     """
     script = folder / "program.py"
-    script.write_text(_BEGIN + textwrap.dedent(program), encoding="utf-8")
+    begin = _BEGIN + _GROUP * group
+    script.write_text(begin + textwrap.dedent(program), encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from threading import Lock
 from typing import Any
 
@@ -48,7 +49,9 @@ def open_rank_store() -> Any:
     if rank_and_world() is None:
         return None
     store = torch.distributed.distributed_c10d._get_default_store()  # no public name has it
-    return torch.distributed.distributed_c10d.PrefixStore("threadloader", store)
+    # torchrun's store may outlive the ranks, and have what those before a restart have set.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return torch.distributed.distributed_c10d.PrefixStore(f"threadloader/{attempt}", store)
 
 
 def _is_pipe(dataset: object) -> bool:
