@@ -410,7 +410,8 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
 
     @threads.setter
     def threads(self, threads: int | None) -> None:
-        self.num_workers = default_threads() if threads is None else threads
+        number = default_threads() if threads is None else threads
+        self.num_workers = checked_count("threads", number, at_least=0)
         self._tunes_threads = threads is None
 
     def _open_device(self) -> TargetDevice:

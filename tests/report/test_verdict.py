@@ -217,15 +217,17 @@ def test_of_batches_made_by_the_calling_thread_that_is_said() -> None:
 
 
 def test_on_a_busy_machine_that_is_said() -> None:
-    name = "decoding on a busy machine"
-    assert judge(name).sentence.endswith("; for 55% of their time others had their cores.")
+    verdict = judge("decoding on a busy machine")
+    others = "; for 55% of their time other programs or threads had the cores."
+    assert verdict.sentence.endswith(others)
+    assert "busy with other work" in verdict.advice
 
 
 @pytest.mark.parametrize(
     ("setup", "advice"),
     [
         (GIL, "Choose no number of threads: it is found while the loop runs."),
-        (TUNED, "4 threads run, as no more were found to be faster yet: keep the data nearer, or "),
+        (TUNED, "No more than 4 threads were found to be faster yet: keep the data nearer, or "),
         (TUNED._replace(running=256), "All 256 threads run: raise max_threads to 1024."),
         (GIL._replace(iterable=True), "Use more replicas, each with a thread: threads=16."),
     ],
@@ -240,16 +242,15 @@ def test_no_more_replicas_are_advised_than_there_may_be_threads() -> None:
 
 
 def test_threads_that_hold_the_gil_are_counted() -> None:
-    assert "samples hold the GIL, so 1 of 256 threads run, " in str(
-        judge("pure Python, one thread is found")
-    )
-    assert "4 threads used 1.0 cores, as samples hold the GIL" in str(judge("pure Python"))
+    found = str(judge("pure Python, one thread is found"))
+    assert "samples hold the GIL, so 1 thread used 0.9 of 4 cores" in found
+    assert "samples hold the GIL, so 4 threads used 1.0 of 4 cores" in str(judge("pure Python"))
 
 
 def test_one_thread_that_computes_is_advised_to_have_company() -> None:
     alone = GIL._replace(running=1, most=1)
     interval = changed(stages=Stages(9.5, 0.1, 0.0, 0.0))
-    assert verdict_of(interval, alone).advice == "Use more threads: threads=4."
+    assert verdict_of(interval, alone).advice == "Try more threads: threads=4."
 
 
 def test_a_verdict_changes_nothing_and_never_changes() -> None:

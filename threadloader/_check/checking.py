@@ -112,7 +112,12 @@ class _Checking:
         if all(errors):
             raise UncheckableError(f"no sample could be loaded: {errors[0]}")
         if any(errors):
-            self.notes.append(f"{sum(map(bool, errors))} of {len(errors)} samples raise an error")
+            failing = {index: each.error for index, each in serial.expected.items() if each.error}
+            index, error = next(iter(failing.items()))
+            self.notes.append(
+                f"{len(failing)} of {len(errors)} samples raise an error; the first one, of index "
+                f"{index!r}: {error}"
+            )
         if first.sharing.cut_off:
             self.notes.append("the dataset has too many objects to look at all of them")
         second = serial.second_pass(first)

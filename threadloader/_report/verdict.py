@@ -187,7 +187,9 @@ def _of_writing(interval: Interval) -> Verdict:
         interval,
         "write-bound",
         f"writing a sample into its batch takes {seconds}, {part}",
-        "Return fewer parts a sample: one array instead of many numbers, for example.",
+        "Return fewer parts a sample: one array instead of many numbers, for example."
+        if not large
+        else "Make samples of fewer bytes (uint8 instead of float32, say), or of fewer parts.",
     )
 
 
@@ -201,11 +203,8 @@ def _of_fetching(interval: Interval, setup: Setup) -> Verdict:
         return _said(
             interval,
             "gil-bound",
-            f"samples hold the GIL, so {setup.running} of {setup.most} threads run, and used "
-            f"{interval.worker_cores or 0.0:.1f} of {setup.cores} cores"
-            if setup.tuned
-            else f"{setup.most} threads used {interval.worker_cores or 0.0:.1f} cores, as samples "
-            "hold the GIL",
+            f"samples hold the GIL, so {_threads(setup.running if setup.tuned else setup.most)} "
+            f"used {interval.worker_cores or 0.0:.1f} of {setup.cores} cores",
             "Use a free-threaded Python, a decoder that releases the GIL, or processes.",
         )
     if waits < RUNNING:
@@ -246,7 +245,9 @@ def _holds_gil(interval: Interval, setup: Setup, waits: float) -> bool:
 def _of_others(interval: Interval) -> str:
     """Return that others use the cores, if so."""
     delay = interval.delay_share or 0.0
-    return f"; for {delay:.0%} of their time others had their cores" if delay > BUSY else ""
+    if delay <= BUSY:
+        return ""
+    return f"; for {delay:.0%} of their time other programs or threads had the cores"
 
 
 def _more_cores(interval: Interval, setup: Setup) -> str:
@@ -260,8 +261,10 @@ def _more_cores(interval: Interval, setup: Setup) -> str:
         )
     used = interval.worker_cores or 0.0
     if not setup.tuned and setup.running < setup.cores and used < MOST * setup.cores + MOST:
-        return f"Use more threads: threads={setup.cores}."
-    return "Make samples cheaper (smaller images, a faster decoder), or use more cores."
+        return f"Try more threads: threads={setup.cores}."
+    if (interval.delay_share or 0.0) > BUSY:
+        return "Leave more cores to this program: the machine is busy with other work, too."
+    return "Make samples cheaper (with images: smaller ones, a faster decoder), or use more cores."
 
 
 def _of_waiting(interval: Interval, setup: Setup, sample: float, waits: float) -> Verdict:
@@ -300,7 +303,7 @@ def _more_threads(setup: Setup) -> str:
     more = min(MOST_THREADS, 4 * max(1, setup.most))
     if setup.tuned and setup.running < setup.most:
         return (
-            f"{setup.running} threads run, as no more were found to be faster yet: keep the data "
+            f"No more than {_threads(setup.running)} were found to be faster yet: keep the data "
             "nearer, or read less of it."
         )
     if setup.tuned:
@@ -308,6 +311,10 @@ def _more_threads(setup: Setup) -> str:
     if setup.iterable:
         return f"Use more replicas, each with a thread: threads={more}." if setup.most else ""
     return _NO_NUMBER
+
+
+def _threads(number: int) -> str:
+    return f"{number} thread{'s' * (number != 1)}"
 
 
 _NO_NUMBER = "Choose no number of threads: it is found while the loop runs."

@@ -37,11 +37,18 @@ class LoaderMetrics(Callback):  # type: ignore[misc]  # not installed where type
     def __init__(self, every_n_steps: int | None = None, prefix: str = "loader/") -> None:
         self.every_n_steps = every_n_steps
         self.prefix = prefix
+        self._logged = 0  # step of the last time
+
+    def on_train_start(self, trainer: Any, *_: Any) -> None:
+        """Count steps from here on; see Lightning's `Callback`."""
+        self._logged = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Log after so many steps; see Lightning's `Callback`."""
         every = self.every_n_steps or trainer.log_every_n_steps
-        if every and trainer.global_step % every == 0:
+        # Gradients that are accumulated make no step, and several optimizers make several at once.
+        if every and trainer.global_step - self._logged >= every:
+            self._logged = trainer.global_step
             self._log(trainer)
 
     def on_train_epoch_end(self, trainer: Any, *_: Any) -> None:
