@@ -16,7 +16,8 @@ from support.patience import PATIENCE
 from threadloader import ThreadLoader, get_worker_info
 from threadloader._epoch import inline as inline_module
 from threadloader._epoch.inline import Inline
-from threadloader._threads.concurrency import Concurrency, Range
+from threadloader._threads.advice import Range
+from threadloader._threads.concurrency import Concurrency
 
 if TYPE_CHECKING:
     from support.patience import Spawn

@@ -21,12 +21,8 @@ from support.patience import PATIENCE
 from threadloader import ThreadLoader
 from threadloader._threads import concurrency as concurrency_module
 from threadloader._threads import thread_group
-from threadloader._threads.concurrency import (
-    LONGEST_PAUSE,
-    Concurrency,
-    Range,
-    gil_is_enabled,
-)
+from threadloader._threads.advice import LONGEST_PAUSE, Range
+from threadloader._threads.concurrency import Concurrency, gil_is_enabled
 from threadloader._threads.pool import Pool
 
 if TYPE_CHECKING:
@@ -80,7 +76,8 @@ class Simulation:
         self.busy = 1.0  # share of their time that the threads have jobs
         self.delayed = False  # whether threads wait for cores
         self.now = 0.0
-        self.concurrency = Concurrency(clock=lambda: self.now)
+        self.used = 0.0  # CPU seconds of the threads
+        self.concurrency = Concurrency(lambda: self.now, lambda: self.used)
         self.concurrency.serve(Range(threads, max(threads, most), has_gil))
         self._rng = random.Random(0)
         self._noise = noise
@@ -97,6 +94,7 @@ class Simulation:
             wall, cpu = data(running)
             wall *= 1 + self._rng.uniform(0, self._noise)
             seconds = wall / running / self.busy
+            self.used += cpu
             self.concurrency.begin_wait()
             self.now += self.waits * seconds
             self.concurrency.end_wait()
@@ -532,6 +530,84 @@ def test_threads_go_when_reads_come_from_a_cache(has_gil: bool) -> None:
     assert simulated.running <= 2
     simulated.run(reads, LONGEST_PAUSE + 5.0)
     assert simulated.running >= 64
+
+
+_chance = random.Random(0)
+
+
+def in_each_others_way(running: int) -> float:
+    """Return by how much longer a job takes on two cores: one in ten is lucky."""
+    return 1.0 if running <= 2 or _chance.random() < 0.1 else 0.65 * running
+
+
+def rows_in_each_others_way(running: int) -> tuple[float, float]:
+    """Samples of a microsecond."""
+    return 8e-6 * in_each_others_way(running), 8e-6
+
+
+def work(running: int) -> tuple[float, float]:
+    """A decoder that releases the lock."""
+    return 8e-3 * in_each_others_way(running), 8e-3
+
+
+@pytest.mark.parametrize("data", [rows_in_each_others_way, work])
+@pytest.mark.parametrize("has_gil", [True, False])
+def test_threads_go_soon_when_samples_wait_no_more(data: Any, has_gil: bool) -> None:
+    simulated = Simulation(2, most=256, has_gil=has_gil)
+    simulated.run(reads, 60.0)  # by now tries are far between
+    simulated.run(data, 1.0)
+    seen = simulated.run(data, 5.0)
+    assert np.mean(np.array(seen) > 2) < 0.1
+    simulated.run(reads, 5.0)
+    assert simulated.running >= 64
+
+
+def test_a_change_is_told_for_the_thread_that_makes_batches_itself() -> None:
+    simulated = Simulation(2, most=256)
+    simulated.run(reads, 5.0)
+    assert not simulated.concurrency.changed_to
+    simulated.run(rows_in_each_others_way, 1.0)
+    assert 0 < simulated.concurrency.changed_to < 1e-4
+
+
+def test_reads_of_different_lengths_are_no_change() -> None:
+    rng = random.Random(1)
+
+    def web(_running: int) -> tuple[float, float]:
+        return 0.1 * rng.lognormvariate(0, 0.5), 4e-4
+
+    simulated = Simulation(2, most=256, has_gil=False)
+    simulated.run(web, 10.0)
+    seen = simulated.run(web, 60.0)
+    assert np.mean(np.array(seen) < 64) < 0.03
+
+
+def test_data_that_changes_all_the_time_is_looked_at_less_and_less() -> None:
+    jobs = iter(range(1 << 40))
+
+    def half_cached(running: int) -> tuple[float, float]:
+        return work(running) if next(jobs) // 200 % 2 else reads(running)
+
+    simulated = Simulation(2, most=256, has_gil=False)
+    simulated.run(half_cached, 60.0)
+    changes = simulated.concurrency._found.changes
+    simulated.run(half_cached, 60.0)
+    assert simulated.concurrency._found.changes - changes < 30
+
+
+def test_no_more_threads_run_than_fill_the_cores() -> None:
+    def costly_reads(running: int) -> tuple[float, float]:
+        return max(1e-2, 1.5e-4 * running / 2) * SAMPLES, 1.5e-4 * SAMPLES
+
+    simulated = Simulation(2, most=1024, has_gil=False)
+    assert max(simulated.run(costly_reads, 30.0)) == 128
+
+
+def test_long_samples_that_hold_the_lock_get_one_thread_by_default() -> None:
+    simulated = Simulation(2, 0.3, most=256)
+    seen = np.array(simulated.run(long_samples, 120.0))
+    assert np.max(seen) <= 2
+    assert np.mean(seen[len(seen) // 4 :] > 1) < 0.3
 
 
 @pytest.mark.parametrize("has_gil", [True, False])

@@ -136,6 +136,23 @@ def test_one_batch_that_takes_long_by_chance_does_not_bring_threads_back() -> No
     assert not all(trace.batch_here() for _ in range(20))
 
 
+def test_samples_that_take_far_longer_are_given_to_threads_after_two_batches() -> None:
+    trace = contended()
+    trace.threads_until(100)
+    for _ in range(100):
+        assert trace.batch_here()
+    trace.here = 5 * MILLI
+    assert trace.batch_here()
+    assert not trace.batch_here()
+
+
+def test_samples_that_have_become_short_are_tried_here() -> None:
+    trace = Trace(5 * MILLI, 0.1 * MILLI, 0.2 * MILLI)
+    assert not any(trace.batch_of_threads() for _ in range(1000))
+    trace.choice.changed(0.01 * MILLI, trace.all_waited)
+    assert trace.threads_until(1000) < 1000
+
+
 def test_a_slower_thread_that_is_ahead_of_the_consumer_is_kept() -> None:
     """The consumer computes as long as a sample takes, so it waits for a small part of that."""
     trace = Trace(1 * MILLI, 0.4 * MILLI, 1.4 * MILLI)

@@ -16,7 +16,7 @@ import pytest
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader, get_worker_info
-from threadloader._threads.concurrency import Found
+from threadloader._threads.advice import Found
 
 if TYPE_CHECKING:
     from support.patience import Spawn
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def more_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no noise of a busy machine decide."""
-    monkeypatch.setattr("threadloader._threads.concurrency.MORE_NEEDED", 0.5)
+    monkeypatch.setattr("threadloader._threads.advice.MORE_NEEDED", 0.5)
 
 
 class Reads:

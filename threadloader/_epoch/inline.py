@@ -167,7 +167,12 @@ class Inline:
         choice = concurrency.inline_choice
         if not choice.seconds:  # nothing to compare with: the user chose the number, say
             return
-        slower = choice.delivered(samples, concurrency.waited, settled=concurrency.is_settled)
+        slower = False
+        if concurrency.changed_to:
+            seconds, concurrency.changed_to = concurrency.changed_to, 0.0
+            choice.changed(seconds, concurrency.waited)
+            slower = concurrency.gains_nothing(seconds)
+        slower |= choice.delivered(samples, concurrency.waited, settled=concurrency.is_settled)
         if slower and self._workers is not None:
             self.on = self.draining = True
             self._latest = math.inf, math.inf

@@ -3,47 +3,42 @@
 Where there is an interpreter lock, threads may be slower together than one alone.  Each operator of
 torch's releases the lock, and then waits until it has it again; two threads that do so by turns
 wake each other every few microseconds (bench: cifar).  Reads of a network go faster with a hundred
-threads than with as many as cores.  Nothing tells beforehand which data that is.  So it is tried:
-half the threads, or twice as many, for as long as that is faster.
+threads than with as many as cores.  Nothing tells beforehand which data that is.  So it is tried.
 
-`Concurrency` measures; `advise` decides, a function of what was measured and of nothing else.
+`Concurrency` measures; `advise` decides.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from threading import Lock
-from time import perf_counter, thread_time
+from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, NamedTuple
 
+from threadloader._threads.advice import (
+    FIRST_PAUSE,
+    MISTAKE,
+    SHORT,
+    Found,
+    Range,
+    Timing,
+    advise,
+    needs_fewer,
+)
 from threadloader._threads.inline_choice import InlineChoice
 from threadloader._threads.run_delay import run_delay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Concurrency", "Found", "Range", "Timing", "advise", "gil_is_enabled"]
+__all__ = ["Concurrency", "gil_is_enabled"]
 
 # Chosen so that a try costs little, and is rarely wrong.
 TIMED_SECONDS = 0.1  # wall time of jobs, of all threads together, that make a measurement
 TIMED_JOBS = 16  # and how many of them, at the least
-# The same where a try is a mistake, and the rate below which it is, of that before.
-MISTAKE_SECONDS, MISTAKE_JOBS, MISTAKE = 0.01, 4, 0.75
-WAITING = 1.25  # wall time of jobs, of their CPU time, from which on they wait
-LONGEST_JOB = 0.02  # CPU seconds; threads whose jobs take longer lose nothing by changing places
-# Share of the cores that threads use below which they wait for something else, if that takes as
-# large a share of their time; with a GIL of one core, as nobody runs while it is passed on.
-IDLE, IDLE_WITH_GIL = 0.5, 0.1
-FEWER_ENOUGH = 0.98  # rate with half the threads, of that with all, from which on they are enough
-MORE_NEEDED = 1.05  # rate with twice the threads, of that without, from which on they are needed
-AWAITED = 0.02  # share of the time that the consumer waits, from which on more threads are tried
-SPARE = 1.5  # threads that stay for each that has jobs all the time, where the others have none
-MOST_CALM = 32  # measurements in a row, before threads are given back that were needed before
+MISTAKE_SECONDS, MISTAKE_JOBS = 0.01, 4  # the same where a try is a mistake
 MOST_IGNORED = 1 << 10  # jobs, after a change
-SHORT = 1e-4  # seconds of a sample that does nothing for which it lets go of the GIL for long
 ONLY_WAITS = 0.8  # share of its time that the consumer waits, from which on it does nothing else
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds until the next try; each that fails doubles them
 
 
 def gil_is_enabled() -> bool:
@@ -57,139 +52,12 @@ def gil_is_enabled() -> bool:
     return True
 
 
-class Range(NamedTuple):
-    """How many threads a pool may run."""
+class _Since(NamedTuple):
+    """When jobs began to be measured."""
 
-    threads: int  # to begin with: the cores, or the number that the user chose
-    most: int  # for data that waits; as many if the user chose
-    has_gil: bool
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the user chose the number, of which no thread is given back."""
-        return self.most == self.threads
-
-
-class Timing(NamedTuple):
-    """What some jobs took."""
-
-    jobs: int = 0
-    samples: int = 0
-    wall: float = 0.0  # seconds
-    cpu: float = 0.0  # seconds of the threads that ran them
-    delay: float = 0.0  # seconds in which they waited for a core, if `Found.asks_delay` was set
-    elapsed: float = 0.0  # seconds from the end of the job before them
-    waited: float = 0.0  # seconds in which the consumer waited meanwhile
-
-    def plus(self, samples: int, wall: float, cpu: float, delay: float) -> Timing:
-        """Return the timing with one job more."""
-        return Timing(
-            self.jobs + 1,
-            self.samples + samples,
-            self.wall + wall,
-            self.cpu + cpu,
-            self.delay + delay,
-        )
-
-
-class _Try(NamedTuple):
-    """A number of threads that is tried, and what it is compared with."""
-
-    limit: int  # before it
-    rate: float  # samples a second, then
-    reason: str  # of that limit
-
-
-class Found(NamedTuple):
-    """What was found so far."""
-
-    limit: int  # threads that may run jobs at once
-    tried: _Try | None = None  # what that number is compared with, while it is only tried
-    fewer: bool = True  # whether fewer threads are tried next
-    pause: float = FIRST_PAUSE  # seconds until the next try, after one that fails
-    due: float = 0.0  # seconds until jobs are measured again
-    unused: int = 0  # measurements in a row in which threads had nothing to do
-    calm: int = 2  # and how many of them give threads back
-    asks_delay: bool = False  # whether it has to be known how long jobs wait for a core
-    reason: str = ""  # of the limit, in words
-
-    def postponed(self) -> Found:
-        """Try nothing for a while, which is twice as long as the last time."""
-        return self._replace(due=self.pause, pause=min(2 * self.pause, LONGEST_PAUSE))
-
-
-def advise(found: Found, timing: Timing, may: Range) -> Found:
-    """Return how many threads should run jobs, and when jobs are to be measured again.
-
-    Args:
-        found: What was found before.
-        timing: What jobs took with its limit.
-        may: How many threads there may be.
-    """
-    running = min(found.limit, may.most)
-    rate = running * timing.samples / timing.wall
-    tried, found = found.tried, found._replace(tried=None, due=0.0)
-    if tried is not None:
-        less = running < tried.limit
-        if rate < (FEWER_ENOUGH if less else MORE_NEEDED) * tried.rate:
-            # The other way, next.
-            found = found._replace(limit=tried.limit, reason=tried.reason, fewer=not less)
-            return found.postponed()
-        found = found._replace(pause=FIRST_PAUSE)
-    waits, _ = _kind(timing, running, may)
-    if waits and not found.asks_delay:
-        return found._replace(asks_delay=True)  # it may be a core that they wait for
-    found = found._replace(asks_delay=waits)
-    limit, reason = _to_try(found, timing, running, may)
-    if limit != running:
-        calm = min(2 * found.calm, MOST_CALM) if found.limit < limit else found.calm
-        attempt = _Try(found.limit, rate, found.reason)
-        return found._replace(
-            limit=limit, tried=attempt, fewer=limit < running, unused=0, calm=calm, reason=reason
-        )
-    found = found._replace(due=FIRST_PAUSE)
-    needed = _needed(timing, running, may)
-    if needed >= running:
-        return found._replace(unused=0)
-    if found.unused + 1 < found.calm:
-        return found._replace(unused=found.unused + 1)
-    reason = f"{running - needed} of {running} had nothing to do"
-    return found._replace(limit=needed, unused=0, reason=reason)
-
-
-def _kind(timing: Timing, running: int, may: Range) -> tuple[bool, bool]:
-    """Return whether jobs wait, but for a core, and whether it is not for the GIL, either."""
-    waits = timing.wall - timing.delay > WAITING * timing.cpu
-    blocked = timing.wall - timing.delay
-    if may.has_gil:
-        idle = running * timing.cpu < IDLE_WITH_GIL * blocked
-    else:
-        used = running * timing.cpu / timing.wall  # cores
-        idle = used < IDLE * may.threads and blocked - timing.cpu > IDLE * timing.wall
-    return waits, waits and idle
-
-
-def _to_try(found: Found, timing: Timing, running: int, may: Range) -> tuple[int, str]:
-    """Return a number of threads that may be better, and why; the present one for none."""
-    waits, idle = _kind(timing, running, may)
-    for_gil = may.has_gil and waits
-    top = may.most if idle or for_gil else may.threads
-    if for_gil and running > 1 and timing.cpu < LONGEST_JOB * timing.jobs:
-        more_first = idle and found.pause == FIRST_PAUSE  # no try has failed
-        if running >= top or (found.fewer and not more_first):
-            return -(-running // 2), "samples wait for the GIL"
-    if running > top:
-        return max(top, running // 2), "samples keep the cores busy"
-    if running == top or timing.waited < AWAITED * timing.elapsed:
-        return running, ""
-    return min(2 * running, top), "samples wait, not for a core" if idle else "you wait for batches"
-
-
-def _needed(timing: Timing, running: int, may: Range) -> int:
-    """Return how many threads have enough to do, if the consumer waits for none of them."""
-    if may.is_fixed or timing.waited >= AWAITED * timing.elapsed:
-        return running
-    return max(1, min(running, math.ceil(SPARE * timing.wall / timing.elapsed)))
+    now: float  # on the clock
+    waited: float  # seconds that the consumer had waited until then, in all
+    used: float  # CPU seconds of the process until then
 
 
 class Concurrency:
@@ -199,6 +67,7 @@ class Concurrency:
 
     Args:
         clock: Returns seconds.
+        process_cpu: Returns the CPU seconds of the process.
 
     Invariants, whenever ``_deciding`` is not held:
         1. The limit is what was found last.
@@ -208,6 +77,7 @@ class Concurrency:
         running, exceeds_cores, gains_nothing: any; read and written whole, on both builds.
         serve: planner.
         expect, begin_again, waited, is_settled: consumer.
+        changed_to: set by a worker, set back by the consumer; a racing change is not told.
         begin_wait, end_wait: consumer.  Racing updates lose one wait of many, which is harmless.
         begin_job, end_job, measured: worker.  Racing updates lose one measurement of many, which is
             harmless.
@@ -215,7 +85,11 @@ class Concurrency:
         cannot_exceed: worker.
     """
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = perf_counter,
+        process_cpu: Callable[[], float] = process_time,
+    ) -> None:
         self.limit = sys.maxsize
         self.due = 0.0  # on the clock; before that no job needs to be measured
         self.asks_delay = False  # whether the time in which a job waits for a core is asked for
@@ -223,17 +97,20 @@ class Concurrency:
         self.consumer_only_waits = False
         self.range = Range(sys.maxsize, sys.maxsize, has_gil=True)
         self.inline_choice = InlineChoice()
-        self._clock = clock
+        # Seconds of a sample since the data has changed, until the consumer knows; 0 if it does.
+        self.changed_to = 0.0
+        self._clock, self._process_cpu = clock, process_cpu
         self._waited = 0.0  # seconds, in all
         self._waits_since: float | None = None  # on the clock; None if the consumer has its batch
         self._timing = Timing()
-        self._since = 0.0, 0.0  # when its first job could begin, and the seconds waited until then
-        self._to_ignore = 1  # jobs that began while another limit was left, or that are the first
+        self._since = _Since(0.0, 0.0, 0.0)  # when its first job could begin
+        # Jobs that began while another limit was left, or before it was asked for what they take.
+        self._to_ignore = 1
         # Held by the thread that decides; the others go on.
         self._deciding = Lock()
         # All below: guarded by _deciding, but that `serve`, `stalled` and `cannot_exceed` write it
         # too.  What was decided may be lost then, until the next measurement.
-        self._found = Found(sys.maxsize)
+        self._found, self._found_at = Found(sys.maxsize), clock()
         self._is_new = True  # whether nothing was measured, nor expected
         self._said = sys.maxsize  # the limit that was logged last, or the first
 
@@ -268,7 +145,8 @@ class Concurrency:
     @property
     def waited(self) -> float:
         """The seconds that the consumer has waited until now, in all."""
-        return self._now()[1]
+        since = self._waits_since
+        return self._waited + (0.0 if since is None else self._clock() - since)
 
     def running(self) -> int:
         """Return how many threads may run jobs."""
@@ -299,7 +177,7 @@ class Concurrency:
 
     def begin_again(self) -> None:
         """Forget what jobs took before the calling thread made batches for a while."""
-        self._set(self._found)
+        self._set(self._found._replace(left=0.0, due=0.0))
 
     def cannot_exceed(self, threads: int, error: Exception) -> None:
         """Run no more threads than there are in an epoch, as no more can be started.
@@ -311,7 +189,8 @@ class Concurrency:
         before = self.running()
         may = self.range
         self.range = may._replace(threads=min(may.threads, threads), most=min(may.most, threads))
-        self._set(self._found.postponed()._replace(limit=min(self.limit, threads), tried=None))
+        found = self._found.postponed()
+        self._set(found._replace(limit=min(self.limit, threads), tried=None, usual=None))
         self._said = self.limit
         _log(before, self.running(), f"no more can be started: {error!r}")
 
@@ -353,7 +232,7 @@ class Concurrency:
             cpu: Seconds of its thread.
             delay: Seconds in which its thread waited for a core, if ``asks_delay``.
         """
-        if limit != self.limit:
+        if limit != self.limit or self._clock() < self.due:
             return
         if self._to_ignore > 0:
             self._to_ignore -= 1
@@ -379,18 +258,20 @@ class Concurrency:
             threads: That there are.
         """
         limit = sys.maxsize if self.range.is_fixed else max(self.limit, threads)
-        self._set(self._found.postponed()._replace(limit=limit, tried=None))
+        self._set(self._found.postponed()._replace(limit=limit, tried=None, usual=None))
 
     def _is_enough(self, timing: Timing) -> bool:
-        """Whether jobs tell how fast they come; sooner if a try is clearly a mistake."""
-        running, tried = self.running(), self._found.tried
+        """Whether jobs tell how fast they come; sooner if a few say that all is different."""
+        running, found = self.running(), self._found
         if not timing.samples:
             return False
         if timing.wall >= TIMED_SECONDS and timing.jobs >= max(TIMED_JOBS, 2 * running):
             return True
-        if tried is None or timing.wall < MISTAKE_SECONDS or timing.jobs < MISTAKE_JOBS:
+        if found.tried is None:
+            return timing.jobs == TIMED_JOBS and needs_fewer(found, timing, self.range)
+        if timing.wall < MISTAKE_SECONDS or timing.jobs < MISTAKE_JOBS:
             return False
-        return running * timing.samples < MISTAKE * tried.rate * timing.wall
+        return running * timing.samples < MISTAKE * found.tried.rate * timing.wall
 
     def _decide(self, timing: Timing, limit: int) -> Found | None:
         """Set the limit by what was measured under the present one; return what was found.
@@ -399,10 +280,18 @@ class Concurrency:
         """
         if timing is not self._timing or limit != self.limit:
             return None  # another thread has decided, by the same jobs or by others
-        (since, waited), (now, waited_now) = self._since, self._now()
-        timing = timing._replace(elapsed=now - since, waited=waited_now - waited)
+        since, now = self._since, self._now()
+        timing = timing._replace(
+            elapsed=now.now - since.now,
+            waited=now.waited - since.waited,
+            used=now.used - since.used,
+            passed=now.now - self._found_at,
+        )
+        changes = self._found.changes
         found = advise(self._found, timing, self.range)
         self._set(found)
+        if found.changes != changes:
+            self.changed_to = timing.shortest
         if timing.wall and self.running() == 1:
             short = self.gains_nothing(timing.wall / timing.samples)
             self.consumer_only_waits = short and timing.waited > ONLY_WAITS * timing.elapsed
@@ -410,18 +299,19 @@ class Concurrency:
             self._said = found.limit
         return found
 
-    def _now(self) -> tuple[float, float]:
-        """Return the time, and the seconds in which the consumer has waited until now."""
+    def _now(self) -> _Since:
         now, since = self._clock(), self._waits_since
-        return now, self._waited + (0.0 if since is None else now - since)
+        waited = self._waited + (0.0 if since is None else now - since)
+        return _Since(now, waited, self._process_cpu())
 
     def _set(self, found: Found) -> None:
         """Keep what was found, and forget what was measured."""
         changed = found.limit != self.limit
-        self._found = found
-        self.due = self._clock() + found.due if found.due else 0.0
+        self._found, self._found_at = found, self._clock()
+        self.due = self._found_at + found.due if found.due else 0.0
         self.limit, self.asks_delay = found.limit, found.asks_delay
-        self._to_ignore = min(found.limit, self.range.most, MOST_IGNORED) if changed else 1
+        most_ignored = MOST_IGNORED if changed else TIMED_JOBS
+        self._to_ignore = min(found.limit, self.range.most, most_ignored)
         self._timing = Timing()
 
 

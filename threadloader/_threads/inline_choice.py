@@ -29,6 +29,7 @@ MOST_BATCHES = 1024  # of one window
 TRIED_SECONDS, TRIED_BATCHES = 0.02, 4  # that the calling thread makes until it is compared
 FASTER = 0.95  # seconds of a sample in it, of those waited for one, below which it goes on
 LONGEST_TRY = 3.0  # times what a batch was waited for, after which its first one is given up
+SLOW_SECONDS = 0.1  # of batches that took so much longer, of which two are enough
 CHANGED = 2.0  # seconds of a sample, of those when it was compared: threads are tried again
 KEPT = 0.9  # of the mean so far, by each batch
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 600.0  # seconds until the next try; each doubles them
@@ -93,6 +94,7 @@ class InlineChoice:
         self._tried: Window | None = None  # what is compared with the calling thread
         self._here = 0, 0, 0.0  # batches, samples and seconds of it, meanwhile
         self._compared = 0.0  # seconds of a sample in it, when it was compared
+        self._slow = 0, 0.0  # the last batches in a row that took much longer, and their seconds
         self._cost = 0.0  # seconds that the consumer has waited for threads that were slower
 
     def threads_begin(self, seconds: float, waited: float) -> None:
@@ -105,6 +107,16 @@ class InlineChoice:
         if 0.0 < seconds < math.inf:
             self.seconds = seconds
         self.preferred, self._tried = False, None
+        self._begin_window(waited)
+
+    def changed(self, seconds: float, waited: float) -> None:
+        """Note that the samples are others than before, and forget what was measured of those.
+
+        Args:
+            seconds: That one of them takes, where no thread is in another's way.
+            waited: Seconds that the consumer has waited until now, in all.
+        """
+        self.seconds, self._pause, self._due = seconds, FIRST_PAUSE, 0.0
         self._begin_window(waited)
 
     def delivered(self, samples: int, waited: float, *, settled: bool) -> bool:
@@ -172,7 +184,13 @@ class InlineChoice:
         """
         tried, each = self._tried, seconds / rows
         if tried is None:
-            # One batch that took long, by chance, says little: seven such in a row do.
+            # One batch that took long, by chance, says little: two such do, if they took very long,
+            # or seven in a row.
+            slow = each > CHANGED * self._compared
+            self._slow = (self._slow[0] + 1, self._slow[1] + seconds) if slow else (0, 0.0)
+            if self._slow[0] > 1 and self._slow[1] > SLOW_SECONDS:
+                self.preferred = False
+                return False
             each = min(each, CHANGED * self.seconds)
             self.seconds = KEPT * self.seconds + (1 - KEPT) * each
             self.preferred = self._clock() < self._due and self.seconds <= CHANGED * self._compared

@@ -21,7 +21,8 @@ from threadloader._order.known_samplers import is_known
 from threadloader._order.window import UNKNOWN_ROWS
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream
-from threadloader._threads.concurrency import Range, gil_is_enabled
+from threadloader._threads.advice import Range
+from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.per_thread import close_here
 from threadloader._threads.pool import Pool
 from threadloader._threads.thread_group import join
