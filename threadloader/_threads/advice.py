@@ -32,8 +32,9 @@ LONGEST_JOB = 0.02  # CPU seconds; threads whose jobs take longer lose nothing b
 # Share of the cores that threads use below which they wait for something else, if that takes as
 # large a share of their time; with a GIL of one core, as nobody runs while it is passed on.
 IDLE, IDLE_WITH_GIL = 0.5, 0.1
+GIL_FREE = 0.5  # the same of all threads together, while the consumer waits for them
 BUSY = 0.85  # share of the cores that the process uses, from which on more threads find none
-# Threads that run or want a core, at a time: one if samples hold the GIL.
+# Threads that run at a time: one if samples hold the GIL.
 ONE_AT_A_TIME = 0.8, 1.15
 FEWER_ENOUGH = 0.98  # rate with half the threads, of that with all, from which on they are enough
 MORE_NEEDED = 1.05  # rate with twice the threads, of that without, from which on they are needed
@@ -250,6 +251,9 @@ def _kind(timing: Timing, running: int, may: Range) -> tuple[bool, bool]:
     blocked = timing.wall - timing.delay
     if may.has_gil:
         idle = running * timing.cpu < IDLE_WITH_GIL * blocked
+        # As many threads as cores may use as little of it: they are in each other's way.
+        many = running > may.threads and _is_awaited(timing)
+        idle = idle or (many and timing.cpu < GIL_FREE * timing.elapsed)
     else:
         used = running * timing.cpu / timing.wall  # cores
         idle = used < IDLE * may.threads and blocked - timing.cpu > IDLE * timing.wall
@@ -262,11 +266,11 @@ def _to_try(found: Found, timing: Timing, running: int, may: Range) -> tuple[int
     for_gil = may.has_gil and waits
     top = may.most if idle or for_gil else may.threads
     half = -(-running // 2)
-    awaited = timing.waited >= AWAITED * timing.elapsed
+    awaited = _is_awaited(timing)
     if for_gil and running > 1:
         if not may.is_fixed and awaited and _one_at_a_time(timing):
             return half, "samples hold the GIL"
-        more_first = idle and found.pause == FIRST_PAUSE  # no try has failed
+        more_first = idle and (running > may.threads or found.pause == FIRST_PAUSE)
         short = timing.cpu < LONGEST_JOB * timing.jobs
         if short and (running >= top or (found.fewer and not more_first)):
             return half, "samples wait for the GIL"
@@ -280,14 +284,19 @@ def _to_try(found: Found, timing: Timing, running: int, may: Range) -> tuple[int
     return min(2 * running, top), "samples wait, not for a core" if idle else "you wait for batches"
 
 
+def _is_awaited(timing: Timing) -> bool:
+    """Whether the consumer waits for batches."""
+    return timing.waited >= AWAITED * timing.elapsed
+
+
 def _one_at_a_time(timing: Timing) -> bool:
-    """Whether one thread runs at a time, or waits for a core that others of the machine use."""
-    fewest, most = (share * timing.elapsed for share in ONE_AT_A_TIME)
-    return fewest <= timing.cpu <= most or fewest <= timing.cpu + timing.delay <= most
+    """Whether one thread runs at a time."""
+    fewest, most = ONE_AT_A_TIME
+    return fewest * timing.elapsed <= timing.cpu <= most * timing.elapsed
 
 
 def _needed(timing: Timing, running: int, may: Range) -> int:
     """Return how many threads have enough to do, if the consumer waits for none of them."""
-    if may.is_fixed or timing.waited >= AWAITED * timing.elapsed:
+    if may.is_fixed or _is_awaited(timing):
         return running
     return max(1, min(running, math.ceil(SPARE * timing.wall / timing.elapsed)))

@@ -36,6 +36,9 @@ __all__ = ["Concurrency", "gil_is_enabled"]
 # Chosen so that a try costs little, and is rarely wrong.
 TIMED_SECONDS = 0.1  # wall time of jobs, of all threads together, that make a measurement
 TIMED_JOBS = 16  # and how many of them, at the least
+LEAST_ELAPSED = (
+    0.08  # seconds in which they end, of more threads than cores: many end theirs together
+)
 MISTAKE_SECONDS, MISTAKE_JOBS = 0.01, 4  # the same where a try is a mistake
 MOST_IGNORED = 1 << 10  # jobs, after a change
 ONLY_WAITS = 0.8  # share of its time that the consumer waits, from which on it does nothing else
@@ -266,7 +269,8 @@ class Concurrency:
         if not timing.samples:
             return False
         if timing.wall >= TIMED_SECONDS and timing.jobs >= max(TIMED_JOBS, 2 * running):
-            return True
+            long = self._clock() - self._since.now >= LEAST_ELAPSED
+            return long or running <= self.range.threads
         if found.tried is None:
             return timing.jobs == TIMED_JOBS and needs_fewer(found, timing, self.range)
         if timing.wall < MISTAKE_SECONDS or timing.jobs < MISTAKE_JOBS:
