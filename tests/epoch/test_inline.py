@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import threading
 import time
@@ -54,6 +55,8 @@ def never_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("_epoch.inline", "_order.tickets"):
         monkeypatch.setattr(f"threadloader.{module}.START_SECONDS", 0.0)
     monkeypatch.setattr("threadloader._threads.concurrency.SHORT", 0.0)
+    # On a busy machine threads may look slower than the calling thread.
+    monkeypatch.setattr("threadloader._threads.inline_choice.SOON_SECONDS", math.inf)
 
 
 def threads_of(loader: ThreadLoader[Any]) -> set[str]:
