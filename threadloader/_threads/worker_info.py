@@ -22,13 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-__all__ = ["Introduction", "get_worker_info", "in_pass", "introduced", "pass_seed_here"]
+__all__ = [
+    "Introduction",
+    "get_worker_info",
+    "in_part",
+    "in_pass",
+    "introduced",
+    "pass_seed_here",
+]
 
 T = TypeVar("T")
 
 
 class _Local(threading.local):
     info: Any = None  # a WorkerInfo, in a worker
+    alone: tuple[Any, Any] = (None, None)  # the same, and as worker 0 of 1; see `in_part`
     pass_seed: int | None = None
 
 
@@ -130,6 +138,25 @@ def in_pass(seed: int | None, function: Callable[..., T], *args: Any) -> T:
     finally:
         _here.pass_seed = before
         function, args = DROPPED, ()  # an error keeps this frame
+
+
+def in_part(seed: int | None, function: Callable[..., T], *args: Any) -> T:
+    """Call a function as `in_pass` does; inside of it a worker is worker 0 of 1.
+
+    So a part that was asked for is not shared out once more, by who looks at `get_worker_info`.
+    """
+    info = _here.info
+    try:
+        if info is not None:
+            if _here.alone[0] is not info:
+                alone = _torch.make_worker_info(0, 1, info.seed, info.dataset, info.rng)
+                _here.alone = info, alone
+            _here.info = _here.alone[1]
+        return in_pass(seed, function, *args)
+    finally:
+        _here.info = info
+        function, args = DROPPED, ()  # an error keeps this frame
+        info = alone = DROPPED  # the same
 
 
 class Introduction:

@@ -6,7 +6,6 @@ iterator, if they have one.  Otherwise it is a number: so many samples are read 
 
 from __future__ import annotations
 
-import inspect
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,8 @@ from threadloader._resume.stateful import (
     states_of,
 )
 from threadloader._rng.words import epoch_seed
-from threadloader._threads.worker_info import in_pass, pass_seed_here
+from threadloader._threads.parts import Part, asked, is_askable
+from threadloader._threads.worker_info import in_part, in_pass, pass_seed_here
 from threadloader.errors import SampleError, StateError
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class IterableFeed:
     Args:
         name: For errors.
         source: The worker's own copy.  One with a ``shard(rank, world_size, epoch)`` is asked for
-            its part; torch's iterable datasets and streams know their worker themselves; of any
-            other each replica keeps every n-th sample.
+            its part; other iterable datasets of torch's know their worker themselves; of any other
+            iterable each replica keeps every n-th sample.
         replica: Which part is read.
         epoch: Of the mixture.
         fresh: Gets the state of a source from before another one was restored, until the pass that
@@ -66,10 +66,11 @@ class IterableFeed:
         self._number = replica.rank * replica.workers + replica.worker
         self._replicas = replica.world * replica.workers
         self._epoch = epoch
-        self._sharded = _is_sharded(source)
+        self._askable = is_askable(source)
+        self._in_pass = in_pass
         # Whether the source knows nothing of replicas, and there are several.
         self._strided = self._replicas > 1 and not (
-            self._sharded or isinstance(source, _torch.IterableDataset)
+            self._askable or isinstance(source, _torch.IterableDataset)
         )
         self._pass = 0
         self._given = 0  # samples of this pass
@@ -92,7 +93,7 @@ class IterableFeed:
                 self._seed = epoch_seed(self._seed, self._pass)
             in_pass(self._seed, self._begin)
         iterator: Any = self._iterator
-        sample = in_pass(self._seed, next, iterator)
+        sample = self._in_pass(self._seed, next, iterator)
         self._given += 1
         return sample
 
@@ -115,11 +116,16 @@ class IterableFeed:
         self._given = 0
 
     def _begin(self) -> None:
-        state, role = self._restored, self._role
         part = self._source
-        if self._sharded:
-            part = part.shard(self._number, self._replicas, self._epoch + self._pass)
+        if self._askable:
+            given = asked(part, Part.of(*self._replica, self._epoch + self._pass))
+            if given is not None:
+                part, self._in_pass = given, in_part
         self._part = part
+        self._in_pass(self._seed, self._begin_part, part)
+
+    def _begin_part(self, part: Any) -> None:
+        state, role = self._restored, self._role
         states: Mapping[str, Any] = {} if state is None else state.get("states", {})
         if "dataset" in states:
             if is_stateful(part):
@@ -248,15 +254,3 @@ def put_back(fresh: Fresh) -> None:
 
 def _role_of(name: str) -> str:
     return f"mixture's source {name!r}"
-
-
-def _is_sharded(source: Any) -> bool:
-    """Whether a source can be asked for its part; Hugging Face's ``shard`` is something else."""
-    shard = getattr(source, "shard", None)
-    if not callable(shard):
-        return False
-    try:
-        parameters = list(inspect.signature(shard).parameters)
-    except (TypeError, ValueError):  # of a class written in C
-        return False
-    return parameters[:3] == ["rank", "world_size", "epoch"]

@@ -7,10 +7,12 @@ A `MixtureStream` only says what to read; each `MixturePass` over it has a place
 
 from __future__ import annotations
 
+import copy
 import operator
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
+from threadloader._threads.parts import is_askable
 from threadloader.datasets._mixture.feeds import IterableFeed, MapFeed, put_back
 from threadloader.datasets._mixture.pattern import Pattern
 from threadloader.datasets._mixture.plan import Mixing, check_changing, checked_count, pattern_key
@@ -24,7 +26,7 @@ from threadloader.datasets._mixture.sources import (
     tagged,
 )
 from threadloader.datasets._mixture.weights import checked_weights, whole_weights
-from threadloader.datasets._shards.sharding import this_replica
+from threadloader.datasets._shards.sharding import part_of_all, this_replica
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ class _Shared:
     __slots__ = ("changes", "epoch")
 
     def __init__(self) -> None:
-        self.epoch = 0
+        self.epoch: int | None = None  # None until `set_epoch` is called
         self.changes: Changes = ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
@@ -101,17 +103,48 @@ class MixtureStream(IterableDataset):
         self._mixing = Mixing(self.names, (), weights, seed, stop, length, shuffle)
         self._with_source = with_source
         self._ranks = rank, world_size
+        self._part: Replica | None = None  # that was asked for, see `shard`
+        self._asked_epoch = 0
         this_replica(rank, world_size)
         self._shared = _Shared()
         self._fresh: Fresh = {}
 
+    def shard(self, rank: int, world_size: int, epoch: int) -> MixtureStream | None:
+        """Return a part of the mixture: the same mixture of a part of every source.
+
+        A `ThreadLoader` with ``shard=`` calls it.  Without `set_epoch`, ``epoch`` decides the order
+        together with ``seed``.
+
+        Args:
+            rank: Of the part.
+            world_size: Number of parts.
+            epoch: Its number, from 0.
+
+        Returns:
+            None if the mixture was given a rank, or if a source is an iterable dataset of torch's
+            without this method, which shares itself out.
+
+        Raises:
+            ValueError: There is no such part.
+        """
+        streams = [each for each in self._datasets if isinstance(each, _torch.IterableDataset)]
+        if self._ranks != (None, None) or not all(map(is_askable, streams)):
+            return None
+        put_back(self._fresh)
+        twin = copy.copy(self)
+        vars(twin).update(_part=part_of_all(rank, world_size), _asked_epoch=epoch)
+        # One for both: the sources are, too, and the next part finds what this one leaves.
+        self._fresh = {}
+        vars(twin)["_fresh"] = self._fresh
+        return twin
+
     def __iter__(self) -> Iterator[Any]:
+        if self._part is not None:
+            return MixturePass(self, self._part, self._epoch, self._shared.changes)
         # No reference to the last pass: its files are open as long as it lives.
         fresh, self._fresh = self._fresh, {}
         put_back(fresh)
-        return MixturePass(
-            self, this_replica(*self._ranks), self._shared.epoch, self._shared.changes
-        )
+        return MixturePass(self, this_replica(*self._ranks), self._epoch, self._shared.changes)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_fresh": {}}  # a copy has sources of its own
@@ -142,7 +175,13 @@ class MixtureStream(IterableDataset):
 
     def order_identity(self) -> dict[str, Any]:
         """Return what decides the order; a `ThreadLoader` refuses a state of another order."""
-        return {"seed": self._mixing.seed, "epoch": self._shared.epoch}
+        return {"seed": self._mixing.seed, "epoch": self._shared.epoch or 0}
+
+    @property
+    def _epoch(self) -> int:
+        """What decides the order together with the seed."""
+        told = self._shared.epoch
+        return self._asked_epoch if told is None else told
 
     def feeds(self, replica: Replica, epoch: int) -> list[IterableFeed | MapFeed]:
         """Return a feed for each source."""

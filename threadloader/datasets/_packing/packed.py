@@ -24,6 +24,7 @@ from threadloader._resume.stateful import (
     snapshot_between,
     states_of,
 )
+from threadloader._threads.parts import Part, asked
 from threadloader.datasets._packing.features import Features, TooLong
 from threadloader.datasets._packing.open_rows import OpenRows
 from threadloader.errors import StateError
@@ -118,6 +119,30 @@ class Packed:
         loaded, self._loaded = self._loaded, None
         self._pass = _Pass(self.samples, self._features, self._window, loaded)
         return self._pass
+
+    def shard(self, rank: int, world_size: int, epoch: int) -> Packed | None:
+        """Return the rows of a part of the samples, whose own ``shard`` is asked for it.
+
+        A `ThreadLoader` with ``shard=`` calls it.
+
+        Args:
+            rank: Of the part.
+            world_size: Number of parts.
+            epoch: Its number, from 0.
+
+        Returns:
+            None if the samples share themselves out.
+
+        Raises:
+            TypeError: The samples have no ``shard``.
+        """
+        part = asked(self.samples, Part(rank, world_size, epoch))
+        if part is None:
+            return None
+        twin = copy.copy(self)
+        vars(twin).update(samples=part, _pass=None)
+        self._loaded = None
+        return twin
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the last pass: that of the source, and about 300 bytes."""

@@ -8,17 +8,15 @@ that: ranks that shuffle differently would read some shards twice and others nev
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadloader._threads.ranks import rank_and_world
 from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 
-__all__ = ["Replica", "pass_seed", "shards_of", "this_replica"]
+__all__ = ["Replica", "check_shards", "part_of_all", "pass_seed", "shards_of", "this_replica"]
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
+class Replica(NamedTuple):
     """A worker of a rank, which reads its share of the shards."""
 
     rank: int
@@ -52,6 +50,30 @@ def this_replica(rank: int | None = None, world: int | None = None) -> Replica:
     return Replica(rank, world, info.id, info.num_workers)
 
 
+def check_shards(shards: int, world: int) -> None:
+    """Refuse to share out fewer shards than there are ranks.
+
+    Args:
+        shards: Number of all shards.
+        world: Number of ranks.
+    """
+    if shards < world:
+        msg = f"{shards} shards for {world} ranks: each needs one of its own"
+        raise ValueError(msg)
+
+
+def part_of_all(rank: int, world_size: int) -> Replica:
+    """Return the replica that reads one part of several, and looks at no worker.
+
+    Raises:
+        ValueError: There is no such part.
+    """
+    if not 0 <= rank < world_size:
+        msg = f"rank={rank} is none of world_size={world_size}"
+        raise ValueError(msg)
+    return Replica(rank, world_size, 0, 1)
+
+
 def pass_seed() -> int:
     """Return a seed of this epoch that all workers of a loader share.
 
@@ -77,12 +99,7 @@ def shards_of(
         shuffle: Shuffles the shards; the same for all workers of a rank.
         common: Whether ``shuffle`` is the same for all ranks, too.
 
-    Raises:
-        ValueError: There are fewer shards than ranks.
     """
-    if shards < replica.world:
-        msg = f"{shards} shards for {replica.world} ranks: each needs one of its own"
-        raise ValueError(msg)
     order = list(range(shards))
     if shuffle is not None and common:
         shuffle.shuffle(order)

@@ -10,6 +10,7 @@ sample of each shard that still has samples in the shuffle buffer.  From this
 
 from __future__ import annotations
 
+import copy
 import operator
 import random
 import re
@@ -23,7 +24,13 @@ from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.make_sample import Fields, make_sample
 from threadloader.datasets._shards.member_decoders import decoders
 from threadloader.datasets._shards.shard_names import find_shards, told_shards
-from threadloader.datasets._shards.sharding import pass_seed, shards_of, this_replica
+from threadloader.datasets._shards.sharding import (
+    check_shards,
+    part_of_all,
+    pass_seed,
+    shards_of,
+    this_replica,
+)
 from threadloader.datasets._shards.shuffle_buffer import ShuffleBuffer, replayed
 from threadloader.datasets._tar.archives import compression_of, open_archive
 from threadloader.datasets._tar.reader import TarReader
@@ -54,7 +61,7 @@ class _Shared:
 
     def __init__(self, files: list[File]) -> None:
         self.files = files
-        self.epoch = 0
+        self.epoch: int | None = None  # None until `set_epoch` is called
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
         return self
@@ -122,6 +129,8 @@ class TarStream(IterableDataset):
         self.seed = seed
         self.sample_limit = sample_limit
         self._ranks = rank, world_size
+        self._part: Replica | None = None  # that was asked for, see `shard`
+        self._asked_epoch = 0
         this_replica(rank, world_size)
         self._shared = _Shared(open_files(self.shards, **options))
         self._passes = 0  # passes of this copy whose seed is that of other passes, too
@@ -134,19 +143,55 @@ class TarStream(IterableDataset):
         """Set the epoch, which decides the order together with the seed."""
         self._shared.epoch = epoch
 
+    def shard(self, rank: int, world_size: int, epoch: int) -> TarStream | None:
+        """Return the part of the stream with each ``world_size``-th shard, from number ``rank`` on.
+
+        A `ThreadLoader` with ``shard=`` calls it.  Without `set_epoch`, ``epoch`` decides the order
+        together with ``seed``.
+
+        Args:
+            rank: Of the part.
+            world_size: Number of parts; with more of them than shards some have no sample.
+            epoch: Its number, from 0.
+
+        Returns:
+            None if the stream was given a rank.
+
+        Raises:
+            ValueError: There is no such part.
+        """
+        if self._ranks != (None, None):
+            return None
+        twin = copy.copy(self)
+        vars(twin).update(_part=part_of_all(rank, world_size), _asked_epoch=epoch)
+        return twin
+
     def __iter__(self) -> Iterator[Any]:
-        """Begin a pass over the shards of the calling worker; see `StreamPass`."""
-        replica = this_replica(*self._ranks)
+        """Begin a pass over the shards of the calling worker; see `StreamPass`.
+
+        Raises:
+            ValueError: There are fewer shards than ranks.
+        """
+        replica = self._part
+        if replica is None:
+            replica = this_replica(*self._ranks)
+            check_shards(len(self.shards), replica.world)
         if self.seed is not None:
-            return StreamPass(self, replica, self.seed, self._shared.epoch)
+            return StreamPass(self, replica, self.seed, self._epoch)
         if pass_seed_here() is None:  # torch's persistent workers have one seed for all epochs
             self._passes += 1
         return StreamPass(self, replica, pass_seed(), self._passes)
 
     def order_identity(self) -> dict[str, Any]:
         """Return what decides the order; a `ThreadLoader` refuses a state of another order."""
-        seeded = {} if self.seed is None else {"seed": self.seed, "epoch": self._shared.epoch}
+        seeded = {} if self.seed is None else {"seed": self.seed, "epoch": self._shared.epoch or 0}
         return seeded | {"shuffle": self.shuffle, "shards": len(self.shards)}
+
+    @property
+    def _epoch(self) -> int:
+        """What decides the order together with the seed."""
+        told = self._shared.epoch
+        return self._asked_epoch if told is None else told
 
     def read_shard(self, number: int) -> Iterator[RawSample]:
         """Yield the samples of a shard, with the data of the members that fields name.
