@@ -52,9 +52,11 @@ HEAVY = {
 # What most loaders never use, or what only their first epoch needs.
 LATER = {
     "threadloader._batch.pinned_memory",
+    "threadloader._epoch.agreed_epoch",
     "threadloader._epoch.empty_streams",
     "threadloader._epoch.iterable_feed",
     "threadloader._epoch.open_iterable_feed",
+    "threadloader._epoch.steps",
     "threadloader._epoch.traced",
     "threadloader._fetch.read_samples",
     "threadloader._fetch.source_function",
@@ -68,6 +70,7 @@ LATER = {
     "threadloader._notebook.page",
     "threadloader._notebook.plot",
     "threadloader._rng.redirect",
+    "threadloader._session.ballots",
     "threadloader._threads.free_memory",
     "threadloader._threads.gil_switch",
     "threadloader._torch.absent",

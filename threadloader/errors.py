@@ -10,7 +10,7 @@ ThreadLoaderError
 └── StateError    (ValueError)     a saved state does not belong to this loader
 
 ThreadLoaderWarning         (UserWarning)
-├── EmptyReplicaWarning     a replica of an iterable dataset gave nothing, and others did
+├── EmptyReplicaWarning     a replica, or rank, of an iterable dataset gave nothing, and others did
 └── GilWarning              a package switched the GIL on, on a build that can do without
 
 An error of the user's dataset, sampler or collate function is never wrapped: it arrives as the

@@ -129,10 +129,10 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         max_skipped: Samples left out in an epoch before an error is raised; None for any number.
         snapshot_every_n_steps: Batches from one ``state_dict()`` of your sampler or iterable
             dataset to the next, see `state_dict`; None or 0 for none.
-        shard: Whose share of each global batch is loaded: ``"auto"``, this rank's; that of a pair
-            ``(rank, world_size)``; or of a mesh's data-parallel dimension.  None loads all.
-        uneven: What becomes of a last global batch that can't be divided: ``"drop"`` leaves out the
-            rest, ``"pad"`` repeats samples, ``"short"`` gives some ranks less, or no batch.
+        shard: Whose share is loaded, of each global batch or of an iterable: ``"auto"``, this
+            rank's; that of ``(rank, world_size)``; or of a mesh's dimension.  None loads all.
+        uneven: Where ranks can't have as many samples or batches as one another: ``"drop"`` leaves
+            out the rest, ``"pad"`` repeats some, ``"short"`` gives some ranks less, or no batch.
 
     Raises:
         TypeError: An argument has a wrong type.
@@ -187,7 +187,7 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         iterable, tunes_threads = is_iterable(dataset), num_workers is None
         unsharded = iterable and not isinstance(dataset, _torch.IterableDataset)
         check_transform(transform, iterable=iterable)
-        check_sharded(shard, iterable=iterable)
+        check_sharded(shard, dataset, iterable=iterable)
         seed = checked_seed(seed, generator)
         check_prefetch(prefetch, prefetch_factor)
         if not iterable:  # torch refuses any

@@ -1,13 +1,16 @@
 """Warnings of iterable datasets that give no samples where they should.
 
-Either a replica has no share of the data, or an iterator was read to its end before.
+Either a replica or a rank has no share of the data, or an iterator was read to its end before.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Shares", "used_up"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Shares", "empty_ranks", "used_up"]
 
 MOST_NAMED = 8  # workers
 
@@ -65,4 +68,20 @@ def used_up(dataset: Any) -> str:
         f"nothing was left to load: the {type(dataset).__name__} was read before, and an iterator "
         "can be read once.  Give the loader an object whose __iter__ starts afresh, or make a new "
         "iterator and loader for each epoch"
+    )
+
+
+def empty_ranks(ranks: Sequence[int], world_size: int) -> str:
+    """Return the text of a warning of ranks that have no batch in an epoch.
+
+    Args:
+        ranks: These ranks.
+        world_size: How many there are in all.
+    """
+    named = ", ".join(map(str, ranks[:MOST_NAMED])) + ", ..." * (len(ranks) > MOST_NAMED)
+    which = f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
+    return (
+        f"{which} of {world_size} had no batch in this epoch: the dataset's shard() gave nothing "
+        "there, or less than a batch.  Where files are shared out, have several for each worker of "
+        "each rank"
     )

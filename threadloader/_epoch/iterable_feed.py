@@ -10,7 +10,7 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING
 
-from threadloader._epoch.empty_streams import Shares, used_up
+from threadloader._epoch.empty_streams import Shares, empty_ranks, used_up
 from threadloader._epoch.feed import Receipt
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.isolation import isolated_here, redirect_for
@@ -20,6 +20,8 @@ from threadloader.errors import EmptyReplicaWarning
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from threadloader._epoch.steps import Steps
+    from threadloader._order.shares import Share
     from threadloader._resume.position import Position
     from threadloader._rng.streams import WorkerStream
     from threadloader._settings import Settings
@@ -45,6 +47,8 @@ class IterableFeed:
         settings: Of the loader.
         position: Where the epoch is; with a lane for each reader.
         stream: The random stream of the calling thread; None for its own random state.
+        share: Of the rank; None where the dataset shares itself out.
+        steps: Are told of each batch; None where nobody asks.
     """
 
     eager, groups = True, False
@@ -59,6 +63,8 @@ class IterableFeed:
         position: Position,
         *,
         stream: WorkerStream | None = None,
+        share: Share | None = None,
+        steps: Steps | None = None,
     ) -> None:
         first = position.turn + 1  # the one after that of the batch delivered last
         self._turns = deque(readers[first:] + readers[:first])
@@ -76,6 +82,8 @@ class IterableFeed:
         self._in_flight = [0] * len(readers)  # batches of each reader
         self._returned = self._planned = position.batches
         self._stream = stream
+        self._share = share
+        self._steps = steps
         self._end = redirect_for(stream)
         if not pools:
             try:
@@ -104,6 +112,8 @@ class IterableFeed:
         # What a collate function draws must follow from what is delivered alone.
         sequence = number if len(self._numbers) == 1 else self._planned
         batch = IterableBatch(sequence, reader, number, self._pipeline, progress)
+        if self._steps is not None:
+            batch.on_read = self._steps.planned(reader.number)
         if self._pools:
             reading = ReadJob(batch, self._pipeline, progress, self._hand_on)
             self._pools[reader.number].put(reading)
@@ -166,6 +176,11 @@ class IterableFeed:
             return
         if self._used_up or (position.before and hasattr(self._dataset, "__next__")):
             warnings.warn(used_up(self._dataset), stacklevel=5)
+        elif self._share is not None and self._is_empty(self._share):
+            ranks = [self._share.rank]
+            warnings.warn(
+                empty_ranks(ranks, self._share.world_size), EmptyReplicaWarning, stacklevel=5
+            )
 
     def returned(self) -> None:
         """Count a batch that is returned, and warn if there are more than ``len(loader)`` said."""
@@ -191,6 +206,10 @@ class IterableFeed:
         warning = self._shares.warning()
         if warning is not None:
             warnings.warn(warning, EmptyReplicaWarning, stacklevel=stacklevel)
+
+    def _is_empty(self, share: Share) -> bool:
+        """Whether no replica had a batch; they may have been left out, too, for other ranks."""
+        return share.world_size > 1 and all(lane.total == 0 for lane in self._position.lanes)
 
     def _next_number(self, replica: int) -> int:
         """Return the number of a replica's next batch that was not delivered already."""

@@ -15,8 +15,10 @@ from threadloader._work.workers import may_draw
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
     from threadloader._epoch.iterable_feed import IterableFeed
+    from threadloader._epoch.steps import Steps
     from threadloader._fetch.fetcher import Fetches
     from threadloader._order.sampler_pass import SamplerPass
+    from threadloader._order.shares import Share
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochSeeds
     from threadloader._settings import Settings
@@ -32,6 +34,8 @@ def open_feed(
     seeds: EpochSeeds,
     position: Position,
     collation: Collation,
+    share: Share | None = None,
+    steps: Steps | None = None,
 ) -> SamplerFeed | IterableFeed:
     """Return the feed of one epoch.
 
@@ -42,6 +46,8 @@ def open_feed(
         seeds: Of the epoch.
         position: Where the epoch begins; it is given a lane for each replica, if it has none.
         collation: Makes the batches.
+        share: Of an iterable dataset; None where it shares itself out.
+        steps: Are told what is read of an iterable dataset; None where nobody asks.
 
     Raises:
         StateError: The position is that of another number of replicas.
@@ -52,7 +58,7 @@ def open_feed(
         from threadloader._epoch.open_iterable_feed import open_iterable_feed  # noqa: PLC0415
 
         rng = _rng_here(seeds, workers, isolated=settings.isolate_rng)
-        return open_iterable_feed(settings, workers, seeds, position, collation, rng)
+        return open_iterable_feed(settings, workers, seeds, position, collation, rng, share, steps)
     pool = None if workers is None else workers.pools[0]
     fetchers: list[Fetches]
     if workers is None:

@@ -9,13 +9,16 @@ from threadloader import _torch
 from threadloader._epoch.iterable_feed import IterableFeed
 from threadloader._fetch.read_samples import ReadSamples
 from threadloader._resume.position import Lane
+from threadloader._threads.parts import Part
 from threadloader._work.iterable_reader import IterableReader
 from threadloader._work.open_batch import Pipeline
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
+    from threadloader._epoch.steps import Steps
     from threadloader._fetch.fetcher import Fetches
+    from threadloader._order.shares import Share
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochSeeds
     from threadloader._rng.streams import WorkerStream
@@ -32,6 +35,8 @@ def open_iterable_feed(
     position: Position,
     collation: Collation,
     rng: WorkerStream | None,
+    share: Share | None = None,
+    steps: Steps | None = None,
 ) -> IterableFeed:
     """Return the feed of one pass over an iterable dataset; see `open_feed`."""
     pools, fetchers, collate_fns = [], _calling_thread_reads(settings), None
@@ -46,7 +51,14 @@ def open_iterable_feed(
     if position.restored:
         _warn_of_reading_again(position)
     readers = [
-        IterableReader(number, fetchers[number].dataset, settings, position, seeds.common)
+        IterableReader(
+            number,
+            fetchers[number].dataset,
+            settings,
+            position,
+            seeds.common,
+            _part(share, number, position),
+        )
         for number in range(len(position.lanes))
     ]
     pipeline = Pipeline(
@@ -59,7 +71,25 @@ def open_iterable_feed(
         settings.on_error,
         collate_fns=collate_fns,
     )
-    return IterableFeed(readers, pipeline, reading_pools, hand_on, settings, position, stream=rng)
+    return IterableFeed(
+        readers,
+        pipeline,
+        reading_pools,
+        hand_on,
+        settings,
+        position,
+        stream=rng,
+        share=share,
+        steps=steps,
+    )
+
+
+def _part(share: Share | None, replica: int, position: Position) -> Part | None:
+    """Return what a replica's dataset is asked for."""
+    if share is None:
+        return None
+    replicas = len(position.lanes)
+    return Part.of(share.rank, share.world_size, replica, replicas, position.epoch)
 
 
 def _calling_thread_reads(settings: Settings) -> list[Fetches]:

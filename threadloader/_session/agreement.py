@@ -25,6 +25,7 @@ from threadloader.errors import RankError, StateError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from threadloader._epoch.steps import Steps
     from threadloader._order.shares import Share
     from threadloader._rng.seeds import Seeds
     from threadloader._session.run_state import State
@@ -49,6 +50,8 @@ class Agreement:
 
     def __init__(self) -> None:
         self._compared = False  # whether this rank is known to load what the others load
+        self._number = 0  # of the latest comparison
+        self._epochs = 0  # that ranks have voted on since then
 
     def seed(
         self, settings: Settings, share: Share | None, seeds: Seeds, saved: State | None
@@ -93,12 +96,13 @@ class Agreement:
                 "rank": share.rank,
                 "drawn": draw_seed(None) if unknown and share.rank == 0 else None,
                 "seed": settings.seed,
-                "state": None if saved is None else _place_in(saved),
+                "state": None if saved is None else _place_in(saved, iterable=settings.iterable),
                 "uneven": share.uneven,
                 "world_size": share.world_size,
             }
             me = _torch.rank_and_world()
-            agreed = agree(store, next(_agreements), me[0] if me else 0, ranks, record, SECONDS)
+            self._number, self._epochs = next(_agreements), 0
+            agreed = agree(store, self._number, me[0] if me else 0, ranks, record, SECONDS)
             if unknown:
                 seed = seeds.agreed = agreed["drawn"]
         elif unknown and _draws(settings.index_sampler):
@@ -110,10 +114,49 @@ class Agreement:
         self._compared = True
         return seed
 
+    def steps(self, settings: Settings, share: Share | None) -> Steps | None:
+        """Return the steps that all ranks go in an epoch of an iterable dataset; after `seed`.
 
-def _store_of(shard: Any, share: Share) -> tuple[Any, Sequence[int]]:
-    """Return the store of all ranks that share the data, and their numbers; None for no store."""
-    store, me = _torch.open_rank_store(), _torch.rank_and_world()
+        Args:
+            settings: Of the loader.
+            share: Of this rank; None where the loader shares nothing out.
+
+        Returns:
+            None where each rank goes as many as it has.
+
+        Raises:
+            ValueError: Nobody is there to agree with.
+        """
+        if share is None or share.world_size == 1 or share.uneven == "short":
+            return None
+        store, ranks = _store_of(settings.shard, share, alone=True)
+        if store is None:
+            msg = (
+                f"uneven={share.uneven!r} needs torch.distributed to be set up with "
+                f"{share.world_size} ranks, as the ranks of an iterable dataset agree on when they "
+                "end; with uneven='short' each ends when its own share does"
+            )
+            raise ValueError(msg)
+        from threadloader._epoch.steps import Steps  # noqa: PLC0415  # for iterables of ranks only
+        from threadloader._session.ballots import RankBallot  # noqa: PLC0415  # the same
+
+        prefix = f"{self._number}/{ranks[0]}/epoch {self._epochs}"
+        self._epochs += 1
+        me = _torch.rank_and_world()
+        rank = me[0] if me else 0
+        ballot = RankBallot(store, prefix, rank, ranks, share.uneven, SECONDS)
+        return Steps(ballot, settings.name, pads=share.uneven == "pad")
+
+
+def _store_of(shard: Any, share: Share, *, alone: bool = False) -> tuple[Any, Sequence[int]]:
+    """Return the store of all ranks that share the data, and their numbers; None for no store.
+
+    Args:
+        shard: The argument.
+        share: That follows from it.
+        alone: Whether nobody else is to use its connection, which who waits has for himself.
+    """
+    store, me = _torch.open_rank_store(alone=alone), _torch.rank_and_world()
     mesh = getattr(shard, "mesh", None)
     if mesh is not None:
         ranks = mesh.flatten().tolist()
@@ -130,9 +173,11 @@ def _digest_of(generator: Any) -> int | None:
     return zlib.crc32(json.dumps(encoded_state(state_of(generator))).encode())
 
 
-def _place_in(saved: State) -> dict[str, Any]:
-    """Return where a state is, without the states of the user's objects."""
+def _place_in(saved: State, *, iterable: bool) -> dict[str, Any]:
+    """Return where a state is, as far as it is the same on all ranks."""
     place = {name: saved.get(name) for name in ("epoch", "begun", "shared")}
+    if iterable:  # whose shares differ
+        return place
     return place | {"batches": [lane["batches"] for lane in saved["lanes"]]}
 
 

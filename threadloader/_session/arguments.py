@@ -14,6 +14,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader._order.planner import NO_LENGTH
 from threadloader._threads.cores import default_threads
+from threadloader._threads.parts import check_askable
 
 if TYPE_CHECKING:
     from threadloader._layout.leaves import Output
@@ -299,14 +300,10 @@ def checked_seed(seed: Any, generator: Any) -> int | None:
     return whole_seed
 
 
-def check_sharded(shard: Any, *, iterable: bool) -> None:
-    """Refuse to cut the samples of an iterable dataset into shares."""
+def check_sharded(shard: Any, dataset: Any, *, iterable: bool) -> None:
+    """Refuse to share out an iterable dataset that can't be asked for a share."""
     if shard is not None and iterable:
-        msg = (
-            "shard is for map-style datasets; an iterable dataset gives each rank and worker its "
-            "own share, see docs/ranks.md"
-        )
-        raise TypeError(msg)
+        check_askable(dataset)
 
 
 def checked_shard(shard: Any, *, in_order: bool = True) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from threadloader._epoch.epoch import Epoch
@@ -14,6 +15,9 @@ from threadloader._session.run_state import LastEpoch
 from threadloader._session.state import has_ended
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from threadloader._epoch.steps import Steps
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._order.shares import Share
     from threadloader._resume.position import Position
@@ -79,10 +83,10 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
     position = session.next_position(settings, seeds.epoch, saved)
     share, seed = None, settings.seed
     if settings.shard is not None or seed is None:
-        share = share_of(settings)
+        share = share_of(settings, iterable=settings.iterable)
         seed = session.agreement.seed(settings, share, seeds, saved)
     draws = seeds.begin_epoch(seed, settings.generator, saved)
-    rank = rank_with_own_streams(settings)
+    rank = rank_with_own_streams(settings, share)
     if rank is not None and not settings.iterable:
         position.sets_epoch = set_epoch(
             settings.index_sampler, position.epoch, again=position.sets_epoch
@@ -91,6 +95,7 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
     sampler_pass = _open_sampler_pass(settings, draws, position, share)
     reused = session.kept_workers.reuse(settings)
     epoch_seeds = draws.seeds(kept=reused is not None, rank=rank or 0, replicas=settings.iterable)
+    steps = session.agreement.steps(settings, share) if settings.iterable else None
     workers, feed, epoch = reused, None, None
     try:
         if reused is None and settings.num_workers:
@@ -99,8 +104,13 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
             draws.draw_again(settings.dataset)
             workers = session.kept_workers.make(settings, epoch_seeds.workers)
         prepare = prepare_pipes(settings, workers, shared_seed, new=reused is None)
-        feed = open_feed(settings, sampler_pass, workers, epoch_seeds, position, session.collation)
-        epoch = Epoch(
+        feed = open_feed(
+            settings, sampler_pass, workers, epoch_seeds, position, session.collation, share, steps
+        )
+        kind: Callable[..., Epoch] = Epoch
+        if steps is not None and share is not None:
+            kind = _agreed(steps, len(position.lanes), share.world_size)
+        epoch = kind(
             settings,
             feed,
             session.collation,
@@ -122,6 +132,13 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
         session.kept_workers.give_up(error, workers, reused=shared)
         raise
     return epoch
+
+
+def _agreed(steps: Steps, replicas: int, world_size: int) -> Callable[..., Epoch]:
+    """Return what makes an epoch that has as many batches as those of other ranks."""
+    from threadloader._epoch.agreed_epoch import AgreedEpoch  # noqa: PLC0415  # for ranks only
+
+    return partial(AgreedEpoch, steps=steps, replicas=replicas, world_size=world_size)
 
 
 def _open_sampler_pass(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader._order.known_samplers import is_known
 from threadloader._order.sharded_pass import units_of
 from threadloader._order.shares import Share
+from threadloader._threads.parts import check_askable
 from threadloader._threads.ranks import rank_and_world
 
 if TYPE_CHECKING:
@@ -24,13 +25,15 @@ __all__ = ["rank_of", "rank_with_own_streams", "sampled_batches", "set_epoch", "
 _DEEPEST = 4  # samplers within one another
 
 
-def share_of(loader: Any) -> Share | None:
+def share_of(loader: Any, *, iterable: bool = False) -> Share | None:
     """Return the share of this rank; None where all is loaded here, or the sampler has a share.
 
     Args:
         loader: A `ThreadLoader`, or its settings.
+        iterable: Whether its dataset is iterable, and its sampler a dummy.
 
     Raises:
+        TypeError: An iterable dataset can't be shared out.
         ValueError: A rank is given, and the sampler is that of another one; or the environment
             says something wrong.
     """
@@ -43,6 +46,9 @@ def share_of(loader: Any) -> Share | None:
         rank, world_size = shard
     else:
         rank, world_size = shard.get_local_rank(), shard.size()
+    if iterable:
+        check_askable(loader.dataset)
+        return Share(rank, world_size, loader.uneven)
     shared_by = rank_of(_index_sampler_of(loader))
     if shared_by is None or shared_by[1] == 1:
         return Share(rank, world_size, loader.uneven)
@@ -72,17 +78,20 @@ def _index_sampler_of(loader: Any) -> Any:
     return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
-def rank_with_own_streams(settings: Settings) -> int | None:
+def rank_with_own_streams(settings: Settings, share: Share | None) -> int | None:
     """Return the rank, if samples of other ranks have the same positions; None if they don't.
 
-    So it is with a sampler that shares data out, and with an iterable dataset, which does it too.
+    So it is with a sampler that shares data out, and with an iterable dataset.
 
     Args:
         settings: Of the loader.
+        share: Of this rank; None where the loader shares nothing out.
     """
     if not settings.iterable:
         shared_by = rank_of(settings.index_sampler)
         return None if shared_by is None else shared_by[0]
+    if share is not None:
+        return share.rank
     try:
         rank, world_size = rank_and_world()
     except ValueError:  # of the environment, which nobody has asked for

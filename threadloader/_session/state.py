@@ -26,6 +26,7 @@ _ADDED = ("_iterator_finished",)  # to a state, by others
 _ENTRIES = 64
 _PARTS = {"loader": Mapping, "epoch": int, "begun": bool, "draws": Mapping, "lanes": list}
 _DEFAULTS = {"drop_last": False, "torch": False}  # left out, as None is, to save bytes
+_RANKS = ("rank", "world_size")  # of an iterable dataset, each of whose shares has a state
 
 
 def fingerprint_of(loader: Any, *, iterable: bool) -> dict[str, Any]:
@@ -56,7 +57,10 @@ def fingerprint_of(loader: Any, *, iterable: bool) -> dict[str, Any]:
             # The length of a user's sampler may depend on the epoch, which is not set yet.
             "batches": None if known(index_sampler) is None else length_of(index_sampler),
         }
-    if share_of(loader) is not None:  # its state counts units, whatever a batch has
+    share = share_of(loader, iterable=iterable)
+    if share is not None and iterable:
+        fingerprint |= {"rank": share.rank, "world_size": share.world_size}
+    elif share is not None:  # its state counts units, whatever a batch has
         fingerprint |= {"batch_size": None, "batches": None, "sharded": True}
     return {name: value for name, value in fingerprint.items() if value not in (None, False)}
 
@@ -145,6 +149,9 @@ def _check(state: Any, fingerprint: Mapping[str, Any]) -> None:
         saved = {**saved, "sharded": True}
         saved.pop("batch_size", None)
         saved.pop("batches", None)
+    if not state["begun"] and not any("mark" in lane for lane in state["lanes"]):
+        # Each rank's share of an iterable dataset is whole.
+        saved, fingerprint = _without_ranks(saved), _without_ranks(fingerprint)
     different = [
         _difference(name, saved, fingerprint)
         for name in {**fingerprint, **saved}
@@ -153,6 +160,10 @@ def _check(state: Any, fingerprint: Mapping[str, Any]) -> None:
     if different:
         msg = f"the state is that of another loader: {'; '.join(different)}"
         raise StateError(msg)
+
+
+def _without_ranks(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: fingerprint[name] for name in fingerprint if name not in _RANKS}
 
 
 def _check_entries(state: Mapping[str, Any]) -> None:
@@ -223,4 +234,12 @@ def _difference(name: str, saved: Mapping[str, Any], fingerprint: Mapping[str, A
         return "shard was given, and is not now: shard=(0, 1) loads all in one process"
     if name == "shared randomness":
         name, before, now = "isolate_rng", not before, not now
-    return f"{name} was {before!r} and is {now!r}"
+    if name not in _RANKS:
+        return f"{name} was {before!r} and is {now!r}"
+    if name == "rank" and "world_size" in saved:
+        before, now = before or 0, now or 0
+    return (
+        f"{name} in shard was {before!r} and is {now!r} (each rank's share of an iterable dataset "
+        "has a state of its own: in the midst of an epoch as many ranks as before go on, each from "
+        "its own; between two epochs any number)"
+    )

@@ -230,7 +230,7 @@ def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
     return nullcontext
 
 
-def open_rank_store() -> None:
+def open_rank_store(*, alone: bool = False) -> None:  # same signature as with torch
     """Return None: there is no `torch.distributed`."""
 
 

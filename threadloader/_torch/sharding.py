@@ -40,18 +40,36 @@ def rank_and_world() -> tuple[int, int] | None:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def open_rank_store() -> Any:
+def open_rank_store(*, alone: bool = False) -> Any:
     """Return the store that all ranks of torch.distributed have in common; None for none.
 
     Through it ranks can agree without a collective, which would need a device with NCCL, and all
     ranks at the same place of a program.
+
+    Args:
+        alone: Whether it gets a connection of its own: a thread that waits in a TCPStore keeps all
+            others from using that connection, torch's own code, too.
     """
     if rank_and_world() is None:
         return None
     store = torch.distributed.distributed_c10d._get_default_store()  # no public name has it
+    store = _connected_again(store) if alone else store
     # torchrun's store may outlive the ranks, and have what those before a restart have set.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return torch.distributed.distributed_c10d.PrefixStore(f"threadloader/{attempt}", store)
+
+
+def _connected_again(store: Any) -> Any:
+    """Return a store by another connection, where it has connections."""
+    distributed: Any = torch.distributed
+    connected = store
+    while isinstance(connected, distributed.PrefixStore):
+        connected = connected.underlying_store
+    if not isinstance(connected, distributed.TCPStore):
+        return store
+    return distributed.TCPStore(
+        connected.host, connected.port, is_master=False, wait_for_workers=False
+    )
 
 
 def _is_pipe(dataset: object) -> bool:

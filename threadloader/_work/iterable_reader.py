@@ -26,7 +26,8 @@ from threadloader._resume.stateful import (
     snapshot_between,
     states_of,
 )
-from threadloader._threads.worker_info import in_pass
+from threadloader._threads.parts import asked
+from threadloader._threads.worker_info import in_part, in_pass
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.fetcher import Cancellable
     from threadloader._resume.position import Position
     from threadloader._settings import Settings
+    from threadloader._threads.parts import Part
 
 __all__ = ["IterableReader"]
 
@@ -50,6 +52,7 @@ class IterableReader:
         settings: The loader's.
         position: The epoch's, with a lane for each replica.
         pass_seed: See `worker_info.in_pass`; None for no pass.
+        part: What the dataset is asked for; None where it shares itself out.
 
     Threads:
         start, read: one thread, the worker that owns it; `start` also the consumer, before.
@@ -62,6 +65,7 @@ class IterableReader:
         settings: Settings,
         position: Position,
         pass_seed: int | None = None,
+        part: Part | None = None,
     ) -> None:
         self.number = number
         self.position = 0  # samples that were read
@@ -82,6 +86,9 @@ class IterableReader:
         self._saves_start = position.broken_off
         self._on_error = settings.on_error
         self._pass_seed = pass_seed
+        self._part = part
+        self._in_pass = in_pass
+        self._is_new = False  # whether the dataset is a part that was made for this pass
         self.skipped: list[tuple[int, Exception]] = []  # rows left out of the batch read last
         self._fresh: Any = None  # the dataset's state before the saved one was restored
         # Whether the dataset is its own iterator, and was brought into the middle of a pass.
@@ -110,8 +117,10 @@ class IterableReader:
         if self._over:
             self._restore_over()
             return
+        if self._part is not None:
+            in_pass(self._pass_seed, self._ask, self._part)
         states = self._restore()
-        in_pass(self._pass_seed, self._begin, states)
+        self._in_pass(self._pass_seed, self._begin, states)
         iterator = self._iterator
         self.used_up = isgenerator(iterator) and iterator.gi_frame is None
 
@@ -121,6 +130,16 @@ class IterableReader:
             restore("dataset's iterator", iterator, states["iterator"])
         elif "self" in states:
             restore_begun(iterator, states["self"])
+
+    def _ask(self, part: Part) -> None:
+        """Ask the dataset for the part to read."""
+        given = asked(self._dataset, part)
+        if given is None:
+            return
+        self._in_pass = in_part
+        self._is_new = given is not self._dataset
+        if self._is_new:  # the next epoch asks for another one
+            self._dataset, self._continues, self._saves_start = given, False, False
 
     def _restore(self) -> Mapping[str, Any]:
         """Bring the dataset to where the lane is; return the states that its iterator may need."""
@@ -148,7 +167,7 @@ class IterableReader:
     def _restore_over(self) -> None:
         """Bring the dataset to the end of the pass, for the next one."""
         checkpoint = self.checkpoint = self._end_checkpoint = self._from
-        if self._snapshot_every and checkpoint is not None:
+        if self._snapshot_every and checkpoint is not None and checkpoint.states:
             restore_after(self._dataset, checkpoint.states)
 
     def read(self, epoch: Cancellable) -> list[Any] | None:
@@ -176,7 +195,7 @@ class IterableReader:
         try:
             while len(samples) < rows and not epoch.cancelled:
                 # A generator may begin another's pass in its turn.
-                in_pass(self._pass_seed, self._take, samples, rows, epoch)
+                self._in_pass(self._pass_seed, self._take, samples, rows, epoch)
         except StopIteration:
             self._iterator = None
             if not samples or self._drop_last:
@@ -250,7 +269,11 @@ class IterableReader:
     def _take_checkpoint(self, iterator: Any, *, ended: bool) -> Checkpoint | None:
         """Return a checkpoint of the replica; None if it has no states to save."""
         states = states_of("dataset", self._dataset, iterator)
-        return Checkpoint(self._batches, self.position, states, ended=ended) if states else None
+        if not states:
+            return None
+        if ended and self._is_new:
+            states = {}  # it is read once, and there is nothing to go on from
+        return Checkpoint(self._batches, self.position, states, ended=ended)
 
     def _leave_out(self, epoch: Cancellable) -> None:
         """Read the batches that were delivered before, and drop them."""

@@ -38,7 +38,7 @@ class IterableBatch(OpenBatch):
         as `OpenBatch`; begin: the worker that reads.
     """
 
-    __slots__ = ("checkpoint", "number", "reader")
+    __slots__ = ("checkpoint", "number", "on_read", "reader")
 
     def __init__(
         self,
@@ -53,6 +53,13 @@ class IterableBatch(OpenBatch):
         self.reader = reader
         self.number = number  # among the batches of its reader
         self.checkpoint: Checkpoint | None = None  # the reader's, after this batch
+        # Called, once it was read or failed, with whether there is no such batch; None for nobody.
+        self.on_read: Callable[[bool], None] | None = None
+
+    def was_read(self) -> None:
+        """Note that it is known whether there is such a batch."""
+        if self.on_read is not None:
+            self.on_read(self.exhausted)
 
 
 class ReadJob(SingleJob[Worker]):
@@ -112,8 +119,10 @@ def _read(
         _note_unread(batch, plan, worker)
         if samples is None:
             batch.plan, batch.exhausted = plan, True
+            batch.was_read()
             progress.collated(batch, None)
             return
+        batch.was_read()
         batch.begin(plan)
         if hand_on is None:
             work_inline(batch, worker)
@@ -122,6 +131,7 @@ def _read(
                 hand_on(batch)
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         _note_unread(batch, batch.plan, worker)
+        batch.was_read()
         progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:
         samples = plan = counters.task = None

@@ -1,0 +1,209 @@
+"""An epoch of one of several ranks that all go the same number of steps, whatever each of them has.
+
+this rank has a batch, and all have   -> it is delivered
+it has none, and others have          -> its last batch once more ("pad")
+any ("drop") or all ("pad") have none -> the epoch ends
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from threadloader._epoch.empty_streams import empty_ranks
+from threadloader._epoch.epoch import Epoch
+from threadloader._epoch.feed import Receipt
+from threadloader._fetch.failure import strip_all
+from threadloader._lifetime.dropping import DROPPED, when_dropped
+from threadloader._report.ending import warn_if_slow
+from threadloader.errors import ClosedError, EmptyReplicaWarning, RankError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from threadloader._epoch.delivery import Delivery
+    from threadloader._epoch.steps import Steps
+    from threadloader._work.open_batch import FailedBatch, OpenBatch
+
+__all__ = ["AgreedEpoch"]
+
+
+class _OutOfBatches(Exception):  # noqa: N818  # never seen by the user
+    """This rank has delivered all of its own batches."""
+
+
+class _Uncopied(NamedTuple):
+    """Stands for a batch that can't be copied."""
+
+    error: Exception
+
+
+class AgreedEpoch(Epoch):
+    """An iterator over the batches of one epoch, as many as the other ranks have.
+
+    Args:
+        args: See `Epoch`.
+        steps: Of the epoch.
+        replicas: Whose batches there are.
+        world_size: Ranks.
+        options: See `Epoch`.
+
+    Threads:
+        as `Epoch`.
+    """
+
+    def __init__(
+        self, *args: Any, steps: Steps, replicas: int, world_size: int, **options: Any
+    ) -> None:
+        self._steps = steps
+        self._replicas = replicas
+        self._world_size = world_size
+        self._step = 0  # the number of the next one
+        self._last: Any = None  # a copy of the batch that may be the last
+        self._repeats = False  # whether all of the rank's own batches were delivered
+        super().__init__(*args, **options)
+        self._stop_voter = when_dropped(self, steps.stop())
+
+    def start(self) -> None:
+        """Let the threads begin; see `Epoch`."""
+        try:
+            try:
+                self._steps.start(self._replicas)
+            except ClosedError:
+                if not self._progress.cancelled:  # by another thread; `next` raises it
+                    raise
+            super().start()
+        except BaseException:  # Ctrl-C, say
+            self.cancel()
+            raise
+        finally:
+            self = DROPPED  # this frame stays with the error
+
+    def cancel(self) -> None:
+        """End the epoch; see `Epoch`."""
+        super().cancel()
+        stop_voter = getattr(self, "_stop_voter", None)  # none if an interrupt came before it
+        if stop_voter is not None and self._pid == os.getpid():  # a forked child has no voter
+            stop_voter()
+
+    def _next_delivery(self) -> Delivery:
+        take = receipt = failure = None
+        try:
+            if self._repeats:
+                return self._repeated()
+            try:
+                take, receipt, failure = super()._next_delivery()
+            except _OutOfBatches:
+                self._repeats = True
+                return self._repeated()
+            if failure is None and self._steps.pads and self._steps.ready <= self._step:
+                take = partial(self._keep, take)
+            return take, receipt, failure
+        finally:
+            self = take = receipt = failure = DROPPED
+
+    def _wait_for_batch(self) -> OpenBatch | FailedBatch:
+        batch = None
+        in_flight, pads = self._in_flight, self._steps.pads
+        try:
+            if pads and in_flight.head() is None and not self._progress.cancelled:
+                raise _OutOfBatches
+            batch = super()._wait_for_batch()
+            if not batch.exhausted:
+                if not pads:
+                    self._go_on()
+                error = self._steps.failed(self._step)
+                if error is not None:
+                    raise RankError(error)
+                self._step += 1
+            return batch
+        finally:
+            self = batch = in_flight = DROPPED
+
+    def _delivery_of(
+        self, batch: OpenBatch | FailedBatch, receipts: Sequence[Receipt]
+    ) -> Delivery | None:
+        delivery = None
+        try:
+            delivery = super()._delivery_of(batch, receipts)
+            if delivery is None and not batch.exhausted:
+                (batch.failure, *_) = batch.skipped  # type: ignore[union-attr]  # all of its rows
+                batch.failure.error.add_note(
+                    "all samples of the batch failed: it can't be left out, since other ranks have "
+                    "a batch for the same step"
+                )
+                delivery = batch.take, receipts[0], batch.failure
+            return delivery
+        finally:
+            self = batch = receipts = delivery = DROPPED  # noqa: F841
+
+    def _repeated(self) -> Delivery:
+        """Return the last batch once more, if the epoch goes on; else see `_go_on`."""
+        try:
+            if self._ended:
+                raise StopIteration
+            self._go_on()
+            self._step += 1
+            self._counted.batches += 1
+            return partial(_copied, self._last), Receipt(), None
+        finally:
+            self = DROPPED
+
+    def _keep(self, take: Callable[[], Any]) -> Any:
+        """Return a batch, and keep a copy: what the user makes of it must not come again."""
+        batch = None
+        try:
+            batch = take()
+            try:
+                self._last = copy.deepcopy(batch)
+            except Exception as error:  # noqa: BLE001  # raised if it is to come again
+                strip_all(error)
+                self._last = _Uncopied(error)
+            return batch
+        finally:
+            self = take = batch = DROPPED
+
+    def _go_on(self) -> None:
+        """Wait until it is known that the epoch goes on.
+
+        Raises:
+            StopIteration: It ends.
+            ClosedError: It was closed.
+            RankError: See `Steps.outcome`.
+        """
+        try:
+            outcome = self._steps.outcome(self._step, self._progress)
+            if outcome is None:
+                raise self._closed()
+            if outcome.goes_on:
+                return
+            self._ended = True
+            self.cancel()
+            self._feed.end(finished=True)
+            setup = self._concurrency, self._workers is not None, self._iterable
+            warn_if_slow(self._stats, self._counted, setup, stacklevel=6)
+            if outcome.empty:
+                warnings.warn(
+                    empty_ranks(outcome.empty, self._world_size), EmptyReplicaWarning, stacklevel=6
+                )
+            raise StopIteration
+        finally:
+            self = outcome = DROPPED
+
+
+def _copied(batch: Any) -> Any:
+    """Return a copy of a batch.
+
+    Raises:
+        TypeError: There is none.
+    """
+    if isinstance(batch, _Uncopied):
+        msg = (
+            "other ranks go on, and the last batch of this one can't be copied to come again: "
+            "choose uneven='drop'"
+        )
+        raise TypeError(msg) from batch.error
+    return copy.deepcopy(batch)
