@@ -84,6 +84,11 @@ try:
     tell("no error")
 except RankError as error:
     tell(str(error))
+store = dist.distributed_c10d._get_default_store()
+if rank == 0:
+    store.wait(["rank 2 has told"])  # the store ends with this process
+else:
+    store.set("rank 2 has told", "")
 os._exit(0)  # torch would wait for the rank that is gone
 """
 

@@ -188,7 +188,11 @@ class _Shared:
     def failed(self, _: int, error: BaseException) -> None:
         """Note the error that ended the voter."""
         strip_all(error)
-        self.came(Outcome(error=f"ranks can't agree any more: {type(error).__name__}: {error}"))
+        msg = (
+            "ranks can't agree any more, as their store does not answer (as a rule it is in the "
+            f"process of rank 0, which may have ended): {type(error).__name__}: {error}"
+        )
+        self.came(Outcome(error=msg))
 
 
 class _OwnBatches:
