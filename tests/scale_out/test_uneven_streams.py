@@ -140,7 +140,7 @@ def test_a_rank_that_leaves_alone_is_named_to_the_others(uneven: Any, ranks: Ran
 
     error, steps = ranks.run(load)
     assert isinstance(error, RankError)
-    assert "rank 1 left the epoch after" in str(error)
+    assert "rank 1 left the epoch by step" in str(error)
     assert steps == 3
 
 

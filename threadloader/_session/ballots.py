@@ -104,7 +104,7 @@ class RankBallot:
     def leave(self, step: int) -> None:
         """Say that this rank leaves the epoch, and votes on no step from this one on."""
         msg = (
-            f"rank {self._rank} left the epoch after {step} batches, and other ranks go on: all "
+            f"rank {self._rank} left the epoch by step {step}, and other ranks go on: all "
             "must leave it after the same step"
         )
         self._store.set(self._key("outcome", step), json.dumps({"error": msg}))
