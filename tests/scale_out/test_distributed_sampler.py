@@ -64,6 +64,22 @@ def test_states_from_before_go_on_with_the_same_numbers_on_all_ranks() -> None:
     assert older.state_dict()["draws"] == {"alike": True}
 
 
+def test_the_state_of_one_rank_is_good_for_all() -> None:
+    expected = [indices(loader_of(rank)) for rank in range(2)]
+    loaders = [loader_of(rank) for rank in range(2)]
+    states = []
+    for loader in loaders:
+        iterator = iter(loader)
+        next(iterator)
+        next(iterator)
+        states.append(loader.state_dict())
+    assert states[0] == states[1]
+    for rank in range(2):
+        loader = loader_of(rank)
+        loader.load_state_dict(states[0])
+        assert indices(loader) == expected[rank][8:]
+
+
 def test_who_forgets_set_epoch_gets_another_order_and_one_warning_an_epoch() -> None:
     loader = loader_of(0)
     with warnings.catch_warnings():

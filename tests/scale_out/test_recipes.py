@@ -21,7 +21,7 @@ pytestmark = [
 
 def test_torchrun_starts_ddp_again_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     project(tmp_path, "train_ddp.py", "start torchrun")
-    run(["bash", "start torchrun"], tmp_path, KILL="0-0:1:9")  # rank 1, in its 9th step
+    run(["bash", "start torchrun"], tmp_path, KILL="0:1:9")  # rank 1, in its 9th step
     check_same_as_one_process(tmp_path, begins=[0, 8])
 
 
@@ -29,7 +29,7 @@ def test_fsdp_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     project(tmp_path, "train_fsdp.py")
     command = block("start torchrun").replace("train_ddp", "train_fsdp")
     (tmp_path / "start").write_text(command, encoding="utf-8")
-    run(["bash", "start"], tmp_path, KILL="0-0:0:4")
+    run(["bash", "start"], tmp_path, KILL="0:0:4")
     check_same_as_one_process(tmp_path, begins=[0, 2])
 
 

@@ -49,7 +49,8 @@ class Drawing:
         return index, torch.rand(())
 
 dataset = Drawing()
-life = os.environ.get("LIFE", "0") + "-" + os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+killed = {folder!r} + "/killed"
+life = os.environ.get("LIFE") or str(os.path.getsize(killed) if os.path.exists(killed) else 0)
 steps = 0
 
 def make_model():
@@ -62,9 +63,12 @@ def loss_of(model, batch):
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     index, number = batch
     samples = [list(sample) for sample in zip(index.tolist(), number.tolist())]
-    with open(os.path.join({folder!r}, "written.jsonl"), "a") as file:
-        file.write(json.dumps([life, steps, samples]) + "\\n")
-    if os.environ.get("KILL") in (f"{{life}}:{{rank}}:{{steps}}", f"{{life}}:all:{{steps}}"):
+    with open({folder!r} + "/written.jsonl", "a") as file:
+        file.write(json.dumps([life, rank, steps, samples]) + "\\n")
+    kills = os.environ.get("KILL", "").split()
+    if f"{{life}}:{{rank}}:{{steps}}" in kills or f"{{life}}:all:{{steps}}" in kills:
+        with open(killed, "a") as file:
+            file.write(".")  # its size says which life this is
         os.kill(os.getpid(), signal.SIGKILL)
     inputs = torch.stack([index / {samples}, number], 1)
     return ((model(inputs)[:, 0] - inputs.sum(1)) ** 2).mean()
@@ -136,28 +140,33 @@ def run(command: Sequence[str], folder: Path, *, fails: bool = False, **variable
     assert (process.returncode != 0) == fails, said
 
 
-def check_same_as_one_process(folder: Path, begins: Sequence[int]) -> None:
+def check_same_as_one_process(
+    folder: Path, begins: Sequence[int | None], ranks: int = 2
+) -> None:
     """Check that each life of a training has the global batches that one process has there.
 
     So all lives together train on each sample once in an epoch, but for steps that were not saved.
 
     Args:
         folder: Of the training.
-        begins: For each life, the step after which it begins.
+        begins: For each life, the step after which it begins; None where nobody knows.
+        ranks: Processes.
     """
     reference = _one_process()
-    lives = _written(folder)
-    assert len(lives) == len(begins)
+    lives = _written(folder, ranks)
+    *known, last_begin = begins
+    *_, last_life = lives
+    assert last_begin in (None, STEPS - len(last_life))
+    begins = [*known, STEPS - len(last_life)]
     for life, begin in zip(lives, begins, strict=True):
         *whole, last = life
         assert whole == reference[begin : begin + len(whole)]
         expected = reference[begin + len(whole)]
         assert set(last) <= set(expected)  # not all ranks have come there, if one was killed
-    assert len(whole) + 1 + begins[-1] == STEPS
     assert last == expected
 
 
-def check_all_once(folder: Path, begins: Sequence[int]) -> None:
+def check_all_once(folder: Path, begins: Sequence[int], ranks: int = 2) -> None:
     """Check that all lives together train on each sample once in an epoch, in whatever order.
 
     A step that is trained again has the same samples, and the same random numbers.
@@ -165,8 +174,9 @@ def check_all_once(folder: Path, begins: Sequence[int]) -> None:
     Args:
         folder: Of the training.
         begins: For each life, the step after which it begins.
+        ranks: Processes.
     """
-    lives = _written(folder)
+    lives = _written(folder, ranks)
     assert len(lives) == len(begins)
     steps: dict[int, list[Any]] = {}
     for life, begin in zip(lives, begins, strict=True):
@@ -181,15 +191,18 @@ def check_all_once(folder: Path, begins: Sequence[int]) -> None:
         assert len({number for _, number in samples}) == SAMPLES
 
 
-def _written(folder: Path) -> list[list[list[Any]]]:
+def _written(folder: Path, ranks: int) -> list[list[list[Any]]]:
     """Return what each life of a training has trained on: the samples of each of its steps.
 
     The samples of all ranks in a step are put together, and sorted.
     """
     lives: dict[str, dict[int, list[Any]]] = {}
+    writers = set()
     for line in (folder / "written.jsonl").read_text("utf-8").splitlines():
-        life, step, samples = json.loads(line)
+        life, rank, step, samples = json.loads(line)
+        writers.add(rank)
         lives.setdefault(life, {}).setdefault(step, []).extend(map(tuple, samples))
+    assert writers == set(range(ranks))
     return [[sorted(lives[life][step]) for step in sorted(lives[life])] for life in sorted(lives)]
 
 

@@ -72,6 +72,7 @@ def open_pass(
     arrays: bool = False,
     batched: bool = True,
     share: Share | None = None,
+    checked: bool = True,
 ) -> SamplerPass:
     """Return a pass over ``sampler``.
 
@@ -83,6 +84,7 @@ def open_pass(
         arrays: Whether a batch's indices may be a range or an array.
         batched: Whether a batch has many samples.
         share: Of this rank; None where all is loaded here.
+        checked: Whether a user's sampler has the same indices on all ranks, to be compared.
     """
     if share is not None:
         position.count_in(units_of(sampler)[1] * share.world_size)
@@ -98,7 +100,7 @@ def open_pass(
     start = (lane.checkpoint or lane.first) if position.restored else None
     opened: UserPass | ShardedUserPass
     if share is None:
-        opened = UserPass(sampler, snapshot_every, start)
+        opened = UserPass(sampler, snapshot_every, start, checked=checked)
     else:
         opened = ShardedUserPass(
             sampler,

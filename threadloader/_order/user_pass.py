@@ -35,6 +35,8 @@ class UserPass:
         start: The checkpoint to go back to; None for the beginning.
         skip: What the sampler yields after ``start`` is left out, so many times.
         count: Returns how many samples that has.
+        checked: Whether there is a check of the indices; not where other ranks have others, as the
+            state of one rank is good for all.
     """
 
     known = own = sharded = False
@@ -49,11 +51,12 @@ class UserPass:
         *,
         skip: int = 0,
         count: Callable[[Sequence[Any]], int] = len,
+        checked: bool = True,
     ) -> None:
         inner = inner_sampler(sampler)
         self._sampler = sampler
         self._snapshot_every = snapshot_every
-        self._check: int | None = 0
+        self._check: int | None = 0 if checked else None
         self.batches = self.samples = 0
         states: Mapping[str, Any] = {}
         over = False

@@ -92,7 +92,7 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
             settings.index_sampler, position.epoch, again=position.sets_epoch
         )
     shared_seed = draws.shared_seed(settings.dataset)
-    sampler_pass = _open_sampler_pass(settings, draws, position, share)
+    sampler_pass = _open_sampler_pass(settings, draws, position, share, checked=rank is None)
     reused = session.kept_workers.reuse(settings)
     epoch_seeds = draws.seeds(kept=reused is not None, rank=rank or 0, replicas=settings.iterable)
     steps = session.agreement.steps(settings, share) if settings.iterable else None
@@ -142,7 +142,12 @@ def _agreed(steps: Steps, replicas: int, world_size: int) -> Callable[..., Epoch
 
 
 def _open_sampler_pass(
-    settings: Settings, draws: EpochDraws, position: Position, share: Share | None
+    settings: Settings,
+    draws: EpochDraws,
+    position: Position,
+    share: Share | None,
+    *,
+    checked: bool,
 ) -> SamplerPass | None:
     """Start the sampler; return None where there is no sampler.
 
@@ -160,4 +165,5 @@ def _open_sampler_pass(
         arrays=not settings.whole_batches,
         batched=settings.batched,
         share=share,
+        checked=checked,
     )
