@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from support.patience import PATIENCE
-
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
@@ -140,9 +139,7 @@ def run(command: Sequence[str], folder: Path, *, fails: bool = False, **variable
     assert (process.returncode != 0) == fails, said
 
 
-def check_same_as_one_process(
-    folder: Path, begins: Sequence[int | None], ranks: int = 2
-) -> None:
+def check_same_as_one_process(folder: Path, begins: Sequence[int | None], ranks: int = 2) -> None:
     """Check that each life of a training has the global batches that one process has there.
 
     So all lives together train on each sample once in an epoch, but for steps that were not saved.
