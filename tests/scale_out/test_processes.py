@@ -45,14 +45,31 @@ if rank == 0:
     except RankError as error:
         errors.append(str(error))
 dist.barrier()
-tell([epochs, state, errors])
+forked = os.fork()
+if not forked:  # it is no rank, and leaves the store alone
+    try:
+        options = {"shuffle": True, "shard": "auto", "uneven": "short", "threads": 2}
+        seeded = rows(ThreadLoader(Drawing(), 4, seed=3, **options))
+        try:
+            iter(ThreadLoader(Drawing(), 4, **options))
+        except ValueError as error:
+            tell([seeded, str(error)])
+    finally:
+        os._exit(0)
+os.waitpid(forked, 0)
+with open(os.environ["TOLD"]) as file:
+    in_child = json.load(file)
+dist.barrier()
+tell([epochs, state, errors, in_child])
 """
 
 
 def test_ranks_without_a_seed_agree_on_one(tmp_path: Path) -> None:
-    (first, state, errors), (second, other_state, other_errors) = run_ranks(
-        LOADING + AGREEING, 2, tmp_path
-    )
+    ranks = run_ranks(LOADING + AGREEING, 2, tmp_path)
+    (first, state, errors, in_child), (second, other_state, other_errors, in_other) = ranks
+    forked = [index for seeded, _ in (in_child, in_other) for batch in seeded for index in batch[0]]
+    assert sorted(forked) == list(range(50))
+    assert "needs seed=" in in_child[1]
     assert state == other_state
     for one, other in zip(first, second, strict=True):
         got = sorted(index for batches in (one, other) for batch in batches for index in batch[0])

@@ -23,13 +23,23 @@ __all__ = [
 
 # torch walks through a pipe by a hook on its class, and refuses a second walk at the same time.
 _walking = Lock()
+_inherited: Any = None  # the ranks' store of the process that this one was forked from
 
 
 @in_forked_child
 def _forget() -> None:
-    """Make the lock anew in a forked child: another thread may have held it."""
-    global _walking  # noqa: PLW0603  # of the process, and this is a new one
+    """In a forked child, make the lock anew, and leave the store to the parent.
+
+    Another thread may have held the lock; and parent and child would mix their requests up on the
+    store's one connection.
+    """
+    global _walking, _inherited  # noqa: PLW0603  # of the process, and this is a new one
     _walking = Lock()
+    _inherited = None if rank_and_world() is None else _default_store()
+
+
+def _default_store() -> Any:
+    return torch.distributed.distributed_c10d._get_default_store()  # no public name has it
 
 
 def rank_and_world() -> tuple[int, int] | None:
@@ -43,6 +53,8 @@ def rank_and_world() -> tuple[int, int] | None:
 def open_rank_store(*, alone: bool = False) -> Any:
     """Return the store that all ranks of torch.distributed have in common; None for none.
 
+    A child that a rank has forked is no rank: it has none until it sets up a group of its own.
+
     Through it ranks can agree without a collective, which would need a device with NCCL, and all
     ranks at the same place of a program.
 
@@ -52,7 +64,9 @@ def open_rank_store(*, alone: bool = False) -> Any:
     """
     if rank_and_world() is None:
         return None
-    store = torch.distributed.distributed_c10d._get_default_store()  # no public name has it
+    store = _default_store()
+    if store is _inherited:
+        return None
     store = _connected_again(store) if alone else store
     # torchrun's store may outlive the ranks, and have what those before a restart have set.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
