@@ -414,6 +414,15 @@ def test_a_loader_refuses_the_state_of_other_lengths() -> None:
         next(iter(other))
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_lengths_of_more_samples_than_the_dataset_has_are_refused(threads: int) -> None:
+    loader = ThreadLoader(range(49), batch_sampler=TokenBatches([3] * 50, 12), threads=threads)
+    with pytest.raises(ValueError, match=r"lengths of 50 samples, and the dataset has 49"):
+        iter(loader)
+    part = ThreadLoader(range(51), batch_sampler=TokenBatches([3] * 50, 12), threads=threads)
+    assert sorted(n for batch in part for n in batch.tolist()) == list(range(50))
+
+
 def test_torchs_loader_takes_it_too() -> None:
     data = pytest.importorskip("torch.utils.data")
     loader = data.DataLoader(

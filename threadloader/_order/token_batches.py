@@ -138,6 +138,24 @@ class TokenBatches:
         """The epoch of the pass that begins next; each pass that begins adds 1."""
         return self._epoch
 
+    def check_samples(self, samples: int) -> None:
+        """Refuse a dataset with fewer samples than there are lengths: these are not its lengths.
+
+        A loader does this before its first batch.
+
+        Args:
+            samples: In the dataset.
+
+        Raises:
+            ValueError: There are lengths of more samples.
+        """
+        if self.num_samples > samples:
+            msg = (
+                f"TokenBatches has the lengths of {self.num_samples} samples, and the dataset has "
+                f"{samples}: give it those of this dataset"
+            )
+            raise ValueError(msg)
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the pass that begins next, before its first batch."""
         self._epoch = whole_number("epoch", epoch, at_least=0)

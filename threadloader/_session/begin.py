@@ -9,6 +9,7 @@ from threadloader._epoch.epoch import Epoch
 from threadloader._epoch.open_feed import open_feed
 from threadloader._epoch.skipped import Tally
 from threadloader._order.sampler_pass import open_pass
+from threadloader._order.samplers import length_of
 from threadloader._session.data_pipes import prepare_pipes
 from threadloader._session.ranks import rank_with_own_streams, set_epoch, share_of
 from threadloader._session.run_state import LastEpoch
@@ -153,9 +154,14 @@ def _open_sampler_pass(
 
     Raises:
         StateError: The position is another sampler's.
+        ValueError: A `TokenBatches` has the lengths of another dataset.
     """
     if settings.iterable:
         return None
+    check_samples = getattr(settings.index_sampler, "check_samples", None)  # of a `TokenBatches`
+    samples = None if check_samples is None else length_of(settings.dataset)
+    if check_samples is not None and samples is not None:
+        check_samples(samples)
     return open_pass(
         settings.index_sampler,
         draws,
