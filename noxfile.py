@@ -134,6 +134,14 @@ def scale_out(session: nox.Session) -> None:
     run_pytest(session, "-m", "scale_out", "tests/scale_out", processes="0")
 
 
+@nox.session(python="3.11")
+def scale_out_long(session: nox.Session) -> None:
+    """Let more processes train together, kill them more often, and start a cluster of Ray's."""
+    add_torch(session)
+    install(session, ".[demo,zstd]", "test", "ray")
+    run_pytest(session, "-m", "scale_out_long", "tests/scale_out", processes="0")
+
+
 @nox.session(python="3.13t")
 def parallel(session: nox.Session) -> None:
     """Run each test that is marked for it in four threads at once, without a GIL."""

@@ -45,6 +45,7 @@ NOT_RUN = {
     "gpu.md": "needs a GPU; tests/gpu has its tests",
     "hugging-face.md": "needs a network; tests/clients/test_hf_datasets_recipe.py runs the recipe",
     "profiling.md": "may switch the GIL on; tests/trace/test_profile.py runs it by itself",
+    "recipes.md": "several processes; tests/scale_out/test_recipes.py and others run the scripts",
     "remote-files.md": "needs a network; tests/datasets/remote/test_remote.py has a server",
 }
 

@@ -44,6 +44,7 @@ class Source:
         self_driving: Of `benches.self_driving`, likewise.
         interference: Of `benches.interference`, likewise.
         token_batches: Of `benches.token_batches`, likewise.
+        resuming: Of `benches.resuming`, likewise.
     """
 
     bench: Results
@@ -52,6 +53,7 @@ class Source:
     self_driving: Mapping[str, Any] = field(default_factory=dict)
     interference: Mapping[str, Any] = field(default_factory=dict)
     token_batches: Mapping[str, Any] = field(default_factory=dict)
+    resuming: Mapping[str, Any] = field(default_factory=dict)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -355,6 +357,35 @@ def scaling(source: Source) -> str:
     return "\n".join([table(header, rows), "", *parts])
 
 
+def going_on(source: Source) -> str:
+    """Return how long each kind of order takes to go on, and how large its state is."""
+    if not source.resuming:
+        return "Not measured yet."
+    rows = [
+        [kind, f"{figures['ms']:.1f}", f"{figures['bytes']:.0f}"]
+        for kind, figures in source.resuming["going on"].items()
+    ]
+    return table(["order, samples", "ms to the next batch", "bytes of the state"], rows)
+
+
+def agreeing(source: Source) -> str:
+    """Return what ranks wait for one another before the first batch."""
+    if not source.resuming:
+        return "Not measured yet."
+    names = ("first batch", "next epoch", "not sharded")
+    rows = [
+        [ranks, *(f"{figures[name]:.2f}" for name in names)]
+        for ranks, figures in source.resuming["agreement"].items()
+    ]
+    header = [
+        "ranks",
+        "first batch, ms",
+        "first batch of a later epoch, ms",
+        "without `shard=`, ms",
+    ]
+    return table(header, rows)
+
+
 BLOCKS: dict[str, Callable[[Source], str]] = {
     "machine": machine,
     "workloads": workloads,
@@ -371,6 +402,8 @@ BLOCKS: dict[str, Callable[[Source], str]] = {
     "batching": lambda source: batching.batching(source.token_batches),
     "packing": lambda source: batching.packing(source.token_batches),
     "resuming": lambda source: batching.resuming(source.token_batches),
+    "going_on": going_on,
+    "agreeing": agreeing,
     "arrays": of_workload("arrays"),
     "tensor_dataset": of_workload("tensor_dataset"),
     "tar_zst": of_workload("tar_zst"),
