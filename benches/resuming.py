@@ -142,14 +142,14 @@ def going_on(kind: tuple[int, Callable[[int], dict[str, Any]]], rounds: int) -> 
         lane["batches"] = samples // (2 * BATCH_SIZE * RANKS)
         lane.pop("check", None)
         state.pop("entries")
-    seconds = []
+    seconds, size = [], 0
     for _ in range(rounds):
         again = loader()  # not counted: most of it is what a user's own objects take
         start = time.perf_counter()
         again.load_state_dict(state)
         next(iter(again))
         seconds.append(time.perf_counter() - start)
-    size = len(json.dumps(again.state_dict()))
+        size = len(json.dumps(again.state_dict()))
     return {"ms": min(seconds) * MILLI, "bytes": float(size)}
 
 

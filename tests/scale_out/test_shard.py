@@ -404,6 +404,15 @@ def test_the_environment_says_which_rank_this_is(monkeypatch: pytest.MonkeyPatch
     assert [batch.tolist() for batch in loader] == [[2, 3], [8, 9]]
 
 
+def test_variables_of_slurm_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_PROCID", "1")  # as in a shell within an allocation
+    monkeypatch.setenv("SLURM_NTASKS", "3")
+    loader: ThreadLoader[Any] = ThreadLoader(range(4), 2, shard="auto", output="numpy", threads=0)
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+
+
 class Mesh:
     """Has what is used of torch's ``DeviceMesh``."""
 

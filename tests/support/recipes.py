@@ -151,11 +151,12 @@ def check_same_as_one_process(folder: Path, begins: Sequence[int | None], ranks:
     """
     reference = _one_process()
     lives = _written(folder, ranks)
-    *known, last_begin = begins
     *_, last_life = lives
-    assert last_begin in (None, STEPS - len(last_life))
-    begins = [*known, STEPS - len(last_life)]
-    for life, begin in zip(lives, begins, strict=True):
+    assert begins[-1] in (None, STEPS - len(last_life))
+    starts = [begin for begin in begins if begin is not None]
+    if begins[-1] is None:
+        starts.append(STEPS - len(last_life))
+    for life, begin in zip(lives, starts, strict=True):
         *whole, last = life
         assert whole == reference[begin : begin + len(whole)]
         expected = reference[begin + len(whole)]
