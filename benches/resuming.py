@@ -41,7 +41,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benches.resuming", description=(__doc__ or "").partition("\n")[0]
     )
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     parser.add_argument("--rank", action="store_true", help="be a rank that agrees with others")
     options = parser.parse_args()
