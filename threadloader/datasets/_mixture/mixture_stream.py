@@ -85,6 +85,10 @@ class MixtureStream(IterableDataset):
 
     __module__ = "threadloader.datasets"  # its public place, which pickles name
 
+    # Of the class, as an object that was pickled before there were parts has none.
+    _part: Replica | None = None  # that was asked for, see `shard`
+    _asked_epoch = 0
+
     def __init__(
         self,
         sources: Mapping[str, tuple[Any, float]],
@@ -103,8 +107,6 @@ class MixtureStream(IterableDataset):
         self._mixing = Mixing(self.names, (), weights, seed, stop, length, shuffle)
         self._with_source = with_source
         self._ranks = rank, world_size
-        self._part: Replica | None = None  # that was asked for, see `shard`
-        self._asked_epoch = 0
         this_replica(rank, world_size)
         self._shared = _Shared()
         self._fresh: Fresh = {}

@@ -101,6 +101,10 @@ class TarStream(IterableDataset):
 
     __module__ = "threadloader.datasets"  # its public place, which pickles name
 
+    # Of the class, as an object that was pickled before there were parts has none.
+    _part: Replica | None = None  # that was asked for, see `shard`
+    _asked_epoch = 0
+
     def __init__(
         self,
         pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -129,8 +133,6 @@ class TarStream(IterableDataset):
         self.seed = seed
         self.sample_limit = sample_limit
         self._ranks = rank, world_size
-        self._part: Replica | None = None  # that was asked for, see `shard`
-        self._asked_epoch = 0
         this_replica(rank, world_size)
         self._shared = _Shared(open_files(self.shards, **options))
         self._passes = 0  # passes of this copy whose seed is that of other passes, too
