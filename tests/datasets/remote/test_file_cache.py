@@ -16,6 +16,7 @@ import pytest
 from support.patience import PATIENCE
 
 from threadloader._threads.stopping import Stop, stopped_by
+from threadloader.datasets import _file_lock
 from threadloader.datasets._remote.file_cache import FileCache
 from threadloader.errors import ClosedError, RemoteError
 
@@ -378,8 +379,10 @@ def test_two_processes_share_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_forked_child_waits_for_no_thread_of_its_parent(
-    tmp_path: Path, spawn: Callable[..., Future[Any]]
+    tmp_path: Path, spawn: Callable[..., Future[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The parent waits for the child here, which waits for the parent's lock no longer than this.
+    monkeypatch.setattr(_file_lock, "PATIENCE_S", 0.01)
     cache = FileCache(tmp_path, 100 * BLOCK)
     begun, go = Barrier(2), Barrier(2)
 
