@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from threadloader._threads.per_thread import PerThread
     from threadloader.datasets._arrays import ArrayDataset
+    from threadloader.datasets._cached.cached import Cached
     from threadloader.datasets._files import open_files
     from threadloader.datasets._images.image_folder import ImageFolder
     from threadloader.datasets._mixture.mixture import Mixture
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArrayDataset",
+    "Cached",
     "ImageFolder",
     "Mixture",
     "MixtureStream",
@@ -40,6 +42,7 @@ __all__ = [
 
 _MODULES = {
     "ArrayDataset": "._arrays",
+    "Cached": "._cached.cached",
     "ImageFolder": "._images.image_folder",
     "Mixture": "._mixture.mixture",
     "MixtureStream": "._mixture.mixture_stream",

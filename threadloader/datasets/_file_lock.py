@@ -17,6 +17,7 @@ import sys
 from contextlib import suppress
 from threading import Thread
 from typing import IO, TYPE_CHECKING
+from uuid import uuid4
 
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._threads.starting import start_all
@@ -26,7 +27,7 @@ from threadloader.errors import ClosedError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["LOCK", "FileLock", "lock_file"]
+__all__ = ["LOCK", "FileLock", "has_locks", "lock_file"]
 
 LOCK = ".lock"  # the ending of the files
 PATIENCE_S = 60.0  # for a holder that lives and does not go on: stopped in a debugger, say
@@ -35,22 +36,31 @@ PATIENCE_S = 60.0  # for a holder that lives and does not go on: stopped in a de
 class FileLock:
     """A lock that the caller has, until it is released or dropped, or its process ends.
 
+    A forked child has a copy, which is not the lock: releasing it there changes nothing.
+
     Args:
         file: Its open file, which has the lock.
         path: Of the file.
 
     Threads:
-        release: compatible.
+        release: compatible; also from finalizers.
     """
 
-    __slots__ = ("_file", "_path")
+    __slots__ = ("_file", "_path", "_pid")
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
-        self._file, self._path = file, path
+        self._file, self._path, self._pid = file, path, os.getpid()
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # at the interpreter's exit, modules may be gone
+            self.release()
 
     def release(self) -> None:
         """Let another one have the lock.  Idempotent."""
         if self._file.closed:
+            return
+        if self._pid != os.getpid():
+            self._file.close()
             return
         try:
             if os.name == "posix" and _is_at(self._file, self._path):
@@ -95,6 +105,14 @@ def lock_file(path: Path, *stops: Stop, waits: bool = True) -> FileLock | None:
         finally:
             if not kept:
                 file.close()
+
+
+def has_locks(folder: Path) -> bool:
+    """Whether files in a folder can be locked."""
+    lock = lock_file(folder / f"{uuid4().hex}{LOCK}", waits=False)
+    if lock is not None:
+        lock.release()
+    return lock is not None
 
 
 def _opened(path: Path) -> IO[bytes]:

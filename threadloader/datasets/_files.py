@@ -20,7 +20,7 @@ from threadloader.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["File", "LocalFile", "open_file", "open_files"]
+__all__ = ["Descriptor", "File", "LocalFile", "open_file", "open_files"]
 
 
 class File(Protocol):
@@ -114,7 +114,7 @@ class LocalFile:
         self._shelf = shelf
         self._expected = ""  # the stamp given to `expect`, for copies
         self._stamp = ""  # the same; without it, the stamp found when the file was first opened
-        self._descriptor: _Descriptor | None = None
+        self._descriptor: Descriptor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process opens it itself.
@@ -167,8 +167,8 @@ class LocalFile:
         """Drop the descriptor; it is closed when the last read that uses it ends."""
         self._descriptor = None
 
-    def _open(self) -> _Descriptor:
-        descriptor = _Descriptor(self.path)
+    def _open(self) -> Descriptor:
+        descriptor = Descriptor(self.path)
         self._stamp = before = self._stamp or descriptor.stamp
         self._check(descriptor.stamp, before)
         self._descriptor = descriptor
@@ -185,7 +185,7 @@ class LocalFile:
             raise DataError(msg, self.path)
 
 
-class _Descriptor:
+class Descriptor:
     """An open file, read at any offset; closed when nobody refers to it any more.
 
     Invariants:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     Pixels = Image.Image | NDArray[np.uint8]  # RGB; an array has shape (height, width, 3)
 
-__all__ = ["NAME", "Picture", "UnidentifiedImageError", "only_whole_files", "resize"]
+__all__ = ["NAME", "Picture", "UnidentifiedImageError", "image_of", "only_whole_files", "resize"]
 
 # Pillow-SIMD is imported as PIL, too; its releases are Pillow's with a post-release number.
 NAME = "pillow-simd" if ".post" in PIL.__version__ else "pillow"
@@ -251,3 +251,14 @@ def resize(
     if isinstance(image, np.ndarray):
         image = Image.fromarray(image)
     return image.resize(size[::-1], Image.Resampling.BILINEAR, box=box)
+
+
+def image_of(mode: str, size: tuple[int, int], data: bytes) -> Image.Image:
+    """Return an image of these pixels.
+
+    Args:
+        mode: Pillow's.
+        size: Width and height.
+        data: As ``Image.tobytes`` returned it.
+    """
+    return Image.frombytes(mode, size, data)

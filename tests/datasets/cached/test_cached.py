@@ -1,0 +1,329 @@
+"""Cached: a sample is loaded once, is the same ever after, and is never a wrong one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader, sample_rng
+from threadloader.datasets import Cached
+from threadloader.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from pathlib import Path
+
+SAMPLES = 50
+
+
+class Loaded:
+    """Counts how often each sample was loaded."""
+
+    def __init__(self, shift: int = 0) -> None:
+        self.shift, self.times = shift, Counter[int]()
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
+        self.times[index] += 1
+        return np.full((7, index % 5 + 1), index + self.shift, np.int32), index
+
+
+def cached(dataset: Any, folder: Path, **options: Any) -> Cached:
+    return Cached(dataset, folder, **{"key": "test", "checks": 0, **options})
+
+
+def equal(found: Any, index: int, shift: int = 0) -> bool:
+    array, label = found
+    wanted = np.full((7, index % 5 + 1), index + shift, np.int32)
+    return bool(np.array_equal(array, wanted)) and label == index
+
+
+def test_a_sample_is_loaded_once_also_for_other_objects_and_copies(tmp_path: Path) -> None:
+    source = Loaded()
+    dataset = cached(source, tmp_path / "new")
+    for _ in range(2):
+        assert all(equal(dataset[index], index) for index in range(SAMPLES))
+    assert equal(dataset[-1], SAMPLES - 1)
+    assert equal(dataset[np.int64(3)], 3)
+    assert source.times == Counter(range(SAMPLES))
+    other = Loaded()
+    again = pickle.loads(pickle.dumps(cached(other, tmp_path / "new")))
+    assert len(again) == SAMPLES
+    assert all(equal(found, index) for index, found in enumerate(again))
+    assert not again.dataset.times
+
+
+@pytest.mark.parametrize("threads", [0, 4])
+def test_a_loader_gives_the_same_batches_with_a_cache(tmp_path: Path, threads: int) -> None:
+    def augmented(sample: Any) -> Any:
+        return sample[0][:, :1] + random.randrange(10) + sample_rng().integers(10), sample[1]
+
+    class Augmented(Loaded):
+        def __getitem__(self, index: int) -> Any:
+            return augmented(super().__getitem__(index))
+
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 5, "output": "numpy"}
+    plain = ThreadLoader(Augmented(), threads=threads, **options)
+    source = Loaded()
+    dataset = cached(source, tmp_path, transform=augmented)
+    loader = ThreadLoader(dataset, threads=threads, **options)
+    for _ in range(3):
+        for found, wanted in zip(loader, plain, strict=True):
+            np.testing.assert_array_equal(found[0], wanted[0])
+            np.testing.assert_array_equal(found[1], wanted[1])
+    assert source.times == Counter(range(SAMPLES))
+
+
+@pytest.mark.parallel
+def test_of_many_threads_one_loads_a_sample(
+    tmp_path: Path, spawn: Callable[..., Future[Any]]
+) -> None:
+    source = Loaded()
+    dataset = cached(source, tmp_path)
+
+    def read() -> bool:
+        return all(equal(dataset[index], index) for index in range(SAMPLES))
+
+    reads = [spawn(read) for _ in range(8)]
+    assert all(future.result(PATIENCE) for future in reads)
+    assert source.times == Counter(range(SAMPLES))
+
+
+@pytest.mark.parametrize(
+    "other", [{"key": "other"}, {"dataset": [1] * SAMPLES}, {"dataset": range(3)}], ids=str
+)
+def test_another_key_class_or_length_finds_nothing(tmp_path: Path, other: Any) -> None:
+    assert equal(cached(Loaded(), tmp_path)[1], 1)
+    options = {"dataset": Loaded(7), **other}
+    dataset = options.pop("dataset")
+    found = cached(dataset, tmp_path, **options)[1]
+    assert found == 1 if not isinstance(dataset, Loaded) else equal(found, 1, shift=7)
+
+
+def test_a_dataset_that_changed_without_a_new_key_is_an_error(tmp_path: Path) -> None:
+    assert equal(cached(Loaded(), tmp_path)[1], 1)
+    with pytest.raises(DataError, match=r"another sample 1 .* 'test'.*new key"):
+        cached(Loaded(7), tmp_path, checks=1)[1]
+
+
+def test_a_number_of_samples_found_is_loaded_again_and_compared(tmp_path: Path) -> None:
+    list(cached(Loaded(), tmp_path))
+    source = Loaded()
+    list(cached(source, tmp_path, checks=3))
+    assert source.times == Counter(range(3))
+
+
+# Looked up when they are called: those of a loader's workers are others.
+DRAWS: dict[str, Callable[[], Any]] = {
+    "random": lambda: random.random(),  # noqa: PLW0108
+    "random.shuffle": lambda: random.shuffle([1, 2, 3]),
+    "numpy": lambda: np.random.rand(),  # noqa: NPY002, PLW0108
+    "sample_rng": lambda: sample_rng().random(),
+    "seed": lambda: random.seed(1),
+}
+
+
+class Drawing:
+    def __init__(self, draw: Callable[[], Any], *, swallows: bool) -> None:
+        self.draw, self.swallows = draw, swallows
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> int:
+        try:
+            self.draw()
+        except DataError:
+            if not self.swallows:
+                raise
+        return index
+
+
+@pytest.mark.parametrize("swallows", [False, True])
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_dataset_that_draws_random_numbers_in_a_loader_is_refused(
+    tmp_path: Path, draw: str, threads: int, *, swallows: bool
+) -> None:
+    dataset = cached(Drawing(DRAWS[draw], swallows=swallows), tmp_path)
+    with (
+        ThreadLoader(dataset, 4, threads=threads, seed=1) as loader,
+        pytest.raises(DataError, match=r"sample \d+ of 'test' drew random numbers"),
+    ):
+        next(iter(loader))
+
+
+def test_a_dataset_that_draws_from_torch_in_a_loader_is_refused(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    dataset = cached(Drawing(lambda: torch.rand(3), swallows=False), tmp_path)
+    with (
+        ThreadLoader(dataset, 4, threads=2, seed=1) as loader,
+        pytest.raises(DataError, match="drew random numbers"),
+    ):
+        next(iter(loader))
+
+
+def test_a_generator_of_the_datasets_own_may_be_used(tmp_path: Path) -> None:
+    class Noise(Loaded):
+        def __getitem__(self, index: int) -> Any:
+            return np.random.default_rng(index).random(3)
+
+    dataset = cached(Noise(), tmp_path, checks=4)
+    with ThreadLoader(dataset, 10, threads=2, output="numpy") as loader:
+        first, second = list(loader), list(loader)
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_the_dataset_raises_arrives_and_is_not_kept(tmp_path: Path) -> None:
+    class Failing(Loaded):
+        def __getitem__(self, index: int) -> Any:
+            self.times[index] += 1
+            if self.times[index] == 1:
+                raise OSError("not yet")
+            return index
+
+    dataset = cached(Failing(), tmp_path)
+    with pytest.raises(OSError, match="not yet"):
+        dataset[1]
+    assert dataset[1] == dataset[1] == 1
+
+
+@pytest.mark.parametrize("index", [SAMPLES, -SAMPLES - 1])
+def test_an_index_out_of_range_is_an_error(tmp_path: Path, index: int) -> None:
+    with pytest.raises(IndexError, match="out of range for 50 samples"):
+        cached(Loaded(), tmp_path)[index]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"dataset": iter("abc")}, TypeError),
+        ({"key": ""}, ValueError),
+        ({"key": 3}, ValueError),
+        ({"cache_bytes": 0}, ValueError),
+        ({"checks": -1}, ValueError),
+    ],
+    ids=str,
+)
+def test_arguments_that_can_not_be_are_refused(
+    tmp_path: Path, options: Any, error: type[Exception]
+) -> None:
+    options = {"dataset": Loaded(), **options}
+    with pytest.raises(error):
+        cached(options.pop("dataset"), tmp_path, **options)
+
+
+def records(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.records"))
+
+
+@pytest.mark.parametrize("damage", ["a byte", "the end", "the places"])
+def test_a_damaged_folder_gives_right_samples(tmp_path: Path, damage: str) -> None:
+    list(cached(Loaded(), tmp_path))
+    (path,) = records(tmp_path)
+    if damage == "the places":
+        path = path.with_name("places")
+    data = bytearray(path.read_bytes())
+    for at in range(5, len(data), 97):
+        data[at] ^= 255
+    path.write_bytes(data[: len(data) // 2] if damage == "the end" else data)
+    source = Loaded()
+    dataset = cached(source, tmp_path)
+    assert all(equal(dataset[index], index) for index in range(SAMPLES))
+    loaded = source.times.total()
+    assert 0 < loaded <= SAMPLES
+    assert all(equal(found, index) for index, found in enumerate(dataset))
+    assert source.times.total() == loaded  # they were mended
+
+
+def test_what_does_not_fit_is_loaded_each_time_with_one_warning(tmp_path: Path) -> None:
+    class Large(Loaded):
+        def __getitem__(self, index: int) -> Any:
+            self.times[index] += 1
+            return np.full(1 << 20, index, np.uint8)
+
+    source = Large()
+    dataset = cached(source, tmp_path, cache_bytes=20 << 20)
+    with pytest.warns(RuntimeWarning, match="nothing more is kept.*20,971,520 bytes, the bound"):
+        list(dataset)
+    assert [int(sample[5]) for sample in dataset] == list(range(SAMPLES))
+    (path,) = records(tmp_path)
+    assert path.stat().st_size <= (20 + 16) << 20
+    assert source.times[0] == 1
+    assert source.times[SAMPLES - 1] == 2
+
+
+def test_a_folder_that_can_not_be_written_costs_one_warning(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("no folder")
+    dataset = cached(Loaded(), place)
+    with pytest.warns(RuntimeWarning, match="can't be written"):
+        assert equal(dataset[1], 1)
+    assert all(equal(dataset[index], index) for index in range(SAMPLES))
+
+
+FULL_DISK = """
+import resource, sys, warnings
+from threadloader.datasets import Cached
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # a write fails in its middle
+dataset = Cached([bytes([i]) * 999 for i in range(20)], sys.argv[1], key="a")
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        assert [sample[500] for sample in dataset] == list(range(20))
+assert [warning.category for warning in warned] == [RuntimeWarning], warned
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no limits on the size of files")
+def test_a_full_disk_costs_one_warning(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path], check=True, timeout=PATIENCE)
+    assert cached([b"x"] * 20, tmp_path, key="a")[0] == bytes(999)
+
+
+def test_a_file_system_without_locks_gives_each_process_files_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("threadloader.datasets._file_lock._lock_now", refuse)
+    datasets = [cached(Loaded(), tmp_path) for _ in range(2)]  # as in two processes
+    for index in range(SAMPLES):
+        assert equal(datasets[index % 2][index], index)
+    assert len(records(tmp_path)) == 2
+    assert all(equal(found, index) for index, found in enumerate(datasets[0]))
+    assert datasets[0].dataset.times.total() == SAMPLES // 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_writes_to_a_file_of_its_own(tmp_path: Path) -> None:
+    dataset = cached(Loaded(), tmp_path)
+    assert equal(dataset[0], 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, 3.12
+        child = os.fork()
+    if not child:
+        right = all(equal(dataset[index], index) for index in range(0, SAMPLES, 2))
+        os._exit(not right)
+    assert all(equal(dataset[index], index) for index in range(1, SAMPLES, 2))
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(records(tmp_path)) == 2
+    loaded = dataset.dataset.times.total()
+    assert all(equal(found, index) for index, found in enumerate(dataset))
+    assert dataset.dataset.times.total() == loaded

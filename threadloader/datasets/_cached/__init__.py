@@ -1,0 +1,1 @@
+"""What a dataset returned, kept in a folder."""
