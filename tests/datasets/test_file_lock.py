@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -36,6 +37,14 @@ def test_a_lock_is_had_by_one_and_leaves_no_file(tmp_path: Path) -> None:
     first.release()
     assert not list(path.parent.iterdir())
     locked(path).release()
+
+
+def test_a_lock_that_is_dropped_is_given_back_also_by_the_collector(tmp_path: Path) -> None:
+    cycle: list[object] = [locked(tmp_path / "a.lock")]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parallel

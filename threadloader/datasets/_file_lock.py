@@ -16,7 +16,7 @@ import os
 import sys
 from contextlib import suppress
 from threading import Thread
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from threadloader._lifetime.dropping import DROPPED
@@ -39,41 +39,68 @@ class FileLock:
     A forked child has a copy, which is not the lock: releasing it there changes nothing.
 
     Args:
-        file: Its open file, which has the lock.
-        path: Of the file.
+        path: Of the file; opened here, and locked by `lock_file`.
+
+    Raises:
+        OSError: The file can't be opened.
 
     Threads:
-        release: compatible; also from finalizers.
+        all: compatible; ``release`` also from finalizers.
     """
 
-    __slots__ = ("_file", "_path", "_pid")
+    # No file object: one that is dropped before it is closed warns, and the collector may drop it
+    # before this.
+    __slots__ = ("_locked", "_number", "_path", "_pid")
 
-    def __init__(self, file: IO[bytes], path: Path) -> None:
-        self._file, self._path, self._pid = file, path, os.getpid()
+    def __init__(self, path: Path) -> None:
+        self._path, self._pid = path, os.getpid()
+        self._locked = False
+        self._number = -1  # if opening fails
+        self._number = _opened(path)
 
     def __del__(self) -> None:
         with suppress(Exception):  # at the interpreter's exit, modules may be gone
             self.release()
 
+    def acquire(self, stops: tuple[Stop, ...], *, waits: bool) -> bool:
+        """Lock the file; return whether it is locked, and still the one at its path.
+
+        Raises:
+            ClosedError: One of ``stops`` was set meanwhile.
+            OSError: The file system has no locks.
+        """
+        self._locked = _lock_now(self._number) or (waits and _lock_later(self._number, stops))
+        return self._locked
+
+    def is_in_place(self) -> bool:
+        """Whether the file is still at its path, and no other was put there."""
+        try:
+            return os.path.samestat(os.fstat(self._number), self._path.stat())
+        except FileNotFoundError:
+            return False
+
     def release(self) -> None:
         """Let another one have the lock.  Idempotent."""
-        if self._file.closed:
+        number, self._number = self._number, -1
+        if number < 0:
             return
-        if self._pid != os.getpid():
-            self._file.close()
-            return
+        own = self._locked and self._pid == os.getpid()
         try:
-            if os.name == "posix" and _is_at(self._file, self._path):
+            if own:
                 # Before the lock is given back: another one could have it then.
-                self._path.unlink(missing_ok=True)
+                self._remove(number)
+                _unlock(number)  # closing is not enough: a forked child has the file, too
         except OSError:
             pass
         finally:
+            os.close(number)
+        if own and os.name != "posix":  # Windows removes no file that is open, here or elsewhere
             with suppress(OSError):
-                _unlock(self._file)  # closing is not enough: a forked child has the file, too
-            self._file.close()
-        if os.name != "posix":  # Windows removes no file that is open, here or in other processes
-            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+    def _remove(self, number: int) -> None:
+        with suppress(OSError):
+            if os.name == "posix" and os.path.samestat(os.fstat(number), self._path.stat()):
                 self._path.unlink(missing_ok=True)
 
 
@@ -90,21 +117,21 @@ def lock_file(path: Path, *stops: Stop, waits: bool = True) -> FileLock | None:
     """
     while True:
         try:
-            file = _opened(path)
+            lock = FileLock(path)
         except OSError:  # the folder can't be written
             return None
         kept = False
         try:
-            if not _lock_now(file) and not (waits and _lock_later(file, (*stops, *stops_here()))):
+            if not lock.acquire((*stops, *stops_here()), waits=waits):
                 return None
-            kept = _is_at(file, path)
+            kept = lock.is_in_place()
             if kept:
-                return FileLock(file, path)
+                return lock
         except OSError:  # the file system has no locks
             return None
         finally:
             if not kept:
-                file.close()
+                lock.release()
 
 
 def has_locks(folder: Path) -> bool:
@@ -115,20 +142,13 @@ def has_locks(folder: Path) -> bool:
     return lock is not None
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _opened(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
     try:
-        return path.open("ab", buffering=0)
+        return os.open(path, flags, 0o666)
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("ab", buffering=0)
-
-
-def _is_at(file: IO[bytes], path: Path) -> bool:
-    """Whether a path is that of an open file, and no other was put in its place."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+        return os.open(path, flags, 0o666)
 
 
 class _Outcome:
@@ -141,7 +161,7 @@ class _Outcome:
         self.ended = Stop()
 
 
-def _lock_later(file: IO[bytes], stops: tuple[Stop, ...]) -> bool:
+def _lock_later(number: int, stops: tuple[Stop, ...]) -> bool:
     """Wait for the lock of a file; return whether it was had.
 
     A call of the operating system that waits can't be stopped, so a thread of its own makes it.
@@ -149,15 +169,15 @@ def _lock_later(file: IO[bytes], stops: tuple[Stop, ...]) -> bool:
     Raises:
         ClosedError: One of ``stops`` was set meanwhile.
     """
-    # A file of its own, with the same lock: closing the caller's would not end the call, and the
-    # lock that comes too late is given back when this one is dropped.
-    twin = os.fdopen(os.dup(file.fileno()), "ab", buffering=0)
+    # A descriptor of its own, with the same lock: closing the caller's would not end the call, and
+    # a lock that comes too late is given back when this one is closed.
+    twin = os.dup(number)
     outcome = _Outcome()
     thread = Thread(target=_wait, args=(twin, outcome), name="tl-lock", daemon=True)
-    del twin
     try:
         start_all([thread])
     except RuntimeError:  # no thread can be started: the interpreter exits
+        os.close(twin)
         return False
     wait((outcome.ended, *stops), PATIENCE_S)
     if outcome.ended.is_set:
@@ -168,58 +188,59 @@ def _lock_later(file: IO[bytes], stops: tuple[Stop, ...]) -> bool:
     return False
 
 
-def _wait(file: IO[bytes], outcome: _Outcome) -> None:
+def _wait(number: int, outcome: _Outcome) -> None:
     """Wait for the lock: the body of a thread."""
     try:
-        _lock(file)
+        _lock(number)
         outcome.locked = True
     except OSError:
         pass
     finally:
+        # In this order: whoever is told has a descriptor of the lock, too.
         outcome.ended.set()
-        file.close()
-        file = outcome = DROPPED
+        os.close(number)
+        outcome = DROPPED
 
 
 if sys.platform == "win32":
     import errno
     import msvcrt
 
-    def _lock_now(file: IO[bytes]) -> bool:
+    def _lock_now(number: int) -> bool:
         try:
-            file.seek(0)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            os.lseek(number, 0, os.SEEK_SET)
+            msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
         except PermissionError:  # another one has it
             return False
         return True
 
-    def _lock(file: IO[bytes]) -> None:
+    def _lock(number: int) -> None:
         while True:
             try:
-                file.seek(0)
-                msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+                os.lseek(number, 0, os.SEEK_SET)
+                msvcrt.locking(number, msvcrt.LK_LOCK, 1)
             except OSError as error:
                 if error.errno != errno.EDEADLOCK:  # that is: not within 10 seconds
                     raise
             else:
                 return
 
-    def _unlock(file: IO[bytes]) -> None:
-        file.seek(0)
-        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+    def _unlock(number: int) -> None:
+        os.lseek(number, 0, os.SEEK_SET)
+        msvcrt.locking(number, msvcrt.LK_UNLCK, 1)
 
 else:
     import fcntl
 
-    def _lock_now(file: IO[bytes]) -> bool:
+    def _lock_now(number: int) -> bool:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:  # another one has it
             return False
         return True
 
-    def _lock(file: IO[bytes]) -> None:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    def _lock(number: int) -> None:
+        fcntl.flock(number, fcntl.LOCK_EX)
 
-    def _unlock(file: IO[bytes]) -> None:
-        fcntl.flock(file, fcntl.LOCK_UN)
+    def _unlock(number: int) -> None:
+        fcntl.flock(number, fcntl.LOCK_UN)

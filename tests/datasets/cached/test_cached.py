@@ -103,7 +103,9 @@ def test_of_many_threads_one_loads_a_sample(
 
 
 @pytest.mark.parametrize(
-    "other", [{"key": "other"}, {"dataset": [1] * SAMPLES}, {"dataset": range(3)}], ids=str
+    "other",
+    [{"key": "other"}, {"dataset": [1] * SAMPLES}, {"dataset": range(3)}],
+    ids=["key", "class", "length"],
 )
 def test_another_key_class_or_length_finds_nothing(tmp_path: Path, other: Any) -> None:
     assert equal(cached(Loaded(), tmp_path)[1], 1)
@@ -217,7 +219,7 @@ def test_an_index_out_of_range_is_an_error(tmp_path: Path, index: int) -> None:
         ({"cache_bytes": 0}, ValueError),
         ({"checks": -1}, ValueError),
     ],
-    ids=str,
+    ids=["iterable", "no key", "number as key", "no room", "negative"],
 )
 def test_arguments_that_can_not_be_are_refused(
     tmp_path: Path, options: Any, error: type[Exception]

@@ -23,6 +23,7 @@ SAMPLES = 400
 # load is noted by one write to a file, which is whole also if the process is killed afterwards.
 READER = """
 import os, random, sys
+sys.modules["torch"] = None  # 60 imports of it would take minutes
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from threadloader.datasets import Cached
