@@ -205,6 +205,9 @@ class _Writer:
 class _Written:
     """A file that is written at any offset.
 
+    Invariants:
+        1. Without `os.pwrite` (Windows), only the holder of ``_seeking`` moves the position.
+
     Threads:
         open: compatible; before others write.
         write_at: shared.
@@ -212,7 +215,7 @@ class _Written:
 
     def __init__(self) -> None:
         self._number = -1
-        self._seeking = Lock()  # the position, where there is no `os.pwrite`: guarded by _seeking
+        self._seeking = Lock()  # the file's position, without pwrite: guarded by _seeking
 
     def __del__(self) -> None:
         if self._number >= 0:
