@@ -306,7 +306,7 @@ def _arithmetic() -> Mapping[str, Any]:
     """Return what the blocks of the page compute, in their order."""
     found: dict[str, Any] = {}
     for block in blocks_of(DOCS / "scaling-out.md"):
-        if "ThreadLoader" not in block.code:
+        if "import" not in block.code:
             exec(block.code, found)  # noqa: S102  # our own page
     return found
 

@@ -353,7 +353,7 @@ def test_a_full_disk_costs_one_warning_and_leaves_nothing_half_written(tmp_path:
     subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], check=True, timeout=PATIENCE)
 
 
-TWO_AT_ONCE = """
+AT_ONCE = """
 import random, sys
 from threadloader.datasets._remote.file_cache import FileCache
 
@@ -369,12 +369,14 @@ for _ in range(600):
 """
 
 
-def test_two_processes_share_a_folder(tmp_path: Path) -> None:
-    commands = [[sys.executable, "-c", TWO_AT_ONCE, str(tmp_path), seed] for seed in "ab"]
+@pytest.mark.parametrize("seeds", ["ab", "abcd"])
+def test_processes_share_a_folder_and_its_bound(tmp_path: Path, seeds: str) -> None:
+    commands = [[sys.executable, "-c", AT_ONCE, str(tmp_path), seed] for seed in seeds]
     processes = [subprocess.Popen(command) for command in commands]
-    assert [process.wait(PATIENCE) for process in processes] == [0, 0]
-    assert used(tmp_path) <= 100_000 * (1 + 2 / 16)
+    assert [process.wait(PATIENCE) for process in processes] == [0] * len(seeds)
+    assert used(tmp_path) <= 100_000 * (1 + len(seeds) / 64)
     assert not list(tmp_path.glob("*.partial"))
+    assert not list(tmp_path.glob("*.lock"))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

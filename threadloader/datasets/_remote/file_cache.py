@@ -296,7 +296,8 @@ def _shrink(folder: Path, bound: int, wanted: int) -> int:
     found = []
     now = time.time()
     for entry in os.scandir(folder):
-        with suppress(FileNotFoundError):  # another process removed it
+        # Another process removed it; or, on Windows, has it open.
+        with suppress(FileNotFoundError, PermissionError):
             status = entry.stat()
             if entry.name.endswith(BLOCK):
                 found.append((status.st_mtime, status.st_size, entry.path))

@@ -38,7 +38,7 @@ T = TypeVar("T")
 # the cache has this size, too.  Unmeasured, a choice: at 100 MB/s and 10 ms a request, a fifth of
 # the time is waiting.
 RANGE_BYTES = 4 << 20
-LEAST_CACHE = 16 * RANGE_BYTES  # a smaller cache would be measured anew for each block
+LEAST_CACHE = 16 * RANGE_BYTES  # a smaller cache would hardly keep what its threads fetch at once
 
 
 class RemoteStore:
