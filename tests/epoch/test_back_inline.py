@@ -130,6 +130,22 @@ def test_threads_are_tried_again_in_the_middle_of_an_epoch() -> None:
     assert indices(batches) == list(range(1 << 14))
 
 
+@pytest.mark.usefixtures("never_cheap")
+def test_the_calling_thread_goes_on_where_it_would_only_wait() -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(Samples(1 << 14), 16, collate_fn=list)
+    batches, told = [], 0
+    for batch in loader:
+        batches.append(batch)
+        if not told and not any(here(batch)):
+            loader._concurrency.inline_choice.__init__()  # it would compare
+            loader._concurrency.inline_choice.seconds = PATIENCE
+            loader._concurrency.consumer_only_waits = True
+            told = len(batches)
+    assert told
+    assert any(all(here(batch)) for batch in batches[told:])
+    assert indices(batches) == list(range(1 << 14))
+
+
 class ConnectedDearElsewhere(DearElsewhere):
     """The same, with what only the thread may use that has made it."""
 

@@ -146,6 +146,7 @@ class Inline:
         """
         self.on = False
         concurrency, workers = self._concurrency, self._workers
+        concurrency.consumer_only_waits = False
         concurrency.expect(seconds)
         concurrency.inline_choice.threads_begin(seconds, concurrency.waited)
         if workers is None:
@@ -167,7 +168,8 @@ class Inline:
         choice = concurrency.inline_choice
         if not choice.seconds:  # nothing to compare with: the user chose the number, say
             return
-        slower = False
+        # One thread that a consumer does nothing but wait for, under a GIL, saves it no time.
+        slower = concurrency.consumer_only_waits
         if concurrency.changed_to:
             seconds, concurrency.changed_to = concurrency.changed_to, 0.0
             choice.changed(seconds, concurrency.waited)
