@@ -570,6 +570,15 @@ def test_a_change_is_told_for_the_thread_that_makes_batches_itself() -> None:
     assert 0 < simulated.concurrency.changed_to < 1e-4
 
 
+def test_a_slow_first_sample_does_not_hide_that_the_others_are_short() -> None:
+    simulated = Simulation(2, most=256)
+    simulated.concurrency.expect(1e-3)
+    assert simulated.running == 2
+    seen = simulated.run(rows_in_each_others_way, 0.5)
+    assert 1 in seen
+    assert 0 < simulated.concurrency.changed_to < 1e-4
+
+
 def test_reads_of_different_lengths_are_no_change() -> None:
     rng = random.Random(1)
 

@@ -20,6 +20,7 @@ __all__ = [
     "SHORT",
     "Found",
     "Range",
+    "Sample",
     "Timing",
     "advise",
     "needs_fewer",
@@ -65,11 +66,11 @@ class Range(NamedTuple):
         return self.most == self.threads
 
 
-class _Sample(NamedTuple):
+class Sample(NamedTuple):
     """What samples take; it is compared with what they take later."""
 
     wall: float  # seconds of the shortest ones: threads that are in each other's way change little
-    cpu: float  # seconds
+    cpu: float  # seconds; 0 if unknown
 
 
 class Timing(NamedTuple):
@@ -98,11 +99,11 @@ class Timing(NamedTuple):
             shortest,
         )
 
-    def sample(self) -> _Sample:
+    def sample(self) -> Sample:
         """Return what a sample took."""
         # Some systems count CPU time in steps of 16 ms, so little of it says nothing.
         cpu = max(self.cpu / self.samples, LEAST_CPU * self.shortest)
-        return _Sample(self.shortest, cpu)
+        return Sample(self.shortest, cpu)
 
 
 class _Try(NamedTuple):
@@ -111,7 +112,7 @@ class _Try(NamedTuple):
     limit: int  # before it
     rate: float  # samples a second, then
     reason: str  # of that limit
-    usual: _Sample  # then
+    usual: Sample  # then
 
 
 class Found(NamedTuple):
@@ -123,7 +124,7 @@ class Found(NamedTuple):
     pause: float = FIRST_PAUSE  # seconds until the next try, after one that fails
     left: float = 0.0  # seconds of a pause that goes on
     due: float = 0.0  # seconds until jobs are measured again
-    usual: _Sample | None = None  # what samples took with that number; None if that is not known
+    usual: Sample | None = None  # what samples took with that number; None if that is not known
     look: float = FIRST_LOOK  # seconds from look to look, in a pause
     changes: int = 0  # of the data
     unused: int = 0  # measurements in a row in which threads had nothing to do
@@ -199,10 +200,10 @@ def _decided(found: Found, timing: Timing, may: Range, now: _Try) -> Found:
     return found._replace(limit=needed, unused=0, usual=None, reason=reason)
 
 
-def _differs(sample: _Sample, usual: _Sample) -> bool:
+def _differs(sample: Sample, usual: Sample) -> bool:
     """Whether samples take so much more or less than usual that the data has changed."""
     return any(
-        not usually / CHANGED <= now <= usually * CHANGED
+        usually > 0 and not usually / CHANGED <= now <= usually * CHANGED
         for now, usually in zip(sample, usual, strict=True)
     )
 
@@ -219,7 +220,7 @@ def needs_fewer(found: Found, timing: Timing, may: Range) -> bool:
     return _begins_with(found, timing.sample(), running, may) < running
 
 
-def _begins_with(found: Found, sample: _Sample, running: int, may: Range) -> int:
+def _begins_with(found: Found, sample: Sample, running: int, may: Range) -> int:
     """Return how many threads begin with data that has changed, if it has.
 
     With many threads that do not wait any more nothing can be found, as they are in each other's
@@ -230,11 +231,11 @@ def _begins_with(found: Found, sample: _Sample, running: int, may: Range) -> int
     waits_less = sample.wall * CHANGED < found.usual.wall
     if may.has_gil and waits_less and sample.wall < SHORT:
         return 1
-    works_more = sample.cpu > CHANGED * found.usual.cpu
+    works_more = sample.cpu > CHANGED * found.usual.cpu > 0
     return min(running, may.threads) if waits_less or works_more else running
 
 
-def _begun_again(found: Found, sample: _Sample, running: int, may: Range) -> Found:
+def _begun_again(found: Found, sample: Sample, running: int, may: Range) -> Found:
     """Return what is found of data that has changed: nothing but the number that it begins with."""
     limit, reason = _begins_with(found, sample, running, may), found.reason
     if limit < running:

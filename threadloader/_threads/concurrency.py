@@ -10,6 +10,7 @@ threads than with as many as cores.  Nothing tells beforehand which data that is
 
 from __future__ import annotations
 
+import math
 import sys
 from threading import Lock
 from time import perf_counter, process_time, thread_time
@@ -21,6 +22,7 @@ from threadloader._threads.advice import (
     SHORT,
     Found,
     Range,
+    Sample,
     Timing,
     advise,
     needs_fewer,
@@ -176,6 +178,9 @@ class Concurrency:
         if self._is_new and not self.range.is_fixed and self.gains_nothing(seconds):
             self._set(self._found._replace(limit=1, due=FIRST_PAUSE))
             self._said = 1
+        elif self._is_new and 0.0 < seconds < math.inf:
+            # The first samples may have loaded what all others find loaded.
+            self._set(self._found._replace(usual=Sample(seconds, 0.0)))
         self._is_new = False
 
     def begin_again(self) -> None:
