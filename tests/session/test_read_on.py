@@ -127,11 +127,12 @@ def test_several_threads_for_a_plain_iterable_are_warned_of_where_they_are_asked
     assert [warning.filename for warning in caught] == [make.__code__.co_filename]
 
 
-def test_by_default_a_plain_iterable_has_one_thread_and_there_are_no_others() -> None:
-    with pytest.warns(UserWarning, match="is read by one thread; transform=f") as caught:
-        loader = make(Rows(3), threads=None)
-    assert loader.num_workers == 1
-    assert [warning.filename for warning in caught] == [make.__code__.co_filename]
+def test_the_warning_of_several_threads_names_all_that_helps() -> None:
+    with pytest.warns(UserWarning, match="nothing to do") as caught:
+        make(Rows(3), threads=2)
+    told = str(caught[0].message)
+    for remedy in ("transform=", "get_worker_info()", "shard(rank, world_size, epoch)"):
+        assert remedy in told
 
 
 def test_one_thread_or_a_transform_is_not_warned_of() -> None:

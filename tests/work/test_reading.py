@@ -171,16 +171,15 @@ def test_a_plain_iterable_has_its_own_order(name: str, value: Any) -> None:
         make(Rows(3), **{name: value})
 
 
-def test_without_a_number_of_threads_there_is_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadloader._session.arguments.default_threads", lambda: 4)
-    with pytest.warns(UserWarning, match="is read by one thread"):
-        loader = make(Rows(3), threads=None)
-    assert loader.num_workers == 1
-
-
-def test_on_one_core_there_is_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threadloader._session.arguments.default_threads", lambda: 1)
-    assert make(Rows(3), threads=None).num_workers == 1
+@pytest.mark.parametrize("cores", [1, 4])
+def test_without_a_number_of_threads_there_is_one_reader_and_no_warning(
+    cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threadloader._session.arguments.default_threads", lambda: cores)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert make(Rows(3), threads=None).num_workers == 1
+    assert not caught
 
 
 # What is counted

@@ -14,7 +14,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader._order.planner import NO_LENGTH
 from threadloader._threads.cores import default_threads
-from threadloader._threads.parts import check_askable
+from threadloader._threads.parts import PROTOCOL, check_askable
 
 if TYPE_CHECKING:
     from threadloader._layout.leaves import Output
@@ -114,7 +114,7 @@ def check_shuffle(shuffle: Any, dataset: Any) -> None:
 def default_num_workers(
     num_workers: int | None, *, iterable: bool, unsharded: bool, transform: Any
 ) -> int:
-    """Return the number of workers, by default the cores; warn of workers that would be idle.
+    """Return the number of workers, by default the cores; warn of chosen ones that would be idle.
 
     Args:
         num_workers: The argument; None for the default.
@@ -125,21 +125,18 @@ def default_num_workers(
     threads = default_threads() if num_workers is None else num_workers
     if not iterable or transform is not None or threads <= 1:
         return threads
+    if num_workers is None:
+        return 1  # nothing is lost: one thread reads, also where more could not
     if unsharded:
-        others = "" if num_workers is None else ", and the others have nothing to do"
         warnings.warn(
-            f"an iterable that is no IterableDataset is read by one thread{others}; transform=f "
-            "applies f to the samples in parallel",
+            "an iterable that is no IterableDataset is read by one thread, and the others have "
+            "nothing to do.  Choose no number; or give transform=f, which applies f to the "
+            "samples in parallel; or make it an IterableDataset, of which each thread reads a "
+            "part: it asks get_worker_info() for its own, or, with shard=, has a method "
+            f"{PROTOCOL}",
             stacklevel=3,
         )
-    elif num_workers is None:
-        warnings.warn(
-            "an iterable dataset is read by one thread; num_workers=N makes N replicas, each of "
-            "which must give its own share (see get_worker_info), and transform=f applies f "
-            "to the samples in parallel",
-            stacklevel=3,
-        )
-    return threads if num_workers is not None else 1
+    return threads
 
 
 def checked_output(output: Output | None) -> Output:
@@ -153,7 +150,7 @@ def checked_output(output: Output | None) -> Output:
         return "torch" if _torch.AVAILABLE else "numpy"
     check_choice("output", output, ("torch", "numpy"))
     if output == "torch" and not _torch.AVAILABLE:
-        msg = "output='torch' needs torch: pip install threadloader[torch]"
+        msg = "output='torch' needs torch: pip install torch (extra: torch)"
         raise ModuleNotFoundError(msg, name="torch")
     return output
 
