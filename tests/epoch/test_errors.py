@@ -7,7 +7,7 @@ import inspect
 import pickle
 import re
 import traceback
-from threading import Event
+from threading import Barrier, Event
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -239,6 +239,93 @@ def test_a_note_names_worker_batch_and_index(threads: int, place: str, spawn: Sp
     users, ours = raised.__notes__
     assert users == "the user's own"
     assert re.fullmatch(f"{place}, batch 1, index 5", ours)
+
+
+def places_of(loader: ThreadLoader[Any]) -> list[tuple[str, ...]]:
+    """Return the notes of each error just after it was raised, without the worker's number."""
+    told: list[tuple[str, ...]] = []
+    iterator = iter(loader)
+    while True:
+        try:
+            next(iterator)
+        except StopIteration:
+            return told
+        except ValueError as error:
+            told.append(tuple(note.partition("batch ")[2] or note for note in error.__notes__))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+@with_and_without_threads
+def test_an_error_that_is_raised_again_and_again_has_the_note_of_this_failure_alone(
+    threads: int, batch_size: int, spawn: Spawn
+) -> None:
+    raised = ValueError("always the same object")
+    raised.add_note("the user's own")
+    failing = dict.fromkeys(range(0, 12, 2), raised)
+    loader: ThreadLoader[Any] = ThreadLoader(Failing(12, failing), batch_size, threads=threads)
+    expected = [
+        ("the user's own", f"{index // batch_size}, index {index}") for index in sorted(failing)
+    ]
+    for _ in range(3):
+        assert spawn(places_of, loader).result(PATIENCE) == expected
+
+
+class Together:
+    """Two threads raise the same object at a time."""
+
+    def __init__(self, pairs: int) -> None:
+        self.size = 2 * pairs
+        self.meet = Barrier(2)
+        self.error = ValueError("of both threads")
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        self.meet.wait(PATIENCE)
+        raise self.error
+
+
+def test_an_error_that_two_threads_raise_at_once_has_one_note_the_right_one(spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(
+        Together(100), 1, threads=2, dataset_copy="shared", prefetch=4
+    )
+    expected = [(f"{index}, index {index}",) for index in range(200)]
+    assert spawn(places_of, loader).result(PATIENCE) == expected
+
+
+@with_and_without_threads
+def test_a_sample_too_many_that_raises_the_same_object_is_named_alone(
+    threads: int, spawn: Spawn
+) -> None:
+    failing = dict.fromkeys((1, 3, 5), ValueError("always the same object"))
+    loader: ThreadLoader[Any] = ThreadLoader(
+        Failing(6, failing), 2, threads=threads, on_error="skip", max_skipped=1
+    )
+    with pytest.warns(UserWarning, match="left out"):
+        told = spawn(places_of, loader).result(PATIENCE)
+    limit = "more than max_skipped=1 samples failed"
+    assert told == [("1, index 3", limit), ("2, index 5", limit)]
+
+
+def test_an_error_that_worker_init_fn_raises_in_each_epoch_has_one_note(spawn: Spawn) -> None:
+    error = ValueError("always the same object")
+
+    def fail(_: int) -> NoReturn:
+        raise error
+
+    loader: ThreadLoader[Any] = ThreadLoader(range(4), 1, threads=1, worker_init_fn=fail)
+    for _ in range(3):
+        assert isinstance(spawn(list, loader).exception(PATIENCE), ValueError)
+    assert error.__notes__ == ["in worker_init_fn of worker 0"]
+
+
+def test_a_note_is_pickled_as_a_string(spawn: Spawn) -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(Failing(1, {0: ValueError()}), threads=1)
+    error = only_error(spawn(outcomes, loader).result(PATIENCE))
+    pickled = pickle.dumps(error)
+    assert b"threadloader" not in pickled
+    assert pickle.loads(pickled).__notes__ == error.__notes__
 
 
 def test_a_note_shows_an_index_of_any_type(spawn: Spawn) -> None:

@@ -87,7 +87,8 @@ def advise(error: BaseException) -> None:
     advice = next((advice for sign, advice in _ADVICE if sign.search(line)), None)
     if advice is not None:
         with suppress(Exception):  # an error that refuses notes
-            error.add_note(advice)
+            if advice not in getattr(error, "__notes__", ()):  # of one that is raised again
+                error.add_note(advice)
 
 
 def _line(error: BaseException) -> str:

@@ -131,7 +131,7 @@ class AgreedEpoch(Epoch):
             delivery = super()._delivery_of(batch, receipts)
             if delivery is None and not batch.exhausted:
                 (batch.failure, *_) = batch.skipped  # type: ignore[union-attr]  # all of its rows
-                batch.failure.error.add_note(
+                batch.failure = batch.failure.also(
                     "all samples of the batch failed: it can't be left out, since other ranks have "
                     "a batch for the same step"
                 )

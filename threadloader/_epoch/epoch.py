@@ -20,7 +20,7 @@ from threadloader._epoch.delivery import CLOSED, FORKED, deliveries_of, moved
 from threadloader._epoch.feed import Receipt
 from threadloader._epoch.hanging import Patience
 from threadloader._epoch.in_flight import InFlight
-from threadloader._fetch.failure import strip_all
+from threadloader._fetch.failure import set_notes, strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._report.ending import warn_if_slow
@@ -196,6 +196,7 @@ class Epoch(Iterator[Any]):
                 if now >= counted.due or now - entered >= LONG_SECONDS:
                     counted.note(now - entered, self._stats, self._in_flight)
             if failure is not None:
+                set_notes(failure.error, failure.notes)
                 raise failure.error
             return batch
         except Exception:

@@ -106,16 +106,12 @@ class Tally:
                 )
                 self.must_warn = True
             if self._most is not None and self._position.skipped > self._most and excess is None:
-                with suppress(Exception):  # an error that refuses notes
-                    failure.error.add_note(f"more than max_skipped={self._most} samples failed")
-                excess = failure
+                excess = failure.also(f"more than max_skipped={self._most} samples failed")
         if plan.sharded and batch.empty and excess is None:
-            excess = batch.skipped[0]
-            with suppress(Exception):
-                excess.error.add_note(
-                    "all samples of the batch failed: it can't be left out, since other ranks have "
-                    "a batch of the same number"
-                )
+            excess = batch.skipped[0].also(
+                "all samples of the batch failed: it can't be left out, since other ranks have a "
+                "batch of the same number"
+            )
         return excess
 
     def warn(self) -> None:

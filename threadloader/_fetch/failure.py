@@ -1,4 +1,9 @@
-"""Errors on their way to the consumer: as the user raised them, with a note, without our frames."""
+"""Errors on their way to the consumer: as the user raised them, with a note, without our frames.
+
+A dataset may raise one error object again and again, also in several threads at once.  So what is
+noted of a failure is kept beside the error, and is set on it when it is raised, in the place of
+what was noted of others.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ if TYPE_CHECKING:
 
     from threadloader._order.tickets import PlannedBatch
 
-__all__ = ["Failure", "failure_of", "failure_of_copy", "strip", "without_stop"]
+__all__ = ["Failure", "failure_of", "failure_of_copy", "set_notes", "strip", "without_stop"]
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -22,23 +27,64 @@ class Failure(NamedTuple):
 
     error: BaseException
     row: int
+    notes: tuple[str, ...] = ()  # ours, which the error has when it is raised
+
+    def also(self, note: str) -> Failure:
+        """Return the failure with one note more."""
+        return self._replace(notes=(*self.notes, note))
+
+
+class _Note(str):
+    """A note of ours, which is told from the user's own."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Pickle it as a string: errors are read where this package is not installed."""
+        return str, (str(self),)
+
+
+def set_notes(error: BaseException, notes: tuple[str, ...]) -> None:
+    """Set our notes on an error, in the place of those that it has of an earlier failure.
+
+    The user's own notes stay.  An error that refuses notes has none.
+    """
+    with suppress(Exception):
+        before = getattr(error, "__notes__", [])
+        if not isinstance(before, list) or _ours(before) == notes:
+            return
+        users = [note for note in before if type(note) is not _Note]
+        if type(error).add_note is BaseException.add_note:
+            # By one assignment: another thread that does the same leaves its notes or these.
+            error.__notes__ = [*users, *map(_Note, notes)]
+            return
+        if len(users) < len(before):
+            error.__notes__ = users
+        for note in notes:
+            error.add_note(_Note(note))
+
+
+def _ours(notes: list[str]) -> tuple[str, ...]:
+    return tuple(note for note in notes if type(note) is _Note)
 
 
 def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place: str) -> Failure:
     """Return an error for the consumer: with a note, and without our own frames."""
     strip(error)
     error = without_stop(error)
+    notes: tuple[str, ...] = ()
     try:
         where = f"in {place}, batch {plan.sequence}"
         if row is not None and row < len(plan.indices):
             index = plan.index_of(row) if plan.label == "index" else row
             where += f", {plan.label} {index!r}"
-        error.add_note(where)
+        notes = (where,)
+        set_notes(error, notes)  # for on_error
     except KeyboardInterrupt:
         raise  # in the consumer's thread
-    except BaseException:  # noqa: BLE001, S110  # an index without a repr(), no notes
+    except BaseException:  # noqa: BLE001, S110  # an index without a repr()
         pass
-    return Failure(error, row or 0)
+    return Failure(error, row or 0, notes)
 
 
 def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) -> Failure:
@@ -48,9 +94,11 @@ def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) ->
     """
     strip_all(error)
     error = without_stop(error)
-    with suppress(BaseException):  # an error that refuses notes
-        error.add_note(f"copying batch {plan.sequence} to {device}")
-    return Failure(error, 0)
+    notes: tuple[str, ...] = ()
+    with suppress(BaseException):  # a device without a str()
+        notes = (f"copying batch {plan.sequence} to {device}",)
+        set_notes(error, notes)
+    return Failure(error, 0, notes)
 
 
 def without_stop(error: BaseException) -> BaseException:

@@ -13,7 +13,7 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from threadloader._fetch.failure import Failure, failure_of
+from threadloader._fetch.failure import failure_of
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import PlannedBatch
 from threadloader._threads.thread_group import SingleJob
@@ -141,5 +141,5 @@ def _read(
 def _note_unread(batch: IterableBatch, plan: PlannedBatch, worker: Worker) -> None:
     """Note the samples that could not be read, and were left out of a batch."""
     for row, error in batch.reader.skipped:
-        batch.unread.append(Failure(failure_of(error, None, plan, worker.place).error, row))
+        batch.unread.append(failure_of(error, None, plan, worker.place)._replace(row=row))
     batch.reader.skipped = []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
 from threadloader._fetch.array_rows import is_data
+from threadloader._fetch.failure import set_notes
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.known_samplers import is_known
@@ -440,8 +441,7 @@ def _error_of(init_fn: Any, number: int) -> BaseException | None:
         init_fn(number)
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         BaseException.with_traceback(error, error.__traceback__ and error.__traceback__.tb_next)
-        with suppress(BaseException):  # an error that refuses notes
-            error.add_note(f"in worker_init_fn of worker {number}")
+        set_notes(error, (f"in worker_init_fn of worker {number}",))
         return error
     finally:
         init_fn = DROPPED
