@@ -50,6 +50,9 @@ class Noted:
     def end(self) -> None:
         self.ended.append(None)
 
+    def broken_off(self) -> None:
+        pass
+
     def taken(self, epoch: int, batch: int, running: int, planned: int, done: int) -> None:
         pass
 

@@ -252,6 +252,7 @@ class Epoch(Iterator[Any]):
         """End the epoch by an error that is no `Exception`; its batch does not count."""
         try:
             self.cancel()  # and wait for nobody: the sample that runs may never end
+            getattr(self._turn, "broken_off", bool)()  # of an epoch that is traced
             if receipt is not None:
                 receipt.take_back()
             if failure is None:

@@ -7,8 +7,9 @@ the plain ones, and so pays nothing.
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from threadloader._lifetime.dropping import DROPPED
@@ -72,6 +73,9 @@ def traced_delivery(delivery: D, progress: Progress) -> D:
 class _TracedTurn(AbstractContextManager[None]):
     """What the consumer holds while it gets a batch: from then to then it is in ``next()``.
 
+    An interrupt may come up before the first line of `__exit__`, where nothing can catch it, and as
+    the end is told.  So the consumer that was interrupted calls `broken_off`.
+
     Args:
         plain: The lock.
         progress: Of the epoch.
@@ -80,7 +84,8 @@ class _TracedTurn(AbstractContextManager[None]):
     def __init__(self, plain: RLock, progress: Progress) -> None:
         self.plain = plain
         self._progress = progress
-        self._told: list[EpochTracer | None] = []  # who is to be told the end; with the lock held
+        # Who holds the lock, and who is to be told the end; changed with the lock held.
+        self._told: list[tuple[int, EpochTracer | None]] = []
 
     def __enter__(self) -> None:
         tracer = self._progress.tracer
@@ -90,7 +95,7 @@ class _TracedTurn(AbstractContextManager[None]):
                 tracer.begin("next", -1)
             # Taken and noted by one call: Ctrl-C comes up before or after it.
             held.extend(map(self.plain.acquire, (True,)))
-            self._told.append(tracer)
+            self._told.append((get_ident(), tracer))
         except BaseException:
             if held:
                 self.plain.release()
@@ -106,12 +111,23 @@ class _TracedTurn(AbstractContextManager[None]):
     ) -> None:
         tracer = None
         try:
-            tracer = self._told.pop()
+            _, tracer = self._told.pop()
         finally:
             self.plain.release()
             if tracer is not None:
                 tracer.end()
             self = error = traceback = DROPPED  # noqa: F841
+
+    def broken_off(self) -> None:
+        """Release the lock if the calling thread still holds it, and end the thread's stages."""
+        last = self._told[-1:]
+        if last and last[0][0] == get_ident():
+            self._told.pop()
+            with suppress(RuntimeError):  # it was interrupted after the lock was released
+                self.plain.release()
+        tracer = self._progress.tracer
+        if tracer is not None:
+            tracer.broken_off()
 
 
 class _TracedDelivery:

@@ -38,5 +38,8 @@ class Ranges:
         """End a range; see `Tracer`."""
         self._pop()
 
+    def broken_off(self) -> None:
+        """Do nothing: a profiler ends what is left; see `Tracer`."""
+
     def taken(self, epoch: int, batch: int, running: int, planned: int, done: int) -> None:
         """Do nothing; see `Tracer`."""

@@ -112,6 +112,12 @@ class Recorder:
             lane.room -= 1
             lane.events.append(Stage(name, started, ended, rows))
 
+    def broken_off(self) -> None:
+        """End all stages of this thread; see `Tracer`."""
+        lane: Lane | None = getattr(self._here, "lane", None)
+        while lane is not None and lane.open:
+            self.end()
+
     def taken(self, epoch: int, batch: int, running: int, planned: int, done: int) -> None:
         """Note that the consumer takes a batch; see `Tracer`."""
         at, slots = perf_counter(), None

@@ -29,7 +29,8 @@ BatchRows: TypeAlias = "tuple[int, int, int, int]"
 class Tracer(Protocol):
     """Is told of stages, in the thread that they run in.
 
-    Stages nest: each `begin` has its `end`, in the same thread, also after an error.
+    Stages nest: each `begin` has its `end`, in the same thread, also after an error.  Only Ctrl-C
+    may come between, in the consumer's thread; then there is a `broken_off`.
 
     Threads:
         all: shared.
@@ -45,6 +46,9 @@ class Tracer(Protocol):
 
     def end(self) -> None:
         """Note that the stage that began last in this thread ends."""
+
+    def broken_off(self) -> None:
+        """Note that Ctrl-C has ended all stages of this thread, of whose ends some are not told."""
 
     def taken(self, epoch: int, batch: int, running: int, planned: int, done: int) -> None:
         """Note that the consumer takes a batch out of the window.
@@ -85,6 +89,11 @@ class _Several:
         """See `Tracer`."""
         for tracer in reversed(self._tracers):
             tracer.end()
+
+    def broken_off(self) -> None:
+        """See `Tracer`."""
+        for tracer in self._tracers:
+            tracer.broken_off()
 
     def taken(self, epoch: int, batch: int, running: int, planned: int, done: int) -> None:
         """See `Tracer`."""

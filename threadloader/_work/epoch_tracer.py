@@ -90,12 +90,13 @@ class EpochTracer:
         begin, end: any.
     """
 
-    __slots__ = ("_number", "_tracer", "end")
+    __slots__ = ("_number", "_tracer", "broken_off", "end")
 
     def __init__(self, tracer: Tracer, number: int) -> None:
         self._tracer = tracer
         self._number = number
         self.end = tracer.end
+        self.broken_off = tracer.broken_off
 
     def begin(self, stage: str, batch: int | None = None, first: int = 0, after: int = 0) -> None:
         """Note that a stage begins; `end` is to follow, in the same thread.
