@@ -225,7 +225,7 @@ def test_a_missing_requirement_is_one_line_with_the_pip_command(
     code, line = failure(capsys, "demo")
     assert code == 1
     assert f"{name} not installed" in line
-    assert 'pip install "threadloader[demo]"' in line
+    assert f"pip install {name.lower()} (extra: demo)" in line
 
 
 def test_an_interrupt_exits_with_130(

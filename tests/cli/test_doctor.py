@@ -115,7 +115,7 @@ def test_missing_pyc_files_matter_on_a_free_threaded_build(found: dict[str, Any]
 def test_a_slow_decoder_and_a_quota_are_advised_of(found: dict[str, Any]) -> None:
     told = changed(found, cores={"usable": 2, "machine": 64}) | {"decoders": ["pillow"]}
     texts = advice(told)
-    assert any("threadloader[images]" in text for text in texts)
+    assert any("(extra: images)" in text for text in texts)
     assert any("2 of 64 cores" in text for text in texts)
 
 

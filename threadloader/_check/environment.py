@@ -106,7 +106,8 @@ def _of_rest(found: dict[str, Any]) -> list[str]:
     if python["free_threaded"] and python["version"].startswith("3.13."):
         texts.append("dict.get on another thread's large dict takes 20 us: use 3.14, or d[key].")
     if decoders and set(decoders) <= {"pillow", "pillow-simd"}:
-        texts.append('Install a fast JPEG decoder: pip install "threadloader[images]".')
+        name = "leanjpeg-simple" if python["free_threaded"] else "simplejpeg"
+        texts.append(f"Install a fast JPEG decoder: pip install {name} (extra: images).")
     if cores["usable"] < (cores["machine"] or 1):
         texts.append(
             f"This process may use {cores['usable']} of {cores['machine']} cores: more threads "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 try:
     from matplotlib.figure import Figure
 except ImportError as error:
-    msg = "loader.plot() needs matplotlib: pip install 'threadloader[plot]'"
+    msg = "loader.plot() needs matplotlib: pip install matplotlib (extra: plot)"
     raise ModuleNotFoundError(msg) from error
 
 if TYPE_CHECKING:

@@ -171,7 +171,7 @@ def open_device(value: Any) -> TargetDevice:
         return device
     if value == "cpu":
         return None
-    msg = f"device={value!r} needs torch: pip install threadloader[torch]"
+    msg = f"device={value!r} needs torch: pip install torch (extra: torch)"
     raise ModuleNotFoundError(msg, name="torch")
 
 
@@ -254,7 +254,7 @@ def is_extended() -> bool:
 
 
 def _missing(*_: Any, **__: Any) -> NoReturn:
-    msg = "this needs torch: pip install threadloader[torch]"
+    msg = "this needs torch: pip install torch (extra: torch)"
     raise ModuleNotFoundError(msg, name="torch")
 
 

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if missing:
         raise CommandError(
             f"{' and '.join(missing)} not installed; "
-            'get what the demo needs with: pip install "threadloader[demo]"'
+            f"the demo needs: pip install {' '.join(missing).lower()} (extra: demo)"
         )
     from threadloader.cli.screen import Screen
 

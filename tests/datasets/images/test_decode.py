@@ -415,7 +415,7 @@ def test_without_pillow_the_error_says_what_to_install() -> None:
     assert _run(code).returncode == 0
     told = _run(f"{code}import threadloader.datasets._images.decode")
     assert "ModuleNotFoundError" in told.stderr
-    assert "pip install 'threadloader[images]'" in told.stderr
+    assert "pip install pillow (extra: images)" in told.stderr
 
 
 def _run(code: str) -> subprocess.CompletedProcess[str]:

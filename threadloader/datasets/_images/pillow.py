@@ -31,7 +31,7 @@ try:
         WebPImagePlugin,  # noqa: F401
     )
 except ModuleNotFoundError as error:
-    error.add_note("images are decoded with Pillow: pip install 'threadloader[images]'")
+    error.add_note("images are decoded with Pillow: pip install pillow (extra: images)")
     raise
 
 from threadloader.datasets._images.headers import (

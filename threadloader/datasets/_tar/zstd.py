@@ -46,5 +46,5 @@ def _library() -> ModuleType | Any:
             return importlib.import_module(name)
         except ModuleNotFoundError:
             continue
-    msg = "zstd needs Python 3.14, or backports.zstd: pip install threadloader[zstd]"
+    msg = "zstd needs Python 3.14, or: pip install backports.zstd (extra: zstd)"
     raise ModuleNotFoundError(msg, name="backports.zstd")
