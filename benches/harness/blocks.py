@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from benches.harness.results import Results
+    from benches.workloads.catalog import Workload
 
 __all__ = ["BLOCKS", "Source"]
 
@@ -127,15 +128,24 @@ def workloads(source: Source) -> str:
 def headline(source: Source) -> str:
     """Compare ThreadLoader with the best rival of each workload."""
     results = source.bench
-    header = ["workload", *(f"{label}: times the best rival" for label in results.builds)]
+    header = [
+        "workload",
+        "compared by",
+        *(f"{label}: times the best rival" for label in results.builds),
+    ]
     rows = []
     for name in HEADLINES:
         cells = [
             _against_best(results, results.contests.get((label, name))) for label in results.builds
         ]
         if any(cells):
-            rows.append([plain(name), *(cell or "-" for cell in cells)])
+            rows.append([plain(name), _unit(WORKLOADS[name]), *(cell or "-" for cell in cells)])
     return table(header, rows)
+
+
+def _unit(workload: Workload) -> str:
+    """Return the unit of what loaders are compared by."""
+    return "ms" if workload.kind == "import" else UNITS[workload.figure]
 
 
 def _against_best(results: Results, contest: Contest | None) -> str:
@@ -223,7 +233,7 @@ def _rivals_of(results: Results, name: str) -> str:
         for label in results.builds
         if (label, name) in results.contests
     }
-    unit = "ms" if workload.kind == "import" else UNITS[workload.figure]
+    unit = _unit(workload)
     header = ["loader", "workers"]
     for label in contests:
         header += [f"{label}: {unit}", "CPU us a sample", "MiB added"]
