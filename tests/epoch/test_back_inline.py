@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -242,3 +244,74 @@ def test_an_epoch_of_unknown_length_does_not_count_as_short() -> None:
     batches = iter(loader)
     assert not any(made_here for _ in range(4) for made_here in here(next(batches)))
     loader.close()
+
+
+# Several loaders, and forks
+
+
+class ThreadsOnly(InlineChoice):
+    """Finds threads never slower."""
+
+    def delivered(self, samples: int, waited: float, *, settled: bool) -> bool:  # noqa: ARG002
+        return False
+
+
+def two_loaders() -> tuple[ThreadLoader[Any], ThreadLoader[Any]]:
+    """Return a loader that threads are slower for, and one that they are not."""
+    left: ThreadLoader[Any] = ThreadLoader(DearElsewhere(4096), 16, collate_fn=list)
+    takes_cpu(left)
+    kept: ThreadLoader[Any] = ThreadLoader(Samples(4096), 16, collate_fn=list)
+    kept._concurrency.inline_choice = ThreadsOnly()
+    return left, kept
+
+
+def preferred(*loaders: ThreadLoader[Any]) -> list[bool]:
+    return [loader._concurrency.inline_choice.preferred for loader in loaders]
+
+
+@pytest.mark.usefixtures("never_cheap", "far_slower")
+def test_two_loaders_side_by_side_choose_each_for_itself() -> None:
+    left, kept = two_loaders()
+    of_left, of_kept = [], []
+    for one, other in zip(left, kept, strict=True):
+        of_left.append(one)
+        of_kept.append(other)
+    assert preferred(left, kept) == [True, False]
+    assert all(all(here(batch)) for batch in of_left[-64:])
+    assert not any(all(here(batch)) for batch in of_kept[-64:])
+    assert indices(of_left) == indices(of_kept) == list(range(4096))
+
+
+@pytest.mark.usefixtures("never_cheap", "far_slower")
+def test_training_and_validation_in_turn_keep_what_was_found_for_each() -> None:
+    training, validation = two_loaders()
+    list(training)
+    for _ in range(3):
+        of_validation = list(validation)
+        assert not any(all(here(batch)) for batch in of_validation[-64:])
+        of_training = list(training)
+        assert all(all(here(batch)) for batch in of_training)
+        assert not threads_of(training)
+        assert preferred(training, validation) == [True, False]
+        assert indices(of_training) == indices(of_validation) == list(range(4096))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork")
+@pytest.mark.usefixtures("never_cheap", "far_slower")
+def test_a_forked_child_goes_back_by_itself_and_leaves_the_parents_choice() -> None:
+    loader, _ = two_loaders()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with suppress(BaseException):
+            loader._live_here()  # as its iter() does: what was found, and how, is the parent's
+            assert preferred(loader) == [False]
+            takes_cpu(loader)
+            batches = list(loader)
+            right = indices(batches) == list(range(4096)) and preferred(loader) == [True]
+            made_here = [all(here(batch)) for batch in batches]
+            code = 0 if right and False in made_here and all(made_here[-64:]) else 2
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert preferred(loader) == [False]
