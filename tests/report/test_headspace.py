@@ -98,6 +98,65 @@ def test_a_short_epoch_is_measured_in_several(spawn: Spawn) -> None:
         assert epochs > 1
 
 
+@pytest.mark.parametrize(
+    ("size", "advice"),
+    [
+        (20, "Ask for fewer steps: loader.headspace(steps=45)."),
+        (2, "It needs epochs of more batches."),
+    ],
+)
+def test_epochs_that_are_too_short_are_given_up_with_an_advice(
+    size: int, advice: str, spawn: Spawn, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ThreadLoader(Slow(size), threads=1) as loader:
+        headspace = loader.headspace(steps=50)
+        for _ in range(3):
+            assert not headspace.finished
+            assert spawn(_numbers, loader).result(PATIENCE) == list(range(size))
+        assert headspace.finished
+        assert headspace.share is None
+        assert str(headspace) == (
+            f"Not measured: 3 epochs in a row were too short, the longest of {size} steps, of "
+            f"which 21 are needed. {advice}"
+        )
+        assert spawn(_numbers, loader).result(PATIENCE) == list(range(size))
+    assert [record.getMessage() for record in caplog.records] == [str(headspace)]
+
+
+def test_the_steps_that_are_advised_are_measured(spawn: Spawn) -> None:
+    with ThreadLoader(Slow(20), threads=1) as loader:
+        headspace = loader.headspace(steps=45)
+        for _ in range(100):
+            spawn(_numbers, loader).result(PATIENCE)
+            if headspace.finished:
+                break
+    assert headspace.share is not None
+
+
+def test_epochs_that_the_loop_leaves_early_are_given_up_too(spawn: Spawn) -> None:
+    def ten() -> list[int]:
+        return [batch.item() for batch, _ in zip(loader, range(10), strict=False)]
+
+    with ThreadLoader(Slow(), threads=1) as loader:
+        headspace = loader.headspace(steps=50)
+        for _ in range(3):
+            assert spawn(ten).result(PATIENCE) == list(range(10))
+            assert not headspace.finished
+        assert spawn(_numbers, loader).result(PATIENCE) == list(range(SIZE))
+    assert str(headspace).startswith("Not measured: 3 epochs in a row were too short")
+
+
+def test_two_epochs_that_are_left_early_are_not_given_up(spawn: Spawn) -> None:
+    with ThreadLoader(Slow(), threads=1) as loader:
+        headspace = loader.headspace(steps=5)
+        for _ in range(2):
+            iterator = iter(loader)
+            spawn(next, iterator).result(PATIENCE)
+            iterator.close()
+        spawn(_numbers, loader).result(PATIENCE)
+    assert headspace.share is not None
+
+
 def test_batches_that_come_again_are_not_in_the_state(spawn: Spawn) -> None:
     with ThreadLoader(Slow(), threads=1) as loader:
         loader.headspace(steps=20)

@@ -19,6 +19,7 @@ __all__ = ["Headspace", "Replaying"]
 
 ROUNDS = 5  # of two blocks each: what changes slowly, a clock rate say, is in both
 KEPT = 4  # batches, to be delivered again
+MOST_FRUITLESS = 3  # epochs in a row that are too short to measure anything
 MOST_SETTLING = 64  # steps until the window is full, at the most: the loop may be faster than that
 
 
@@ -40,8 +41,17 @@ class Headspace:
         self.block = -(-steps // ROUNDS)  # steps
         self._loaded: list[float] = []  # seconds a step, of each block
         self._replayed: list[float] = []
+        self._fruitless = 0  # epochs in a row in which no block was measured
+        self._longest = 0  # batches that were loaded in one of them
+        self._batches = 0  # loaded in the present epoch
+        self._is_fruitless = True  # whether no block was measured in it
 
     def __str__(self) -> str:
+        if self._gave_up:
+            return (
+                f"Not measured: {MOST_FRUITLESS} epochs in a row were too short, the longest of "
+                f"{self._longest} steps, of which {2 * self.block + 1} are needed. {self._advice()}"
+            )
         if self.share is None:
             done = self.block * min(len(self._loaded), len(self._replayed))
             return f"Not measured yet: {done} of {self.steps} steps."
@@ -54,23 +64,54 @@ class Headspace:
     __repr__ = __str__
 
     @property
-    def finished(self) -> bool:
-        """Whether all steps were measured."""
+    def _measured(self) -> bool:
         return len(self._replayed) * self.block >= self.steps
 
     @property
+    def _gave_up(self) -> bool:
+        return self._fruitless >= MOST_FRUITLESS
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps were measured, or it was given up, as epochs are too short."""
+        return self._measured or self._gave_up
+
+    @property
     def share(self) -> float | None:
-        """The share of a step's time that would be saved, from 0 to 1; None until finished."""
-        if not self.finished:
+        """The share of a step's time that would be saved, from 0 to 1; None if not measured."""
+        if not self._measured:
             return None
         loaded = median(self._loaded)
         return max(0.0, 1.0 - median(self._replayed) / loaded) if loaded else 0.0
 
     def measured(self, seconds: float, *, replayed: bool) -> None:
         """Note the seconds a step of one block."""
+        self._fruitless = self._longest = 0
+        self._is_fruitless = False
         (self._replayed if replayed else self._loaded).append(seconds)
-        if replayed and self.finished:
+        if replayed and self._measured:
             logging.getLogger("threadloader").info("%s", self)
+
+    def loaded(self) -> None:
+        """Note that a batch was loaded."""
+        self._batches += 1
+
+    def epoch_ended(self) -> None:
+        """Note the end of an epoch, if there was one; give up if nothing comes of several."""
+        batches, self._batches = self._batches, 0
+        fruitless, self._is_fruitless = self._is_fruitless, True
+        if not (batches and fruitless) or self.finished:
+            return
+        self._fruitless += 1
+        self._longest = max(self._longest, batches)
+        if self._gave_up:
+            logging.getLogger("threadloader").warning("%s", self)
+
+    def _advice(self) -> str:
+        most = (self._longest - 1) // 2  # steps of a block
+        if most < 1:
+            return "It needs epochs of more batches."
+        return f"Ask for fewer steps: loader.headspace(steps={ROUNDS * most})."
 
 
 def _as_delivered(batch: Any) -> Any:
@@ -119,10 +160,20 @@ class Replaying(Iterator[Any]):
             batch = _as_delivered(self._kept[0])
             self._kept.rotate(-1)
         else:
-            batch = next(self._epoch)
+            batch = self._next_loaded()
             self._kept.append(_as_delivered(batch))
+            self._headspace.loaded()
         self._returns()
         return batch
+
+    def _next_loaded(self) -> Any:
+        """Return the epoch's next batch; note its end."""
+        try:
+            return next(self._epoch)
+        except StopIteration:
+            self._kept.clear()
+            self._headspace.epoch_ended()
+            raise
 
     def _returns(self) -> None:
         """Note that a batch is about to be returned, and change over at the end of a block."""

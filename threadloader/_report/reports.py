@@ -47,7 +47,9 @@ class Reports:
 
         The next ``iter()`` delivers batches as ever, and between them some a second time, from
         memory.  A step with such a batch has nothing to wait for.  So your loop gets about
-        ``steps`` batches more, and trains on them.  Nothing else has to be changed.
+        ``steps`` batches more, and trains on them.  Nothing else has to be changed.  Meanwhile four
+        batches are held in memory.  An epoch adds to what was measured before if it has more than
+        ``2 * ceil(steps / 5)`` batches; after three in a row that are shorter it gives up.
 
         Args:
             steps: Steps of each kind that are measured, at least 1.
@@ -66,6 +68,8 @@ class Reports:
     def _observed(self, epoch: E) -> E:
         """Return an epoch, or what measures the headspace in it."""
         headspace = self._headspace
+        if headspace is not None:
+            headspace.epoch_ended()  # the one before, if the loop has left it
         if headspace is None or headspace.finished:
             return epoch
         from threadloader._report.headspace import Replaying  # noqa: PLC0415  # rarely needed
