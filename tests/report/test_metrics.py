@@ -16,16 +16,44 @@ from threadloader._report.metrics import COUNTERS, GAUGES
 if TYPE_CHECKING:
     from support.patience import Spawn
 
-UNKNOWN_AT_FIRST = {"cpu_share", "waiting_share", "pool_share", "window_share"}
+KNOWN_AT_FIRST = {
+    *COUNTERS,
+    *("threads", "window", "planned", "done"),
+    *("slots_free", "slots_filling", "slots_held", "slots_bytes"),
+}
 DOCS = Path(__file__).parents[2] / "docs" / "observing.md"
 
 
-def test_a_loader_that_did_nothing_has_numbers() -> None:
+def test_a_loader_that_did_nothing_has_no_false_zeros() -> None:
     metrics = ThreadLoader(range(8), threads=2).metrics("")
-    assert set(metrics) == {*COUNTERS, *GAUGES} - UNKNOWN_AT_FIRST
+    assert set(metrics) == KNOWN_AT_FIRST
     assert all(type(value) is float for value in metrics.values())
-    assert metrics["samples_per_second"] == metrics["batches_total"] == 0.0
+    assert metrics["batches_total"] == 0.0
     assert metrics["threads"] == 2.0
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_before_the_first_batch_there_are_no_rates_and_no_seconds_a_sample(
+    threads: int, spawn: Spawn
+) -> None:
+    seen: list[dict[str, float]] = []
+
+    class Asks:
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> int:
+            if not seen:
+                seen.append(loader.metrics(""))
+            return index
+
+    with ThreadLoader(Asks(), 8, threads=threads) as loader:
+        spawn(list, loader).result(PATIENCE)
+        after = loader.metrics("")
+    unknown = {"samples_per_second", "batches_per_second", "bytes_per_second", "fetch_seconds"}
+    unknown |= {"write_seconds", "collate_seconds", "wait_seconds_p50", "wait_seconds_p99"}
+    assert unknown.isdisjoint(seen[0])
+    assert unknown <= set(after)
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])

@@ -1,6 +1,7 @@
 """Metrics: what was counted, as numbers by their names, for loggers and dashboards.
 
-The names are promised: a dashboard that was made once goes on to work.
+The names are promised: a dashboard that was made once goes on to work.  A value that is not known
+has no name: 0 would be a false measurement, and NaN makes every sum and mean of a dashboard NaN.
 """
 
 from __future__ import annotations
@@ -58,6 +59,34 @@ def _window_share(counted: Counted) -> float | None:
     return counted.done / counted.planned if share is None and counted.planned else share
 
 
+def _measured(counted: Counted) -> dict[str, float | None]:
+    """Return the gauges of the last seconds, as far as there is something that they are of."""
+    recent, sample = counted.recent, counted.recent.per_sample
+    found: dict[str, float | None] = {}
+    if recent.samples:
+        found |= {
+            "fetch_seconds": sample.fetch,
+            "write_seconds": sample.write,
+            "collate_seconds": sample.collate,
+            "copy_seconds": sample.copy,
+        }
+    if recent.batches:
+        found |= {"wait_seconds_p50": recent.wait_p50, "wait_seconds_p99": recent.wait_p99}
+    if recent.seconds:
+        found |= {
+            "wait_share": recent.wait_share,
+            "loading_share": recent.loading_share,
+            "cores": recent.cores,
+        }
+    if recent.seconds and counted.totals.batches:  # then 0 is a rate: the loop, or a sample, hangs
+        found |= {
+            "samples_per_second": recent.samples_per_second,
+            "batches_per_second": recent.batches_per_second,
+            "bytes_per_second": recent.nbytes / recent.seconds,
+        }
+    return found
+
+
 def metrics_of(counted: Counted, prefix: str = "") -> dict[str, float]:
     """Return the metrics by their names; those that are not known are left out.
 
@@ -66,7 +95,6 @@ def metrics_of(counted: Counted, prefix: str = "") -> dict[str, float]:
         prefix: Put before each name.
     """
     totals, recent, slots = counted.totals, counted.recent, counted.slots
-    sample, seconds = recent.per_sample, recent.seconds or 1.0
     found: dict[str, float | None] = {
         "epochs_total": counted.epochs,
         "batches_total": totals.batches,
@@ -76,22 +104,11 @@ def metrics_of(counted: Counted, prefix: str = "") -> dict[str, float]:
         "wait_seconds_total": totals.wait_seconds,
         "fetch_seconds_total": totals.fetch_seconds,
         "collate_seconds_total": totals.collate_seconds,
-        "samples_per_second": recent.samples_per_second,
-        "batches_per_second": recent.batches_per_second,
-        "bytes_per_second": recent.nbytes / seconds,
-        "wait_share": recent.wait_share,
-        "wait_seconds_p50": recent.wait_p50,
-        "wait_seconds_p99": recent.wait_p99,
-        "loading_share": recent.loading_share,
-        "fetch_seconds": sample.fetch,
-        "write_seconds": sample.write,
-        "collate_seconds": sample.collate,
-        "copy_seconds": sample.copy,
+        **_measured(counted),
         "cpu_share": recent.cpu_share,
         "waiting_share": recent.waiting_share,
         "pool_share": recent.pool_share,
         "window_share": _window_share(counted),
-        "cores": recent.cores,
         "threads": counted.running,
         "window": counted.window,
         "planned": counted.planned,
