@@ -235,7 +235,7 @@ def test_an_argument_that_is_not_there_is_a_type_error() -> None:
 
 @pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
 def test_torch_output_without_torch_says_what_to_install() -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"threadloader\[torch\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install .*extra: torch"):
         ThreadLoader(range(4), output="torch")
 
 

@@ -15,7 +15,7 @@ if importlib.util.find_spec("matplotlib") is None:
     def test_without_matplotlib_the_error_says_what_to_install() -> None:
         with (
             ThreadLoader([1, 2]) as loader,
-            pytest.raises(ModuleNotFoundError, match=r"threadloader\[plot\]"),
+            pytest.raises(ModuleNotFoundError, match=r"pip install .*extra: plot"),
         ):
             loader.plot()
         assert "threadloader._notebook.plot" not in sys.modules

@@ -50,18 +50,22 @@ def set_notes(error: BaseException, notes: tuple[str, ...]) -> None:
     The user's own notes stay.  An error that refuses notes has none.
     """
     with suppress(Exception):
-        before = getattr(error, "__notes__", [])
-        if not isinstance(before, list) or _ours(before) == notes:
-            return
-        users = [note for note in before if type(note) is not _Note]
-        if type(error).add_note is BaseException.add_note:
-            # By one assignment: another thread that does the same leaves its notes or these.
-            error.__notes__ = [*users, *map(_Note, notes)]
-            return
-        if len(users) < len(before):
-            error.__notes__ = users
-        for note in notes:
-            error.add_note(_Note(note))
+        _exchange_notes(error, notes)
+
+
+def _exchange_notes(error: BaseException, notes: tuple[str, ...]) -> None:
+    before = getattr(error, "__notes__", [])
+    if not isinstance(before, list) or _ours(before) == notes:
+        return
+    users = [note for note in before if type(note) is not _Note]
+    if type(error).add_note is BaseException.add_note:
+        # By one assignment: another thread that does the same leaves its notes or these.
+        error.__notes__ = [*users, *map(_Note, notes)]
+        return
+    if len(users) < len(before):
+        error.__notes__ = users
+    for note in notes:
+        error.add_note(_Note(note))
 
 
 def _ours(notes: list[str]) -> tuple[str, ...]:
@@ -78,8 +82,8 @@ def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place:
         if row is not None and row < len(plan.indices):
             index = plan.index_of(row) if plan.label == "index" else row
             where += f", {plan.label} {index!r}"
+        # Set on the error by the thread that shows it: others may fail with the same object.
         notes = (where,)
-        set_notes(error, notes)  # for on_error
     except KeyboardInterrupt:
         raise  # in the consumer's thread
     except BaseException:  # noqa: BLE001, S110  # an index without a repr()

@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
-from threadloader._fetch.failure import Failure, failure_of, strip
+from threadloader._fetch.failure import Failure, failure_of, set_notes, strip
 from threadloader._fetch.on_error import error_to_raise
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
@@ -315,6 +315,8 @@ def _error_to_raise(
     try:
         if pipeline.seed is not None:  # on_error draws from the sample's random stream
             enter_sample_streams(pipeline.seed, plan.position + failure.row, ())
+        if callable(pipeline.on_error):
+            set_notes(failure.error, failure.notes)
         return error_to_raise(pipeline.on_error, failure.error, plan.index_of(failure.row))
     finally:
         if pipeline.seed is not None:  # the streams may be those of a sample that loads from here

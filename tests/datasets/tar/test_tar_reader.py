@@ -310,7 +310,7 @@ def test_zstd_without_a_library_says_what_to_install(
     path = tmp_path / "a.tar.zst"
     path.write_bytes(b"")
     with (
-        pytest.raises(ModuleNotFoundError, match=r"threadloader\[zstd\]"),
+        pytest.raises(ModuleNotFoundError, match=r"pip install .*extra: zstd"),
         open_archive(open_file(path)),
     ):
         pass
