@@ -53,8 +53,9 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # A second a look, so that tickets have one row and every schedule can be repeated.
     for module in (epoch, in_flight, open_batch, stats):
         monkeypatch.setattr(module, "perf_counter", itertools.count(1.0).__next__)
-    clock = (itertools.count(1.0).__next__,)  # of the time that the consumer waits
-    monkeypatch.setattr(concurrency.Concurrency.__init__, "__defaults__", clock)
+    clock = itertools.count(1.0).__next__  # of the time that the consumer waits
+    defaults = clock, lambda: 0.0  # and no CPU time
+    monkeypatch.setattr(concurrency.Concurrency.__init__, "__defaults__", defaults)
     # The collector would finalise an iterator in the midst of the scheduler.
     gc.disable()
     yield

@@ -46,6 +46,7 @@ SHORT = 1e-4  # seconds of a sample that does nothing for which it lets go of th
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0  # seconds until the next try; each that fails doubles them
 # Factor by which samples take more or less when the data has changed; short ones vary more.
 CHANGED = 4.0
+TICK = 1e-6  # seconds, where a clock has not moved
 LEAST_CPU = 0.1  # CPU time of a sample that counts, of the wall time of the shortest ones
 FIRST_LOOK = 0.25  # seconds until jobs are looked at again, in a pause
 # Each change that is seen makes the next look later, each look that sees none makes it sooner: by
@@ -149,7 +150,7 @@ def advise(found: Found, timing: Timing, may: Range) -> Found:
     running = min(found.limit, may.most)
     # Not more than what threads would reach that have a job all the time; a few jobs that end
     # together look like it.
-    rate = timing.samples * min(running / timing.wall, 1 / timing.elapsed)
+    rate = timing.samples * min(running / (timing.wall or TICK), 1 / (timing.elapsed or TICK))
     sample = timing.sample()
     tried, found = found.tried, found._replace(tried=None, due=0.0)
     if tried is not None:
