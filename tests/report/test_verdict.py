@@ -9,6 +9,7 @@ import pytest
 
 from threadloader._report.interval import Interval, Stages
 from threadloader._report.verdict import Kind, Setup, Verdict, verdict_of
+from threadloader._threads.inline_choice import Slower
 
 # Four cores, and four threads that the user chose.
 GIL = Setup(cores=4, gil=True, running=4, most=4, tuned=False)
@@ -58,6 +59,9 @@ INLINE = changed(
     late_seconds=0.0,
     stages=Stages(0.5, 0.1, 0.0, 0.0),
 )
+
+# Threads were tried, and took 300 us for a sample that takes the calling thread 20.
+SLOWER = Slower(waited=3e-4, here=2e-5)
 
 CASES: dict[str, tuple[Interval, Setup, str]] = {
     "the loop is slower": (changed(loading_seconds=0.3, wait_seconds=0.3), GIL, "consumer-bound"),
@@ -121,6 +125,26 @@ CASES: dict[str, tuple[Interval, Setup, str]] = {
         "cpu-bound",
     ),
     "cheap samples in the calling thread": (INLINE, TUNED._replace(running=2), "cpu-bound"),
+    "samples that threads make more slowly": (
+        INLINE,
+        TUNED._replace(running=2, gil=False, slower=SLOWER),
+        "contention-bound",
+    ),
+    "cheap samples that threads make more slowly under the GIL": (
+        INLINE,
+        TUNED._replace(running=1, slower=SLOWER),
+        "contention-bound",
+    ),
+    "pure Python that threads make more slowly": (
+        changed(wait_seconds=0.0, inline_seconds=6.0, stages=Stages(5.9, 0.1, 0.0, 0.0)),
+        TUNED._replace(running=1, slower=SLOWER),
+        "gil-bound",
+    ),
+    "threads that were slower in an epoch before": (
+        SLOW,
+        TUNED._replace(gil=False, slower=SLOWER),
+        "cpu-bound",
+    ),
     "decoding without threads": (
         changed(wait_seconds=0.0, inline_seconds=6.0, stages=Stages(5.9, 0.1, 0.0, 0.0)),
         ALONE,
@@ -214,6 +238,28 @@ def test_of_batches_made_by_the_calling_thread_that_is_said() -> None:
         assert judge(name).advice == (
             "Choose no number of threads: it is found while the loop runs."
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("samples that threads make more slowly", "dataset_copy='deep', or PerThread."),
+        ("pure Python that threads make more slowly", "or processes."),
+    ],
+)
+def test_by_how_much_threads_were_slower_is_said_and_what_to_do(name: str, advice: str) -> None:
+    verdict = judge(name)
+    assert (
+        "threads were tried, and the loop waited 300 us for a sample of theirs, 15.0 times as long "
+        "as it takes to make one itself (20 us)."
+    ) in verdict.sentence
+    assert verdict.advice.endswith(advice)
+
+
+def test_of_threads_that_were_not_tried_nothing_is_said() -> None:
+    for name, (_, setup, _) in CASES.items():
+        if setup.slower is None:
+            assert "were tried" not in str(judge(name))
 
 
 def test_on_a_busy_machine_that_is_said() -> None:

@@ -14,6 +14,12 @@ import pytest
 from support.copies import Numbers, make
 from support.fake_device import FakeDevice
 from support.patience import PATIENCE
+from support.slower_threads import (
+    DearInThreads,
+    let_no_batch_be_cheap,
+    let_threads_be_far_slower,
+    takes_cpu,
+)
 
 from threadloader import SlowLoadingWarning, ThreadLoader
 from threadloader._report import ending
@@ -226,6 +232,34 @@ def test_the_verdict_knows_how_many_threads_were_found(spawn: Spawn) -> None:
         spawn(list, loader).result(PATIENCE)
         running, verdict = loader.statistics().running, loader.verdict()
     assert f"{running} threads run" in verdict.advice
+
+
+def test_threads_that_were_tried_and_found_slower_are_told(
+    spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_no_batch_be_cheap(monkeypatch)
+    let_threads_be_far_slower(monkeypatch)
+    with ThreadLoader(DearInThreads(), 16, collate_fn=list) as loader:
+        takes_cpu(loader)
+        for _ in range(2):
+            batches = spawn(list, loader).result(PATIENCE)
+        assert not any(in_thread for batch in batches for _, in_thread in batch)
+        verdict = loader.verdict()
+    kinds = {"contention-bound", "gil-bound"} if gil_is_enabled() else {"contention-bound"}
+    assert verdict.kind in kinds
+    assert "threads were tried, and the loop waited " in verdict.sentence
+    assert verdict.advice
+
+
+def test_of_a_number_that_the_user_chose_nothing_is_told_that_was_not_measured(
+    spawn: Spawn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_no_batch_be_cheap(monkeypatch)
+    let_threads_be_far_slower(monkeypatch)
+    with ThreadLoader(DearInThreads(256), 16, threads=2, collate_fn=list) as loader:
+        takes_cpu(loader)
+        spawn(list, loader).result(PATIENCE)
+        assert "were tried" not in str(loader.verdict())
 
 
 def _warned(loader: ThreadLoader[Any], epochs: int, spawn: Spawn) -> list[Any]:

@@ -15,6 +15,7 @@ from threadloader._threads.cores import usable_cores
 if TYPE_CHECKING:
     from threadloader._report.interval import Interval
     from threadloader._threads.concurrency import Concurrency
+    from threadloader._threads.inline_choice import Slower
 
 __all__ = ["NOTICED", "Kind", "Setup", "Verdict", "verdict_of"]
 
@@ -23,6 +24,7 @@ Kind: TypeAlias = Literal[
     "cpu-bound",
     "waiting",
     "gil-bound",
+    "contention-bound",
     "memory-bound",
     "sampler-bound",
     "collate-bound",
@@ -73,6 +75,7 @@ class Setup(NamedTuple):
     tuned: bool  # whether the number of threads is found while the loop runs
     iterable: bool = False  # whether the dataset is read in its own order
     first: bool = False  # whether the verdict is on the loader's first epoch
+    slower: Slower | None = None  # threads than the calling thread, if that was measured
 
     @classmethod
     def of(cls, concurrency: Concurrency, has_workers: bool, iterable: bool) -> Setup:
@@ -86,7 +89,8 @@ class Setup(NamedTuple):
         may = concurrency.range
         most, running = (may.most, concurrency.running()) if has_workers else (0, 0)
         tuned = has_workers and not may.is_fixed
-        return cls(usable_cores(), gil_is_enabled(), running, most, tuned, iterable)
+        slower = concurrency.inline_choice.slower if tuned else None
+        return cls(usable_cores(), gil_is_enabled(), running, most, tuned, iterable, slower=slower)
 
 
 def verdict_of(interval: Interval, setup: Setup) -> Verdict:
@@ -199,13 +203,17 @@ def _of_fetching(interval: Interval, setup: Setup) -> Verdict:
     if cpu is None or waiting is None or not cpu + waiting:
         return _said(interval, "unknown", "no sample's CPU time was measured", "")
     sample, waits = interval.per_sample.fetch, waiting / (cpu + waiting)
+    if setup.slower is not None and interval.is_inline:
+        holds = _holds_gil(interval, setup, waits)
+        kind: Kind = "gil-bound" if holds else "contention-bound"
+        return _of_slower_threads(interval, setup, setup.slower, kind)
     if _holds_gil(interval, setup, waits):
         return _said(
             interval,
             "gil-bound",
             f"samples hold the GIL, so {_threads(setup.running if setup.tuned else setup.most)} "
             f"used {interval.worker_cores or 0.0:.1f} of {setup.cores} cores",
-            "Use a free-threaded Python, a decoder that releases the GIL, or processes.",
+            _WITHOUT_GIL,
         )
     if waits < RUNNING:
         used = interval.worker_cores or 0.0
@@ -223,6 +231,25 @@ def _of_fetching(interval: Interval, setup: Setup) -> Verdict:
         "unknown",
         f"a sample computes in {1 - waits:.0%} of its {_seconds(sample)}, and waits in {waits:.0%}",
         "",
+    )
+
+
+def _of_slower_threads(interval: Interval, setup: Setup, slower: Slower, kind: Kind) -> Verdict:
+    """Return the verdict where threads were tried, and were slower than the calling thread."""
+    times = slower.waited / slower.here
+    figure = (
+        f"threads were tried, and the loop waited {_seconds(slower.waited)} for a sample of "
+        f"theirs, {times:,.1f} times as long as it takes to make one itself "
+        f"({_seconds(slower.here)})"
+    )
+    if setup.gil:
+        return _said(interval, kind, figure, _WITHOUT_GIL)
+    return _said(
+        interval,
+        kind,
+        figure,
+        "Give each thread its own copy of what all samples look up (a dict, a list, a lock): "
+        "dataset_copy='deep', or PerThread.",
     )
 
 
@@ -317,6 +344,7 @@ def _threads(number: int) -> str:
     return f"{number} thread{'s' * (number != 1)}"
 
 
+_WITHOUT_GIL = "Use a free-threaded Python, a decoder that releases the GIL, or processes."
 _NO_NUMBER = "Choose no number of threads: it is found while the loop runs."
 
 

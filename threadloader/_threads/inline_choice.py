@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["InlineChoice", "Window", "is_slower"]
+__all__ = ["InlineChoice", "Slower", "Window", "is_slower"]
 
 SOON_SECONDS = 0.02  # waited for threads, from which on they may be found far slower
 FAR_SLOWER = 4.0  # seconds waited for a sample, of those that it takes in the calling thread
@@ -43,6 +43,13 @@ class Window(NamedTuple):
     samples: int = 0
     waited: float = 0.0  # seconds
     cpu: float = 0.0  # seconds of all threads but the consumer's; 0 if not asked for
+
+
+class Slower(NamedTuple):
+    """What a sample took, where threads were found to be slower."""
+
+    waited: float  # seconds that the consumer waited for one of threads
+    here: float  # seconds of one in the calling thread
 
 
 def is_slower(window: Window, seconds: float, *, settled: bool) -> bool:
@@ -96,6 +103,14 @@ class InlineChoice:
         self._compared = 0.0  # seconds of a sample in it, when it was compared
         self._slow = 0, 0.0  # the last batches in a row that took much longer, and their seconds
         self._cost = 0.0  # seconds that the consumer has waited for threads that were slower
+        self._compared_with = 0.0  # seconds that a sample of threads was waited for, at that time
+
+    @property
+    def slower(self) -> Slower | None:
+        """By how much threads were found to be slower; None while they make the batches."""
+        if not (self.preferred and self._tried is None and self._compared):
+            return None
+        return Slower(self._compared_with, self._compared)
 
     def threads_begin(self, seconds: float, waited: float) -> None:
         """Note that threads make the batches from here on.
@@ -200,7 +215,7 @@ class InlineChoice:
         if batches < TRIED_BATCHES or taken < TRIED_SECONDS:
             return True
         self._tried, self.seconds = None, taken / samples
-        self._compared = self.seconds
+        self._compared, self._compared_with = self.seconds, tried.waited / tried.samples
         self.preferred = self.seconds * tried.samples < FASTER * tried.waited
         self._postpone(self._cost if self.preferred else 0.0)
         return self.preferred
