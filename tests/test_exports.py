@@ -134,7 +134,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     loaded = _modules_after("import threadloader")
     assert not HEAVY & loaded
     assert "numpy" not in loaded
-    assert _ours(loaded) == {"threadloader", "threadloader.errors"}
+    assert _ours(loaded) == {"threadloader", "threadloader._version", "threadloader.errors"}
 
 
 def test_naming_the_loader_imports_what_all_loaders_use_and_no_more() -> None:

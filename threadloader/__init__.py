@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from threadloader._version import __version__ as __version__
 from threadloader.errors import (
     ClosedError,
     DataError,
@@ -55,8 +56,6 @@ __all__ = [
     "sample_rng",
     "sample_seed",
 ]
-
-__version__ = "0.1.0"
 
 _LAZY = frozenset({"Statistics", "ThreadLoader", "get_worker_info", "sample_rng", "sample_seed"})
 # What a loader has no need of: where each name is.

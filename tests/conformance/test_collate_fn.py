@@ -14,6 +14,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from conformance.datasets import Samples
 from conformance.loading import batches, errors
+from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,6 +101,21 @@ def test_a_kind_removed_from_torch_s_map_is_refused(
 ) -> None:
     del collate_fns[int]
     assert errors(alike(lambda loader: loader(Samples(range(4)), 2))) == [TypeError] * 4
+
+
+class Labelled(torch.Tensor):
+    """As MONAI's MetaTensor, and torchvision's images."""
+
+
+def test_a_subclass_of_tensor_in_torch_s_map_is_for_its_own_instances(
+    collate_fns: dict[Any, Any], alike: Callable[..., Any]
+) -> None:
+    collate_fns[Labelled] = lambda batch, *, collate_fn_map: [len(batch)]  # noqa: ARG005
+    made = [(torch.ones(2).as_subclass(Labelled), torch.ones(2), number) for number in range(4)]
+    assert not errors(alike(lambda loader: loader(Samples(made), 2)))
+    # Others are still written into slots, which have rows for what `default_collate` refuses.
+    flipped: Any = ThreadLoader(Samples([np.arange(3)[::-1]] * 4), batch_size=2, threads=0)
+    assert [batch.tolist() for batch in flipped] == [[[2, 1, 0]] * 2] * 2
 
 
 def test_the_map_put_back_is_the_default_again(alike: Callable[..., Any]) -> None:

@@ -315,7 +315,7 @@ class Epoch(Iterator[Any]):
                 self.cancel()  # for an epoch of no batches; others have ended their threads
                 self._feed.end(finished=True)
                 setup = self._concurrency, self._workers is not None, self._iterable
-                warn_if_slow(self._stats, self._counted, setup, stacklevel=4)
+                warn_if_slow(self._stats, self._counted, setup)
                 raise StopIteration
             if batch is None and self._workers is None:
                 batch = self._in_flight.wait(head) or head  # it never takes too long

@@ -7,7 +7,6 @@ out.
 from __future__ import annotations
 
 import sys
-import warnings
 from itertools import dropwhile
 from pathlib import Path
 from time import perf_counter
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import PlannedBatch, Ticket
+from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
     from traceback import FrameSummary
@@ -73,7 +73,7 @@ class Patience:
                 self._seconds = None
                 what = _threads_in(self._stats, self._progress, head)
                 msg = f"no batch has come for {WARNED_SECONDS:.0f} seconds; the loop waits on{what}"
-                warnings.warn(msg, stacklevel=6)
+                warn_user(msg)
                 batch = in_flight.wait(head)
             if batch is None:
                 msg = f"DataLoader timed out after {self._timeout} seconds"

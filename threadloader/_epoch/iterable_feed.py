@@ -6,7 +6,6 @@ So the order of batches depends on the data alone, not on which replica is fast.
 from __future__ import annotations
 
 import math
-import warnings
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from threadloader._epoch.empty_streams import Shares, empty_ranks, used_up
 from threadloader._epoch.feed import Receipt
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.isolation import isolated_here, redirect_for
+from threadloader._warnings import warn_user
 from threadloader._work.read_job import IterableBatch, ReadJob, read_inline
 from threadloader.errors import EmptyReplicaWarning
 
@@ -171,21 +171,19 @@ class IterableFeed:
             return
         position = self._position
         position.finished = True
-        self._warn_of_shares(stacklevel=6)  # out of order a replica's end may come last
+        self._warn_of_shares()  # out of order a replica's end may come last
         if position.batches or position.restored or position.before == 0:
             return
         if self._used_up or (position.before and hasattr(self._dataset, "__next__")):
-            warnings.warn(used_up(self._dataset), stacklevel=5)
+            warn_user(used_up(self._dataset))
         elif self._share is not None and self._is_empty(self._share):
             ranks = [self._share.rank]
-            warnings.warn(
-                empty_ranks(ranks, self._share.world_size), EmptyReplicaWarning, stacklevel=5
-            )
+            warn_user(empty_ranks(ranks, self._share.world_size), EmptyReplicaWarning)
 
     def returned(self) -> None:
         """Count a batch that is returned, and warn if there are more than ``len(loader)`` said."""
         self._returned += 1
-        self._warn_of_shares(stacklevel=5)
+        self._warn_of_shares()
         length = self._reported_length
         if length is None or self._returned <= length:
             return
@@ -200,12 +198,12 @@ class IterableFeed:
                 "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset "
                 "for examples."
             )
-        warnings.warn(msg, stacklevel=4)
+        warn_user(msg)
 
-    def _warn_of_shares(self, stacklevel: int) -> None:
+    def _warn_of_shares(self) -> None:
         warning = self._shares.warning()
         if warning is not None:
-            warnings.warn(warning, EmptyReplicaWarning, stacklevel=stacklevel)
+            warn_user(warning, EmptyReplicaWarning)
 
     def _is_empty(self, share: Share) -> bool:
         """Whether no replica had a batch; they may have been left out, too, for other ranks."""

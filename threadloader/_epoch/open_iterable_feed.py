@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
 from threadloader import _torch
@@ -10,6 +9,7 @@ from threadloader._epoch.iterable_feed import IterableFeed
 from threadloader._fetch.read_samples import ReadSamples
 from threadloader._resume.position import Lane
 from threadloader._threads.parts import Part
+from threadloader._warnings import warn_user
 from threadloader._work.iterable_reader import IterableReader
 from threadloader._work.open_batch import Pipeline
 from threadloader.errors import StateError
@@ -121,4 +121,4 @@ def _warn_of_reading_again(position: Position) -> None:
             f"to be left out (batches: {batches}); state_dict() and load_state_dict() on the "
             "dataset or its iterator save that time"
         )
-        warnings.warn(msg, stacklevel=7)
+        warn_user(msg)

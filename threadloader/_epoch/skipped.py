@@ -7,13 +7,13 @@ dataset have no indices: there the next sample is read instead.
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from threadloader._warnings import warn_user
 from threadloader.errors import shortened
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Tally:
         """
         if self.must_warn and self._warning is not None:
             self.must_warn = False
-            warnings.warn(self._warning, UserWarning, stacklevel=4)
+            warn_user(self._warning)
 
 
 def _text_of(error: BaseException) -> str:

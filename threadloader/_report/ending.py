@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
+from threadloader._warnings import warn_user
 from threadloader.errors import SlowLoadingWarning
 
 if TYPE_CHECKING:
@@ -17,16 +17,13 @@ __all__ = ["judged", "warn_if_slow"]
 LEAST_SECONDS = 1.0  # of an epoch, without its two longest waits
 
 
-def warn_if_slow(
-    stats: Stats, counted: Deliveries, setup: tuple[Concurrency, bool, bool], stacklevel: int
-) -> None:
+def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Concurrency, bool, bool]) -> None:
     """Warn if the consumer of an epoch waited, not only for its first batch or for another one.
 
     Args:
         stats: Of the loader.
         counted: Of the epoch.
         setup: As of `Setup.of`.
-        stacklevel: As of `warnings.warn`.
     """
     once = counted.first_seconds + counted.longest_seconds  # the machine may have stood still
     seconds = counted.latest - counted.began - once
@@ -40,7 +37,7 @@ def warn_if_slow(
     verdict = judged(stats, *setup)
     if verdict.kind not in {"consumer-bound", "unknown"}:
         stats.told = True
-        warnings.warn(str(verdict), SlowLoadingWarning, stacklevel=1 + stacklevel)
+        warn_user(str(verdict), SlowLoadingWarning)
 
 
 def judged(stats: Stats, concurrency: Concurrency, has_workers: bool, iterable: bool) -> Verdict:

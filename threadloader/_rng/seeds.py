@@ -175,8 +175,9 @@ class EpochDraws:
             raise RuntimeError(msg)
         common = epoch_seed(base, seeds.since) if seeds.since else base
         samples = rank_seed(common, 0 if seeds.alike else rank)
-        if replicas and self.seeded and not seeds.alike:
-            base = rank_seed(base, rank)
+        self._drawn_base = base
+        if replicas and not seeds.alike and (self.seeded or self.generator is not None):
+            base = rank_seed(base, rank)  # of a generator that all ranks have alike, too
         self._epoch = EpochSeeds(base, OlderSeed(samples) if seeds.older else samples, common)
         self._since = seeds.since
         return self._epoch
@@ -191,7 +192,7 @@ class EpochDraws:
         if self.seeded:
             return self._seeds.version_state()
         if self._state is None:
-            state: dict[str, Any] = {"base": self._epoch.workers, "since": self._since}
+            state: dict[str, Any] = {"base": self._drawn_base, "since": self._since}
             if self._start is not None:
                 state["generator"] = encoded_state(self._start)
             elif self._shared is not None:

@@ -55,9 +55,11 @@ def check_askable(dataset: Any) -> None:
     """
     if is_askable(dataset) or has_share(dataset):
         return
+    has = "another shard()" if callable(getattr(dataset, "shard", None)) else "none"
     msg = (
-        f"shard needs an iterable dataset with a method {PROTOCOL}, which returns a share of it, "
-        f"or None if it shares itself out; and {type(dataset).__name__} has none"
+        f"shard needs an iterable dataset with a method {PROTOCOL}, parameters of these names, "
+        "which returns a share of it, or None if it shares itself out; and "
+        f"{type(dataset).__name__} has {has}"
     )
     if type(dataset).__module__.partition(".")[0] == "datasets":
         msg += (

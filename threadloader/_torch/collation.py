@@ -49,9 +49,17 @@ _dtype = attrgetter("dtype")
 def is_extended() -> bool:
     """Whether ``default_collate_fn_map`` was changed, as torch documents for types of one's own.
 
-    Only torch's function knows then what a batch becomes.
+    Only torch's function knows then what a batch becomes.  A subclass of `Tensor` that was added
+    changes nothing for others, and its own instances are not collated here: MONAI adds one as soon
+    as a loader of its own makes a batch.
     """
     functions = collate.default_collate_fn_map
+    if len(functions) != _ENTRIES:
+        functions = {
+            kind: function
+            for kind, function in functions.copy().items()
+            if not (isinstance(kind, type) and issubclass(kind, Tensor) and kind is not Tensor)
+        }
     return len(functions) != _ENTRIES or not _OWN.issuperset(functions.values())
 
 

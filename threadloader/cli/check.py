@@ -61,9 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
         CommandError: There is no such dataset, none of its samples can be loaded, or the file can't
             be written.
     """
-    from threadloader import __version__
     from threadloader._check.checking import UncheckableError, check
     from threadloader._check.sarif import as_sarif
+    from threadloader._version import __version__
 
     dataset = dataset_of(arguments.dataset)
     try:

@@ -59,8 +59,10 @@ class FileLock:
         self._number = _opened(path)
 
     def __del__(self) -> None:
-        with suppress(Exception):  # at the interpreter's exit, modules may be gone
+        try:  # noqa: SIM105  # at the interpreter's exit modules may be gone, `suppress` too
             self.release()
+        except Exception:  # noqa: BLE001, S110
+            pass
 
     def acquire(self, stops: tuple[Stop, ...], *, waits: bool) -> bool:
         """Lock the file; return whether it is locked, and still the one at its path.

@@ -21,6 +21,7 @@ from threadloader.datasets._file_lock import LOCK, FileLock, has_locks, lock_fil
 from threadloader.datasets._files import Descriptor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from threadloader._threads.stopping import Stop
@@ -217,9 +218,9 @@ class _Written:
         self._number = -1
         self._seeking = Lock()  # the file's position, without pwrite: guarded by _seeking
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self._number >= 0:
-            os.close(self._number)
+            close(self._number)  # at the interpreter's exit, modules may be gone
 
     def open(self, path: Path, flags: int = 0) -> None:
         """Open the file, and make it if it is not there."""
