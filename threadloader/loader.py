@@ -42,7 +42,7 @@ from threadloader._session.arguments import (
     plain_int,
 )
 from threadloader._session.begin import begin
-from threadloader._session.ranks import sampled_batches
+from threadloader._session.ranks import index_sampler_of, sampled_batches
 from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
 from threadloader._session.state import checked_state, fingerprint_of, make_state
@@ -353,7 +353,7 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         """
         state = checked_state(state_dict, fingerprint_of(self, iterable=self._iterable))
         self._live_here()
-        self._session.load(state)
+        self._session.load(state, index_sampler_of(self))
 
     def _get_iterator(self) -> Any:
         return iter(self)  # for those who know torch's loader from inside

@@ -44,6 +44,16 @@ def packages_may_warn() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def the_environment_is_put_back() -> Iterator[None]:
+    """Forget the ranks, addresses and ports that frameworks leave in the environment."""
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before:
+        del os.environ[name]
+    os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
 def files_go_to_a_folder_of_the_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let packages write beside the test, and nowhere else."""
     monkeypatch.chdir(tmp_path)

@@ -27,7 +27,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from clients.points import Points, Stream, lists, model
-from threadloader import StateError, ThreadLoader
+from threadloader import ThreadLoader
 from threadloader.integrations.accelerate import prepare
 
 if TYPE_CHECKING:
@@ -380,15 +380,18 @@ def test_a_distributed_sampler_goes_on(
             assert epochs_of(sampler, loader, epoch, epoch + 2) == rest
 
 
+@pytest.mark.parametrize("kind", [StatefulDistributedSampler, DistributedSampler])
 @each_number_of_threads
-def test_a_distributed_sampler_that_is_not_told_of_the_epoch_is_refused(threads: int) -> None:
-    sampler, loader = sampled(DistributedSampler, threads=threads)
+def test_a_distributed_sampler_that_is_not_told_of_the_epoch_goes_on_all_the_same(
+    kind: type[DistributedSampler], threads: int
+) -> None:
+    _, whole = epochs_of(*sampled(kind, threads=threads), 0, 2)
+    sampler, loader = sampled(kind, threads=threads)
     sampler.set_epoch(1)
     state = stopped(loader, 3)
-    _, loader = sampled(DistributedSampler, threads=threads)
+    _, loader = sampled(kind, threads=threads)
     loader.load_state_dict(state)
-    with pytest.raises(StateError, match="set_epoch"):
-        list(loader)
+    assert [batch.tolist() for batch in loader] == whole[3:]
 
 
 # webdataset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -64,6 +64,7 @@ class Bare(Trainer):
     """Loads with torch, and does not let Accelerate prepare the loader."""
 
     loader: type = DataLoader
+    options: ClassVar[dict[str, Any]] = {}
 
     def get_train_dataloader(self) -> Any:
         return self.loader(
@@ -71,11 +72,13 @@ class Bare(Trainer):
             batch_size=self.args.train_batch_size,
             sampler=self._get_train_sampler(),
             collate_fn=default_data_collator,
+            **self.options,
         )
 
 
 class BareThreads(Bare):
     loader = ThreadLoader
+    options: ClassVar[dict[str, Any]] = {"threads": 2}  # else the caller makes cheap batches
 
 
 def train(

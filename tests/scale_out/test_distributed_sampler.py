@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import random
 import warnings
-from typing import Any
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 data = pytest.importorskip("torch.utils.data")
 
@@ -24,6 +30,12 @@ class Drawing:
 
 def sampler_of(rank: int, **options: Any) -> Any:
     return data.DistributedSampler(Drawing(), num_replicas=2, rank=rank, **options)
+
+
+def told_of(epoch: int) -> Any:
+    sampler = sampler_of(0)
+    sampler.set_epoch(epoch)
+    return sampler
 
 
 def loader_of(rank: int, **options: Any) -> ThreadLoader[Any]:
@@ -75,9 +87,7 @@ def test_the_state_of_one_rank_is_good_for_all() -> None:
         states.append(loader.state_dict())
     assert states[0] == states[1]
     for rank in range(2):
-        loader = loader_of(rank)
-        loader.load_state_dict(states[0])
-        assert indices(loader) == expected[rank][8:]
+        assert indices(resumed(states[0], sampler_of(rank))) == expected[rank][8:]
 
 
 def test_who_forgets_set_epoch_gets_another_order_and_one_warning_an_epoch() -> None:
@@ -89,9 +99,16 @@ def test_who_forgets_set_epoch_gets_another_order_and_one_warning_an_epoch() -> 
         second = indices(loader)
     assert caught[0].filename == __file__
     assert first != second
-    told = sampler_of(0)
-    told.set_epoch(1)
-    assert second == indices(loader_of(0, sampler=told))
+    assert second == indices(loader_of(0, sampler=told_of(1)))
+
+
+def test_who_tells_once_gets_the_epochs_after_that_one() -> None:
+    loader = loader_of(0, sampler=told_of(5))
+    got = [indices(loader)]
+    for epoch in (6, 7):
+        with pytest.warns(UserWarning, match=rf"the loader calls set_epoch\({epoch}\)"):
+            got.append(indices(loader))
+    assert got == [indices(loader_of(0, sampler=told_of(epoch))) for epoch in (5, 6, 7)]
 
 
 def test_who_calls_set_epoch_is_left_alone() -> None:
@@ -124,10 +141,254 @@ def test_a_resumed_epoch_that_the_loader_told_of_is_told_again() -> None:
     first = next(iterator)[0].tolist()
     state = json.loads(json.dumps(loader.state_dict()))
     rest = [index for batch in iterator for index in batch[0].tolist()]
-    again = loader_of(0)
-    again.load_state_dict(state)
-    assert indices(again) == rest
+    assert indices(resumed(state, sampler_of(0))) == rest
     assert len(first + rest) == 12
+
+
+class Counting:
+    """Another order an epoch, by ``set_epoch()``; no ranks."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return 24
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(24)[:: -1 if self.epoch % 2 else 1])
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class CountingItself(Counting):
+    """Counts on whenever it is started, too."""
+
+    def __iter__(self) -> Iterator[int]:
+        order = super().__iter__()
+        self.epoch += 1
+        return order
+
+
+def stopped(loader: ThreadLoader[Any], told: Any, batches: int) -> Any:
+    """Return the state after some batches, and the indices of the rest of that epoch."""
+    told.set_epoch(3)
+    iterator = iter(loader)
+    for _ in range(batches):
+        next(iterator)
+    state = json.loads(json.dumps(loader.state_dict()))
+    return state, [index for batch in iterator for index in batch[0].tolist()]
+
+
+def resumed(state: Any, sampler: Any, **options: Any) -> ThreadLoader[Any]:
+    """Return a loader that goes on from a state."""
+    loader = loader_of(0, sampler=sampler, **options)
+    loader.load_state_dict(state)
+    return loader
+
+
+SAMPLERS = [lambda: sampler_of(1), Counting, CountingItself]
+KINDS = ["distributed", "counting", "counting itself"]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("kind", SAMPLERS, ids=KINDS)
+def test_the_rest_of_an_epoch_is_loaded_if_nobody_tells_of_it(
+    kind: Callable[[], Any], threads: int
+) -> None:
+    sampler = kind()
+    state, rest = stopped(loader_of(1, sampler=sampler, threads=threads), sampler, 2)
+    loader = resumed(state, kind(), threads=threads)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        iterator = iter(loader)
+        first = next(iterator)[0].tolist()
+        again = json.loads(json.dumps(loader.state_dict()))
+        assert first + [index for batch in iterator for index in batch[0].tolist()] == rest
+    assert indices(resumed(again, kind(), threads=threads)) == rest[4:]
+
+
+def test_after_the_rest_the_next_epoch_has_another_order() -> None:
+    sampler = sampler_of(0)
+    state, rest = stopped(loader_of(0, sampler=sampler), sampler, 0)
+    loader = resumed(state, sampler_of(0))
+    whole = indices(loader)
+    with pytest.warns(UserWarning, match=r"the loader calls set_epoch\(4\)"):
+        following = indices(loader)
+    assert whole == rest
+    assert following == indices(loader_of(0, sampler=told_of(4)))
+
+
+@pytest.mark.parametrize("other", [0, 2])
+def test_who_tells_of_another_epoch_gets_the_rest_and_a_warning(other: int) -> None:
+    sampler = sampler_of(0)
+    state, rest = stopped(loader_of(0, sampler=sampler), sampler, 1)
+    told = sampler_of(0)
+    loader = resumed(state, told)
+    told.set_epoch(other)
+    with pytest.warns(UserWarning, match=rf"{other}, .* in epoch 3: .*set_epoch\(3\)") as said:
+        assert indices(loader) == rest
+    assert said[0].filename == __file__
+    told.set_epoch(4)
+    assert indices(loader) != rest
+    assert told.epoch == 4
+
+
+class Batches(data.BatchSampler):  # type: ignore[misc]  # of torch, which may not be there
+    """A user's own, which is started by ``iter()`` of the loader, as in torch."""
+
+    def __init__(self) -> None:
+        super().__init__(sampler_of(0), 4, drop_last=False)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from super().__iter__()
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_an_epoch_told_of_after_iter_is_the_one_that_is_saved(*, batched: bool) -> None:
+    def made() -> tuple[Any, ThreadLoader[Any]]:
+        if not batched:
+            sampler = sampler_of(0)
+            return sampler, loader_of(0, sampler=sampler)
+        batches = Batches()
+        options: Any = {"seed": 3, "threads": 0, "output": "numpy"}
+        return batches.sampler, ThreadLoader(Drawing(), batch_sampler=batches, **options)
+
+    sampler, loader = made()
+    iterator = iter(loader)
+    sampler.set_epoch(5)
+    next(iterator)
+    state = loader.state_dict()
+    rest = [index for batch in iterator for index in batch[0].tolist()]
+    for told in (None, 5):
+        sampler, loader = made()
+        loader.load_state_dict(state)
+        if told is not None:
+            sampler.set_epoch(told)
+        assert indices(loader) == rest
+
+
+def between(told: int | None) -> Any:
+    """Return a state that is saved between two epochs, the first of which is told or not."""
+    sampler = sampler_of(0)
+    if told is not None:
+        sampler.set_epoch(told)
+    loader = loader_of(0, sampler=sampler)
+    indices(loader)
+    return json.loads(json.dumps(loader.state_dict()))
+
+
+@pytest.mark.parametrize("told", [None, 0, 2])
+def test_the_epoch_after_a_saved_one_has_an_order_of_its_own(told: int | None) -> None:
+    follows = (told or 0) + 1
+    loader = resumed(between(told), sampler_of(0))
+    with pytest.warns(UserWarning, match=rf"the loader calls set_epoch\({follows}\)") as said:
+        got = indices(loader)
+    assert said[0].filename == __file__
+    assert got == indices(loader_of(0, sampler=told_of(follows)))
+
+
+@pytest.mark.parametrize(("told", "early"), [(0, False), *product((1, 6), (False, True))])
+def test_who_tells_of_the_epoch_after_a_saved_one_is_left_alone(told: int, *, early: bool) -> None:
+    sampler = told_of(told) if early else sampler_of(0)
+    loader = resumed(between(None), sampler)
+    if not early:
+        sampler.set_epoch(told)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert indices(loader) == indices(loader_of(0, sampler=told_of(told)))
+
+
+def test_a_sampler_that_counts_itself_counts_on_between_two_epochs() -> None:
+    sampler = CountingItself()
+    loader = loader_of(0, sampler=sampler)
+    indices(loader)
+    state = loader.state_dict()
+    following = indices(loader)
+    assert indices(resumed(state, CountingItself())) == following != indices(loader)
+
+
+@pytest.mark.filterwarnings("ignore:set_epoch:UserWarning")
+@pytest.mark.parametrize("kind", SAMPLERS, ids=KINDS)
+@pytest.mark.parametrize("told", [None, 0, 2, 4])
+def test_an_epoch_whose_end_was_known_is_over(kind: Callable[[], Any], told: int | None) -> None:
+    sampler = kind()
+    sampler.set_epoch(3)
+    loader = loader_of(0, sampler=sampler)
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        next(iterator)
+    # As Accelerate's loaders save it, which are a batch ahead.
+    state = loader.state_dict() | {"_iterator_finished": True}
+    assert next(iterator, None) is None
+    again = kind()
+    resuming = resumed(state, again)
+    if told is not None:
+        sampler.set_epoch(told)
+        again.set_epoch(told)
+    assert indices(resuming) == indices(loader)
+    assert indices(resuming) == indices(loader)
+
+
+class Property(Counting):
+    """Its number can't be set but by ``set_epoch()``."""
+
+    rank, num_replicas = 0, 2
+    epoch = property(lambda self: self.number)  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.number = epoch
+
+
+def test_the_number_of_an_epoch_may_be_a_property() -> None:
+    sampler = Property()
+    state, rest = stopped(loader_of(0, sampler=sampler), sampler, 2)
+    assert indices(resumed(state, Property())) == rest
+
+
+class Stateful(Counting):
+    """Has its number in a state of its own, too, and shares out."""
+
+    rank, num_replicas = 0, 2
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch = state["epoch"]
+
+
+def test_a_sampler_s_own_state_has_plain_numbers() -> None:
+    sampler = Stateful()
+    loader = loader_of(0, sampler=sampler)
+    indices(loader)
+    (lane,) = loader.state_dict()["lanes"]
+    kept = lane["mark"]["states"]["sampler"]["epoch"]
+    assert type(kept) is type(lane["epoch"]) is type(sampler.epoch) is int
+
+
+def test_a_copy_of_a_sampler_has_a_plain_number() -> None:
+    sampler = sampler_of(0)
+    indices(loader_of(0, sampler=sampler))
+    for copied in (copy.copy(sampler.epoch), copy.deepcopy(sampler).epoch):
+        assert type(copied) is int
+    assert type(pickle.loads(pickle.dumps(sampler)).epoch) is int
+
+
+def test_a_state_that_only_says_who_told_is_read() -> None:
+    sampler = sampler_of(0)
+    loader = loader_of(0, sampler=sampler)
+    list(loader)
+    with pytest.warns(UserWarning, match="set_epoch"):
+        iterator = iter(loader)
+    next(iterator)
+    state = json.loads(json.dumps(loader.state_dict()))
+    del state["lanes"][0]["epoch"]
+    rest = [index for batch in iterator for index in batch[0].tolist()]
+    assert indices(resumed(state | {"sets_epoch": True}, sampler_of(0))) == rest
 
 
 def test_a_sampler_that_has_a_share_is_not_cut_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,16 @@ def make(dataset: Any = None, threads: int = 2, **arguments: Any) -> ThreadLoade
     return ThreadLoader(dataset, threads=threads, **(defaults | arguments))
 
 
+def test_a_state_with_the_seed_0_is_not_one_without_a_seed() -> None:
+    state = state_after(make(seed=0, shuffle=True), 1)
+    with pytest.raises(StateError, match="seed"):
+        make(seed=None, shuffle=True).load_state_dict(state)
+    del state["loader"]["seed"]  # as it was left out once
+    state["entries"] -= 1
+    left = list(make(seed=0, shuffle=True))[1:]
+    assert after(make(seed=0, shuffle=True), state) == left
+
+
 def shuffled(threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
     return make(threads=threads, shuffle=True, **arguments)
 

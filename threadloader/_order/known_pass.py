@@ -92,6 +92,7 @@ class KnownPass:
     known = True
     sharded = False
     first = 0
+    epoch = None
 
     def __init__(
         self, sampler: KnownSampler, batches: int, order: KnownOrder, *, arrays: bool = False

@@ -51,7 +51,7 @@ class Planner:
         self._drawn = sampler.batches  # of the batches delivered
         self._refused: str | None = None  # why the sampler does not fit the state
         self._sampler = sampler
-        self._compared = sampler.known  # whether its length was compared, or needs not be
+        self._compared = sampler.known  # whether with the saved one, or it needs not be
         self._drawing = _drawing(sampler, batched=batched, whole_batches=whole_batches)
         self._first: list[PlannedBatch | Exception | None] = []  # drawn ahead: one, or none
         self._goes_on = False  # whether nothing is left to compare, nor to leave out
@@ -74,7 +74,7 @@ class Planner:
         if self._goes_on and most == 1:
             return self._draw()
         if not self._compared:
-            self._compare_length()
+            self._compare()
         if self._drawn < self._delivered:
             self._leave_out()
         if self._refused is not None:
@@ -107,12 +107,14 @@ class Planner:
             indices = np.concatenate([batch.indices for batch in batches])
         return PlannedBatch(first.sequence, indices, indices, first.position, ends=ends)
 
-    def _compare_length(self) -> None:
-        """Compare the sampler's length with the saved one.
+    def _compare(self) -> None:
+        """Compare the sampler's length with the saved one, and note the number of its epoch.
 
-        Not before the first batch is asked for: the length may depend on the sampler's epoch.
+        Not before the first batch is asked for: ``set_epoch()`` may be called until then, and
+        change the length.
         """
         self._compared = True
+        self._lane.sampler_epoch = self._sampler.epoch
         length, before = self._sampler.length(), self._lane.length
         if before is not None and length is not None and length != before:
             self._refused = f"the sampler has {length} batches, and had {before}"
@@ -143,8 +145,8 @@ class Planner:
                 if checkpoint != check[1]:
                     self._refused = (
                         f"the sampler gives other indices (batches 1 to {self._drawn}) than when "
-                        "the state was saved: it needs a seed, its set_epoch() before the first "
-                        "batch, or a state_dict(); or it is another sampler, or rank"
+                        "the state was saved: it needs a seed, or a state_dict(); or it is "
+                        "another sampler, or rank"
                     )
                 return
 

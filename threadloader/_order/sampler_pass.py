@@ -35,6 +35,10 @@ class SamplerPass(Protocol):
     first: int  # if so: the position in the epoch of the first sample of the batch drawn last
 
     @property
+    def epoch(self) -> int | None:
+        """The number of the epoch in a user's sampler; None if it has none."""
+
+    @property
     def order(self) -> KnownOrder | None:
         """The order of a known sampler; None for a sampler of the user's."""
 

@@ -53,6 +53,7 @@ class ShardedKnownPass:
     """
 
     known = sharded = True
+    epoch = None
     own = False  # batches do not follow one another: no two can be made as one
 
     def __init__(
@@ -202,6 +203,11 @@ class ShardedUserPass:
     ) -> Checkpoint | int | None:
         """Return a checkpoint, or a check, of the global batches; see `SamplerPass`."""
         return self._pass.checkpoint(batches, self._position + self._pass.skipped, self._units)
+
+    @property
+    def epoch(self) -> int | None:
+        """The number of the sampler's epoch; see `UserPass.epoch`."""
+        return self._pass.epoch
 
     def finder_of_first(self) -> Callable[[], Callable[[], Checkpoint | None] | None]:
         """Return the `Lane.find_first` of this pass, which does not keep it alive."""

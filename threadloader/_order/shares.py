@@ -7,9 +7,14 @@ consecutive, so the order of all units is the same for any number of ranks.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-__all__ = ["Share", "Uneven"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Share", "Uneven", "named_ranks"]
+
+_MOST_NAMED = 8  # ranks, in a message
 
 Uneven: TypeAlias = Literal["drop", "pad", "short"]
 
@@ -54,3 +59,10 @@ class Share(NamedTuple):
         """
         whole, rest = divmod(units, size * self.world_size)
         return whole + bool(rest and not drop_last and self.of(rest, size))
+
+
+def named_ranks(ranks: Sequence[int]) -> str:
+    """Return the subject of a message about some ranks: "rank 1", or "ranks 1, 2"."""
+    more = f" and {len(ranks) - _MOST_NAMED} more" * (len(ranks) > _MOST_NAMED)
+    names = ", ".join(map(str, ranks[:_MOST_NAMED])) + more
+    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"

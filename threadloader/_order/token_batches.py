@@ -139,7 +139,7 @@ class TokenBatches:
         return self._epoch
 
     def check_samples(self, samples: int) -> None:
-        """Refuse a dataset with fewer samples than there are lengths: these are not its lengths.
+        """Refuse a dataset of another number of samples than of lengths: these are not its lengths.
 
         A loader does this before its first batch.
 
@@ -147,12 +147,12 @@ class TokenBatches:
             samples: In the dataset.
 
         Raises:
-            ValueError: There are lengths of more samples.
+            ValueError: They are those of more samples, or fewer.
         """
-        if self.num_samples > samples:
+        if self.num_samples != samples:
             msg = (
                 f"TokenBatches has the lengths of {self.num_samples} samples, and the dataset has "
-                f"{samples}: give it those of this dataset"
+                f"{samples}: give it those of this dataset (a part of it is a Subset)"
             )
             raise ValueError(msg)
 

@@ -32,6 +32,7 @@ class Lane:
         length: Batches of a user's sampler in all.
         first: At the beginning.
         total: Batches of a replica, once it was read to its end.
+        sampler_epoch: The number of the epoch in a user's sampler; None if it has none.
 
     Threads:
         all: consumer; but ``first`` is set, atomically, by the worker that reads a replica.
@@ -48,6 +49,7 @@ class Lane:
         "find_first",
         "first",
         "length",
+        "sampler_epoch",
         "total",
     )
 
@@ -61,6 +63,7 @@ class Lane:
         length: int | None = None,
         first: Checkpoint | None = None,
         total: int | None = None,
+        sampler_epoch: int | None = None,
     ) -> None:
         self.batches = batches
         self.checkpoint = checkpoint
@@ -71,6 +74,7 @@ class Lane:
         # Returns a function that takes ``first`` now; None if it is too late for that.
         self.find_first: Callable[[], Callable[[], Checkpoint | None] | None] = _nothing
         self.total = total
+        self.sampler_epoch = sampler_epoch
         self.end_checkpoint: Checkpoint | None = None  # at that end
         self.before: tuple[Any, ...] = ()  # the number delivered last, and the fields before that
 
@@ -128,6 +132,8 @@ class Lane:
             state["check"] = list(self.check)
         if self.length is not None:
             state["of"] = self.length
+        if self.sampler_epoch is not None:
+            state["epoch"] = self.sampler_epoch
         checkpoint = self.end_checkpoint if self.ended else self.checkpoint
         if checkpoint is None and not self.ended:
             find = None if self.first is not None else self.find_first()
@@ -151,6 +157,7 @@ class Lane:
             batches,
             check=None if check is None else (int(check[0]), int(check[1])),
             length=state.get("of"),
+            sampler_epoch=state.get("epoch"),
         )
         lane.ahead.update(
             (batches + bit, None) for bit in range(bits.bit_length()) if bits >> bit & 1
@@ -225,7 +232,6 @@ class Position:
         "origin",
         "refused",
         "saved",
-        "sets_epoch",
         "skip",
         "skipped",
         "step",
@@ -254,7 +260,6 @@ class Position:
         self.broken_off = False  # whether the replicas were in the middle of another epoch before
         self.refused = False  # whether the sampler does not fit the state
         self.before: int | None = None  # batches of the epoch before; None if there was none
-        self.sets_epoch = False  # whether the loader told the sampler of the epoch
         self.order: Mapping[str, Any] | None = None  # an iterable's ``order_identity()``, if any
 
     @classmethod
@@ -264,9 +269,9 @@ class Position:
         turn, skipped = int(state.get("turn", len(lanes) - 1)), int(state.get("skipped", 0))
         shared = state.get("shared", {})
         counts = {name: int(shared.get(name, 0)) for name in ("step", "origin", "skip")}
-        position = cls(epoch, lanes, turn, saved=state, skipped=skipped, **counts)
-        position.sets_epoch = bool(state.get("sets_epoch"))
-        return position
+        if state.get("sets_epoch"):  # before lanes had the number
+            lanes[0].sampler_epoch = epoch
+        return cls(epoch, lanes, turn, saved=state, skipped=skipped, **counts)
 
     def count_in(self, step: int) -> None:
         """Count from now on in batches of so many units of all ranks.
@@ -292,7 +297,7 @@ class Position:
             )
             checkpoint = checkpoint._replace(batches=0)
         self.origin += delivered
-        self.lanes = [Lane(first=checkpoint)]
+        self.lanes = [Lane(first=checkpoint, sampler_epoch=lane.sampler_epoch)]
 
     @property
     def restored(self) -> bool:
@@ -316,8 +321,6 @@ class Position:
             state["turn"] = self.turn
         if self.skipped and not self.step:  # a sharded state is the same on all ranks
             state["skipped"] = self.skipped
-        if self.sets_epoch:
-            state["sets_epoch"] = True
         if self.step:
             shared = {"step": self.step, "origin": self.origin, "skip": self.skip}
             state["shared"] = {name: count for name, count in shared.items() if count}

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threadloader._epoch.epoch import Epoch
 from threadloader._epoch.open_feed import open_feed
 from threadloader._epoch.skipped import Tally
+from threadloader._order.sampler_epoch import (
+    SavedEpoch,
+    epoch_of,
+    tell_again,
+    tell_of_epoch,
+    told_epoch,
+)
 from threadloader._order.sampler_pass import open_pass
 from threadloader._order.samplers import length_of
 from threadloader._session.data_pipes import prepare_pipes
-from threadloader._session.ranks import rank_with_own_streams, set_epoch, share_of
+from threadloader._session.ranks import rank_with_own_streams, share_of
 from threadloader._session.run_state import LastEpoch
 from threadloader._session.state import has_ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from threadloader._epoch.feed import Feed
     from threadloader._epoch.steps import Steps
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._order.shares import Share
@@ -44,6 +52,7 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
             before, workers = session.run, session.kept_workers.workers
             saved = before.saved
             over = saved is not None and has_ended(saved)
+            told = told_epoch(settings.index_sampler) if over else None
             if over:
                 settings = settings._replace(move=None)
             # At once, for an epoch that the user's code begins meanwhile.
@@ -55,6 +64,8 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
             return epoch
         # To its end, for all generators; where another process draws, it is not there yet.
         next(epoch, None)
+        if told is not None:
+            tell_again(settings.index_sampler, told)
         return None
     except BaseException:
         with session.planning:
@@ -88,17 +99,15 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
         seed = session.agreement.seed(settings, share, seeds, saved)
     draws = seeds.begin_epoch(seed, settings.generator, saved)
     rank = rank_with_own_streams(settings, share)
-    if rank is not None and not settings.iterable:
-        position.sets_epoch = set_epoch(
-            settings.index_sampler, position.epoch, again=position.sets_epoch
-        )
+    if not settings.iterable:
+        _tell_of_epoch(settings.index_sampler, position, shares_out=rank is not None)
     shared_seed = draws.shared_seed(settings.dataset)
     sampler_pass = _open_sampler_pass(settings, draws, position, share, checked=rank is None)
     reused = session.kept_workers.reuse(settings)
     epoch_seeds = draws.seeds(kept=reused is not None, rank=rank or 0, replicas=settings.iterable)
-    steps = session.agreement.steps(settings, share) if settings.iterable else None
-    workers, feed, epoch = reused, None, None
+    workers, feed, epoch, steps = reused, None, None, None
     try:
+        steps = session.agreement.steps(settings, share)
         if reused is None and settings.num_workers:
             # As torch does a second time with new workers.  Its second start of the sampler
             # would make the order of one that draws at once depend on there being workers.
@@ -125,14 +134,21 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
         order = None if sampler_pass is None else sampler_pass.order
         session.add(epoch, LastEpoch(position, draws, order, dataset))
     except BaseException as error:  # Ctrl-C, say
-        if epoch is not None:
-            epoch.cancel()
-        if feed is not None:
-            feed.end()
+        _end(epoch, steps, feed)
         shared = reused is not None and not settings.replicated
         session.kept_workers.give_up(error, workers, reused=shared)
         raise
     return epoch
+
+
+def _end(epoch: Epoch | None, steps: Steps | None, feed: Feed | None) -> None:
+    """End what there is of an epoch that does not come about."""
+    if epoch is not None:
+        epoch.cancel()
+    if steps is not None:
+        steps.give_up()
+    if feed is not None:
+        feed.end()
 
 
 def _agreed(steps: Steps, replicas: int, world_size: int) -> Callable[..., Epoch]:
@@ -140,6 +156,22 @@ def _agreed(steps: Steps, replicas: int, world_size: int) -> Callable[..., Epoch
     from threadloader._epoch.agreed_epoch import AgreedEpoch  # noqa: PLC0415  # for ranks only
 
     return partial(AgreedEpoch, steps=steps, replicas=replicas, world_size=world_size)
+
+
+def _tell_of_epoch(sampler: Any, position: Position, *, shares_out: bool) -> None:
+    """Tell the sampler which epoch begins, or goes on, if the user did not.
+
+    Args:
+        sampler: Yields a batch's indices, or single ones.
+        position: Where the epoch begins; has one lane.
+        shares_out: Whether the sampler shares the data out between ranks.
+    """
+    (lane,) = position.lanes
+    state, saved = position.saved, None
+    if state is not None:
+        saved = SavedEpoch(lane.sampler_epoch, bool(state["begun"]), has_ended(state))
+    tell_of_epoch(sampler, position.epoch, saved, shares_out=shares_out)
+    lane.sampler_epoch = epoch_of(sampler)  # until it is started: it may be told of another one
 
 
 def _open_sampler_pass(

@@ -6,23 +6,19 @@ a DistributedSampler -> `rank_of` -> its rank, for random numbers of its own
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from threadloader._order.known_samplers import is_known
+from threadloader._order.sampler_epoch import within
 from threadloader._order.sharded_pass import units_of
 from threadloader._order.shares import Share
 from threadloader._threads.parts import check_askable
 from threadloader._threads.ranks import rank_and_world
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from threadloader._settings import Settings
 
-__all__ = ["rank_of", "rank_with_own_streams", "sampled_batches", "set_epoch", "share_of"]
-
-_DEEPEST = 4  # samplers within one another
+__all__ = ["index_sampler_of", "rank_of", "rank_with_own_streams", "sampled_batches", "share_of"]
 
 
 def share_of(loader: Any, *, iterable: bool = False) -> Share | None:
@@ -49,7 +45,7 @@ def share_of(loader: Any, *, iterable: bool = False) -> Share | None:
     if iterable:
         check_askable(loader.dataset)
         return Share(rank, world_size, loader.uneven)
-    shared_by = rank_of(_index_sampler_of(loader))
+    shared_by = rank_of(index_sampler_of(loader))
     if shared_by is None or shared_by[1] == 1:
         return Share(rank, world_size, loader.uneven)
     if shard != "auto":
@@ -67,14 +63,15 @@ def sampled_batches(loader: Any) -> int:
     Raises:
         TypeError: The sampler has no length.
     """
-    index_sampler, share = _index_sampler_of(loader), share_of(loader)
+    index_sampler, share = index_sampler_of(loader), share_of(loader)
     if share is None:
         return len(index_sampler)
     units, size, drop_last = units_of(index_sampler)
     return share.steps(len(units), size, drop_last=drop_last)
 
 
-def _index_sampler_of(loader: Any) -> Any:
+def index_sampler_of(loader: Any) -> Any:
+    """Return what yields a batch's indices, or single ones: a loader's sampler of either kind."""
     return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
@@ -107,55 +104,9 @@ def rank_of(sampler: Any) -> tuple[int, int] | None:
     """
     if is_known(sampler):
         return None
-    for each in _within(sampler):
+    for each in within(sampler):
         for names in (("rank", "num_replicas"), ("process_index", "num_processes")):
             rank, world_size = (getattr(each, name, None) for name in names)
             if type(rank) is int and type(world_size) is int:
                 return rank, world_size
     return None
-
-
-def _within(sampler: Any) -> Iterator[Any]:
-    """Yield a sampler, and those within it."""
-    for _ in range(_DEEPEST):
-        if sampler is None:
-            return
-        yield sampler
-        inner = getattr(sampler, "batch_sampler", None)
-        sampler = getattr(sampler, "sampler", None) if inner is None else inner
-
-
-class _Seen(int):
-    """The number of an epoch that a sampler was asked for: `set_epoch` puts a plain int there."""
-
-    __slots__ = ()
-
-
-def set_epoch(sampler: Any, epoch: int, *, again: bool) -> bool:
-    """Tell a sampler that shares data out which epoch begins, if the user forgot to.
-
-    Args:
-        sampler: Yields a batch's indices, or single ones.
-        epoch: The number of the epoch, from 0.
-        again: Whether this loader told the sampler of this epoch before, in another process.
-
-    Returns:
-        Whether it was told, now or before this epoch.
-    """
-    for each in _within(sampler):
-        number = getattr(each, "__dict__", {}).get("epoch")
-        tell = getattr(each, "set_epoch", None)
-        if not isinstance(number, int) or not callable(tell):
-            continue
-        forgotten = type(number) is _Seen and number != epoch and getattr(each, "shuffle", True)
-        if forgotten or again:
-            tell(epoch)
-        if forgotten and not again:
-            warnings.warn(
-                f"set_epoch() of the {type(each).__name__} was not called after the epoch before, "
-                f"so this one would have the same order: the loader calls set_epoch({epoch})",
-                stacklevel=5,
-            )
-        each.epoch = _Seen(vars(each)["epoch"])
-        return bool(forgotten or again)
-    return False

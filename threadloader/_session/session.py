@@ -17,6 +17,7 @@ from threadloader import _torch
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
 from threadloader._epoch.skipped import SkippedSamples
+from threadloader._order.sampler_epoch import mark_untold, next_epoch_of
 from threadloader._order.sampler_pass import checkpoint_between, order_between
 from threadloader._report.counted import Counted
 from threadloader._resume.position import Lane, Position
@@ -29,6 +30,7 @@ from threadloader._resume.stateful import (
 )
 from threadloader._session.agreement import Agreement
 from threadloader._session.kept_workers import KeptWorkers
+from threadloader._session.ranks import rank_of
 from threadloader._trace.traced import new_tracers
 from threadloader._work.stats import Stats
 from threadloader.errors import StateError
@@ -175,16 +177,19 @@ class Session:
         if self.kept_workers.workers is not workers:
             self.kept_workers.dismiss()
 
-    def load(self, state: State | None) -> None:
+    def load(self, state: State | None, index_sampler: Any) -> None:
         """Let the next epoch continue from a state, with new threads and replicas.
 
         Args:
             state: As `ThreadLoader.state_dict` returned it; None for the beginning.
+            index_sampler: Of the loader.
         """
         self.kept_workers.dismiss()
         self.kept_workers.cancel()
         with self.planning:  # another thread may be about to begin an epoch
             self.run = self.run._replace(loaded=state, last=None)
+        if state is not None:
+            mark_untold(index_sampler, state["epoch"])
 
     def close(self) -> None:
         """End all epochs and threads, after running samples, and keep no memory of batches."""
@@ -275,7 +280,12 @@ class Session:
             checkpoint = checkpoint_between(
                 settings.index_sampler, before, between_passes=finished or last is None
             )
-            return [Lane(first=checkpoint)]
+            epoch = next_epoch_of(
+                settings.index_sampler,
+                self.run.seeds.epoch,
+                shares_out=rank_of(settings.index_sampler) is not None,
+            )
+            return [Lane(first=checkpoint, sampler_epoch=epoch)]
         if last is None or not finished:
             return []
         continues = settings.shares_dataset or self.kept_workers.keeps

@@ -62,7 +62,11 @@ def fingerprint_of(loader: Any, *, iterable: bool) -> dict[str, Any]:
         fingerprint |= {"rank": share.rank, "world_size": share.world_size}
     elif share is not None:  # its state counts units, whatever a batch has
         fingerprint |= {"batch_size": None, "batches": None, "sharded": True}
-    return {name: value for name, value in fingerprint.items() if value not in (None, False)}
+    return {
+        name: value
+        for name, value in fingerprint.items()
+        if value is not None and value is not False  # 0 is a seed
+    }
 
 
 def _digest_of(value: Any) -> int | None:
@@ -144,14 +148,7 @@ def _check(state: Any, fingerprint: Mapping[str, Any]) -> None:
         msg = f"the state is incomplete or changed: see its {', '.join(wrong)}"
         raise StateError(msg)
     _check_entries(state)
-    saved = state["loader"]
-    if fingerprint.get("sharded"):  # a state of one process that loads all is as good
-        saved = {**saved, "sharded": True}
-        saved.pop("batch_size", None)
-        saved.pop("batches", None)
-    if not state["begun"] and not any("mark" in lane for lane in state["lanes"]):
-        # Each rank's share of an iterable dataset is whole.
-        saved, fingerprint = _without_ranks(saved), _without_ranks(fingerprint)
+    saved, fingerprint = _comparable(state, fingerprint)
     different = [
         _difference(name, saved, fingerprint)
         for name in {**fingerprint, **saved}
@@ -160,6 +157,23 @@ def _check(state: Any, fingerprint: Mapping[str, Any]) -> None:
     if different:
         msg = f"the state is that of another loader: {'; '.join(different)}"
         raise StateError(msg)
+
+
+def _comparable(
+    state: Mapping[str, Any], fingerprint: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return what a state has of its loader, and a loader's own, as far as they are to be equal."""
+    saved = state["loader"]
+    if fingerprint.get("sharded"):  # a state of one process that loads all is as good
+        saved = {**saved, "sharded": True}
+        saved.pop("batch_size", None)
+        saved.pop("batches", None)
+    if "seed" not in saved and fingerprint.get("seed") == 0 and not state["draws"]:
+        saved = {**saved, "seed": 0}  # which was once left out, as None is
+    if not state["begun"] and not any("mark" in lane for lane in state["lanes"]):
+        # Each rank's share of an iterable dataset is whole.
+        saved, fingerprint = _without_ranks(saved), _without_ranks(fingerprint)
+    return saved, fingerprint
 
 
 def _without_ranks(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
