@@ -34,6 +34,7 @@ SLOW = Interval(
     late_seconds=0.001,
     waits=100,
     copy_wait_seconds=0.0,
+    rank_wait_seconds=0.0,
     stages=Stages(fetch=38.0, write=1.0, collate=0.0, copy=0.0),
     cpu_share=0.95,
     delay_share=None,
@@ -179,6 +180,12 @@ CASES: dict[str, tuple[Interval, Setup, str]] = {
         ALONE,
         "sampler-bound",
     ),
+    "slow ranks": (changed(wait_seconds=0.1, rank_wait_seconds=5.0), GIL, "rank-bound"),
+    "the first batch alone": (
+        changed(batches=1, loading_seconds=0.4, first_seconds=0.4, seconds=0.5, wait_seconds=0.4),
+        GIL,
+        "unknown",
+    ),
     "a slow device": (changed(copy_wait_seconds=5.0), GIL, "copy-bound"),
     "a slow device without streams": (
         changed(wait_seconds=0.1, stages=Stages(1.0, 0.0, 0.0, 5.0)),
@@ -211,7 +218,8 @@ def test_a_verdict_is_a_sentence_with_its_figure_and_an_advice(name: str) -> Non
     assert str(verdict) == f"{verdict.sentence} {verdict.advice}".strip()
     if interval.batches:
         assert "%" in verdict.sentence
-        assert verdict.share == interval.steady_share
+        first = interval.batches == 1
+        assert verdict.share == (interval.loading_share if first else interval.steady_share)
     assert bool(verdict.advice) == (verdict.kind not in {"consumer-bound", "unknown"})
 
 

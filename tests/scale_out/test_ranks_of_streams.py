@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from threadloader import ThreadLoader
@@ -51,6 +52,32 @@ def test_a_transform_draws_different_numbers_on_each_rank(monkeypatch: pytest.Mo
         for rank in range(2)
     ]
     assert not {number for _, number in ranks[0]} & {number for _, number in ranks[1]}
+
+
+@pytest.mark.filterwarnings("ignore:the state holds none of the iterable")
+def test_ranks_with_equal_generators_draw_different_numbers_and_go_on_with_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make(rank: int) -> ThreadLoader[Any]:
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        generator = np.random.default_rng(3)
+        return ThreadLoader(Drawing(), batch_size=None, threads=1, generator=generator)
+
+    ranks = []
+    for rank in range(2):
+        loader, epochs = make(rank), []
+        for _ in range(3):
+            iterator = iter(loader)
+            epochs.append([next(iterator) for _ in range(2)])
+            state = loader.state_dict()
+            epochs[-1] += iterator
+            resumed = make(rank)
+            resumed.load_state_dict(state)
+            assert list(resumed) == epochs[-1][2:]
+        ranks.append(epochs)
+    for one, other in zip(*ranks, strict=True):
+        assert not {*one} & {*other}
 
 
 def test_the_seed_of_a_pass_is_common_to_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

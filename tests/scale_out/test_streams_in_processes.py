@@ -99,6 +99,36 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
         assert "rank 1 did not say within 4 s" in errors[rank]
 
 
+FIRST_ENDS = """
+import time
+from threadloader._session import ballots
+
+ballots.STORE_SECONDS = 0.1  # then a rank asks every half second
+
+class Slow(Rows):
+    def shard(self, rank, world_size, epoch):
+        return self.slow(length) if rank == slow else super().shard(rank, world_size, epoch)
+    def slow(self, length):
+        yield from torch.zeros(4, 2)
+        time.sleep(1)
+        yield from torch.zeros(length - 4, 2)
+
+loader = ThreadLoader(Slow((4, 4)), 2, threads=1, shard="auto", uneven=uneven)
+dist.barrier()
+tell(len(list(loader)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("uneven", "slow", "length"), [("drop", 0, 4), ("pad", 0, 4), ("drop", 1, 6)]
+)
+def test_the_first_rank_stays_until_others_know_of_the_end(
+    uneven: str, slow: int, length: int, tmp_path: Path
+) -> None:
+    script = f"{LOADING}\n{uneven=}\n{slow=}\n{length=}\n{FIRST_ENDS}"
+    assert run_ranks(script, 2, tmp_path) == [2, 2]
+
+
 EMPTY = """
 told = []
 for uneven in ("drop", "pad", "short"):

@@ -6,21 +6,37 @@ would wait for ever.  `test_streams_in_processes` has real ones.
 
 from __future__ import annotations
 
+import json
+import os
 import threading
+import warnings
+from contextlib import contextmanager
 from itertools import count, islice
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from support.patience import PATIENCE
-from support.rank_threads import RankThreads
+from support.rank_threads import RankThreads, Store
 
-from threadloader import EmptyReplicaWarning, RankError, ThreadLoader
-from threadloader._session import ballots
+from threadloader import (
+    ClosedError,
+    EmptyReplicaWarning,
+    RankError,
+    SlowLoadingWarning,
+    ThreadLoader,
+    _torch,
+)
+from threadloader._epoch import steps
+from threadloader._epoch.open_feed import open_feed
+from threadloader._session import ballots, begin
 from threadloader._session.ballots import RankBallot
+from threadloader._threads.stopping import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import timedelta
 
     from support.patience import Spawn
 
@@ -123,6 +139,28 @@ def test_ranks_that_leave_after_the_same_step_can_go_on(uneven: Any, ranks: Rank
     assert {tuple(counts) for counts in ranks.run(load)} <= {(3, 1, 10), (3, 1, 20)}
 
 
+@pytest.mark.parametrize("uneven", ["drop", "pad"])
+def test_ranks_that_leave_after_the_same_step_need_no_barrier(
+    uneven: Any, ranks: RankThreads
+) -> None:
+    left = threading.Event()
+
+    def load(rank: int) -> Any:
+        loader = loader_of(Files(80, 80, 80), uneven=uneven, prefetch=1)
+        iterator = iter(loader)
+        got = [len(next(iterator))]
+        if rank:
+            left.wait(PATIENCE)  # with "drop" rank 0 goes one step before it waits
+        more = 6 if uneven == "pad" else 0
+        got += [len(next(iterator)) for _ in range(more)]
+        iterator.close()
+        if not rank:
+            left.set()
+        return len(got)
+
+    assert ranks.run(load) == [7 if uneven == "pad" else 1] * ranks.world_size
+
+
 @pytest.mark.parametrize("world_size", [2])
 @pytest.mark.parametrize("uneven", ["drop", "pad"])
 def test_a_rank_that_leaves_alone_is_named_to_the_others(uneven: Any, ranks: RankThreads) -> None:
@@ -149,7 +187,7 @@ def test_a_rank_that_leaves_alone_is_named_to_the_others(uneven: Any, ranks: Ran
 def test_a_rank_that_does_not_come_is_named_in_bounded_time(
     uneven: Any, ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ballots, "RankBallot", lambda *args: RankBallot(*args[:-1], 2.0))
+    monkeypatch.setattr(ballots, "RankBallot", lambda *args: RankBallot(*args[:5], 2.0))
     released = threading.Event()
     others = threading.Barrier(2, released.set)
 
@@ -174,6 +212,44 @@ def test_a_rank_that_does_not_come_is_named_in_bounded_time(
             assert "rank 1 did not say within" in str(error)
 
 
+@pytest.mark.parametrize("world_size", [2])
+@pytest.mark.parametrize("way", ["ends", "close", "drop"])
+def test_a_rank_that_has_ended_before_its_voter_began_is_waited_for_by_nobody(
+    way: str, ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    @contextmanager
+    def late(_: int) -> Iterator[None]:
+        ended.wait(PATIENCE)
+        yield
+
+    monkeypatch.setattr(steps, "_enter", late)
+
+    def load(rank: int) -> Any:
+        loader = loader_of(Files(6) if way == "ends" else Files(6, 6), uneven="drop")
+        if not rank:
+            return batches(loader)
+        try:
+            if way == "ends":
+                return batches(loader)
+            begun = iter(loader)
+            if way == "close":
+                begun.close()
+            del begun
+            return None
+        finally:
+            ended.set()
+
+    if way == "ends":
+        with pytest.warns(EmptyReplicaWarning):
+            assert ranks.run(load) == [[], []]
+    else:
+        error, _ = ranks.run(load)
+        assert isinstance(error, RankError)
+        assert "rank 1 left the epoch by step" in str(error)
+
+
 def test_ranks_without_a_batch_are_named_on_all_ranks(ranks: RankThreads) -> None:
     with pytest.warns(EmptyReplicaWarning) as warned:
         got = ranks.run(lambda _: batches(loader_of(Files(6), uneven="drop")))
@@ -185,7 +261,13 @@ def test_ranks_without_a_batch_are_named_on_all_ranks(ranks: RankThreads) -> Non
 
 
 def test_a_rank_without_a_batch_has_none_to_repeat(ranks: RankThreads) -> None:
-    for error in ranks.run(lambda _: batches(loader_of(Files(6)))):
+    gone = []
+
+    def load(_: int) -> None:
+        gone.extend(loader_of(Files(6)))  # no rank goes a step
+
+    for error in ranks.run(load):
+        assert not gone
         assert isinstance(error, RankError)
         assert "had no batch left of its own" in str(error)
         assert "1" in str(error)
@@ -212,6 +294,64 @@ def test_without_torch_distributed_there_is_nobody_to_agree_with(uneven: Any) ->
     assert len(batches(loader_of(Files(6, 4), uneven=uneven, shard=(0, 1)))) == 5
 
 
+@pytest.mark.parametrize("world_size", [2])
+@pytest.mark.parametrize("uneven", ["drop", "pad"])
+def test_waiting_for_other_ranks_is_counted_and_told(uneven: Any, ranks: RankThreads) -> None:
+    released = threading.Event()
+
+    class Late(Files):
+        def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
+            return self.late() if rank else range(4 if uneven == "pad" else 8)
+
+        def late(self) -> Iterator[int]:
+            yield from range(4)
+            released.wait(PATIENCE)
+            if uneven == "pad":
+                yield from range(4)
+
+    def load(rank: int) -> Any:
+        loader = loader_of(Late(), uneven=uneven)
+        iterator = iter(loader)
+        for _ in range(2):
+            next(iterator)
+        if not rank:
+            timer = threading.Timer(1.0, released.set)
+            timer.start()
+        steps = 2 + sum(1 for _ in iterator)
+        return steps, loader.statistics().epoch.rank_wait_seconds, loader.verdict().kind
+
+    (steps, waited, kind), other = ranks.run(load)
+    assert steps == other[0] == (4 if uneven == "pad" else 2)
+    assert waited >= 0.5
+    assert kind == "rank-bound"
+
+
+class SlowFiles(Files):
+    def shard(self, rank: int, world_size: int, epoch: int) -> Any:
+        return map(self.slow, super().shard(rank, world_size, epoch))
+
+    def slow(self, number: int) -> int:
+        sleep(0.03)
+        return number
+
+
+@pytest.mark.parametrize("world_size", [2])
+@pytest.mark.parametrize(
+    ("files", "uneven", "category"),
+    [
+        (Files(6), "drop", EmptyReplicaWarning),
+        (SlowFiles(60, 4), "pad", SlowLoadingWarning),
+    ],
+    ids=["of an empty rank", "of slow loading"],
+)
+def test_a_warning_names_the_line_that_asked_for_a_batch(
+    files: Files, uneven: Any, category: type[Warning], ranks: RankThreads
+) -> None:
+    with pytest.warns(category) as warned:
+        ranks.run(lambda _: batches(loader_of(files, uneven=uneven)))
+    assert {each.filename for each in warned if each.category is category} == {__file__}
+
+
 def test_a_long_epoch_leaves_few_keys_in_the_store(ranks: RankThreads) -> None:
     before: list[int] = []
 
@@ -224,6 +364,41 @@ def test_a_long_epoch_leaves_few_keys_in_the_store(ranks: RankThreads) -> None:
 
     assert ranks.run(load) == [199] * ranks.world_size
     assert len(ranks.store.values) <= min(before) + ranks.world_size
+
+
+@pytest.mark.parametrize("uneven", ["drop", "pad"])
+def test_an_epoch_ends_though_the_store_ends_with_it(
+    uneven: Any, ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def refused(ballot: RankBallot, step: int) -> None:
+        tried.append((ballot, step))
+        raise ConnectionError
+
+    monkeypatch.setattr(RankBallot, "end", refused)
+    lengths = [8] * ranks.world_size
+    got = ranks.run(lambda _: len(batches(loader_of(Files(*lengths), uneven=uneven))))
+    assert got == [4] * ranks.world_size
+    for voter in [each for each in threading.enumerate() if "voter" in each.name]:
+        voter.join(PATIENCE)
+    assert {step for _, step in tried} == {4}
+    assert len(tried) == ranks.world_size
+
+
+@pytest.mark.parametrize(("uneven", "more"), [("pad", 0), ("drop", 0), ("drop", 4)])
+def test_an_epoch_that_has_ended_leaves_no_key_in_the_store(
+    uneven: Any, more: int, ranks: RankThreads
+) -> None:
+    def load(_: int) -> Any:
+        loader = loader_of(Files(8, *[8 + more] * (ranks.world_size - 1)), uneven=uneven)
+        return [len(list(loader)) for _ in range(3)]
+
+    assert ranks.run(load) == [[4] * 3] * ranks.world_size
+    voters = [each for each in threading.enumerate() if "voter" in each.name]
+    for voter in voters:  # the consumers have not waited for them
+        voter.join(PATIENCE)
+    assert not [key for key in ranks.store.values if "epoch" in key]
 
 
 class Once:
@@ -264,6 +439,230 @@ def test_an_error_of_a_sample_counts_as_a_step(ranks: RankThreads) -> None:
     got = ranks.run(load)
     assert len({steps for steps, _ in got}) == 1
     assert [errors for _, errors in got] == [0] + [1] * (ranks.world_size - 1)
+
+
+class Damaged(Files):
+    """Of rank 1's samples only the first ones can be loaded."""
+
+    loads, length = 3, 4
+
+    def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
+        return range(8) if not rank else map(self.load, range(self.length))
+
+    def load(self, number: int) -> int:
+        if number >= self.loads:
+            raise ValueError(number)
+        return number
+
+
+def batches_and_errors(loader: Any) -> list[Any]:
+    """Load all batches; a sample's error stands in the place of its batch."""
+    got: list[Any] = []
+    iterator = iter(loader)
+    for _ in range(20):
+        try:
+            got.append(np.asarray(next(iterator)).tolist())
+        except StopIteration:
+            break
+        except ValueError as error:
+            got.append(error.args[0])
+    return got
+
+
+class Broken(Files):
+    """The generator of rank 1 fails, and ends with that."""
+
+    def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
+        return self.broken() if rank == 1 else range(20)
+
+    def broken(self) -> Iterator[int]:
+        yield from range(4)
+        raise ValueError(4)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_no_rank_ends_in_silence_where_the_share_of_one_ends_with_an_error(
+    goes_on: bool, threads: int, ranks: RankThreads
+) -> None:
+    def load(rank: int) -> Any:
+        loader = loader_of(Broken(), uneven="drop", threads=threads)
+        return batches_and_errors(loader) if goes_on and rank == 1 else batches(loader)
+
+    for rank, error in enumerate(ranks.run(load)):
+        if rank != 1:
+            assert isinstance(error, RankError)
+            assert "rank 1 " in str(error)  # has left, or its share has ended
+        else:
+            assert error == [[0, 1], [2, 3], 4] if goes_on else isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize("world_size", [2])
+@pytest.mark.parametrize("threads", [0, 1])
+def test_where_the_last_batch_fails_an_earlier_one_comes_again(
+    threads: int, ranks: RankThreads
+) -> None:
+    whole, damaged = ranks.run(lambda _: batches_and_errors(loader_of(Damaged(), threads=threads)))
+    assert whole == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert damaged[0] == [0, 1]
+    assert damaged[2:] == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize("world_size", [2])
+def test_where_all_batches_fail_there_is_none_to_repeat(
+    ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Damaged, "loads", 0)
+    monkeypatch.setattr(Damaged, "length", 2)
+    whole, error = ranks.run(lambda _: batches_and_errors(loader_of(Damaged(), prefetch=1)))
+    assert isinstance(error, RankError)
+    assert "all batches of this one failed" in str(error)
+    assert whole == [[0, 1], [2, 3], [4, 5], [6, 7]] or isinstance(whole, RankError)
+
+
+@pytest.mark.parametrize("world_size", [2])
+def test_an_epoch_that_repeats_its_last_batch_can_be_closed(ranks: RankThreads) -> None:
+    closed = threading.Event()
+
+    def load(rank: int) -> Any:
+        steps = iter(loader_of(Files(20, 4), prefetch=1))
+        if not rank:
+            closed.wait(PATIENCE)
+            return None
+        got = [next(steps).tolist() for _ in range(2)]
+        steps.close()
+        closed.set()
+        with pytest.raises(ClosedError):
+            next(steps)
+        return got
+
+    assert ranks.run(load) == [None, [[1000, 1001], [1002, 1003]]]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.parametrize("world_size", [2])
+def test_a_forked_child_repeats_no_batch(ranks: RankThreads) -> None:
+    both = threading.Barrier(2)
+
+    def load(rank: int) -> Any:
+        iterator = iter(loader_of(Files(8, 4)))
+        got = [next(iterator).tolist() for _ in range(3)]
+        both.wait(PATIENCE)  # rank 1 repeats its last batch, and rank 0 may repeat none
+        status = child_of(iterator) if rank else 0
+        both.wait(PATIENCE)
+        return len(got) + sum(1 for _ in iterator), status
+
+    assert ranks.run(load) == [(4, 0), (4, 0)]
+
+
+def child_of(iterator: Iterator[Any]) -> int:
+    """Return the exit code of a child that asks for a batch: 0 if it was refused."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, 3.12
+        child = os.fork()
+    if not child:
+        try:
+            next(iterator)
+        except ClosedError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1]
+
+
+@pytest.mark.parametrize("world_size", [2])
+@pytest.mark.parametrize("uneven", ["drop", "pad"])
+def test_an_epoch_that_does_not_come_about_on_one_rank_ends_on_all(
+    uneven: Any, ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(settings: Any, *args: Any) -> Any:
+        if settings.dataset.fails:
+            settings.dataset.fails = False
+            raise OSError("no feed")
+        return open_feed(settings, *args)
+
+    monkeypatch.setattr(begin, "open_feed", refused)
+
+    def load(rank: int) -> Any:
+        files: Any = Files(8, 8)
+        files.fails = rank == 1
+        loader = loader_of(files, uneven=uneven)
+        if rank:
+            with pytest.raises(OSError, match="no feed"):
+                batches(loader)
+        else:
+            with pytest.raises(RankError, match="rank 1 left the epoch by step 0"):
+                batches(loader)
+        return len(batches(loader))  # they agree again
+
+    assert ranks.run(load) == [4, 4]
+
+
+@pytest.mark.parametrize("world_size", [2])
+def test_ranks_with_different_numbers_of_replicas_are_refused(ranks: RankThreads) -> None:
+    class Replicated(Files, _torch.IterableDataset):  # type: ignore[misc]  # Any without torch
+        pass
+
+    def load(rank: int) -> Any:
+        return batches(loader_of(Replicated(8, 8, 8, 8), threads=1 + rank, uneven="short"))
+
+    for error in ranks.run(load):
+        assert isinstance(error, RankError)
+        assert "replicas is 2 there, and 1 on rank 0" in str(error)
+
+
+class SlowStore(Store):
+    """A key comes when it is looked for the third time."""
+
+    looked = 0
+
+    def check(self, keys: list[str]) -> bool:
+        self.looked += 1
+        if self.looked == 3:
+            self.set(keys[0], json.dumps({"goes_on": True}))
+        return super().check(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:  # noqa: ARG002
+        raise RuntimeError(keys)
+
+
+def test_a_consumer_that_waits_for_long_waits_on_while_ranks_go_on_step_by_step() -> None:
+    ballot = RankBallot(SlowStore(), "epoch", 0, range(2), "pad", PATIENCE)
+    waits_since = monotonic() - 2 * PATIENCE  # for a later step
+    outcome = ballot.outcome(3, (Stop(),), lambda: waits_since)
+    assert outcome is not None
+    assert (outcome.goes_on, outcome.error) == (True, None)
+
+
+def ballots_of(world_size: int, uneven: Any) -> list[RankBallot]:
+    store = Store()
+    return [
+        RankBallot(store, "epoch", rank, range(world_size), uneven, 1.0)
+        for rank in range(world_size)
+    ]
+
+
+@pytest.mark.parametrize("uneven", ["drop", "pad"])
+def test_a_rank_that_comes_after_the_limit_finds_what_others_found(uneven: Any) -> None:
+    first, late = ballots_of(2, uneven)
+    first.vote(0, has_batch=True)
+    found = first.outcome(0, (Stop(),), lambda: monotonic() - PATIENCE)
+    assert found is not None
+    assert "rank 1 did not say within 1 s" in str(found.error)
+    late.vote(0, has_batch=True)
+    assert late.outcome(0, (Stop(),), lambda: 0.0) == found
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_a_share_that_fails_is_an_error_where_others_have_something_left(*, left: bool) -> None:
+    first, failing = ballots_of(2, "drop")
+    first.vote(0, has_batch=left)
+    failing.vote(0, has_batch=False, failed=True)
+    for ballot in (first, failing):
+        found = ballot.outcome(0, (Stop(),), lambda: 0.0)
+        assert found is not None
+        assert not found.goes_on
+        assert (found.error is not None) == left
 
 
 class Uncopied:

@@ -32,6 +32,12 @@ class Store:
             self.values[key] = value.encode()
             self._changed.notify_all()
 
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        with self._changed:
+            if self.values.get(key, b"") == expected.encode():
+                self.set(key, value)
+            return self.values[key]
+
     def get(self, key: str) -> bytes:
         return self.values[key]
 

@@ -9,26 +9,31 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
 from functools import partial
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from threadloader._epoch.delivery import FORKED
 from threadloader._epoch.empty_streams import empty_ranks
 from threadloader._epoch.epoch import Epoch
 from threadloader._epoch.feed import Receipt
 from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._report.ending import warn_if_slow
+from threadloader._warnings import warn_user
 from threadloader.errors import ClosedError, EmptyReplicaWarning, RankError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from threadloader._epoch.delivery import Delivery
-    from threadloader._epoch.steps import Steps
+    from threadloader._epoch.steps import Outcome, Steps
     from threadloader._work.open_batch import FailedBatch, OpenBatch
 
 __all__ = ["AgreedEpoch"]
+
+
+_ALL_FAILED = "other ranks go on, and all batches of this one failed, so there is none to repeat"
 
 
 class _OutOfBatches(Exception):  # noqa: N818  # never seen by the user
@@ -62,7 +67,8 @@ class AgreedEpoch(Epoch):
         self._replicas = replicas
         self._world_size = world_size
         self._step = 0  # the number of the next one
-        self._last: Any = None  # a copy of the batch that may be the last
+        # A copy of the batch that may be the last; before, of the first one: later ones may fail.
+        self._last: tuple[Any] | None = None
         self._repeats = False  # whether all of the rank's own batches were delivered
         super().__init__(*args, **options)
         self._stop_voter = when_dropped(self, steps.stop())
@@ -88,6 +94,7 @@ class AgreedEpoch(Epoch):
         stop_voter = getattr(self, "_stop_voter", None)  # none if an interrupt came before it
         if stop_voter is not None and self._pid == os.getpid():  # a forked child has no voter
             stop_voter()
+            self._steps.give_up()  # if an interrupt came before it began
 
     def _next_delivery(self) -> Delivery:
         take = receipt = failure = None
@@ -99,7 +106,8 @@ class AgreedEpoch(Epoch):
             except _OutOfBatches:
                 self._repeats = True
                 return self._repeated()
-            if failure is None and self._steps.pads and self._steps.ready <= self._step:
+            may_be_last = self._steps.ready <= self._step or self._last is None
+            if failure is None and self._steps.pads and may_be_last:
                 take = partial(self._keep, take)
             return take, receipt, failure
         finally:
@@ -113,11 +121,10 @@ class AgreedEpoch(Epoch):
                 raise _OutOfBatches
             batch = super()._wait_for_batch()
             if not batch.exhausted:
-                if not pads:
+                # At first also to pad: no rank is to go a step where one has nothing to repeat.
+                if not (pads and self._step):
                     self._go_on()
-                error = self._steps.failed(self._step)
-                if error is not None:
-                    raise RankError(error)
+                self._steps.go(self._step)
                 self._step += 1
             return batch
         finally:
@@ -145,10 +152,18 @@ class AgreedEpoch(Epoch):
         try:
             if self._ended:
                 raise StopIteration
+            if self._pid != os.getpid():
+                raise ClosedError(FORKED)
+            if self._progress.cancelled:
+                raise self._closed()
             self._go_on()
+            if self._last is None:
+                self._ended = True
+                self.cancel()  # which the other ranks are told
+                raise RankError(_ALL_FAILED)
             self._step += 1
             self._counted.batches += 1
-            return partial(_copied, self._last), Receipt(), None
+            return partial(_copied, *self._last), Receipt(), None
         finally:
             self = DROPPED
 
@@ -158,10 +173,10 @@ class AgreedEpoch(Epoch):
         try:
             batch = take()
             try:
-                self._last = copy.deepcopy(batch)
+                self._last = (copy.deepcopy(batch),)
             except Exception as error:  # noqa: BLE001  # raised if it is to come again
                 strip_all(error)
-                self._last = _Uncopied(error)
+                self._last = (_Uncopied(error),)
             return batch
         finally:
             self = take = batch = DROPPED
@@ -175,7 +190,7 @@ class AgreedEpoch(Epoch):
             RankError: See `Steps.outcome`.
         """
         try:
-            outcome = self._steps.outcome(self._step, self._progress)
+            outcome = self._outcome()
             if outcome is None:
                 raise self._closed()
             if outcome.goes_on:
@@ -184,14 +199,20 @@ class AgreedEpoch(Epoch):
             self.cancel()
             self._feed.end(finished=True)
             setup = self._concurrency, self._workers is not None, self._iterable
-            warn_if_slow(self._stats, self._counted, setup, stacklevel=6)
+            warn_if_slow(self._stats, self._counted, setup)
             if outcome.empty:
-                warnings.warn(
-                    empty_ranks(outcome.empty, self._world_size), EmptyReplicaWarning, stacklevel=6
-                )
+                warn_user(empty_ranks(outcome.empty, self._world_size), EmptyReplicaWarning)
             raise StopIteration
         finally:
             self = outcome = DROPPED
+
+    def _outcome(self) -> Outcome | None:
+        began = perf_counter()
+        try:
+            return self._steps.outcome(self._step, self._progress)
+        finally:
+            self._counted.rank_wait_seconds += perf_counter() - began
+            self = DROPPED  # an error keeps this frame
 
 
 def _copied(batch: Any) -> Any:

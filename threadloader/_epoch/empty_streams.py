@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from threadloader._order.shares import named_ranks
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -78,10 +80,8 @@ def empty_ranks(ranks: Sequence[int], world_size: int) -> str:
         ranks: These ranks.
         world_size: How many there are in all.
     """
-    named = ", ".join(map(str, ranks[:MOST_NAMED])) + ", ..." * (len(ranks) > MOST_NAMED)
-    which = f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
     return (
-        f"{which} of {world_size} had no batch in this epoch: the dataset's shard() gave nothing "
-        "there, or less than a batch.  Where files are shared out, have several for each worker of "
-        "each rank"
+        f"{named_ranks(ranks)} of {world_size} had no batch in this epoch: the dataset's "
+        "shard() gave nothing there, or less than a batch.  Where files are shared out, have "
+        "several for each worker of each rank"
     )

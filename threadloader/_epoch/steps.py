@@ -9,7 +9,7 @@ consumer is some batches behind, so as a rule it finds the outcome there, and wa
 from __future__ import annotations
 
 from collections import deque
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import count
 from queue import SimpleQueue
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._threads.pool import Pool
-from threadloader._threads.stopping import is_set, stops_here
+from threadloader._threads.stopping import Stop, is_set, stops_here
 from threadloader._threads.thread_group import SingleJob
 from threadloader._threads.waiting import Tokens, wait_until
 from threadloader.errors import RankError
@@ -28,12 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from threadloader._threads.stopping import Stop
     from threadloader._work.progress import Progress
 
 __all__ = ["Ballot", "Outcome", "Steps"]
 
-EXIT_SECONDS = 6.0  # how long the interpreter's exit waits; longer than a wait in the store
+EXIT_SECONDS = 8.0  # how long the interpreter's exit waits; longer than two waits in the store
 
 
 class Outcome(NamedTuple):
@@ -47,13 +46,16 @@ class Outcome(NamedTuple):
 class Ballot(Protocol):
     """The ranks' votes; see `RankBallot`."""
 
-    def vote(self, step: int, *, has_batch: bool) -> None:
-        """Say whether this rank has a batch for a step."""
+    def vote(self, step: int, *, has_batch: bool, failed: bool = False) -> None:
+        """Say whether this rank has a batch for a step; and if not, if its batches failed."""
 
     def outcome(
         self, step: int, stops: Sequence[Stop], waits_since: Callable[[], float]
     ) -> Outcome | None:
         """Wait until all ranks have voted on a step; return None if it was stopped."""
+
+    def end(self, step: int) -> None:
+        """Say that this rank knows that the epoch does not go on with a step."""
 
     def leave(self, step: int) -> None:
         """Say that this rank votes on no step from this one on."""
@@ -68,14 +70,15 @@ class Steps:
         pads: Whether the epoch goes on while any rank has a batch.
 
     Threads:
-        start, planned, outcome, failed: consumer.
+        start, give_up, planned, outcome, go: consumer.
         ready: shared; stale as soon as it is read.
         stop: shared, also from a finalizer; it takes no lock.
     """
 
     def __init__(self, ballot: Ballot, name: str, *, pads: bool) -> None:
         self.pads = pads
-        self._shared = shared = _Shared(ballot)
+        self._begun = False
+        self._shared = shared = _Shared(ballot, pads=pads)
         self._pool: Pool[None] = Pool(
             1, name, _enter, role="voter", failed=shared.failed, exit_seconds=EXIT_SECONDS
         )
@@ -86,18 +89,29 @@ class Steps:
         Args:
             replicas: Whose batches are planned.
         """
-        self._pool.put(SingleJob(partial(_run, self._shared, replicas)))
+        self._begun = True
+        # The job keeps the pool: other ranks wait for this rank to vote or to leave, also where the
+        # epoch ends, or is dropped, before the thread has come to life.
+        self._pool.put(SingleJob(partial(_run, self._shared, replicas, self._pool)))
 
-    def planned(self, replica: int) -> Callable[[bool], None]:
+    def planned(self, replica: int) -> Callable[[bool, bool], None]:
         """Note a batch of a replica; called in the order in which batches are delivered.
 
         Returns:
-            A function that is to be called, by the worker, once the batch was read: with True if
-            the replica has come to its end, and there is no such batch.
+            A function that is to be called, by the worker, once the batch was read: with whether
+            the replica has come to its end, and there is no such batch; and whether the batch
+            before it failed.
         """
         planned = _Planned(replica, self._shared.inbox)
         self._shared.inbox.put(planned)
         return planned.came
+
+    def give_up(self) -> None:
+        """Leave an epoch that did not come about: other ranks wait for this one's votes."""
+        if not self._begun:
+            self._shared.stop.set()
+            with suppress(RuntimeError):  # no thread can be started: the others find that out
+                self.start(1)
 
     @property
     def ready(self) -> int:
@@ -125,14 +139,21 @@ class Steps:
             shared.waits_since = 0.0
             self = progress = DROPPED  # an error keeps this frame
 
-    def failed(self, step: int) -> str | None:
-        """Return why the epoch can't go on with a step, if that is known."""
-        last = self._shared.last
-        return last.error if last is not None and step >= self._shared.agreed else None
+    def go(self, step: int) -> None:
+        """Note that the consumer goes a step.
+
+        Raises:
+            RankError: The epoch can't go on with it, as far as is known.
+        """
+        shared = self._shared
+        last = shared.last
+        if last is not None and last.error is not None and step >= shared.agreed:
+            raise RankError(last.error)
+        shared.gone = step + 1
 
     def stop(self) -> Callable[[], None]:
         """Return a function that ends the voter, and wakes the consumer; it waits for nobody."""
-        return partial(_stop, self._pool.thread_group.stop, self._shared.tokens)
+        return partial(_stop, self._shared.stop.set, self._shared.tokens)
 
 
 class _Planned:
@@ -142,17 +163,17 @@ class _Planned:
         came: worker; all else: voter.
     """
 
-    __slots__ = ("_inbox", "exhausted", "read", "replica")
+    __slots__ = ("_inbox", "exhausted", "failed", "read", "replica")
 
     def __init__(self, replica: int, inbox: SimpleQueue[Any]) -> None:
         self.replica = replica
         self._inbox = inbox
-        self.exhausted = False
+        self.exhausted = self.failed = False
         self.read = False  # set last, and only ever set
 
-    def came(self, exhausted: bool) -> None:
+    def came(self, exhausted: bool, failed: bool) -> None:
         """Note that the batch was read."""
-        self.exhausted = exhausted
+        self.exhausted, self.failed = exhausted, failed
         self.read = True
         self._inbox.put(None)
 
@@ -163,11 +184,14 @@ class _Shared:
     Each field has one writer, and is read and written whole, on both builds.
     """
 
-    def __init__(self, ballot: Ballot) -> None:
+    def __init__(self, ballot: Ballot, *, pads: bool) -> None:
         self.ballot = ballot
+        self.pads = pads
         # Messages to the voter: a batch that was planned, or None to look again.
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         self.tokens: Tokens = SimpleQueue()  # wake the consumer
+        self.stop = Stop()  # ends the voter; the interpreter's exit stops its pool
+        self.gone = 0  # steps, by the consumer; where the epoch pads, perhaps before the voter
         self.waits_since = 0.0  # on `monotonic`; 0 if the consumer does not wait
         self.ready = 0
         self.agreed = 0  # steps with which the epoch goes on
@@ -207,6 +231,7 @@ class _OwnBatches:
         self._shared = shared
         self._planned: deque[_Planned] = deque()
         self._left = set(range(replicas))  # that have not come to their end
+        self.failed = False  # whether one has come to its end with an error
 
     def has(self, step: int, stops: Sequence[Stop]) -> bool | None:
         """Wait until it is known whether there is a batch for a step; return None if stopped."""
@@ -228,28 +253,50 @@ class _OwnBatches:
             first = planned.popleft()
             if first.exhausted:
                 self._left.discard(first.replica)
+                self.failed |= first.failed
             else:
                 self._shared.ready += 1
 
 
-def _run(shared: _Shared, replicas: int, _: None) -> None:
-    """Vote on each step; the body of the voter."""
-    ballot, own, stops = shared.ballot, _OwnBatches(shared, replicas), stops_here()
+def _run(shared: _Shared, replicas: int, pool: Pool[None], _: None) -> None:
+    """Vote on each step; the only job of the voter."""
+    try:
+        _vote(shared, replicas, (shared.stop, *stops_here()))
+    finally:
+        pool.stop()
+
+
+def _vote(shared: _Shared, replicas: int, stops: Sequence[Stop]) -> None:
+    ballot, own = shared.ballot, _OwnBatches(shared, replicas)
     for stop in stops:
         stop.add(shared.inbox)
     for step in count():
         has_batch = own.has(step, stops)
         if has_batch is None:
-            ballot.leave(step)
+            _leave(shared, step)
             return
-        ballot.vote(step, has_batch=has_batch)
+        ballot.vote(step, has_batch=has_batch, failed=own.failed)
         outcome = ballot.outcome(step, stops, lambda: shared.waits_since)
+        if outcome is None and not (has_batch or own.failed or shared.pads):
+            outcome = Outcome()  # whatever the others have: the epoch ends with this rank's share
         if outcome is None:
-            ballot.leave(step + 1)
+            _leave(shared, step + 1)
             return
         shared.came(outcome)
         if not outcome.goes_on:
+            if outcome.error is None:
+                # The consumer has what it needs, whether the store still answers or not.
+                with suppress(Exception):
+                    ballot.end(step)
             return
+
+
+def _leave(shared: _Shared, step: int) -> None:
+    """Leave after the steps that the consumer has gone, which slower ranks may go, too."""
+    gone = max(step, shared.gone)
+    for missing in range(step, gone):
+        shared.ballot.vote(missing, has_batch=True)
+    shared.ballot.leave(gone)
 
 
 def _enter(_: int) -> AbstractContextManager[None]:

@@ -48,6 +48,7 @@ class Interval:
     late_seconds: float  # of ``wait_seconds``: after the batch was done
     waits: int  # batches that workers had not done when they were asked for
     copy_wait_seconds: float  # of ``wait_seconds``: for batches that were done and not copied
+    rank_wait_seconds: float  # of ``loading_seconds``: for other ranks, which have more to load
     stages: Stages  # seconds
     cpu_share: float | None  # of fetching and writing: on a processor; found by some tickets
     delay_share: float | None  # of the same: ready, without a core; 0 if the system does not tell
@@ -68,7 +69,8 @@ class Interval:
     @property
     def plan_seconds(self) -> float:
         """Seconds of the consumer's time for the sampler, and for the loader's own work."""
-        return max(0.0, self.loading_seconds - self.wait_seconds - self.inline_seconds)
+        waited = self.wait_seconds + self.rank_wait_seconds
+        return max(0.0, self.loading_seconds - waited - self.inline_seconds)
 
     @property
     def wait_share(self) -> float:
@@ -164,6 +166,7 @@ def interval_of(span: Span, threads: int) -> Interval:
         late_seconds=changed.late_seconds,
         waits=changed.waits,
         copy_wait_seconds=changed.copy_wait_seconds,
+        rank_wait_seconds=changed.rank_wait_seconds,
         stages=stages,
         cpu_share=_cpu_share(changed),
         delay_share=_share(changed.watched_delay_seconds, changed.watched_seconds),

@@ -30,6 +30,7 @@ Kind: TypeAlias = Literal[
     "collate-bound",
     "write-bound",
     "copy-bound",
+    "rank-bound",
     "cold-cache",
     "unknown",
 ]
@@ -103,6 +104,12 @@ def verdict_of(interval: Interval, setup: Setup) -> Verdict:
     if not (interval.batches and interval.seconds):
         return Verdict("unknown", 0.0, "No batch was delivered yet.", "")
     lost = interval.steady_share
+    if interval.batches == 1 and interval.first_seconds >= interval.loading_seconds:
+        only = (
+            f"One batch was delivered so far, after {_seconds(interval.first_seconds)}, "
+            f"{interval.loading_share:.0%} of the loop's time."
+        )
+        return Verdict("unknown", interval.loading_share, only, "")
     if lost < NOTICED:
         sentence = f"Loading took {lost:.1%} of the loop's time: the loop itself is the slower one."
         return Verdict("consumer-bound", lost, sentence, "")
@@ -120,6 +127,15 @@ def _said(interval: Interval, kind: Kind, cause: str, advice: str) -> Verdict:
 def _of_consumer(interval: Interval) -> Verdict | None:
     """Return the verdict if it is the loop's own thread that loading keeps; else None."""
     whole, planned, copied = interval.loading_seconds, interval.plan_seconds, interval.stages.copy
+    if interval.rank_wait_seconds > MOST * whole:
+        return _said(
+            interval,
+            "rank-bound",
+            f"{interval.rank_wait_seconds / whole:.0%} of that was waiting for other ranks, whose "
+            "batches came later",
+            "See their verdicts; and share the data out more evenly: files of one size, several "
+            "for each rank.",
+        )
     if interval.copy_wait_seconds > MOST * whole:
         return _said(
             interval,

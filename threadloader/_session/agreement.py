@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._order.known_samplers import known
+from threadloader._order.shares import named_ranks
 from threadloader._rng.generators import encoded_state, state_of
 from threadloader._rng.seeds import draw_seed
 from threadloader._session.state import fingerprint_of
+from threadloader._version import __version__
 from threadloader.errors import RankError, StateError
 
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ __all__ = ["Agreement", "agree"]
 SECONDS = 600.0  # to wait for other ranks: one may prepare the data while others wait
 # Of waiting, between which Ctrl-C comes up.  After each of them torch prints a warning.
 _STEP_SECONDS, _LONGEST_STEP_SECONDS = 5.0, 30.0
-_MOST_NAMED = 8  # ranks, in a message
 
 _agreements = itertools.count()
 
@@ -95,9 +96,12 @@ class Agreement:
                 "generator's state": _digest_of(settings.generator),
                 "rank": share.rank,
                 "drawn": draw_seed(None) if unknown and share.rank == 0 else None,
+                # Of them each reads a part of its own.
+                "replicas": max(1, settings.num_workers) if settings.replicated else 1,
                 "seed": settings.seed,
                 "state": None if saved is None else _place_in(saved, iterable=settings.iterable),
                 "uneven": share.uneven,
+                "version": __version__,
                 "world_size": share.world_size,
             }
             me = _torch.rank_and_world()
@@ -115,19 +119,21 @@ class Agreement:
         return seed
 
     def steps(self, settings: Settings, share: Share | None) -> Steps | None:
-        """Return the steps that all ranks go in an epoch of an iterable dataset; after `seed`.
+        """Return the steps that all ranks go in an epoch; after `seed`.
 
         Args:
             settings: Of the loader.
             share: Of this rank; None where the loader shares nothing out.
 
         Returns:
-            None where each rank goes as many as it has.
+            None where each rank goes as many as it has, or they follow from the dataset's length.
 
         Raises:
             ValueError: Nobody is there to agree with.
         """
         if share is None or share.world_size == 1 or share.uneven == "short":
+            return None
+        if not settings.iterable:
             return None
         store, ranks = _store_of(settings.shard, share, alone=True)
         if store is None:
@@ -144,7 +150,8 @@ class Agreement:
         self._epochs += 1
         me = _torch.rank_and_world()
         rank = me[0] if me else 0
-        ballot = RankBallot(store, prefix, rank, ranks, share.uneven, SECONDS)
+        host = _torch.open_rank_store()
+        ballot = RankBallot(store, prefix, rank, ranks, share.uneven, SECONDS, host)
         return Steps(ballot, settings.name, pads=share.uneven == "pad")
 
 
@@ -215,13 +222,16 @@ def agree(
     verdict = f"{prefix}verdict"
     if rank != first:
         store.set(f"{prefix}{rank}", json.dumps(record))
-        if not _came(store, verdict, until + seconds):  # it may wait for others itself
+        # The first may wait for others itself, from the moment on at which it came.
+        came = _came(store, f"{prefix}{first}", until)
+        if not (came and _came(store, verdict, until + seconds)):
             msg = (
                 f"rank {first} began no epoch of this loader within {seconds:.0f} s: all ranks "
                 "must iterate over their loaders in the same order"
             )
             raise RankError(msg)
     else:
+        store.set(f"{prefix}{rank}", "")
         store.set(verdict, json.dumps(_verdict(store, prefix, ranks, record, until, seconds)))
     result = json.loads(store.get(verdict))
     if "error" in result:
@@ -241,7 +251,7 @@ def _verdict(
     missing = [rank for rank in ranks[1:] if not _came(store, f"{prefix}{rank}", until)]
     if missing:
         what = "began no epoch of this loader"
-        return {"error": f"{_named(missing)} {what} within {seconds:.0f} s, and others wait"}
+        return {"error": f"{named_ranks(missing)} {what} within {seconds:.0f} s, and others wait"}
     places = {record["rank"]: ranks[0]}
     for rank in ranks[1:]:
         other = json.loads(store.get(f"{prefix}{rank}"))
@@ -271,9 +281,3 @@ def _came(store: Any, key: str, until: float) -> bool:
             step = min(2 * step, _LONGEST_STEP_SECONDS)
         else:
             return True
-
-
-def _named(ranks: Sequence[int]) -> str:
-    more = f" and {len(ranks) - _MOST_NAMED} more" * (len(ranks) > _MOST_NAMED)
-    names = ", ".join(map(str, ranks[:_MOST_NAMED])) + more
-    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"

@@ -14,10 +14,11 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from threadloader._epoch.steps import Outcome
+from threadloader._order.shares import named_ranks
 from threadloader._threads.stopping import is_set, wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from threadloader._order.shares import Uneven
     from threadloader._threads.stopping import Stop
@@ -28,21 +29,24 @@ __all__ = ["RankBallot"]
 # is done once for a step.  Then the store is asked again and again, which a `Stop` ends.
 STORE_SECONDS = 5.0
 ASKING_SECONDS = 0.5
-_ONE = 1 << 32  # a vote of a rank with a batch; each vote counts 1 beside that
-_MOST_NAMED = 8  # ranks, in a message
+STAYING_SECONDS = 2.0  # of the first rank, for the others to ask once more
+# What a vote adds to the counter: 1, and this for a rank with a batch, or for one that has none as
+# its batches failed.
+_HAVING, _FAILED = 1 << 32, 1 << 48
 
 
 class RankBallot:
     """The votes of one epoch.
 
     Args:
-        store: Has ``set``, ``get``, ``add``, ``check``, ``wait`` and ``delete_key`` as a
-            `torch.distributed.Store`.  Nobody else waits for its connection.
+        store: Has ``set``, ``compare_set``, ``get``, ``add``, ``check``, ``wait`` and
+            ``delete_key`` as a `torch.distributed.Store`.  Nobody else waits for its connection.
         prefix: Of all keys, the same on all ranks, and of no other epoch.
         rank: Of this process.
         ranks: All that vote.
         uneven: ``"drop"`` goes on while all ranks have a batch, ``"pad"`` while any has one.
-        seconds: How long a consumer waits for other ranks.
+        seconds: How long a consumer waits for other ranks to vote on a step.
+        host: What the store is a connection to; only kept.
 
     Threads:
         all: one thread, the voter.
@@ -56,23 +60,38 @@ class RankBallot:
         ranks: Sequence[int],
         uneven: Uneven,
         seconds: float,
+        host: Any = None,
     ) -> None:
         self._store = store
+        self._host = host
         self._prefix = prefix
         self._rank = rank
         self._ranks = ranks
         self._pads = uneven == "pad"
         self._seconds = seconds
 
-    def vote(self, step: int, *, has_batch: bool) -> None:
-        """Say whether this rank has a batch for a step; the last rank to do so counts the votes."""
+    def vote(self, step: int, *, has_batch: bool, failed: bool = False) -> None:
+        """Say whether this rank has a batch for a step; the last rank to do so counts the votes.
+
+        Args:
+            step: From 0.
+            has_batch: Whether there is one.
+            failed: If not: whether it would have one, had its dataset not failed.
+        """
         store, key = self._store, self._key
         if not step and not has_batch:
             store.set(key("empty", self._rank), "")
-        votes = store.add(key("votes", step), _ONE * has_batch + 1)
-        having, voters = divmod(votes, _ONE)
+        # To pad is to go on without it.
+        failed = failed and not (has_batch or self._pads)
+        if failed:
+            store.set(key("failed", self._rank), "")
+        vote = 1 + _HAVING * has_batch + _FAILED * failed
+        failures, votes = divmod(store.add(key("votes", step), vote), _FAILED)
+        having, voters = divmod(votes, _HAVING)
         if voters == len(self._ranks):
-            store.set(key("outcome", step), json.dumps(self._counted(step, having)))
+            # Where nobody has anything left, nothing is left out.
+            outcome = self._failure() if failures and having else self._counted(step, having)
+            self._say(step, outcome)
             store.delete_key(key("votes", step))
             if step:
                 store.delete_key(key("outcome", step - 1))
@@ -85,21 +104,47 @@ class RankBallot:
         Args:
             step: This rank has voted on it.
             stops: Any of them ends the waiting, after `STORE_SECONDS` at most.
-            waits_since: Returns since when, on `monotonic`, the consumer waits; 0 if it does not.
+            waits_since: Returns since when, on `monotonic`, the consumer waits, for this step or a
+                later one; 0 if it does not.
 
         Returns:
             None if it was stopped.
         """
-        store, key = self._store, self._key("outcome", step)
-        if not self._comes_soon(key):
+        store, key, began = self._store, self._key("outcome", step), monotonic()
+        # Far shorter than the limit: by then all ranks that wait have said so.
+        if not self._comes_soon(key, min(STORE_SECONDS, self._seconds / 4)):
             store.set(self._key("waits", self._rank), str(step))
             while not store.check([key]):
                 if wait(stops, min(ASKING_SECONDS, self._seconds / 4)):
                     return None
+                # Not while the ranks go on step by step, however far behind the consumer they are.
                 since = waits_since()
-                if since and monotonic() - since > self._seconds and not store.check([key]):
-                    store.set(key, json.dumps({"error": self._missing(step)}))
+                waited = monotonic() - max(since, began)
+                if since and waited > self._seconds and not store.check([key]):
+                    self._say(step, {"error": self._missing(step)})
         return None if is_set(stops) else Outcome(**json.loads(store.get(key)))
+
+    def end(self, step: int) -> None:
+        """Say that this rank knows of the epoch's end; the last rank to do so clears the store.
+
+        The first rank waits for that, or a while: as a rule the store is in its process, which may
+        end now.
+
+        Args:
+            step: With which the epoch did not go on.
+        """
+        store, key = self._store, self._key
+        store.delete_key(key("waits", self._rank))
+        is_last = store.add(key("ended", step), 1) == len(self._ranks)
+        if is_last:
+            store.delete_key(key("ended", step))
+            store.delete_key(key("outcome", step))
+        if self._rank == self._ranks[0]:
+            if not is_last:
+                self._comes_soon(key("all ended", step), STAYING_SECONDS)
+                store.delete_key(key("all ended", step))
+        elif is_last:
+            store.set(key("all ended", step), "")
 
     def leave(self, step: int) -> None:
         """Say that this rank leaves the epoch, and votes on no step from this one on."""
@@ -107,12 +152,15 @@ class RankBallot:
             f"rank {self._rank} left the epoch by step {step}, and other ranks go on: all "
             "must leave it after the same step"
         )
-        self._store.set(self._key("outcome", step), json.dumps({"error": msg}))
+        self._say(step, {"error": msg})
 
-    def _comes_soon(self, key: str) -> bool:
+    def _say(self, step: int, outcome: Mapping[str, Any]) -> None:
+        """Say what was found of a step, if nobody has yet: all ranks are to find the same."""
+        self._store.compare_set(self._key("outcome", step), "", json.dumps(outcome))
+
+    def _comes_soon(self, key: str, seconds: float) -> bool:
         try:
-            # Far shorter than the limit: by then all ranks that wait have said so.
-            self._store.wait([key], timedelta(seconds=min(STORE_SECONDS, self._seconds / 4)))
+            self._store.wait([key], timedelta(seconds=seconds))
         except Exception:  # noqa: BLE001  # a timeout, by a class that differs between versions
             return False
         return True
@@ -123,15 +171,26 @@ class RankBallot:
         empty: list[int] = []
         if not step and having < world_size:
             empty = [rank for rank in self._ranks if self._store.check([self._key("empty", rank)])]
+            for rank in empty:
+                self._store.delete_key(self._key("empty", rank))
         if self._pads and empty and having:
             msg = (
-                f"{_named(empty)} of {world_size} had no batch left of its own when the epoch "
+                f"{named_ranks(empty)} of {world_size} had no batch left of its own when the epoch "
                 "began or went on, so none that it could repeat: give each rank data, or "
                 "uneven='drop' ends the epoch on all ranks"
             )
             return {"error": msg}
         goes_on = having > 0 if self._pads else having == world_size
         return {"goes_on": goes_on, "empty": empty if having else []}
+
+    def _failure(self) -> dict[str, Any]:
+        """Return the outcome where ranks have no batch as their datasets failed."""
+        failed = [rank for rank in self._ranks if self._store.check([self._key("failed", rank)])]
+        msg = (
+            f"the share of {named_ranks(failed)} ended with an error of the dataset, which is "
+            "raised there: uneven='drop' would leave out what other ranks have left"
+        )
+        return {"error": msg}
 
     def _missing(self, step: int) -> str:
         """Return an error that names the ranks which have not voted on a step.
@@ -140,8 +199,8 @@ class RankBallot:
         """
         missing = [rank for rank in self._ranks if self._waits_for(rank) < step]
         return (
-            f"{_named(missing)} did not say within {self._seconds:.0f} s whether there is a batch "
-            f"for step {step} of the epoch: all ranks must iterate over their loaders alike"
+            f"{named_ranks(missing)} did not say within {self._seconds:.0f} s whether there is a "
+            f"batch for step {step} of the epoch: all ranks must iterate over their loaders alike"
         )
 
     def _waits_for(self, rank: int) -> int:
@@ -150,9 +209,3 @@ class RankBallot:
 
     def _key(self, name: str, number: int) -> str:
         return f"{self._prefix}/{name}/{number}"
-
-
-def _named(ranks: Sequence[int]) -> str:
-    more = f" and {len(ranks) - _MOST_NAMED} more" * (len(ranks) > _MOST_NAMED)
-    names = ", ".join(map(str, ranks[:_MOST_NAMED])) + more
-    return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"

@@ -70,6 +70,7 @@ class IterableReader:
         self.number = number
         self.position = 0  # samples that were read
         self.used_up = False  # whether it is a generator that had ended before
+        self.failed = False  # whether the reading of the last batch has; a generator ends with that
         self.checkpoint: Checkpoint | None = (
             None  # the replica's, after the batch that was read last
         )

@@ -53,13 +53,14 @@ class IterableBatch(OpenBatch):
         self.reader = reader
         self.number = number  # among the batches of its reader
         self.checkpoint: Checkpoint | None = None  # the reader's, after this batch
-        # Called, once it was read or failed, with whether there is no such batch; None for nobody.
-        self.on_read: Callable[[bool], None] | None = None
+        # Called, once it was read or failed, with whether there is no such batch, and whether the
+        # one before it failed; None for nobody.
+        self.on_read: Callable[[bool, bool], None] | None = None
 
     def was_read(self) -> None:
         """Note that it is known whether there is such a batch."""
         if self.on_read is not None:
-            self.on_read(self.exhausted)
+            self.on_read(self.exhausted, self.reader.failed)
 
 
 class ReadJob(SingleJob[Worker]):
@@ -122,6 +123,7 @@ def _read(
             batch.was_read()
             progress.collated(batch, None)
             return
+        batch.reader.failed = False
         batch.was_read()
         batch.begin(plan)
         if hand_on is None:
@@ -131,6 +133,7 @@ def _read(
                 hand_on(batch)
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         _note_unread(batch, batch.plan, worker)
+        batch.reader.failed = True
         batch.was_read()
         progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:

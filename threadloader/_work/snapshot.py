@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Reading", "Snapshot", "Span", "Totals"]
 
-_NOTHING = (0,) * 9  # an epoch without deliveries
+_NOTHING = (0,) * 10  # an epoch without deliveries
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Snapshot(NamedTuple):
     wait_seconds: float  # of these: for workers
     late_seconds: float  # of these: after the batch was done
     copy_wait_seconds: float  # of ``wait_seconds``: for batches that were done and not copied
+    rank_wait_seconds: float  # of ``loading_seconds``: for other ranks
     waits: int  # batches that workers had not done when they were asked for
     seen: int  # batches that were planned, added up over the snapshots of the history
     seen_done: int  # of them that were done

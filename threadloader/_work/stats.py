@@ -49,6 +49,7 @@ _DELIVERED = attrgetter(
     "wait_seconds",
     "late_seconds",
     "copy_wait_seconds",
+    "rank_wait_seconds",
     "waits",
     "seen",
     "seen_done",
@@ -85,6 +86,7 @@ class Deliveries:
         "loading_seconds",
         "longest_seconds",
         "nbytes",
+        "rank_wait_seconds",
         "seen",
         "seen_done",
         "used",
@@ -97,7 +99,7 @@ class Deliveries:
         self.calling = Counters()  # of the consumer's thread, where it makes samples itself
         self.batches = self.nbytes = self.waits = self.seen = self.seen_done = 0
         self.loading_seconds = self.wait_seconds = 0.0
-        self.late_seconds = self.copy_wait_seconds = 0.0
+        self.late_seconds = self.copy_wait_seconds = self.rank_wait_seconds = 0.0
         self.begin(now)
 
     def begin(self, now: float) -> None:

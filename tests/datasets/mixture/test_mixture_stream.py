@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.made_shards import write_numbered
 
-from threadloader import StateError, ThreadLoader, get_worker_info
+from threadloader import StateError, ThreadLoader, _torch, get_worker_info
 from threadloader.datasets import Mixture, MixtureStream, TarStream
 
 try:
@@ -345,6 +345,37 @@ def test_a_source_without_a_sample_for_a_worker_is_told() -> None:
         pytest.raises(ValueError, match="'a' has no sample for worker 1 of 2 of rank 0"),
     ):
         batches(loader)
+
+
+class Alone(_torch.IterableDataset):  # type: ignore[type-arg]
+    """Shares itself out by workers, if at all."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(worker, 40, workers))
+
+
+def test_a_source_that_can_not_be_asked_is_refused_where_the_ranks_are_told() -> None:
+    def load(shard: tuple[int, int], threads: int) -> list[Any]:
+        mixture = Mixture({"alone": (Alone(), 1), "books": (range(40), 1)}, stop="once")
+        options: dict[str, Any] = {"threads": threads, "shard": shard, "uneven": "short"}
+        with ThreadLoader(mixture, batch_size=None, **options) as loader:
+            return list(loader)
+
+    with pytest.raises(TypeError, match="source 'alone' can't be asked for one of 4 parts"):
+        load((1, 2), 2)
+    assert sorted(load((0, 1), 2)) == sorted([*range(40), *range(40)])
+
+
+def test_ranks_of_the_environment_are_known_to_a_source_that_can_not_be_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    mixture = Mixture({"alone": (Alone(), 1)}, stop="once")
+    loader = ThreadLoader(mixture, batch_size=None, threads=1, shard="auto", uneven="short")
+    assert sorted(loader) == [*range(40)]  # it does not look at them
 
 
 def test_an_iterator_is_refused() -> None:

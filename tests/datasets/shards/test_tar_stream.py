@@ -244,6 +244,7 @@ def test_rank_and_world_size_come_from_torch_distributed(folder: Path) -> None:
         "made = TarStream(sys.argv[1], fields=('cls',))\n"
         "dist.init_process_group('gloo', store=store, rank=rank, world_size=2)\n"
         "print(*[sample[0] for sample in made])\n"
+        "dist.barrier()\n"  # who ends while the other one connects would fail it
         "dist.destroy_process_group()"
     )
     command = [sys.executable, "-c", code, str(folder / "*.tar")]

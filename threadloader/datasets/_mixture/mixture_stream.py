@@ -12,7 +12,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._threads.parts import is_askable
+from threadloader._threads.parts import PROTOCOL, has_share, is_askable
 from threadloader.datasets._mixture.feeds import IterableFeed, MapFeed, put_back
 from threadloader.datasets._mixture.pattern import Pattern
 from threadloader.datasets._mixture.plan import Mixing, check_changing, checked_count, pattern_key
@@ -127,10 +127,15 @@ class MixtureStream(IterableDataset):
             without this method, which shares itself out.
 
         Raises:
+            TypeError: Such a source can't know of these parts: there are more of them than the
+                environment has ranks.
             ValueError: There is no such part.
         """
+        if self._ranks != (None, None):
+            return None
         streams = [each for each in self._datasets if isinstance(each, _torch.IterableDataset)]
-        if self._ranks != (None, None) or not all(map(is_askable, streams)):
+        if not all(map(is_askable, streams)):
+            self._check_shares(world_size)
             return None
         put_back(self._fresh)
         twin = copy.copy(self)
@@ -139,6 +144,22 @@ class MixtureStream(IterableDataset):
         self._fresh = {}
         vars(twin)["_fresh"] = self._fresh
         return twin
+
+    def _check_shares(self, parts: int) -> None:
+        """Refuse sources that share themselves out by other ranks than those of ``shard=``."""
+        here = this_replica()
+        if parts == here.world * here.workers:
+            return
+        for name, dataset in zip(self.names, self._datasets, strict=True):
+            streams = isinstance(dataset, _torch.IterableDataset)
+            if streams and not is_askable(dataset) and not has_share(dataset):
+                msg = (
+                    f"source {name!r} can't be asked for one of {parts} parts: "
+                    f"{type(dataset).__name__} has no method {PROTOCOL}, and would share itself "
+                    f"out by the environment's ranks ({here.world}) and the workers of this one "
+                    f"({here.workers})"
+                )
+                raise TypeError(msg)
 
     def __iter__(self) -> Iterator[Any]:
         if self._part is not None:
