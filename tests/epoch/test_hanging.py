@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 from threading import Event
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from support.patience import PATIENCE
 from support.streams import lists
@@ -53,21 +55,30 @@ class Stream(Hangs):
 
 def _outcome(iterator: Any) -> Any:
     try:
-        return next(iterator).tolist()
+        return np.asarray(next(iterator)).tolist()
     except RuntimeError as error:
         return str(error)
 
 
-def _timed_out(loader: ThreadLoader[Any], dataset: Hangs, spawn: Spawn) -> str:
-    """Return the message of the first batch that does not come; the next call is past it."""
+def _timed_out(loader: ThreadLoader[Any], dataset: Hangs, spawn: Spawn, delivered: int) -> str:
+    """Return the message of the first batch that does not come; the next call is past it.
+
+    Args:
+        loader: Its timeout is short: on a busy machine batches that come may be late, too.
+        dataset: Of the loader.
+        spawn: Calls in a thread.
+        delivered: Batches before it.
+    """
     try:
         iterator = iter(loader)
-        told = ""
-        while not (dataset.entered.is_set() and told):
-            outcome = spawn(_outcome, iterator).result(PATIENCE)
-            told = outcome if isinstance(outcome, str) and dataset.entered.is_set() else ""
-        # The one before may have come up in the moment when the sample was entered.
-        return str(spawn(_outcome, iterator).result(PATIENCE))
+        for _ in range(delivered):
+            while isinstance(spawn(_outcome, iterator).result(PATIENCE), str):
+                pass
+        assert dataset.entered.wait(PATIENCE)
+        text, end = "", monotonic() + PATIENCE
+        while "self.gate.wait" not in text and monotonic() < end:
+            text = str(spawn(_outcome, iterator).result(PATIENCE))
+        return text
     finally:
         dataset.gate.set()
         loader.close()
@@ -80,7 +91,7 @@ def test_a_timeout_names_worker_batch_and_index_and_shows_the_stack(
 ) -> None:
     dataset = Hangs(5)
     loader = ThreadLoader(dataset, 2, threads=threads, timeout=0.05, dataset_copy="shared")
-    text = _timed_out(loader, dataset, spawn)
+    text = _timed_out(loader, dataset, spawn, 2)
     assert text.startswith("DataLoader timed out after 0.05 seconds: worker ")
     assert " has been in index 5 of batch 2 for " in text
     assert "in wait_for_ever\n    assert self.gate.wait(PATIENCE)" in text
@@ -91,13 +102,13 @@ def test_a_timeout_names_worker_batch_and_index_and_shows_the_stack(
 def test_a_sample_in_a_ticket_of_many_is_named(spawn: Spawn) -> None:
     dataset = Hangs(61, size=64)
     loader = ThreadLoader(dataset, 32, threads=1, timeout=0.05, dataset_copy="shared")
-    assert " in index 61 of batch 1 for " in _timed_out(loader, dataset, spawn)
+    assert " in index 61 of batch 1 for " in _timed_out(loader, dataset, spawn, 1)
 
 
 def test_of_a_whole_batch_the_batch_is_named(spawn: Spawn) -> None:
     dataset = HangsWhole(5)
     loader = ThreadLoader(dataset, 4, threads=1, timeout=0.05, dataset_copy="shared")
-    text = _timed_out(loader, dataset, spawn)
+    text = _timed_out(loader, dataset, spawn, 1)
     assert "worker 0 has been in batch 1, rows 0 to 3 for " in text
     assert "in __getitems__" in text
 
@@ -105,7 +116,7 @@ def test_of_a_whole_batch_the_batch_is_named(spawn: Spawn) -> None:
 def test_of_an_iterable_the_batch_that_is_read_is_named(spawn: Spawn) -> None:
     dataset = Stream(5)
     loader = ThreadLoader(iter(dataset), 2, threads=1, timeout=0.05)
-    text = _timed_out(loader, dataset, spawn)
+    text = _timed_out(loader, dataset, spawn, 2)
     assert "worker 0 has been in the iterable dataset, reading batch 2 for " in text
     assert "in wait_for_ever" in text
 
@@ -119,18 +130,8 @@ def test_a_collate_function_that_hangs_is_named(spawn: Spawn) -> None:
         return samples
 
     loader = ThreadLoader(dataset, 2, threads=1, timeout=0.05, collate_fn=collate)
-    try:
-        iterator = iter(loader)
-        told = ""
-        while not (dataset.entered.is_set() and "collate function" in told):
-            try:
-                spawn(next, iterator).result(PATIENCE)
-            except RuntimeError as error:
-                told = str(error)
-    finally:
-        dataset.gate.set()
-        loader.close()
-    assert "worker 0 has been in the collate function of batch 2 for " in told
+    text = _timed_out(loader, dataset, spawn, 2)
+    assert "worker 0 has been in the collate function of batch 2 for " in text
 
 
 def test_a_worker_init_fn_that_hangs_is_named(spawn: Spawn) -> None:
@@ -140,7 +141,7 @@ def test_a_worker_init_fn_that_hangs_is_named(spawn: Spawn) -> None:
         dataset.wait_for_ever()
 
     loader = ThreadLoader(dataset, threads=1, timeout=0.05, worker_init_fn=init)
-    text = _timed_out(loader, dataset, spawn)
+    text = _timed_out(loader, dataset, spawn, 0)
     assert "worker 0 has been in worker_init_fn for " in text
     assert "in wait_for_ever" in text
 
@@ -172,6 +173,7 @@ def test_a_warning_that_is_an_error_loses_no_batch(
     dataset = Hangs(0)
     with ThreadLoader(dataset, threads=1, dataset_copy="shared") as loader:
         iterator = iter(loader)
+        assert dataset.entered.wait(PATIENCE)
         with pytest.raises(UserWarning, match="index 0 of batch 0"):
             spawn(next, iterator).result(PATIENCE)
         dataset.gate.set()
@@ -181,6 +183,6 @@ def test_a_warning_that_is_an_error_loses_no_batch(
 def test_a_message_keeps_no_batch_alive(spawn: Spawn) -> None:
     dataset = Hangs(5)
     loader = ThreadLoader(dataset, 2, threads=1, timeout=0.05, dataset_copy="shared")
-    _timed_out(loader, dataset, spawn)
+    _timed_out(loader, dataset, spawn, 2)
     assert loader.statistics().slots.leased == 0
     assert loader._session.stats.busy() == []  # noqa: SLF001  # what threads would keep

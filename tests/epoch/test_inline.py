@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.patience import PATIENCE
+from support.slower_threads import let_no_batch_be_cheap
 
 from threadloader import ThreadLoader, get_worker_info
 from threadloader._epoch import inline as inline_module
@@ -49,12 +50,7 @@ def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def never_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no batch count as cheap, but the first one begins here."""
-    for module in ("_epoch.inline", "_epoch.in_flight"):
-        monkeypatch.setattr(f"threadloader.{module}.INLINE_SECONDS", 0.0)
-    for module in ("_epoch.inline", "_order.tickets"):
-        monkeypatch.setattr(f"threadloader.{module}.START_SECONDS", 0.0)
-    monkeypatch.setattr("threadloader._threads.concurrency.SHORT", 0.0)
+    let_no_batch_be_cheap(monkeypatch)
     # On a busy machine threads may look slower than the calling thread.
     monkeypatch.setattr("threadloader._threads.inline_choice.SOON_SECONDS", math.inf)
 
@@ -120,7 +116,12 @@ class Collated:
         return threading.current_thread() is threading.main_thread()
 
 
-def test_cheap_samples_that_are_collated_slowly_are_left_to_threads() -> None:
+def test_cheap_samples_that_are_collated_slowly_are_left_to_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # On a busy machine the first samples may take long, and threads look slower than they are.
+    monkeypatch.setattr("threadloader._epoch.in_flight.INLINE_SECONDS", PATIENCE)
+    monkeypatch.setattr("threadloader._threads.inline_choice.SOON_SECONDS", math.inf)
     loader: ThreadLoader[Any] = ThreadLoader(Samples(256), 4, collate_fn=Collated())
     first, *_, last = loader
     assert first

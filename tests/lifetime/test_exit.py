@@ -290,11 +290,12 @@ def interrupted(script: str) -> tuple[float, int, str, str]:
         return end_of(process)
 
 
-# The sample of index 6 goes on when the main thread asks for its batch, or is about to.  The pause
-# is no synchronisation: without it CPython 3.13t misses a signal that comes just before a lock is
-# waited for (8 of 40 runs of a bare Condition.wait, none on 3.11 and 3.13).
+# The sample of index 6 goes on when the main thread asks for its batch, or is about to, and ends so
+# many seconds after the signal came, however late that is sent.  The pause is no synchronisation:
+# without it CPython 3.13t misses a signal that comes just before a lock is waited for (8 of 40 runs
+# of a bare Condition.wait, none on 3.11 and 3.13).
 WAITING = """
-asked = threading.Event()
+asked, caught = threading.Event(), threading.Event()
 
 class Waiting(Numbers):
     again = False
@@ -304,10 +305,19 @@ class Waiting(Numbers):
             asked.wait()
             time.sleep(0.5)
             say("waiting")
+            caught.wait()
             time.sleep({seconds})
         return index
 
 loader = ThreadLoader(Waiting(8), threads=2, persistent_workers={persistent})
+"""
+LOOP = """
+try:
+    for batch in loader:
+        if batch[0] == 5:
+            asked.set()
+except KeyboardInterrupt:
+    caught.set()
 """
 each_kind_of_workers = pytest.mark.parametrize("persistent", [False, True])
 
@@ -316,12 +326,7 @@ each_kind_of_workers = pytest.mark.parametrize("persistent", [False, True])
 @each_kind_of_workers
 def test_ctrl_c_ends_the_process_once_the_running_sample_has_ended(persistent: bool) -> None:
     _, code, _, errors = interrupted(
-        WAITING.format(seconds=0.5, persistent=persistent)
-        + """
-for batch in loader:
-    if batch[0] == 5:
-        asked.set()
-"""
+        WAITING.format(seconds=0.5, persistent=persistent) + LOOP + "    raise"
     )
     assert code == -signal.SIGINT
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
@@ -332,12 +337,7 @@ for batch in loader:
 @each_kind_of_workers
 def test_ctrl_c_ends_the_process_though_a_sample_never_ends(persistent: bool) -> None:
     seconds, code, _, errors = interrupted(
-        WAITING.format(seconds=FOR_EVER, persistent=persistent)
-        + """
-for batch in loader:
-    if batch[0] == 5:
-        asked.set()
-"""
+        WAITING.format(seconds=FOR_EVER, persistent=persistent) + LOOP + "    raise"
     )
     assert code == -signal.SIGINT
     assert errors.count("Traceback") == 1
@@ -349,12 +349,8 @@ for batch in loader:
 def test_ctrl_c_that_is_caught_leaves_the_loader_usable(persistent: bool) -> None:
     _, code, output, errors = interrupted(
         WAITING.format(seconds=0.2, persistent=persistent)
+        + LOOP
         + """
-try:
-    for batch in loader:
-        if batch[0] == 5:
-            asked.set()
-except KeyboardInterrupt:
     say("caught")
 Waiting.again = True
 say([int(batch[0]) for batch in loader])
@@ -378,6 +374,7 @@ try:
             asked.set()
 except KeyboardInterrupt as error:
     kept = error
+    caught.set()
 del iterator, batch
 for thread in threading.enumerate():
     if "-worker-" in thread.name:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from typing import Any
 
@@ -23,6 +24,14 @@ if importlib.util.find_spec("matplotlib") is None:
 else:
     from threadloader._notebook.plot import plot
     from threadloader._work.snapshot import Snapshot
+
+    DRAWING = """
+import sys
+from threadloader import ThreadLoader
+with ThreadLoader([1, 2]) as loader:
+    loader.plot()
+print("matplotlib.pyplot" in sys.modules)
+"""
 
     def snapshot(at: float, **counted: float) -> Snapshot:
         """Return one that has counted nothing else."""
@@ -81,6 +90,7 @@ else:
             assert loader.plot()._repr_png_().startswith(b"\x89PNG")
 
     def test_drawing_leaves_pyplot_alone() -> None:
-        with ThreadLoader([1, 2]) as loader:
-            loader.plot()
-        assert "matplotlib.pyplot" not in sys.modules
+        done = subprocess.run(
+            [sys.executable, "-c", DRAWING], capture_output=True, text=True, check=False
+        )
+        assert (done.stdout, done.stderr) == ("False\n", "")

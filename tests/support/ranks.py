@@ -29,6 +29,11 @@ def tell(value):
 _GROUP = """
 dist.init_process_group("gloo")
 """
+# As torch asks: else gloo's threads can drop a tensor while the interpreter ends, which aborts it.
+_END = """
+if dist.is_initialized():
+    dist.destroy_process_group()
+"""
 
 
 def run_ranks(
@@ -43,7 +48,8 @@ def run_ranks(
     """Run a program in ``world_size`` processes; return what each of them gave to ``tell``.
 
     Args:
-        program: Python; has ``torch``, ``dist``, ``rank``, ``world_size`` and ``tell``.
+        program: Python; has ``torch``, ``dist``, ``rank``, ``world_size`` and ``tell``;
+            the group is destroyed after it.
         world_size: Processes.
         folder: For what they tell.
         group: Whether torch.distributed is set up for it, or the program does so.
@@ -52,7 +58,7 @@ def run_ranks(
     """
     script = folder / "program.py"
     begin = _BEGIN + _GROUP * group
-    script.write_text(begin + textwrap.dedent(program), encoding="utf-8")
+    script.write_text(begin + textwrap.dedent(program) + _END, encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

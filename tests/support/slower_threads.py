@@ -30,6 +30,9 @@ def let_no_batch_be_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
 def let_threads_be_far_slower(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let threads be found slower by any wait, also on a busy machine, and not be tried again."""
     monkeypatch.setattr("threadloader._threads.inline_choice.SOON_SECONDS", 0.0)
+    # The first samples, which the calling thread makes, may take as long there as in threads.
+    monkeypatch.setattr("threadloader._threads.inline_choice.FAR_SLOWER", 0.0)
+    monkeypatch.setattr("threadloader._threads.inline_choice.MORE_CPU", 0.0)
     monkeypatch.setattr("threadloader._threads.inline_choice.FASTER", PATIENCE)
     monkeypatch.setattr("threadloader._threads.inline_choice.LONGEST_TRY", PATIENCE)
     monkeypatch.setattr("threadloader._threads.inline_choice.CHANGED", math.inf)

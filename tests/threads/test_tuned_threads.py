@@ -29,10 +29,17 @@ def more_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Reads:
-    """Samples that wait, and tell which thread made them."""
+    """Samples that wait, and tell which thread made them.
 
-    def __init__(self, length: int = 1 << 30) -> None:
+    Args:
+        length: Samples.
+        seconds: That each waits.  As a rule so many that on a busy machine, too, the consumer is
+            quicker than a dozen threads.
+    """
+
+    def __init__(self, length: int = 1 << 30, seconds: float = 0.01) -> None:
         self.length = length
+        self.seconds = seconds
         self.names: set[str] = set()  # all copies have the same
 
     def __len__(self) -> int:
@@ -40,7 +47,7 @@ class Reads:
 
     def __getitem__(self, index: int) -> int:
         self.names.add(threading.current_thread().name)
-        time.sleep(0.002)
+        time.sleep(self.seconds)
         return index
 
 
@@ -80,7 +87,7 @@ def test_an_epoch_begins_with_the_number_that_was_found() -> None:
 
 @pytest.mark.parametrize("given", [{"threads": 2}, {"num_workers": 2}, {"max_threads": 2}])
 def test_a_number_that_the_user_chose_is_not_exceeded(given: dict[str, int]) -> None:
-    dataset = Reads(3000)
+    dataset = Reads(3000, 0.002)
     with ThreadLoader(dataset, 16, output="numpy", **given) as loader:
         loader.num_workers = 2
         if "max_threads" in given:
@@ -102,7 +109,7 @@ def set_up(_number: int) -> None:
 
 @pytest.mark.parametrize("given", [{"worker_init_fn": set_up}, {"dataset_copy": "deep"}], ids=list)
 def test_workers_that_cost_something_are_as_many_as_cores(given: dict[str, Any]) -> None:
-    with ThreadLoader(Reads(2000), 16, output="numpy", **given) as loader:
+    with ThreadLoader(Reads(2000, 0.002), 16, output="numpy", **given) as loader:
         list(loader)
         assert loader.statistics().running <= loader.num_workers
 
@@ -139,7 +146,7 @@ class Drawing(Reads):
 
 def test_batches_are_the_same_with_any_number_of_threads(spawn: Spawn) -> None:
     def load(**given: Any) -> list[Any]:
-        loader = ThreadLoader(Drawing(3000), 16, True, seed=3, output="numpy", **given)
+        loader = ThreadLoader(Drawing(3000, 0.001), 16, True, seed=3, output="numpy", **given)
         with loader:
             return [[part.tolist() for part in batch] for batch in loader]
 

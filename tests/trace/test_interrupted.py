@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROWS = [np.full(5, i, dtype=np.float32) for i in range(26)]
 FILES = ("traced.py", "epoch_tracer.py", "recorder.py")
+MISSES = 10  # calls in a row that end before the n-th instruction: with threads, not all wait
 
 
 class Pending(int):
@@ -70,7 +71,7 @@ def test_an_interrupt_in_what_traces_leaves_no_lock_held_and_no_slice_without_en
     threads: int, tmp_path: Path, spawn: Spawn
 ) -> None:
     loader: ThreadLoader[Any] = ThreadLoader(ROWS, 4, threads=threads)
-    seen = set()
+    seen, misses = set(), 0
     for which in itertools.count(1):
         path, came = tmp_path / f"{which}.json", False
         with loader.trace(path):
@@ -85,7 +86,12 @@ def test_an_interrupt_in_what_traces_leaves_no_lock_held_and_no_slice_without_en
             finally:
                 sys.settrace(None)
             if not interrupter.where:
-                break
+                misses += 1
+                if misses == MISSES:
+                    break
+                iterator.close()
+                continue
+            misses = 0
             assert came, interrupter.where
             with pytest.raises(ClosedError):  # and not: wait for a lock that nobody gives back
                 spawn(next, iterator).result(PATIENCE)
@@ -100,8 +106,6 @@ def test_an_interrupt_in_what_traces_leaves_no_lock_held_and_no_slice_without_en
                 assert each["ts"] + each["dur"] <= second[0]["ts"], interrupter.where
         seen.add(interrupter.where.partition(",")[0])
     loader.close()  # the epoch that was not interrupted; its traced frames may live on
-    if sys.version_info < (
-        3,
-        12,
-    ):  # later ones trace fewer instructions of a frame that was entered
+    # Later ones trace fewer instructions of a frame that was entered.
+    if sys.version_info < (3, 12):
         assert {"_TracedTurn.__exit__", "_TracedTurn.__enter__", "Recorder.end"} <= seen

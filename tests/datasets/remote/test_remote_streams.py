@@ -175,6 +175,8 @@ def test_a_stream_that_failed_and_was_closed_is_no_cycle(server: RemoteServer) -
                 stream.read()
 
     read(file)
+    for ahead in threads_ahead():  # it may not yet have let go of the error that it handed over
+        ahead.join(PATIENCE)
     assert seen[0]() is None
     del file
     server.wait_for(lambda: not server.open)

@@ -6,13 +6,12 @@ import hashlib
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from support.patience import PATIENCE
+from support.reader import ReaderProcess
 from support.remote_server import RemoteServer, serving
 
 if TYPE_CHECKING:
@@ -57,33 +56,16 @@ def server() -> Iterator[RemoteServer]:
         yield server
 
 
-class Reader:
+class Reader(ReaderProcess):
     """A process that is about to read the server's file through the cache in a folder."""
 
     def __init__(
         self, server: RemoteServer, folder: Path, name: str, seed: int, threads: int = 2
     ) -> None:
         digest = hashlib.sha256(CONTENT).hexdigest()
-        values = [server.url("/data.bin"), folder, name, seed, threads, digest, BLOCK]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", READER, *map(str, values)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        super().__init__(
+            READER, server.url("/data.bin"), folder, name, seed, threads, digest, BLOCK
         )
-
-    def begin(self) -> None:
-        """Let it read."""
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "ready\n"
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-
-    def end(self) -> int:
-        """Return how it ended."""
-        self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode
 
 
 def blocks_of(requests: list[Request]) -> Counter[int]:
