@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["run_ranks"]
 
 _BEGIN = """
-import json, os, sys
+import gc, json, os, sys
 import torch
 import torch.distributed as dist
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -29,8 +29,15 @@ def tell(value):
 _GROUP = """
 dist.init_process_group("gloo")
 """
+_MAIN = """
+def main():
+"""
 # As torch asks: else gloo's threads can drop a tensor while the interpreter ends, which aborts it.
+# A DistributedDataParallel that is still referenced keeps the group, and these threads, all the
+# same: the program's names are those of a function, which are gone by then.
 _END = """
+main()
+gc.collect()
 if dist.is_initialized():
     dist.destroy_process_group()
 """
@@ -48,8 +55,8 @@ def run_ranks(
     """Run a program in ``world_size`` processes; return what each of them gave to ``tell``.
 
     Args:
-        program: Python; has ``torch``, ``dist``, ``rank``, ``world_size`` and ``tell``;
-            the group is destroyed after it.
+        program: Python, the body of a function; has ``torch``, ``dist``, ``rank``,
+            ``world_size`` and ``tell``; the group is destroyed after it.
         world_size: Processes.
         folder: For what they tell.
         group: Whether torch.distributed is set up for it, or the program does so.
@@ -57,8 +64,8 @@ def run_ranks(
         variables: Of their environment.
     """
     script = folder / "program.py"
-    begin = _BEGIN + _GROUP * group
-    script.write_text(begin + textwrap.dedent(program) + _END, encoding="utf-8")
+    body = textwrap.indent(textwrap.dedent(program), "    ")
+    script.write_text(_BEGIN + _GROUP * group + _MAIN + body + _END, encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
