@@ -101,12 +101,13 @@ class IterableFeed:
         inline: bool = False,  # noqa: ARG002
     ) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
-        if not self._turns:
+        turns = self._turns  # another thread may end the feed meanwhile
+        if not turns:
             return None
         if not self._in_order:
-            fewest = min(self._turns, key=lambda reader: self._in_flight[reader.number])
-            self._turns.rotate(-self._turns.index(fewest))
-        reader = self._turns[0]
+            fewest = min(turns, key=lambda reader: self._in_flight[reader.number])
+            turns.rotate(-turns.index(fewest))
+        reader = turns[0]
         self._in_flight[reader.number] += 1
         number = self._next_number(reader.number)
         # What a collate function draws must follow from what is delivered alone.
@@ -117,7 +118,7 @@ class IterableFeed:
         if self._pools:
             reading = ReadJob(batch, self._pipeline, progress, self._hand_on)
             self._pools[reader.number].put(reading)
-        self._turns.rotate(-1)
+        turns.rotate(-1)
         self._planned += 1
         return batch
 
@@ -160,13 +161,15 @@ class IterableFeed:
             return (_IterableReceipt(self, self._position, batch),)
         self._used_up |= batch.reader.used_up
         self._position.lanes[number].ends(batch.number, batch.checkpoint)
-        if batch.reader in self._turns:
-            self._turns.remove(batch.reader)
+        turns = self._turns
+        if batch.reader in turns:
+            turns.remove(batch.reader)
         return (Receipt(),)
 
     def end(self, *, finished: bool = False) -> None:
         """Redirect random functions no longer; warn of what gave nothing; see `Feed`."""
         self._end()
+        self._turns = deque()  # an iterator that is kept keeps no file of the dataset open
         if not finished:
             return
         position = self._position

@@ -337,6 +337,20 @@ def test_a_pass_that_was_left_closes_its_shard(folder: Path) -> None:
     assert _open_files(folder) == 0
 
 
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_a_closed_loader_has_closed_its_shards(tmp_path: Path, threads: int, spawn: Spawn) -> None:
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("open files are not told of")
+    write_numbered(tmp_path, [400, 400])
+    options: dict[str, Any] = {"prefetch_factor": 1} if threads else {}
+    with ThreadLoader(stream(tmp_path), 2, threads=threads, output="numpy", **options) as loader:
+        iterator = iter(loader)
+        spawn(next, iterator).result(PATIENCE)
+        assert _open_files(tmp_path) > 0
+    assert _open_files(tmp_path) == 0  # although the iterator is still referenced
+    del iterator
+
+
 def _open_files(folder: Path) -> int:
     links = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
     return sum(link.startswith(os.path.realpath(folder)) for link in links)
