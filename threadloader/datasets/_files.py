@@ -6,7 +6,9 @@ All threads read one `File` at once, and all copies of a dataset share it.  Only
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,9 @@ from weakref import ref
 
 from threadloader.datasets._urls import is_url
 from threadloader.errors import DataError
+
+if sys.platform != "win32":
+    import resource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -68,11 +73,14 @@ class File(Protocol):
 class Shelf:
     """A bound on the open files of a dataset: the file that was opened first is closed first.
 
+    A quarter of the files that the process may have open (`ulimit -n`) is the most: there are other
+    datasets, and connections.
+
     Args:
-        most: Files that may be open.
+        most: Files that may be open, whatever the process may.
 
     Threads:
-        opened: shared; adding to a deque and taking from it are atomic on both builds.
+        all: shared; adding to a deque and taking from it are atomic on both builds.
     """
 
     def __init__(self, most: int = 256) -> None:
@@ -83,10 +91,14 @@ class Shelf:
         return Shelf, (self._most,)
 
     def opened(self, file: LocalFile) -> None:
-        """Count a file that was opened, and close another if there are too many."""
+        """Count a file that was opened, and close others if there are too many."""
         self._files.append(ref(file))
-        if len(self._files) > self._most:
-            with suppress(IndexError):  # others closed them
+        self.close(min(self._most, _open_limit() // 4))
+
+    def close(self, most: int = 0) -> None:
+        """Close files until at most so many are open."""
+        with suppress(IndexError):  # others closed them
+            while len(self._files) > most:
                 if (other := self._files.popleft()()) is not None:
                     other.close()
 
@@ -168,7 +180,13 @@ class LocalFile:
         self._descriptor = None
 
     def _open(self) -> Descriptor:
-        descriptor = Descriptor(self.path)
+        try:
+            descriptor = Descriptor(self.path)
+        except OSError as error:
+            if error.errno not in {errno.EMFILE, errno.ENFILE} or self._shelf is None:
+                raise
+            self._shelf.close()  # something else has many: better none of ours than an error
+            descriptor = Descriptor(self.path)
         self._stamp = before = self._stamp or descriptor.stamp
         self._check(descriptor.stamp, before)
         self._descriptor = descriptor
@@ -216,6 +234,14 @@ class Descriptor:
             with self._seeking:
                 os.lseek(self._number, offset, os.SEEK_SET)
                 return os.read(self._number, nbytes)
+
+
+def _open_limit() -> int:
+    """Return how many files this process may have open."""
+    if sys.platform == "win32":
+        return 512
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return soft if soft != resource.RLIM_INFINITY else sys.maxsize
 
 
 def _stamp_of(status: os.stat_result) -> str:

@@ -122,7 +122,7 @@ class Cached(Dataset):
             return None
         try:
             sample = unpacked(index, record)
-        except (ValueError, KeyError):  # half written, before the power failed say
+        except ValueError:  # half written, before the power failed say
             return None
         if self._checks[0] > 0:
             self._checks[0] -= 1

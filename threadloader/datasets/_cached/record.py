@@ -2,14 +2,18 @@
 
     32 bytes of header | JSON that describes the sample | the bytes of its arrays, each at 16
 
-No record is trusted: one that was half written, or belongs to another index, is none.  Nothing is
-pickled, so a folder of another user's can do no more than give wrong numbers.
+No record is trusted: one that was half written, belongs to another index, or describes more than it
+has, is none.  Nothing is pickled, and NumPy and Pillow see only what was checked.  So a folder of
+another user's can do no more than give wrong numbers.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 import struct
+import sys
 import zlib
 from typing import Any
 
@@ -26,7 +30,10 @@ _MAGIC = b"tls1"
 _PLAIN = (bool, int, float, str, type(None))
 _KINDS = "biufcSUmM"  # of dtypes
 # Of Pillow's modes, those that are their pixels and nothing else (`P` has a palette).
-_MODES = frozenset({"1", "L", "LA", "I", "F", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB", "I;16"})
+_MODES = {"1": 1, "L": 8, "LA": 16, "I": 32, "F": 32, "RGB": 24, "RGBA": 32, "CMYK": 32}
+_MODES |= {"YCbCr": 24, "HSV": 24, "LAB": 24, "I;16": 16}  # bits of a pixel
+_LONGEST_SIDE = 1 << 16  # of an image of fewer bytes
+_DTYPE = re.compile(rf"[<>|][{_KINDS}]\d{{1,9}}(\[([1-9]\d*)?[a-zA-Z]+\])?")
 
 
 class _Parts:
@@ -80,8 +87,11 @@ def unpacked(index: int, record: bytes) -> Any:
         raise ValueError("no record of this sample")
     if zlib.crc32(data[_CHECKED:]) != checksum:
         raise ValueError("the checksum differs")
-    head = json.loads(bytes(data[_HEADER.size : _HEADER.size + described]))
-    return _made(head, data[_aligned(_HEADER.size + described) :])
+    try:
+        head = json.loads(bytes(data[_HEADER.size : _HEADER.size + described]))
+        return _made(head, data[_aligned(_HEADER.size + described) :])
+    except (TypeError, KeyError, OverflowError, RecursionError, RuntimeError) as error:
+        raise ValueError("it describes no sample") from error
 
 
 def _aligned(nbytes: int) -> int:
@@ -143,8 +153,8 @@ def _array(name: str, array: np.ndarray[Any, Any], parts: _Parts) -> Any:
 
 
 def _made(head: Any, data: memoryview) -> Any:
-    """Return the value that was described."""
-    if not isinstance(head, list):
+    """Return the value that was described; nothing of the description is trusted."""
+    if type(head) in _PLAIN:
         return head
     name, *values = head
     if name in {"tuple", "list"}:
@@ -154,13 +164,24 @@ def _made(head: Any, data: memoryview) -> Any:
         return {_made(key, data): _made(value, data) for key, value in values}
     if name == "bytes":
         length, start = values
-        return bytes(data[start : start + length])
+        return bytes(_span(data, start, length))
     if name == "image":
         return _image(values, data)
-    dtype, shape, start = values
-    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data, start)
+    return _array_made(name, values, data)
+
+
+def _array_made(name: str, described: list[Any], data: memoryview) -> Any:
+    text, shape, start = described
+    dtype = np.dtype(_checked(text, _DTYPE.fullmatch(text)))
+    nbytes = math.prod(_count(length) for length in shape) * dtype.itemsize
+    if name not in {"array", "scalar", "tensor"} or not dtype.itemsize:
+        raise ValueError("no kind of an array")
+    span = _span(data, start, nbytes)
+    if dtype.kind == "U":  # no character has a larger number
+        _checked(text, (np.frombuffer(span, f"{dtype.byteorder}u4") <= sys.maxunicode).all())
+    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, span)
     if name == "scalar":
-        return array[()]
+        return array[_checked((), not shape)]
     return _torch.tensor_of(array) if name == "tensor" else array
 
 
@@ -168,4 +189,25 @@ def _image(described: list[Any], data: memoryview) -> Any:
     from threadloader.datasets._images.pillow import image_of  # noqa: PLC0415  # needs Pillow
 
     mode, (width, height), length, start = described
-    return image_of(mode, (width, height), bytes(data[start : start + length]))
+    counted = -(-_count(width) * _MODES[mode] // 8) * _count(height)
+    # Pillow takes memory for each row, also of no pixels.
+    if length != counted or max(width, height) > max(length, _LONGEST_SIDE):
+        raise ValueError("no size of an image")
+    return image_of(mode, (width, height), bytes(_span(data, start, length)))
+
+
+def _span(data: memoryview, start: Any, nbytes: int) -> memoryview:
+    """Return bytes of a record, all of which are there."""
+    stop = _count(start) + _count(nbytes)
+    return data[start : _checked(stop, stop <= len(data) and not start % ALIGNED)]
+
+
+def _count(number: Any) -> int:
+    return int(_checked(number, type(number) is int and number >= 0))
+
+
+def _checked(value: Any, holds: object) -> Any:
+    if not holds:
+        msg = f"{value!r:.40} can't be in a record"
+        raise ValueError(msg)
+    return value

@@ -16,8 +16,10 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from threadloader._lifetime.dropping import when_dropped
 from threadloader.datasets._remote.client import FetchedRange, TransferError
-from threadloader.datasets._remote.http_connection import Answer, Connection
+from threadloader.datasets._remote.http_connection import PORTS, Connection
 from threadloader.datasets._remote.http_range import read_range
+from threadloader.datasets._urls import shown_url
+from threadloader.errors import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,7 +89,7 @@ class HttpClient:
                 if target != url:
                     self._moved[url] = target
                 return answer
-            target = urljoin(target, answer)
+            target = _redirected(target, answer)
         msg = f"{MOST_REDIRECTS} redirects, and no answer"
         raise TransferError(msg, 310)
 
@@ -115,9 +117,33 @@ class HttpClient:
             headers |= self._headers
             if auth := _basic(trusted.username, trusted.password) or self._auth:
                 headers["Authorization"] = auth
-        origin = os.getpid(), place.scheme, host
-        connection, answer = self._get(origin, _path(place), headers)
+        origin, path = (os.getpid(), place.scheme, host), _path(place)
+        if (idle := self._take(origin)) is not None:
+            try:
+                return self._ask_by(idle, origin, path, headers, offset, nbytes)
+            except TimeoutError:  # a router forgot this connection, and so all that are as old
+                _close({origin: self._idle.pop(origin, deque())})
+                raise
+            except (ConnectionError, ssl.SSLError):
+                pass  # the server has closed it meanwhile, which is no failure
+            except TransferError as error:  # perhaps bytes behind the last answer, and no answer
+                if error.status is not None and error.status >= 400:
+                    raise
+        fresh = self._connect(place.scheme, host)
+        return self._ask_by(fresh, origin, path, headers, offset, nbytes)
+
+    def _ask_by(
+        self,
+        connection: Connection,
+        origin: Origin,
+        path: str,
+        headers: Mapping[str, str],
+        offset: int,
+        nbytes: int,
+    ) -> FetchedRange | str:
+        """Make a request by a connection, and keep that if it can take another one."""
         try:
+            answer = connection.get(path, headers)
             found = read_range(answer, offset, nbytes)
         except BaseException:
             connection.close()
@@ -128,44 +154,23 @@ class HttpClient:
             connection.close()
         return found
 
-    def _get(self, origin: Origin, path: str, headers: dict[str, str]) -> tuple[Connection, Answer]:
-        """Send a request; return the connection, and the answer without its body.
-
-        An idle connection may have been closed by the server meanwhile, which is no failure.
-        """
-        if (idle := self._take(origin)) is not None:
-            try:
-                return idle, _get(idle, path, headers)
-            except TimeoutError:  # a router forgot this connection, and so all that are as old
-                self._drop(origin)
-                raise
-            except (ConnectionError, ssl.SSLError):
-                pass
-        _, scheme, host = origin
+    def _connect(self, scheme: str, host: str) -> Connection:
         if scheme == "https" and self._context is None:
             self._context = ssl.create_default_context()
         context = self._context if scheme == "https" else None
-        fresh = Connection(scheme, host, self._connect_timeout, self._read_timeout, context)
-        return fresh, _get(fresh, path, headers)
-
-    def _drop(self, origin: Origin) -> None:
-        _close({origin: self._idle.pop(origin, deque())})
+        return Connection(scheme, host, self._connect_timeout, self._read_timeout, context)
 
     def _take(self, origin: Origin) -> Connection | None:
-        """Return the idle connection that was used last, or None."""
+        """Return the idle connection that was used last, or None.
+
+        One on which the server has sent something since is closed.
+        """
         try:
-            return self._idle[origin].pop()
+            while not (connection := self._idle[origin].pop()).is_quiet():
+                connection.close()
         except (KeyError, IndexError):
             return None
-
-
-def _get(connection: Connection, path: str, headers: dict[str, str]) -> Answer:
-    """Send a request; on failure close the connection."""
-    try:
-        return connection.get(path, headers)
-    except BaseException:
-        connection.close()
-        raise
+        return connection
 
 
 def _close(idle: Idle) -> None:
@@ -174,6 +179,21 @@ def _close(idle: Idle) -> None:
         with suppress(IndexError):
             while True:
                 connections.pop().close()
+
+
+def _redirected(target: str, location: str) -> str:
+    """Return where a redirect leads to.
+
+    Raises:
+        TransferError: It is no URL that can be read here.
+    """
+    with suppress(ValueError):
+        target = urljoin(target, location)
+        place = urlsplit(target)
+        if place.scheme in PORTS and place.hostname and place.port != 0:
+            return target
+    msg = f"a redirect to {shortened(shown_url(target))}, which is no URL of http or https"
+    raise TransferError(msg, 310)
 
 
 def _host(place: SplitResult) -> str:

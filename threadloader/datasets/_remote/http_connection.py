@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,10 +17,9 @@ from urllib.parse import urlsplit
 from threadloader.datasets._remote.client import MIB, TransferError
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Mapping
 
-__all__ = ["Answer", "Connection"]
+__all__ = ["PORTS", "Answer", "Connection"]
 
 PORTS = {"http": 80, "https": 443}
 LONGEST_LINE = 1 << 16  # bytes
@@ -59,7 +59,7 @@ class Connection:
     ) -> None:
         place = urlsplit(f"//{host}")
         address = place.hostname or "", place.port or PORTS[scheme]
-        self._host = host
+        self._host, self._timeout = host, read_timeout
         self._socket = socket.create_connection(address, connect_timeout)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -92,6 +92,20 @@ class Connection:
                 return answer
         msg = f"{MOST_INTERIM} interim answers, and no answer"
         raise TransferError(msg)
+
+    def is_quiet(self) -> bool:
+        """Whether nothing came behind the last answer: no bytes, and no end of the connection."""
+        if self._incoming.has_data:
+            return False
+        try:
+            self._socket.settimeout(0)
+            self._socket.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            self._socket.settimeout(self._timeout)
+            return True
+        except OSError:
+            pass
+        return False
 
     def close(self) -> None:
         """End the connection.  Idempotent."""
@@ -128,6 +142,11 @@ class _Incoming:
     def allow(self, nbytes: int) -> None:
         """Allow the time for a body of so many bytes, counted from the request on."""
         self._deadline = self._begun + self._seconds * (1 + nbytes / MIB)
+
+    @property
+    def has_data(self) -> bool:
+        """Whether bytes came that were not read."""
+        return self._at < len(self._data)
 
     def line(self) -> bytes:
         """Return the next line with its end; less if the connection ends or the line is too long.

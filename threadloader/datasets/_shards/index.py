@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from threadloader.datasets._files import File
+    from threadloader.datasets._tar.reader import AfterEnd
 
 __all__ = ["build_index", "cache_folder", "open_index"]
 
@@ -46,7 +47,12 @@ _SIGNED = re.compile(
 )
 
 
-def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = None) -> ShardIndex:
+def open_index(
+    file: File,
+    path: str,
+    folder: str | os.PathLike[str] | None = None,
+    after_end: AfterEnd = "raise",
+) -> ShardIndex:
     """Return a shard's index: from its file or, if there is none, from the shard.
 
     Args:
@@ -54,6 +60,7 @@ def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = No
         path: Its path or URL.
         folder: Of the index's file; None for the shard's own folder, or `cache_folder` for a URL
             and where that folder can't be written.  A URL has one index, however it is signed.
+        after_end: See `TarReader`.
 
     Raises:
         DataError: The shard is damaged.
@@ -64,9 +71,11 @@ def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = No
     places = _places(path, folder)
     for place in places:
         found = load_index(place)
-        if found is not None and found.stamp == stamp and found.size == size:
+        if found is None or (found.stamp, found.size) != (stamp, size):
+            continue
+        if found.archives == 1 or after_end == "read":
             return found
-    index = build_index(file)
+    index = build_index(file, after_end)
     for place in places:
         with suppress(OSError):  # then the next place, or it is built again the next time
             save_index(index, place)
@@ -74,7 +83,7 @@ def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = No
     return index
 
 
-def build_index(file: File) -> ShardIndex:
+def build_index(file: File, after_end: AfterEnd = "raise") -> ShardIndex:
     """Return the index of a shard, by one pass over its headers.
 
     Raises:
@@ -95,7 +104,7 @@ def build_index(file: File) -> ShardIndex:
     kinds: list[int] = []
     extensions: dict[str, int] = {}
     with _open_headers(file) as archive:
-        reader = TarReader(archive, file.path, sys.maxsize)
+        reader = TarReader(archive, file.path, sys.maxsize, after_end)
         for key, members in read_samples(reader, file.path, sys.maxsize, ()):
             for extension, member in members.items():
                 kinds.append(extensions.setdefault(extension, len(extensions)))
@@ -115,6 +124,7 @@ def build_index(file: File) -> ShardIndex:
         np.array(offsets, np.int64),
         np.array(sizes, np.int64),
         np.array(kinds, np.int32),
+        reader.archives,
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardIndex", "load_index", "save_index"]
 
-_MAGIC = b"threadloader shard index 1\n"
+_MAGIC = b"threadloader shard index 2\n"
 _DIGEST = 16  # bytes
 _ARRAYS = {
     "keys": "u1",
@@ -53,6 +53,7 @@ class ShardIndex:
     offsets: NDArray[np.int64]  # (members,), of the data in the shard
     sizes: NDArray[np.int64]  # (members,), bytes
     kinds: NDArray[np.int32]  # (members,), positions in `extensions`
+    archives: int = 1  # that follow each other in the shard, each ended by zeros
 
     def __len__(self) -> int:
         return len(self.key_ends)
@@ -89,6 +90,7 @@ def save_index(index: ShardIndex, place: Path) -> None:
     head = {
         "stamp": index.stamp,
         "size": index.size,
+        "archives": index.archives,
         "extensions": index.extensions,
         "lengths": [len(array) for array in arrays.values()],
     }
@@ -130,7 +132,8 @@ def _parsed(body: bytes) -> ShardIndex:
         arrays[name] = array.astype(array.dtype.newbyteorder("="), copy=False)
         at += array.nbytes
     extensions = tuple(map(str, head["extensions"]))
-    return ShardIndex(str(head["stamp"]), int(head["size"]), extensions, **arrays)
+    size, archives = int(head["size"]), int(head["archives"])
+    return ShardIndex(str(head["stamp"]), size, extensions, **arrays, archives=archives)
 
 
 def _is_in_order(index: ShardIndex) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fnmatch
 import glob
 import os
 import re
@@ -73,11 +75,59 @@ def _exists(path: str) -> bool:
 
 
 def _matching(pattern: str) -> list[str]:
-    paths = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  # Path.glob is relative
+    refused: list[OSError] = []
+    paths = sorted(_glob(pattern, refused))
     if not paths:
         msg = f"no file matches {pattern}"
-        raise FileNotFoundError(msg)
+        raise refused[0] if refused else FileNotFoundError(msg)
     return paths
+
+
+def _glob(pattern: str, refused: list[OSError]) -> Iterator[str]:
+    """Yield what `glob.glob` finds, recursively, which takes a folder that it can't read for empty.
+
+    Args:
+        pattern: With wildcards.
+        refused: Gets the errors of folders that may not be read; others are raised.
+    """
+    folder, name = os.path.split(pattern)
+    for each in _glob(folder, refused) if glob.has_magic(folder) else (folder,):
+        if name == "**":
+            yield from _below(each, refused)
+        elif glob.has_magic(name):
+            names = fnmatch.filter((entry.name for entry in _entries(each, refused)), name)
+            yield from (_joined(each, found) for found in names if _shows(found, name))
+        elif os.path.lexists(path := _joined(each, name)):
+            yield path
+
+
+def _below(folder: str, refused: list[OSError]) -> Iterator[str]:
+    """Yield a folder, and all that is in it."""
+    yield folder
+    for entry in _entries(folder, refused):
+        if _shows(entry.name):
+            path = _joined(folder, entry.name)
+            yield from _below(path, refused) if Path(path).is_dir() else (path,)
+
+
+def _joined(folder: str, name: str) -> str:
+    return os.path.join(folder, name)  # noqa: PTH118  # `Path` drops a "./"
+
+
+def _shows(name: str, pattern: str = "") -> bool:
+    return pattern.startswith(".") or not name.startswith(".")
+
+
+def _entries(folder: str, refused: list[OSError]) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder or ".") as entries:
+            return list(entries)
+    except PermissionError as error:
+        refused.append(error)
+    except OSError as error:
+        if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}:
+            raise  # too many open files, say
+    return []
 
 
 def _remote(pattern: str, options: dict[str, Any]) -> list[str]:

@@ -33,7 +33,7 @@ from threadloader.datasets._shards.sharding import (
 )
 from threadloader.datasets._shards.shuffle_buffer import ShuffleBuffer, replayed
 from threadloader.datasets._tar.archives import compression_of, open_archive
-from threadloader.datasets._tar.reader import TarReader
+from threadloader.datasets._tar.reader import TarReader, check_after_end
 from threadloader.datasets._tar.samples import SAMPLE_LIMIT, read_samples
 from threadloader.errors import StateError
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._files import File
     from threadloader.datasets._shards.sharding import Replica
+    from threadloader.datasets._tar.reader import AfterEnd
     from threadloader.datasets._tar.samples import RawSample
 
     IterableDataset = _torch.IterableDataset[Any]
@@ -88,6 +89,7 @@ class TarStream(IterableDataset):
         rank: Of this process; None asks torch.distributed, then the environment's ``RANK``.
         world_size: Number of ranks; None asks in the same way, with ``WORLD_SIZE``.
         sample_limit: Most bytes of a sample: the members that ``fields`` name, and all headers.
+        after_end: See `TarShards`.
         options: For URLs; see `threadloader.datasets._files.open_files`.
 
     Raises:
@@ -101,7 +103,8 @@ class TarStream(IterableDataset):
 
     __module__ = "threadloader.datasets"  # its public place, which pickles name
 
-    # Of the class, as an object that was pickled before there were parts has none.
+    # Of the class, as an object that was pickled before there were these has none.
+    after_end: AfterEnd = "raise"
     _part: Replica | None = None  # that was asked for, see `shard`
     _asked_epoch = 0
 
@@ -117,11 +120,13 @@ class TarStream(IterableDataset):
         rank: int | None = None,
         world_size: int | None = None,
         sample_limit: int = SAMPLE_LIMIT,
+        after_end: AfterEnd = "raise",
         **options: Any,
     ) -> None:
         if isinstance(shuffle, bool) or operator.index(shuffle) < 0:
             msg = f"shuffle={shuffle} is no number of samples: 1000, say, or 0 for none"
             raise ValueError(msg)
+        check_after_end(after_end)
         self.shards = find_shards(pattern, **options)
         for path in self.shards:
             compression_of(path)  # raises at once what the first epoch would
@@ -132,6 +137,7 @@ class TarStream(IterableDataset):
         self.shuffle = int(shuffle)
         self.seed = seed
         self.sample_limit = sample_limit
+        self.after_end = after_end
         self._ranks = rank, world_size
         this_replica(rank, world_size)
         self._shared = _Shared(open_files(self.shards, **options))
@@ -207,7 +213,7 @@ class TarStream(IterableDataset):
         """
         file = self._shared.files[number]
         with open_archive(file) as archive:
-            reader = TarReader(archive, file.path, self.sample_limit)
+            reader = TarReader(archive, file.path, self.sample_limit, self.after_end)
             yield from read_samples(reader, file.path, self.sample_limit, self.fields.wanted)
 
     def path_of(self, number: int) -> str:

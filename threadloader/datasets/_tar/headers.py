@@ -67,7 +67,7 @@ def parse_pax(data: bytes) -> dict[str, bytes]:
     """
     records: dict[str, bytes] = {}
     at = 0
-    while at < len(data) and data[at]:  # some writers pad with zeros
+    while at < len(data) and (data[at] or not at):  # some writers pad with zeros
         space = data.find(b" ", at, at + 20)
         length = data[at:space] if space > at else b""
         end = at + int(length) if length.isdigit() else 0

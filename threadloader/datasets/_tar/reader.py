@@ -7,7 +7,7 @@ taken for it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from threadloader.datasets._tar.headers import (
     BLOCK,
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._tar.archives import Archive
 
-__all__ = ["Member", "TarReader"]
+__all__ = ["AfterEnd", "Member", "TarReader", "check_after_end"]
+
+AfterEnd = Literal["raise", "read"]  # what becomes of data behind the zeros that end an archive
 
 PIECE = 1 << 20  # bytes that are read at once, as a declared size may be wrong
 # Bytes of a name in a header of its own: twice Linux's PATH_MAX, which bounds the names that a
@@ -35,8 +37,9 @@ _LONGEST_NAME = 8192
 # allows 64 KiB for each (XATTR_SIZE_MAX).
 _LONGEST_EXTENSION = 1 << 20
 _MOST_IN_A_ROW = 100_000  # members that are no files
-_TAIL = 1 << 20  # bytes read behind the end of a compressed archive, for its checksum
-_ZEROS = bytes(BLOCK)
+# Writers end an archive by two blocks of zeros, and fill its last record, of 10 KiB or a power of
+# two.  More zeros than that are a hole: a download that was cut off, or never came.
+_RECORD, _LONGEST_RECORD = 20 * BLOCK, 1 << 20
 _EXTENSIONS = frozenset({b"x", b"X", b"g", b"L", b"K"})  # kinds that describe the next member
 _WITHOUT_DATA = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})  # links, devices, folders, pipes
 
@@ -56,12 +59,16 @@ class TarReader:
         archive: Is read; the caller closes it.
         path: Of the archive, for errors.
         limit: Most bytes of a member whose data is read.
+        after_end: What lies behind the zeros that end an archive is an error (``"raise"``), or
+            another archive (``"read"``).
 
     Threads:
         all: one thread.
     """
 
-    def __init__(self, archive: Archive, path: str, limit: int) -> None:
+    def __init__(
+        self, archive: Archive, path: str, limit: int, after_end: AfterEnd = "raise"
+    ) -> None:
         self._stream = archive.stream
         self._size = archive.size
         self._damage = archive.damage
@@ -70,6 +77,8 @@ class TarReader:
         self._at = 0  # offset of the stream in the unpacked archive
         self._next = 0  # offset of the next header
         self._globals: dict[str, bytes] = {}
+        self._reads_on = after_end == "read"
+        self.archives = 1  # that were found so far, one after the other
 
     def members(self) -> Iterator[Member]:
         """Yield the files; `read` returns the data of the one that was yielded last.
@@ -90,7 +99,6 @@ class TarReader:
             elif (others := others + 1) > _MOST_IN_A_ROW:
                 msg = f"{others:,} members in a row are no files"
                 raise self._error(msg, offset, header.name)
-        self._finish()
 
     def read(self, member: Member) -> bytes:
         """Return the data of the member that was yielded last, once."""
@@ -101,12 +109,11 @@ class TarReader:
 
     def _header(self) -> Header | None:
         """Return the next member's header, extended by those before it; None at the end."""
+        if not (block := self._first_block()):
+            return None
         name, records, length = None, self._globals, 0
         while True:
             start = self._next
-            block = self._take(start, BLOCK, None)
-            if block == _ZEROS:
-                return None
             header = self._parsed(block, start)
             self._next = start + BLOCK
             if header.kind not in _EXTENSIONS:
@@ -123,6 +130,12 @@ class TarReader:
                 records = {**records, **self._records(data, start)}
                 if header.kind == b"g":
                     self._globals = records
+            block = self._take(self._next, BLOCK, None)
+
+    def _first_block(self) -> bytes:
+        """Return the block in which the next member's headers begin; no bytes at the end."""
+        block = self._take(self._next, BLOCK, None)
+        return block if any(block) else self._behind_zeros(self._next)
 
     def _extended(
         self, header: Header, name: bytes | None, records: dict[str, bytes], start: int
@@ -137,8 +150,8 @@ class TarReader:
             return header
         path = records.get("path", name)
         if path is not None:
-            if len(path) > _LONGEST_NAME:
-                msg = f"its name has {len(path):,} bytes, more than {_LONGEST_NAME:,}"
+            if not 0 < len(path) <= _LONGEST_NAME:
+                msg = f"its name has {len(path):,} bytes, and not 1 to {_LONGEST_NAME:,}"
                 raise self._error(msg, start, header.name)
             header = header._replace(name=path.decode("utf-8", "surrogateescape"))
         size = records.get("size")
@@ -156,6 +169,16 @@ class TarReader:
 
     def _take(self, offset: int, nbytes: int, name: str | None) -> bytes:
         """Return ``nbytes`` bytes from ``offset`` on, which is not before the stream's place."""
+        data = self._read(offset, nbytes, name)
+        if len(data) == nbytes:
+            return data
+        what = "the two blocks of zeros that end an archive are missing"
+        if name is not None:
+            what = f"{nbytes:,} bytes were to be read, and it ends after {len(data):,}"
+        raise self._error(f"{what}: truncated?", offset, name)
+
+    def _read(self, offset: int, nbytes: int, name: str | None = None) -> bytes:
+        """Return ``nbytes`` bytes from ``offset`` on, or what there is."""
         try:
             self._skip(offset - self._at)
             data = self._stream.read(min(nbytes, PIECE))
@@ -165,12 +188,7 @@ class TarReader:
             msg = f"it can't be unpacked: {error}"
             raise self._error(msg, self._at, name) from error
         self._at = offset + len(data)
-        if len(data) == nbytes:
-            return data
-        what = "the two blocks of zeros that end an archive are missing"
-        if name is not None:
-            what = f"{nbytes:,} bytes were to be read, and it ends after {len(data):,}"
-        raise self._error(f"{what}: truncated?", offset, name)
+        return data
 
     def _more(self, data: bytes, nbytes: int) -> bytes:
         parts, missing = [data], nbytes - len(data)
@@ -190,14 +208,30 @@ class TarReader:
                 return
             nbytes -= dropped
 
-    def _finish(self) -> None:
-        """Read the rest of a compressed archive: its checksum comes last."""
-        if self._size is not None:
-            return
-        try:
-            self._skip(_TAIL)
-        except self._damage as error:
-            raise self._error(f"it can't be unpacked: {error}", self._at) from error
+    def _behind_zeros(self, start: int) -> bytes:
+        """Read the zeros from ``start`` on, and the checksum of a compressed archive.
+
+        Returns:
+            The first header of another archive behind them; no bytes at the end.
+        """
+        at = start + BLOCK
+        while (block := self._read(at, BLOCK)) and not any(block):
+            at += len(block)
+            if not self._reads_on and at - start > _LONGEST_RECORD + 2 * BLOCK:
+                break
+        if self._reads_on and len(block) in (0, BLOCK):
+            self._next, self._globals = at, {}
+            self.archives += bool(block)
+            return block
+        zeros = at - start
+        if any(block):
+            what = f"data follows the {zeros:,} bytes of zeros that end an archive"
+        elif zeros <= _RECORD + 2 * BLOCK or _fill_a_record(zeros, at):
+            return b""
+        else:
+            what = f"{zeros:,} bytes of zeros follow the last member"
+        msg = f"{what}: a hole? (after_end='read' reads on, as tar's option --ignore-zeros does)"
+        raise self._error(msg, at if any(block) else start)
 
     def _parsed(self, block: bytes, start: int) -> Header:
         try:
@@ -213,3 +247,20 @@ class TarReader:
 
     def _error(self, message: str, offset: int, name: str | None = None) -> DataError:
         return DataError(message, self._path, member=name, offset=offset)
+
+
+def _fill_a_record(zeros: int, end: int) -> bool:
+    """Whether zeros up to ``end`` may fill a record whose size is a power of two."""
+    record: int = 1 << (zeros - 2 * BLOCK).bit_length()
+    return record <= _LONGEST_RECORD and end % record == 0
+
+
+def check_after_end(after_end: str) -> None:
+    """Refuse a value that `TarReader` does not know.
+
+    Raises:
+        ValueError: It is no `AfterEnd`.
+    """
+    if after_end not in get_args(AfterEnd):
+        msg = f"after_end={after_end!r} is neither 'raise' nor 'read'"
+        raise ValueError(msg)

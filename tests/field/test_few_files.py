@@ -1,0 +1,119 @@
+"""Where few files may be open: datasets of many shards work, and what fails says why."""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from support.child import run_child
+from support.made_shards import write_numbered
+
+from threadloader.datasets import TarShards, TarStream
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("resource")
+
+SHARDS, LIMIT = 60, 40
+LIMITED = f"""
+import os, resource, sys
+import numpy
+from pathlib import Path
+from threadloader import ThreadLoader
+from threadloader.datasets import TarShards, TarStream
+resource.setrlimit(resource.RLIMIT_NOFILE, ({LIMIT}, {LIMIT}))
+
+def take_the_rest():
+    taken = []
+    try:
+        while True:
+            taken.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return taken
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_numbered(tmp_path, [2] * SHARDS)
+    return tmp_path
+
+
+def test_datasets_of_more_shards_than_files_may_be_open_are_read(folder: Path) -> None:
+    script = f"""
+datasets = [TarShards(r"{folder}/*.tar", fields=("cls",)) for _ in range(3)]
+loaders = [ThreadLoader(each, None, shuffle=True, threads=2) for each in datasets]
+lengths = [len(list(loader)) for loader in loaders]
+for loader in loaders:
+    loader.close()  # their threads have ended
+print(lengths, len(TarStream(r"{folder}/*.tar").shards))
+"""
+    assert run_child(LIMITED + script) == (0, f"{[2 * SHARDS] * 3} {SHARDS}", "")
+
+
+@pytest.mark.parametrize("dataset", ["TarShards", "TarStream"])
+@pytest.mark.parametrize("pattern", ["*.tar", "**/*.tar", "../*/*.tar"])
+def test_too_many_open_files_are_no_missing_ones(folder: Path, dataset: str, pattern: str) -> None:
+    script = f"""
+rest = take_the_rest()
+try:
+    {dataset}(r"{folder}/{pattern}")
+except OSError as error:
+    print(error)
+"""
+    code, told, _ = run_child(LIMITED + script)
+    assert (code, told.partition(":")[0]) == (0, "[Errno 24] Too many open files")
+
+
+def test_files_of_ours_are_closed_where_others_have_taken_the_rest(folder: Path) -> None:
+    script = f"""
+dataset = TarShards(r"{folder}/*.tar", fields=("cls",))
+assert [dataset[0], dataset[2]]
+rest = take_the_rest()
+print([dataset[index][0] for index in range(len(dataset))] == list(range(len(dataset))))
+"""
+    assert run_child(LIMITED + script) == (0, "True", "")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read all")
+def test_a_folder_that_may_not_be_read_is_told_as_that(folder: Path) -> None:
+    folder.chmod(0)
+    try:
+        with pytest.raises(PermissionError, match=str(folder)):
+            TarStream(f"{folder}/*.tar")
+    finally:
+        folder.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "*.tar",
+        "a/*.tar",
+        "*/x.tar",
+        "**/*.tar",
+        "a/**/x?.tar",
+        "**/b/*.tar",
+        "./a/[!x]*.tar",
+        ".*/*.tar",
+    ],
+)
+@pytest.mark.parametrize("relative", [True, False])
+def test_wildcards_find_what_glob_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, relative: bool
+) -> None:
+    for name in ("x.tar", "a/x.tar", "a/x1.tar", "a/y.tar", "a/b/x2.tar", "a/.h.tar", ".h/z.tar"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.touch()
+    (tmp_path / "a" / "loop").symlink_to(tmp_path / "a" / "loop")
+    (tmp_path / "c").symlink_to(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    pattern = pattern if relative else f"{tmp_path}/{pattern}"
+    expected = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207
+    assert TarStream(pattern).shards == expected != []
+    with pytest.raises(FileNotFoundError, match="no file matches"):
+        TarShards(pattern.replace("tar", "none.tar"))

@@ -1,0 +1,97 @@
+"""A record of a cache that describes what it does not have is no record: the sample is loaded."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from threadloader.datasets import Cached
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEADER = struct.Struct("<4sIQQQ")
+BODY = b"AAAAAAAA" * 20
+
+FORGED: dict[str, Any] = {
+    "objects": ["array", "|O", [4], 0],
+    "structures": ["array", "O,O", [1], 0],
+    "subarrays": ["array", "2000000000i8", [0], 0],
+    "no kind": ["array", "|V0", [2**40], 0],
+    "no bytes an item": ["array", "|S0", [1], 0],
+    "no bytes an item, no length": ["array", "|S0", [-1], 1],
+    "long items": ["array", "<U1000000000", [], 0],
+    "no character": ["scalar", "<U2", [], 0],
+    "no characters": ["array", ">U2", [3], 0],
+    "no unit of time": ["array", "<M8[0s]", [1], 0],
+    "too many items": ["array", "<f4", [2**62], 0],
+    "many items of an empty array": ["array", "<f4", [0, 2**62], 0],
+    "a negative length": ["array", "<f4", [-1], 0],
+    "two negative lengths": ["array", "<f4", [-1, -1], 0],
+    "a length that is no number": ["tensor", "<f4", [True], 0],
+    "a shape that is none": ["array", "<f4", "12", 0],
+    "too many dimensions": ["array", "<f4", [1] * 70, 0],
+    "a scalar with a shape": ["scalar", "<f4", [2], 0],
+    "an offset before": ["array", "<f4", [1], -64],
+    "an offset far before": ["array", "<f4", [1], -(2**40)],
+    "an offset behind": ["array", "<f4", [1], 160],
+    "an offset far behind": ["array", "<f4", [0], 2**63],
+    "an offset in the midst of an item": ["array", "<f8", [1], 3],
+    "an offset that is no number": ["array", "<f4", [1], 16.0],
+    "bytes from before": ["bytes", 8, -16],
+    "negative bytes": ["bytes", -8, 16],
+    "bytes from behind": ["bytes", 161, 0],
+    "a large image": ["image", "L", [10**6, 10**6], 16, 0],
+    "a wide image": ["image", "I;16", [2**29, 0], 0, 0],
+    "a negative image": ["image", "RGB", [-2, -8], 48, 0],
+    "an image of fewer bytes": ["image", "RGB", [2, 8], 16, 0],
+    "an image of no mode": ["image", "P", [4, 4], 16, 0],
+    "another kind": ["set", "<f4", [1], 0],
+    "nothing": [],
+    "no description": {"a": 1},
+    "a key that has no hash": ["dict", [["list"], 1]],
+    "half a pair": ["dict", [1]],
+    "deeper than the stack": b"[" * 100_000,
+    "no JSON": b"\xff",
+}
+
+
+class Seven:
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        return 7
+
+
+def record(head: Any) -> bytes:
+    """Return a record with a checksum that is right."""
+    told = head if isinstance(head, bytes) else json.dumps(head).encode()
+    start = -(-(HEADER.size + len(told)) // 16) * 16
+    length = start + len(BODY)
+    data = HEADER.pack(b"tls1", 0, 0, length, len(told))[8:] + told
+    data = data.ljust(start - 8, b"\0") + BODY
+    return HEADER.pack(b"tls1", zlib.crc32(data), 0, length, len(told))[:8] + data
+
+
+def keep(folder: Path, head: Any) -> None:
+    """Put a record where the first sample's is looked for, as another process could."""
+    Cached(Seven(), folder, key="k")._store.write(0, record(head))  # noqa: SLF001
+
+
+@pytest.mark.parametrize("head", FORGED.values(), ids=list(FORGED))
+def test_a_record_that_describes_more_than_it_has_is_none(tmp_path: Path, head: Any) -> None:
+    pytest.importorskip("PIL")
+    if isinstance(head, list) and "tensor" in head:
+        pytest.importorskip("torch")
+    keep(tmp_path, head)
+    assert Cached(Seven(), tmp_path, key="k", checks=0)[0] == 7
+
+
+def test_the_same_record_with_what_it_has_is_one(tmp_path: Path) -> None:
+    keep(tmp_path, ["scalar", "<i8", [], 32])
+    assert Cached(Seven(), tmp_path, key="k", checks=0)[0] == 0x4141414141414141
