@@ -198,7 +198,7 @@ class AgreedEpoch(Epoch):
             self._ended = True
             self.cancel()
             self._feed.end(finished=True)
-            setup = self._concurrency, self._workers is not None, self._iterable
+            setup = self._concurrency, self._threads is not None, self._iterable
             warn_if_slow(self._stats, self._counted, setup)
             if outcome.empty:
                 warn_user(empty_ranks(outcome.empty, self._world_size), EmptyReplicaWarning)

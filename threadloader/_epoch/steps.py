@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED
+from threadloader._order.shares import no_answer
 from threadloader._threads.pool import Pool
 from threadloader._threads.stopping import Stop, is_set, stops_here
 from threadloader._threads.thread_group import SingleJob
@@ -212,11 +213,7 @@ class _Shared:
     def failed(self, _: int, error: BaseException) -> None:
         """Note the error that ended the voter."""
         strip_all(error)
-        msg = (
-            "ranks can't agree any more, as their store does not answer (as a rule it is in the "
-            f"process of rank 0, which may have ended): {type(error).__name__}: {error}"
-        )
-        self.came(Outcome(error=msg))
+        self.came(Outcome(error=no_answer(error)))
 
 
 class _OwnBatches:

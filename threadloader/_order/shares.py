@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Share", "Uneven", "named_ranks"]
+__all__ = ["Share", "Uneven", "named_ranks", "no_answer"]
 
 _MOST_NAMED = 8  # ranks, in a message
 
@@ -66,3 +66,11 @@ def named_ranks(ranks: Sequence[int]) -> str:
     more = f" and {len(ranks) - _MOST_NAMED} more" * (len(ranks) > _MOST_NAMED)
     names = ", ".join(map(str, ranks[:_MOST_NAMED])) + more
     return f"rank {names}" if len(ranks) == 1 else f"ranks {names}"
+
+
+def no_answer(error: BaseException) -> str:
+    """Return what it means for the ranks that their store raised an error."""
+    return (
+        "ranks can't agree any more, as their store does not answer (as a rule it is in the "
+        f"process of rank 0, which may have ended): {type(error).__name__}: {error}"
+    )

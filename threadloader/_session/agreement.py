@@ -1,6 +1,6 @@
 """Ranks make sure, before their first batch, that they load the same data in the same order.
 
-    each rank: what it loads -> the ranks' store -> rank 0 compares -> its verdict -> each rank
+    each rank: what it loads -> the ranks' store -> the last compares -> its verdict -> each rank
 
 Ranks that differ would train on wrong data, or wait for one another for ever.  There is no
 collective, so a rank that never comes is found out, too, and named.
@@ -11,17 +11,19 @@ from __future__ import annotations
 import itertools
 import json
 import zlib
-from datetime import timedelta
-from time import monotonic
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._order.known_samplers import known
-from threadloader._order.shares import named_ranks
+from threadloader._order.shares import named_ranks, no_answer
 from threadloader._rng.generators import encoded_state, state_of
 from threadloader._rng.seeds import draw_seed
 from threadloader._session.state import fingerprint_of
 from threadloader._version import __version__
+from threadloader._warnings import warn_user
 from threadloader.errors import RankError, StateError
 
 if TYPE_CHECKING:
@@ -36,8 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Agreement", "agree"]
 
 SECONDS = 600.0  # to wait for other ranks: one may prepare the data while others wait
-# Of waiting, between which Ctrl-C comes up.  After each of them torch prints a warning.
-_STEP_SECONDS, _LONGEST_STEP_SECONDS = 5.0, 30.0
+TELLING_SECONDS = 5.0  # after which it is said who is missing
 
 _agreements = itertools.count()
 
@@ -106,7 +107,8 @@ class Agreement:
             }
             me = _torch.rank_and_world()
             self._number, self._epochs = next(_agreements), 0
-            agreed = agree(store, self._number, me[0] if me else 0, ranks, record, SECONDS)
+            prefix = f"{self._number}/{ranks[0]}/"  # several groups of ranks may agree at once
+            agreed = agree(store, prefix, me[0] if me else 0, ranks, record, SECONDS)
             if unknown:
                 seed = seeds.agreed = agreed["drawn"]
         elif unknown and _draws(settings.index_sampler):
@@ -144,13 +146,14 @@ class Agreement:
             )
             raise ValueError(msg)
         from threadloader._epoch.steps import Steps  # noqa: PLC0415  # for iterables of ranks only
-        from threadloader._session.ballots import RankBallot  # noqa: PLC0415  # the same
 
         prefix = f"{self._number}/{ranks[0]}/epoch {self._epochs}"
         self._epochs += 1
         me = _torch.rank_and_world()
         rank = me[0] if me else 0
         host = _torch.open_rank_store()
+        from threadloader._session.ballots import RankBallot  # noqa: PLC0415  # the same
+
         ballot = RankBallot(store, prefix, rank, ranks, share.uneven, SECONDS, host)
         return Steps(ballot, settings.name, pads=share.uneven == "pad")
 
@@ -196,7 +199,7 @@ def _draws(index_sampler: Any) -> bool:
 
 def agree(
     store: Any,
-    number: int,
+    prefix: str,
     rank: int,
     ranks: Sequence[int],
     record: Mapping[str, Any],
@@ -205,8 +208,9 @@ def agree(
     """Return the record of the first rank, once all ranks are known to have the same.
 
     Args:
-        store: Has ``set``, ``get`` and ``wait`` as a `torch.distributed.Store`.
-        number: Of the agreement, which ranks of one program count alike.
+        store: Has ``set``, ``compare_set``, ``get``, ``add``, ``check`` and ``wait`` as a
+            `torch.distributed.Store`.
+        prefix: Of all keys, the same on all ranks, and of no other agreement.
         rank: Of this process.
         ranks: All that take part, in order.
         record: What this rank has, JSON-able.  All but ``"drawn"`` and ``"rank"`` is to be
@@ -214,70 +218,109 @@ def agree(
         seconds: How long to wait for other ranks.
 
     Raises:
-        RankError: A rank has something else, or did not come in time; the message names it.
+        RankError: A rank has something else, or did not come in time, and the message names it; or
+            the store does not answer.
     """
-    until = monotonic() + seconds
-    first = ranks[0]
-    prefix = f"{number}/{first}/"  # several groups of ranks may agree at once
     verdict = f"{prefix}verdict"
-    if rank != first:
+    try:
         store.set(f"{prefix}{rank}", json.dumps(record))
-        # The first may wait for others itself, from the moment on at which it came.
-        came = _came(store, f"{prefix}{first}", until)
-        if not (came and _came(store, verdict, until + seconds)):
-            msg = (
-                f"rank {first} began no epoch of this loader within {seconds:.0f} s: all ranks "
-                "must iterate over their loaders in the same order"
-            )
-            raise RankError(msg)
-    else:
-        store.set(f"{prefix}{rank}", "")
-        store.set(verdict, json.dumps(_verdict(store, prefix, ranks, record, until, seconds)))
-    result = json.loads(store.get(verdict))
+        if store.add(f"{prefix}came", 1) < len(ranks):
+            _wait(store, prefix, rank, ranks, seconds)
+        if not store.check([verdict]):
+            _say(store, prefix, ranks, _verdict(store, prefix, ranks, seconds))
+        result = json.loads(store.get(verdict))
+        if store.add(f"{prefix}read", 1) == result["came"]:
+            store.set(f"{prefix}all read", "")
+        elif rank == ranks[0]:  # as a rule the store is in its process, which may end now
+            _comes_soon(store, f"{prefix}all read")
+    except Warning:  # the user's filter makes an error of it
+        raise
+    except Exception as error:
+        raise RankError(no_answer(error)) from error
     if "error" in result:
         raise RankError(result["error"])
     agreed: Mapping[str, Any] = result["record"]
     return agreed
 
 
-def _verdict(
-    store: Any,
-    prefix: str,
-    ranks: Sequence[int],
-    record: Mapping[str, Any],
-    until: float,
-    seconds: float,
-) -> dict[str, Any]:
-    missing = [rank for rank in ranks[1:] if not _came(store, f"{prefix}{rank}", until)]
-    if missing:
-        what = "began no epoch of this loader"
-        return {"error": f"{named_ranks(missing)} {what} within {seconds:.0f} s, and others wait"}
-    places = {record["rank"]: ranks[0]}
-    for rank in ranks[1:]:
-        other = json.loads(store.get(f"{prefix}{rank}"))
+def _wait(store: Any, prefix: str, rank: int, ranks: Sequence[int], seconds: float) -> None:
+    """Wait for the verdict, in a thread: nothing else ends a wait in the store, not even Ctrl-C."""
+    ended: SimpleQueue[None] = SimpleQueue()
+    waiting = _torch.open_rank_store(alone=True)  # whose process ran a moment ago
+    thread = Thread(
+        target=_wait_in_store,
+        args=(waiting, f"{prefix}verdict", seconds, ended),
+        name="tl-ranks",
+        daemon=True,
+    )
+    thread.start()
+    try:
+        try:
+            ended.get(timeout=TELLING_SECONDS)
+        except Empty:
+            came = _came(store, prefix, ranks)
+            if rank == came[0]:  # one of them says so
+                missing = named_ranks([rank for rank in ranks if rank not in came])
+                warn_user(
+                    f"{missing} began no epoch of this loader yet, and others wait for up to "
+                    f"{seconds:.0f} s"
+                )
+            ended.get()
+    except BaseException:
+        left = f"rank {rank} left while the ranks agreed on what they load: an error, or Ctrl-C"
+        with suppress(Exception):  # the store may be gone
+            _say(store, prefix, ranks, {"error": left})
+        raise
+    finally:
+        thread.join()
+
+
+def _wait_in_store(store: Any, key: str, seconds: float, ended: SimpleQueue[None]) -> None:
+    _comes_soon(store, key, seconds)
+    ended.put(None)
+
+
+def _comes_soon(store: Any, key: str, seconds: float | None = None) -> None:
+    from threadloader._session.ballots import (  # noqa: PLC0415  # for ranks only
+        STAYING_SECONDS,
+        comes_soon,
+    )
+
+    comes_soon(store, key, STAYING_SECONDS if seconds is None else seconds)
+
+
+def _say(store: Any, prefix: str, ranks: Sequence[int], verdict: dict[str, Any]) -> None:
+    """Say what was found, if nobody has yet: all ranks are to find the same."""
+    came = len(_came(store, prefix, ranks))
+    store.compare_set(f"{prefix}verdict", "", json.dumps({**verdict, "came": came}))
+
+
+def _came(store: Any, prefix: str, ranks: Sequence[int]) -> list[int]:
+    """Return the ranks that have said what they load."""
+    if store.check([f"{prefix}{rank}" for rank in ranks]):  # asked at once
+        return list(ranks)
+    return [rank for rank in ranks if store.check([f"{prefix}{rank}"])]
+
+
+def _verdict(store: Any, prefix: str, ranks: Sequence[int], seconds: float) -> dict[str, Any]:
+    came = _came(store, prefix, ranks)
+    if missing := [rank for rank in ranks if rank not in came]:
+        msg = (
+            f"{named_ranks(missing)} began no epoch of this loader within {seconds:.0f} s, and "
+            "others wait: all ranks must iterate over their loaders in the same order"
+        )
+        return {"error": msg}
+    first, *others = (json.loads(store.get(f"{prefix}{rank}")) for rank in ranks)
+    places = {first["rank"]: ranks[0]}
+    for rank, other in zip(ranks[1:], others, strict=True):
         differing = [
-            f"{name} is {other.get(name)!r} there, and {record.get(name)!r} on rank {ranks[0]}"
-            for name in sorted({*record, *other} - {"drawn", "rank"})
-            if other.get(name) != record.get(name)
+            f"{name} is {other.get(name)!r} there, and {first.get(name)!r} on rank {ranks[0]}"
+            for name in sorted({*first, *other} - {"drawn", "rank"})
+            if other.get(name) != first.get(name)
         ]
         if differing:
             return {"error": f"rank {rank} does not load the same: {'; '.join(differing)}"}
         same = places.setdefault(other["rank"], rank)
         if same != rank:
             return {"error": f"ranks {same} and {rank} both load the share {other['rank']}"}
-    return {"record": record}
-
-
-def _came(store: Any, key: str, until: float) -> bool:
-    """Wait for a key; return whether it is there."""
-    step = _STEP_SECONDS
-    while True:
-        left = until - monotonic()
-        try:
-            store.wait([key], timedelta(seconds=max(0.001, min(step, left))))
-        except Exception:  # noqa: BLE001  # a timeout, by a class that differs between versions
-            if left <= 0:
-                return False
-            step = min(2 * step, _LONGEST_STEP_SECONDS)
-        else:
-            return True
+    return {"record": first}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from threadloader._order.shares import Uneven
     from threadloader._threads.stopping import Stop
 
-__all__ = ["RankBallot"]
+__all__ = ["STAYING_SECONDS", "RankBallot", "comes_soon"]
 
 # Of waiting in the store, which nothing ends before, and after which torch prints a warning: so it
 # is done once for a step.  Then the store is asked again and again, which a `Stop` ends.
@@ -112,7 +112,7 @@ class RankBallot:
         """
         store, key, began = self._store, self._key("outcome", step), monotonic()
         # Far shorter than the limit: by then all ranks that wait have said so.
-        if not self._comes_soon(key, min(STORE_SECONDS, self._seconds / 4)):
+        if not comes_soon(store, key, min(STORE_SECONDS, self._seconds / 4)):
             store.set(self._key("waits", self._rank), str(step))
             while not store.check([key]):
                 if wait(stops, min(ASKING_SECONDS, self._seconds / 4)):
@@ -141,7 +141,7 @@ class RankBallot:
             store.delete_key(key("outcome", step))
         if self._rank == self._ranks[0]:
             if not is_last:
-                self._comes_soon(key("all ended", step), STAYING_SECONDS)
+                comes_soon(store, key("all ended", step), STAYING_SECONDS)
                 store.delete_key(key("all ended", step))
         elif is_last:
             store.set(key("all ended", step), "")
@@ -157,13 +157,6 @@ class RankBallot:
     def _say(self, step: int, outcome: Mapping[str, Any]) -> None:
         """Say what was found of a step, if nobody has yet: all ranks are to find the same."""
         self._store.compare_set(self._key("outcome", step), "", json.dumps(outcome))
-
-    def _comes_soon(self, key: str, seconds: float) -> bool:
-        try:
-            self._store.wait([key], timedelta(seconds=seconds))
-        except Exception:  # noqa: BLE001  # a timeout, by a class that differs between versions
-            return False
-        return True
 
     def _counted(self, step: int, having: int) -> dict[str, Any]:
         """Return the outcome of a step, for which so many ranks have a batch."""
@@ -209,3 +202,12 @@ class RankBallot:
 
     def _key(self, name: str, number: int) -> str:
         return f"{self._prefix}/{name}/{number}"
+
+
+def comes_soon(store: Any, key: str, seconds: float) -> bool:
+    """Wait in a store for a key; return whether it came.  Nothing ends this before."""
+    try:
+        store.wait([key], timedelta(seconds=seconds))
+    except Exception:  # noqa: BLE001  # a timeout, by a class that differs between stores
+        return False
+    return True

@@ -14,7 +14,7 @@ from threadloader._torch.absent_types import Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
+    from contextlib import AbstractContextManager, ExitStack
 
     from threadloader._torch.device import Device, TargetDevice
     from threadloader._torch.random_ops import RandomOperators
@@ -59,12 +59,13 @@ __all__ = [
     "set_generator_state",
     "stack_into",
     "stacked",
+    "teach_num_threads",
     "teach_random",
     "teach_worker_info",
     "tensor_of",
     "tensors_in",
     "unwrapped",
-    "use_one_thread",
+    "use_threads",
 ]
 
 
@@ -126,7 +127,7 @@ def restore_grad(enabled: bool) -> None:  # same signature as with torch
     """Do nothing: there are no gradients."""
 
 
-def use_one_thread() -> None:
+def use_threads(number: int) -> None:  # the same
     """Do nothing: there are no threads of torch's."""
 
 
@@ -225,9 +226,9 @@ def gives_whole_batches(dataset: object) -> bool:
     return bool(getattr(dataset, "__getitems__", None))
 
 
-def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
-    """Return a context that changes nothing."""
-    return nullcontext
+def inherited_modes() -> Callable[[ExitStack], None]:
+    """Return a function that does nothing."""
+    return lambda _: None
 
 
 def open_rank_store(*, alone: bool = False) -> None:  # same signature as with torch
@@ -260,4 +261,4 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
 
 array_of = stack_into = stacked = tensor_of = _missing
 default_collate = default_convert = _missing
-get_worker_info = teach_worker_info = prepare_pipe = can_pin = pinned = _missing
+get_worker_info = teach_worker_info = teach_num_threads = prepare_pipe = can_pin = pinned = _missing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from threading import Lock
 from typing import Any
 
@@ -67,22 +68,24 @@ def open_rank_store(*, alone: bool = False) -> Any:
     store = _default_store()
     if store is _inherited:
         return None
+    prefixed = torch.distributed.distributed_c10d.PrefixStore
+    while isinstance(store, prefixed):  # another connection has not this prefix
+        store = store.underlying_store
     store = _connected_again(store) if alone else store
     # torchrun's store may outlive the ranks, and have what those before a restart have set.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return torch.distributed.distributed_c10d.PrefixStore(f"threadloader/{attempt}", store)
+    return prefixed(f"threadloader/{attempt}", store)
 
 
 def _connected_again(store: Any) -> Any:
     """Return a store by another connection, where it has connections."""
     distributed: Any = torch.distributed
-    connected = store
-    while isinstance(connected, distributed.PrefixStore):
-        connected = connected.underlying_store
-    if not isinstance(connected, distributed.TCPStore):
+    if not isinstance(store, distributed.TCPStore):
         return store
+    # It answers other connections: else its process has just ended, and no trying again helps.
+    soon = timedelta(seconds=30)
     return distributed.TCPStore(
-        connected.host, connected.port, is_master=False, wait_for_workers=False
+        store.host, store.port, is_master=False, wait_for_workers=False, timeout=soon
     )
 
 
