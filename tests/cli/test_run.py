@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -123,34 +122,143 @@ def test_a_program_that_is_missing_exits_with_2(arguments: list[str]) -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize(
-    "options",
-    [["--workers", "0"], ["--workers", "2"], ["--workers", "2", "--persistent"], ["--noisy"]],
-    ids=" ".join,
-)
-def test_a_plain_loop_has_the_same_batches_and_losses(options: list[str], tmp_path: Path) -> None:
-    script = TRAINING / "plain_loop.py"
-    plain = python(script, *options)
-    done = python(*RUN, "--json", tmp_path / "report.json", script, *options)
-    assert plain.returncode == done.returncode == 0, done.stderr
-    assert done.stdout == plain.stdout
-    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    training, testing = report["loaders"]
-    assert (training["batches"], testing["batches"]) == (10, 6)
-    assert "thread" in testing["loaded_by"]
-    assert re.search(r"plain_loop\.py:\d+ .* thread", done.stderr)
-    drawn = "--noisy" in options
-    assert ("draw from torch" in str(training["left_alone_because"])) == drawn
-    assert ("thread" in training["loaded_by"]) != drawn
+def test_loaders_of_all_kinds_give_the_same_batches_and_leave_the_same_random_state(
+    tmp_path: Path,
+) -> None:
+    script = TRAINING / "many_loaders.py"
+    plain, (done, loaders) = python(script), reported(tmp_path, script)
+    for expected, got in zip(plain.stdout.splitlines(), done.stdout.splitlines(), strict=True):
+        assert got == expected
+    assert "made elsewhere: []" in done.stderr
+    by = {0: "threads (default)", 1: "1 thread", 2: "2 threads"}
+    for loader in loaders:
+        assert loader["loaded_by"] == by[loader["num_workers"]]
+        assert loader["left_alone_because"] is None
+
+
+DATASETS = """\
+import functools, multiprocessing, os, signal, sqlite3
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+class Plain(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return index
+
+class ByProcess(Plain):
+    def __getitem__(self, index):
+        return index + self.own() * 0
+
+    def own(self):
+        return os.getpid()
+
+class Connected(Plain):
+    def __init__(self):
+        self.database = sqlite3.connect(":memory:")
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(8))
+
+class StreamByProcess(IterableDataset):
+    def __iter__(self):
+        return iter(range(multiprocessing.parent_process() is None, 8, 2))
+
+class Pinned:
+    def __call__(self, worker):
+        import os as system
+        system.nice(0)
+
+def move(worker):
+    os.chdir("/")
+
+def ignore(worker):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+def ignore_by_another(worker):
+    ignore(worker)
+
+def bind(worker):
+    global number
+    number = worker
+
+def seed(worker):
+    torch.manual_seed(torch.initial_seed() + worker)
+    assert os.environ
+
+"""
+REASONS = {
+    "Plain(), worker_init_fn=seed, num_workers=1": None,
+    "Stream(), num_workers=1": None,
+    "ByProcess()": None,
+    "Connected()": None,
+    "Plain(), multiprocessing_context='fork', num_workers=1": "'fork' asks for processes",
+    "Plain(), worker_init_fn=functools.partial(move), num_workers=1": "fn uses os.chdir",
+    "Plain(), worker_init_fn=ignore_by_another, num_workers=1": "fn uses signal.signal",
+    "Plain(), worker_init_fn=bind, num_workers=1": "uses the global number",
+    "Plain(), worker_init_fn=Pinned(), num_workers=1": "uses os.nice",
+    "ByProcess(), num_workers=1": "ByProcess uses os.getpid",
+    "Connected(), num_workers=1": "share dataset.database (Connection)",
+    "StreamByProcess(), num_workers=1": "uses multiprocessing.parent_process",
+    "Stream()": "program's own thread",
+}
 
 
 @needs_torch
-def test_an_exported_notebook_has_the_same_batches_and_losses() -> None:
-    script = TRAINING / "notebook.py"
-    plain, done = python(script), python(*RUN, script)
-    assert plain.returncode == done.returncode == 0, done.stderr
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="asks for forked processes")
+def test_what_is_left_to_torch_is_as_before_and_the_report_says_why(tmp_path: Path) -> None:
+    lines = [f"print(list(DataLoader({arguments})))" for arguments in REASONS]
+    script = written(tmp_path, DATASETS + "\n".join(lines))
+    plain, (done, loaders) = python(script), reported(tmp_path, script)
     assert done.stdout == plain.stdout
-    assert "2 threads" in done.stderr
+    for (arguments, reason), loader in zip(REASONS.items(), loaders, strict=True):
+        found = loader["left_alone_because"]
+        assert found is None if reason is None else reason in found, arguments
+        assert loader["loaded_by"].startswith("torch, ") == (reason is not None)
+
+
+@needs_torch
+def test_the_report_has_batches_waits_and_the_memory_of_all_processes(tmp_path: Path) -> None:
+    holds = "held = b'x' * (128 << 20); print(flush=True); input()"
+    script = written(
+        tmp_path,
+        f"""\
+import pathlib, subprocess, sys
+from torch.utils.data import DataLoader
+from threadloader import ThreadLoader
+
+pipes = {{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}}
+with subprocess.Popen([sys.executable, "-c", {holds!r}], **pipes) as child:
+    child.stdout.readline()
+    for _ in range(3):
+        list(DataLoader(range(8), 4))
+    list(ThreadLoader(range(8)))
+    rollup = pathlib.Path("/proc/self/smaps_rollup")
+    if rollup.exists():
+        print(*(line.split()[1] for line in rollup.open() if line.startswith("Pss:")))
+""",
+    )
+    done, [loader] = reported(tmp_path, script)
+    assert (loader["passes"], loader["batches"]) == (3, 6)
+    assert 0 < loader["first_batch_seconds"] <= loader["wait_seconds"]
+    assert f"{script.name}:9" in loader["made_at"]
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert report["peak_memory_kind"].startswith("PSS" if done.stdout else "RSS")
+    own = int(done.stdout or 0) << 10
+    assert report["peak_memory_bytes"] > (own + (100 << 20) if own else 0)
+
+
+def reported(
+    tmp_path: Path, *arguments: object
+) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
+    """Run a program by threads, and return what it wrote, and its loaders of the report."""
+    done = python(*RUN, "--json", tmp_path / "report.json", *arguments)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    return done, report["loaders"]
 
 
 @needs_torch
@@ -215,7 +323,6 @@ def test_compare_ends_with_the_exit_code_of_a_program_that_fails(tmp_path: Path)
 
 
 @needs_torch
-def test_with_torch_nothing_is_replaced() -> None:
-    done = python(*RUN, "--torch", TRAINING / "notebook.py")
-    assert done.returncode == 0, done.stderr
-    assert "torch, 2 processes" in done.stderr
+def test_with_torch_nothing_is_replaced(tmp_path: Path) -> None:
+    _, loaders = reported(tmp_path, "--torch", TRAINING / "plain_loop.py", "--workers", "2")
+    assert [loader["loaded_by"] for loader in loaders] == ["torch, 2 processes"] * 2

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from time import perf_counter
 
-__all__ = ["MemoryMeter", "tree_pss"]
+__all__ = ["MemoryMeter"]
 
 BETWEEN = 1.0  # seconds
 SHARE = 0.01  # of the time, at the most: to read the PSS of a large process takes milliseconds
@@ -34,7 +34,7 @@ class MemoryMeter:
         began = perf_counter()
         if began < self._due:
             return
-        self._pss = max(self._pss, tree_pss() or 0)
+        self._pss = max(self._pss, _tree_pss() or 0)
         ended = perf_counter()
         self._due = ended + max(BETWEEN, (ended - began) / SHARE)
 
@@ -47,27 +47,21 @@ class MemoryMeter:
         return _largest_rss(), "RSS of the main process"
 
 
-def tree_pss() -> int | None:
+def _tree_pss() -> int | None:
     """Return the PSS of this process and its descendants, in bytes; None where it is unknown."""
     total = 0
     waiting = [os.getpid()]
     while waiting:
         process = Path(f"/proc/{waiting.pop()}")
         try:
-            rollup = (process / "smaps_rollup").read_text(encoding="ascii")
-            total += _pss_in(rollup)
+            for line in (process / "smaps_rollup").read_text(encoding="ascii").splitlines():
+                if line.startswith("Pss:"):
+                    total += int(line.split()[1]) * 1024  # the file has KiB
             for children in process.glob("task/*/children"):
                 waiting += map(int, children.read_text(encoding="ascii").split())
         except (OSError, ValueError):  # it has ended, or is another user's
             continue
     return total or None
-
-
-def _pss_in(rollup: str) -> int:
-    for line in rollup.splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024  # the file has KiB
-    return 0
 
 
 def _largest_rss() -> int | None:

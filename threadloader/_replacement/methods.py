@@ -11,21 +11,20 @@ from functools import partial, wraps
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from threadloader._replacement.places import made_here
-from threadloader._replacement.report import Made, Report
+from threadloader._replacement.report import Made, Report, made_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-__all__ = ["exchange"]
+__all__ = ["Exchange"]
 
 KEPT = "_threadloader_made"  # the attribute of a loader
 ROW = "_threadloader_row"  # of an iterator
 
 
-def exchange(module: ModuleType, report: Report, *, threads: int | None, replace: bool) -> None:
-    """Let the loaders of torch's class be loaded by threads, and be measured.
+class Exchange:
+    """torch's methods, and those that take their places.
 
     Args:
         module: ``torch.utils.data.dataloader``.
@@ -34,16 +33,11 @@ def exchange(module: ModuleType, report: Report, *, threads: int | None, replace
             default if it has none.
         replace: Whether threads load; else torch does as before, and is measured.
     """
-    _Exchange(module, report, threads=threads, replace=replace).install()
-
-
-class _Exchange:
-    """torch's methods, and those that take their places; for the arguments see `exchange`."""
 
     def __init__(
         self, module: ModuleType, report: Report, *, threads: int | None, replace: bool
     ) -> None:
-        # Private names of torch's: a canary test compares.
+        # Private names of torch's.
         self._loader_class: Any = module.DataLoader
         self._iterator_class: Any = module._BaseDataLoaderIter  # noqa: SLF001
         self._make_iterator = self._loader_class._get_iterator  # noqa: SLF001
@@ -52,7 +46,7 @@ class _Exchange:
         self._replace = replace
 
     def install(self) -> None:
-        """Exchange the methods.
+        """Let the loaders of torch's class be loaded by threads, and be measured.
 
         Frameworks ask for the arguments of `__init__`, hence `wraps`.
         """
@@ -86,48 +80,38 @@ class _Exchange:
         iterator_class.__next__ = __next__
 
     def _iterate(self, loader: Any, iterate: Callable[[Any], Any]) -> Any:
-        """Return what ``iter(loader)`` returns.
+        """Return what ``iter(loader)`` returns: as in torch, what ``_get_iterator()`` makes.
 
         Args:
             loader: One of torch's.
-            iterate: torch's own `__iter__`, which calls `_get_iterator`.
+            iterate: torch's own `__iter__`, which lets kept workers begin again.
         """
         made = _made(loader)
-        get_iterator = type(loader)._get_iterator  # noqa: SLF001
-        overridden = get_iterator is not self._loader_class._get_iterator  # noqa: SLF001
-        threaded = self._by_threads(loader, made, overridden=overridden)
-        if threaded is not None:
-            return threaded
-        made.inside = True
-        try:
+        if not (loader.persistent_workers and loader.num_workers):
+            return loader._get_iterator()  # noqa: SLF001  # subclasses override it
+        if loader._iterator is None:  # noqa: SLF001  # as torch keeps it
+            made.twin = None  # it is the first pass, or the program has dismissed the workers
+        elif not self._may_replace(made):
             return self._measured(loader, made, partial(iterate, loader))
-        finally:
-            made.inside = False
+        loader._iterator = None  # noqa: SLF001  # the same
+        loader._iterator = loader._get_iterator()  # noqa: SLF001  # the same
+        return loader._iterator  # noqa: SLF001  # the same
 
     def _begin(self, loader: Any) -> Any:
         """Return what ``loader._get_iterator()`` returns; subclasses call it, too."""
         made = _made(loader)
-        if made.inside:  # it is measured, and torch's
-            return self._make_iterator(loader)
-        threaded = self._by_threads(loader, made, overridden=False)
-        if threaded is not None:
-            return threaded
+        if self._may_replace(made):
+            # It imports torch.
+            from threadloader._replacement.threaded import by_threads  # noqa: PLC0415
+
+            row = self._report.row(made.place, loader)
+            threaded = by_threads(loader, made, row, threads=self._threads)
+            if threaded is not None:
+                return threaded
         return self._measured(loader, made, partial(self._make_iterator, loader))
 
-    def _by_threads(self, loader: Any, made: Made, *, overridden: bool) -> Any:
-        """Return an iterator that loads by threads; None if torch must load."""
-        if not self._replace or made.reason is not None:
-            return None
-        from threadloader._replacement.threaded import by_threads  # noqa: PLC0415  # imports torch
-
-        return by_threads(
-            loader,
-            made,
-            self._report,
-            partial(self._make_iterator, loader),
-            threads=self._threads,
-            overridden=overridden,
-        )
+    def _may_replace(self, made: Made) -> bool:
+        return self._replace and made.reason is None
 
     def _measured(self, loader: Any, made: Made, begin: Callable[[], Any]) -> Any:
         """Return torch's iterator, which is measured from now on."""

@@ -1,4 +1,4 @@
-"""What is measured of a program's loaders: batches, the time that was waited for them, memory."""
+"""What is measured of a program's loaders, by the places where it makes them: batches and waits."""
 
 from __future__ import annotations
 
@@ -6,21 +6,67 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from threadloader._fetch.program_code import is_users, short_path
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._replacement.memory import MemoryMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
-    from threadloader._replacement.places import Place
-
-__all__ = ["Made", "Report", "Row", "StepsDone"]
+__all__ = ["Made", "Report", "Row", "made_here"]
 
 IN_PROCESS = "torch, in-process"
 
 
 class StepsDone(SystemExit):
     """A loader has delivered the steps that were asked for: the program ends, without an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a loader was made.
+
+    Two loaders that a function makes for two of its callers have two places.
+    """
+
+    lines: tuple[tuple[str, int], ...]  # files and lines of the program, the innermost first
+    inside: tuple[tuple[str, int], ...]  # those of packages that the program called
+    package: str | None  # that made the loader, if it is none of the program's own
+
+    def __str__(self) -> str:
+        if not self.lines:
+            return self.package or "?"
+        file, line = self.lines[0]
+        by = f" ({self.package})" if self.package else ""
+        return f"{short_path(file)}:{line}{by}"
+
+    @property
+    def callers(self) -> str:
+        """The lines that led to the innermost one."""
+        return ", ".join(f"{short_path(file)}:{line}" for file, line in self.lines[1:])
+
+
+def made_here(frame: FrameType | None) -> Place:
+    """Return the place of a loader that is being made.
+
+    Args:
+        frame: The innermost frame that may be the program's.
+    """
+    lines: list[tuple[str, int]] = []
+    inside: list[tuple[str, int]] = []
+    package = None
+    while frame is not None:
+        file, name = frame.f_code.co_filename, str(frame.f_globals.get("__name__", ""))
+        if is_users(file) and not file.startswith("<frozen"):
+            lines.append((file, frame.f_lineno))
+        elif not (lines or name.startswith(("torch.utils.data", "threadloader."))):
+            package = package or name.partition(".")[0]
+            inside.append((file, frame.f_lineno))
+        if name == "__main__" and frame.f_code.co_name == "<module>":
+            break
+        frame = frame.f_back
+    return Place(tuple(lines), tuple(inside), package)
 
 
 class Made:
@@ -33,9 +79,6 @@ class Made:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.reason: str | None = None  # why torch loads; None while nothing is against threads
-        self.checked: tuple[Any, ...] = ()  # the attributes that were last found to be safe
-        self.watched = False  # whether a first batch was looked at
-        self.inside = False  # whether torch's `__iter__` is running
         self.twin: Any = None  # the arguments and the `ThreadLoader` that were used last
 
     def __reduce__(self) -> tuple[type[Made], tuple[Place]]:
@@ -74,18 +117,14 @@ class Row:
         """Note that a pass begins.
 
         Args:
-            reason: Why torch loads; None if it does not, or is to.
+            reason: Why torch loads; None if it does not, or was asked to.
             loaded_by: In words; by default by torch, as it would.
         """
-        self.passes += 1
-        self.now_loaded_by(reason, loaded_by)
-        self._began = perf_counter()
-
-    def now_loaded_by(self, reason: str | None, loaded_by: str | None = None) -> None:
-        """Note who loads, in words, and why torch does."""
         processes = f"torch, {self.num_workers} process{'es' if self.num_workers > 1 else ''}"
         self.loaded_by = loaded_by or (processes if self.num_workers else IN_PROCESS)
         self.reason = reason
+        self.passes += 1
+        self._began = perf_counter()
 
     def waited(self, seconds: float) -> None:
         """Count seconds that the program waited for its loader."""
@@ -117,9 +156,9 @@ class Row:
             self._first_delivery = now
         self.batches += 1
         if len(self.digests) < self.report.hashed:
-            from threadloader._replacement.digest import digest  # noqa: PLC0415  # if asked for
+            from threadloader._check.contents import fingerprint  # noqa: PLC0415  # if asked for
 
-            self.digests.append(digest(batch))
+            self.digests.append(fingerprint(batch))
         self.report.memory.sample()
 
     def as_json(self) -> dict[str, Any]:

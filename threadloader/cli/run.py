@@ -25,9 +25,9 @@ STEPS = 50  # of --compare
 HASHED = 10  # batches of each loader that --compare looks at: to hash them takes time
 DESCRIPTION = """\
 Run a training script without an edit. Each torch.utils.data.DataLoader in it is loaded by threads,
-also those that frameworks make, unless threads might give other batches: then torch loads as it
-would, and the table at the end says why. The table goes to stderr; the script's output, its
-arguments, its exit code and its errors are its own.
+also those that frameworks make; the few that ask for processes, or for the script's own thread,
+are left to torch, and the table at the end says why. The table goes to stderr; the script's output,
+its arguments, its exit code and its errors are its own.
 """
 
 
@@ -87,15 +87,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, program: Program) -> int:
-    from threadloader._replacement.methods import exchange
+    from threadloader._replacement.methods import Exchange
     from threadloader._replacement.report import Report
     from threadloader.cli.torch_import import when_imported
 
     report = Report(arguments.steps, arguments.hashed)
     when_imported(
-        lambda module: exchange(
+        lambda module: Exchange(
             module, report, threads=arguments.threads, replace=not arguments.torch
-        )
+        ).install()
     )
     here = os.getpid()
     try:

@@ -9,17 +9,14 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Digits(Dataset):
-    def __init__(self, size, *, noisy=False):
+    def __init__(self, size):
         self.size = size
-        self.noisy = noisy
 
     def __len__(self):
         return self.size
 
     def __getitem__(self, index):
         image = torch.arange(64, dtype=torch.float32).add(index).sin().view(1, 8, 8)
-        if self.noisy:
-            image = image + torch.rand(())
         return image, index % 10
 
 
@@ -53,12 +50,10 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--noisy", action="store_true")
-    parser.add_argument("--persistent", action="store_true")
     args = parser.parse_args()
     torch.manual_seed(1)
-    options = {"num_workers": args.workers, "persistent_workers": args.persistent}
-    train_loader = DataLoader(Digits(70, noisy=args.noisy), 16, shuffle=True, **options)
+    options = {"num_workers": args.workers}
+    train_loader = DataLoader(Digits(70), 16, shuffle=True, **options)
     test_loader = DataLoader(Digits(33), 16, **options)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.2), nn.Linear(16, 10))
     optimizer = torch.optim.Adadelta(model.parameters())
