@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.patience import PATIENCE
 from support.safe_datasets import SAFE
-from support.unsafe_datasets import ROWS, UNSAFE, Cursor, Dataset, GlobalStack, SeekAndRead
+from support.unsafe_datasets import (
+    COPIED,
+    ROWS,
+    SEEDED,
+    UNSAFE,
+    Cursor,
+    Dataset,
+    GlobalStack,
+    SeekAndRead,
+)
 
 from threadloader._check.checking import UncheckableError, check
 from threadloader._check.findings import KINDS
@@ -28,10 +37,8 @@ if TYPE_CHECKING:
 FILE = sys.modules[Cursor.__module__].__file__
 
 
-def test_there_are_forty_of_ten_kinds_and_forty_that_are_safe() -> None:
-    made = [make for _, makes in UNSAFE.values() for make in makes]
+def test_there_are_ten_kinds_and_forty_that_are_safe() -> None:
     assert len(UNSAFE) == 10
-    assert len(set(made)) == 40
     assert len(set(SAFE)) >= 40
     assert {kind for kinds, _ in UNSAFE.values() for kind in kinds} <= set(KINDS)
 
@@ -49,7 +56,7 @@ def test_an_unsafe_dataset_is_found_and_its_line_is_named(
 ) -> None:
     dataset = make(tmp_path)
     try:
-        report = check(dataset)
+        report = check(dataset, dataset_copy="shared" if make in COPIED else "auto")
     finally:
         if hasattr(dataset, "connection"):
             dataset.connection.close()  # in its own thread
@@ -59,7 +66,7 @@ def test_an_unsafe_dataset_is_found_and_its_line_is_named(
     assert [finding.line.file for finding in found if finding.line] == [FILE] * len(found)
 
 
-@pytest.mark.parametrize("make", SAFE, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [*SAFE, *SEEDED, *COPIED], ids=lambda make: make.__name__)
 def test_nothing_is_found_in_a_safe_dataset(make: Callable[[Path], Any], tmp_path: Path) -> None:
     report = check(make(tmp_path))
     assert [str(finding) for finding in report.findings] == []
@@ -72,7 +79,7 @@ def line_of(text: str) -> int:
 
 
 def test_a_finding_names_the_handle_the_line_that_moved_it_and_the_index(tmp_path: Path) -> None:
-    (finding,) = check(SeekAndRead(tmp_path)).findings
+    (finding,) = check(SeekAndRead(tmp_path), dataset_copy="shared").findings
     assert finding.line is not None
     assert finding.line.line == line_of("self.file.seek(index * WIDTH)")
     assert finding.message.startswith("dataset.file is shared by all workers: index 0 came out")
@@ -95,7 +102,7 @@ def test_what_samples_change_is_put_back(tmp_path: Path) -> None:
             return self.cursor.at(index)
 
     dataset = Noting()
-    assert check(dataset).findings
+    assert check(dataset, dataset_copy="shared").findings
     assert dataset.cursor.position == 0
     assert dataset.noted == []
     del tmp_path
@@ -115,7 +122,7 @@ def test_what_the_copies_of_workers_isolate_is_unsafe_with_one_object_for_all() 
     assert "dataset.current" in finding.message
 
 
-def test_what_is_shared_is_safe_with_deep_copies(tmp_path: Path) -> None:
+def test_what_is_shared_is_safe_with_copies(tmp_path: Path) -> None:
     class Reading(Dataset):
         def __init__(self) -> None:
             self.cursor = Cursor()
@@ -123,8 +130,8 @@ def test_what_is_shared_is_safe_with_deep_copies(tmp_path: Path) -> None:
         def __getitem__(self, index: int) -> int:
             return self.cursor.at(index)
 
-    assert check(Reading()).findings
-    assert not check(Reading(), dataset_copy="deep").findings
+    assert check(Reading(), dataset_copy="shared").findings
+    assert not check(Reading()).findings
     del tmp_path
 
 
@@ -317,6 +324,6 @@ def test_assert_thread_safe_passes_safe_datasets_and_fails_with_all_findings(
 ) -> None:
     assert_thread_safe([1, 2, 3])
     with pytest.raises(AssertionError, match="SeekAndRead is not safe in threads") as raised:
-        assert_thread_safe(SeekAndRead(tmp_path), indices=[0, 5])
+        assert_thread_safe(SeekAndRead(tmp_path), indices=[0, 5], dataset_copy="shared")
     assert "shared-handle" in str(raised.value)
     assert "unsafe_datasets.py:" in str(raised.value)

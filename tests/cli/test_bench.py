@@ -138,10 +138,10 @@ def test_a_picture_has_a_few_grid_lines_and_lies_in_its_frame(top: float) -> Non
         ("{}:number", 2, "is of type int, and no dataset"),
         ("{}:Stream", 2, "is of type Stream; bench needs __getitem__ and __len__"),
         ("{}:empty", 2, "is empty"),
-        ("{}:failing", 1, "failed: RuntimeError: no data here"),
-        ("{}:Broken", 1, "[5] failed: ZeroDivisionError"),
+        ("{}:failing", 2, "failed: RuntimeError: no data here"),
+        ("{}:Broken", 2, "[5] failed: ZeroDivisionError"),
         ("{}:made --collate {}:nothing", 2, "has no nothing"),
-        ("{}:made --collate {}:failing", 1, "the collate function failed: TypeError"),
+        ("{}:made --collate {}:failing", 2, "the collate function failed: TypeError"),
     ],
 )
 def test_what_can_not_be_loaded_is_one_line_with_its_exit_code(

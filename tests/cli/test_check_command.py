@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,15 @@ if TYPE_CHECKING:
 MODULE = '''
 """Datasets of a user's."""
 
+import signal
+
 
 class Reader:
     def __init__(self):
         self.position = 0
+
+    def __copy__(self):  # one for all workers
+        return self
 
     def read(self, index):
         self.position = index
@@ -50,6 +56,17 @@ def make():
 
 def broken():
     raise OSError("no disk")
+
+
+class Crashing(Unsafe):
+    inside = 0
+
+    def __getitem__(self, index):
+        Crashing.inside += 1
+        if Crashing.inside > 1:
+            signal.raise_signal(signal.SIGSEGV)
+        Crashing.inside -= 1
+        return index
 
 
 unsafe = Unsafe()
@@ -84,6 +101,17 @@ def test_an_unsafe_dataset_exits_with_1_and_names_file_and_line(
     assert f"user_datasets.py:{line}: shared-attribute: dataset.reader.position is shared" in out
     assert KINDS["shared-attribute"].advice in out
     assert "1 finding (" in out
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a child process")
+def test_a_dataset_that_ends_the_process_is_a_finding_with_the_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", "user_datasets:Crashing"]) == 1
+    out = capsys.readouterr().out
+    line = MODULE.splitlines().index("            signal.raise_signal(signal.SIGSEGV)") + 1
+    text = f"user_datasets.py:{line}: crash: loading in several threads ended the process, by"
+    assert f"{text} SIGSEGV\n    {KINDS['crash'].advice}" in out
 
 
 def test_the_samples_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:

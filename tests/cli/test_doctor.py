@@ -126,3 +126,11 @@ def test_neither_rich_nor_pillow_is_needed(
         monkeypatch.setitem(sys.modules, name, None)  # as the import system marks what is absent
     assert main(["doctor"]) == 0
     assert "none: Pillow is not installed" in capsys.readouterr().out
+
+
+def test_a_build_without_wheels_of_the_newest_packages_is_told_how_to_install(
+    found: dict[str, Any],
+) -> None:
+    for version, said in (("3.13.5", True), ("3.14.1", False)):
+        told = {**found, "python": {**found["python"], "free_threaded": True, "version": version}}
+        assert any("--only-binary=:all:" in text for text in advice(told)) == said

@@ -554,6 +554,11 @@ class Timeout(Dataset):
         return socket.getdefaulttimeout()
 
 
+# Each worker has these for itself, but with ``dataset_copy="shared"``.
+COPIED: list[Callable[[Path], Any]] = [SeekAndRead, MembersOfTar, SharedCursor, HalfMade]
+# Seeded for each sample.
+SEEDED: list[Callable[[Path], Any]] = [OwnNumPy, OwnRandom, OwnLegacy]
+
 UNSAFE: dict[str, tuple[set[str], list[Callable[[Path], Any]]]] = {
     "one handle": ({"shared-handle"}, [SeekAndRead, SeekInHelper, MembersOfTar, Descriptor]),
     "a buffer twice": ({"shared-buffer"}, [Scratch, ViewOfScratch, Bytes, TransformWithBuffer]),
@@ -570,7 +575,7 @@ UNSAFE: dict[str, tuple[set[str], list[Callable[[Path], Any]]]] = {
         [GlobalCursor, GlobalCounter, GlobalSettings, GlobalStack],
     ),
     "a container": ({"shared-container"}, [SmallCache, CountsInDict, Histogram, SharedIterator]),
-    "a generator": ({"random-state"}, [OwnNumPy, OwnRandom, OwnLegacy, OfTheModule]),
+    "a generator": ({"random-state"}, [OfTheModule]),
     "hidden randomness": ({"not-repeatable"}, [OfC, OfTheSystem, Unseeded, OfTheClock]),
     "one thread": ({"thread-bound"}, [Connection, Local, Alarm, Context]),
     "the process": ({"process-state"}, [Folder, Environment, Output, Timeout]),

@@ -13,6 +13,7 @@ from threadloader._check.loading import Loading, WorkerThread
 from threadloader._check.serial import Serial, begins_at, direct_findings
 from threadloader._check.slow import gil_finding, slow_dicts
 from threadloader._threads.concurrency import gil_is_enabled
+from threadloader._threads.process_blocks import tangled
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def check(
         thread.stop()
         if ends:  # after Ctrl-C the sample may go on for ever
             thread.join()
-    checking.at_once(threads)
+    with tangled():  # what samples leave is what is looked for
+        checking.at_once(threads)
     switched = gil_finding(before=gil_before)
     if switched is not None:
         checking.findings.append(switched)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._fetch.dataset_copy import attributes
+from threadloader._fetch.kinds import attributes
 
 __all__ = ["array_of", "contents", "difference", "fingerprint"]
 
@@ -86,7 +86,7 @@ def _own(value: Any) -> str:
     if _is_image(value):
         return f"{kind} {value.mode} {value.size} {_hash(value.tobytes())}"
     if isinstance(value, _torch.Tensor):
-        return f"{kind} {value!r}"
+        return f"{kind} {value.dtype} {value.layout} {_of_tensor(value)}"
     return kind
 
 
@@ -115,6 +115,16 @@ def _of_array(array: np.ndarray[Any, Any]) -> str:
     if array.dtype.hasobject:
         return fingerprint(array.tolist())
     return _hash(np.ascontiguousarray(array).tobytes())
+
+
+def _of_tensor(value: Any) -> str:
+    """Return what is in a tensor of a device, in a sparse one, or in one of bfloat16."""
+    try:
+        dense = value.detach().cpu().to_dense().resolve_conj().resolve_neg()
+        array = array_of(dense)
+        return _of_array(dense.float().numpy() if array is None else array)
+    except (RuntimeError, TypeError):  # quantized or nested
+        return repr(value)
 
 
 def _hash(data: bytes) -> str:

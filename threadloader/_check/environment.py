@@ -106,6 +106,10 @@ def _of_rest(found: dict[str, Any]) -> list[str]:
         )
     if python["free_threaded"] and python["version"].startswith("3.13."):
         texts.append("dict.get on another thread's large dict takes 20 us: use 3.14, or d[key].")
+        texts.append(
+            "The newest NumPy and others have no wheels for 3.13t, so pip builds them from source: "
+            "install with pip's option --only-binary=:all:."
+        )
     if decoders and set(decoders) <= {"pillow", "pillow-simd"}:
         name = "leanjpeg-simple" if python["free_threaded"] else "simplejpeg"
         texts.append(f"Install a fast JPEG decoder: pip install {name} (extra: images).")

@@ -87,6 +87,11 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
             "Two threads that load at once wait for each other",
             "Take locks in one order, and don't wait for another sample in a sample.",
         ),
+        "crash": Kind(
+            "Native code ends the process when two threads load at once",
+            "Give each thread its own of the object that this line uses, by PerThread, or hold one "
+            "lock around all of its uses.",
+        ),
         "gil-enabled": Kind(
             "An import switches the GIL on, so that threads take turns",
             "Update the package, do without it, or set PYTHON_GIL=0 if it is known to be safe.",

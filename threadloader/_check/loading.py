@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader._check.contents import contents, difference
 from threadloader._check.whose_code import line_of_error
-from threadloader._fetch.dataset_copy import copy_dataset, deep_copy
+from threadloader._fetch.dataset_copy import Copied, copy_dataset, deep_copy
+from threadloader._fetch.own_generators import OwnGenerators
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream, enter_sample_streams, leave_streams
 from threadloader._session.arguments import is_iterable
@@ -92,7 +93,7 @@ class Loading:
         if self._how == "shared" or callable(self._how):
             return copy_dataset(self.dataset, self._how)
         try:
-            return deep_copy(self.dataset, {})
+            return deep_copy(self.dataset, Copied())
         except Exception:  # noqa: BLE001  # whatever refuses: a generator, a lock, an open file
             try:
                 return copy.copy(self.dataset)
@@ -116,7 +117,7 @@ class Loading:
             if not self.iterable:
                 enter_sample_streams(SEED, self._positions.get(repr(key), 0), ())
             try:
-                sample = self._traced(twin, key, trace)
+                sample = OwnGenerators(twin, None).call(self._traced, twin, key, trace)
                 return Outcome(contents(sample), sample, None, None)
             except Exception as error:  # noqa: BLE001  # whatever the user's code raises
                 line = line_of_error(error.__traceback__)
@@ -188,7 +189,7 @@ class WorkerThread:
 
 
 def _work(jobs: SimpleQueue[Any]) -> None:
-    _torch.use_one_thread()
+    _torch.use_threads(1)
     try:
         while (job := jobs.get()) is not None:
             future, function, args = job

@@ -11,7 +11,7 @@ from threadloader._check.findings import Finding
 from threadloader._check.sharing import Sharing
 from threadloader._check.states import same
 from threadloader._check.whose_code import line_of
-from threadloader._fetch.dataset_copy import CONTAINERS
+from threadloader._fetch.kinds import CONTAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

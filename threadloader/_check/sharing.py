@@ -29,7 +29,7 @@ from threadloader._check.states import (
     same,
 )
 from threadloader._check.whose_code import OURS, USER, whose
-from threadloader._fetch.dataset_copy import LARGE, MEETING_POINTS, attributes
+from threadloader._fetch.kinds import LARGE, MEETING_POINTS, attributes
 from threadloader._threads.per_thread import PerThread
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import platform
 from typing import TYPE_CHECKING
 
 from threadloader._check.findings import Finding
-from threadloader._fetch.dataset_copy import LARGE
+from threadloader._fetch.kinds import LARGE
 from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.gil_switch import what_switched_the_gil_on
 

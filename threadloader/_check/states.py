@@ -23,7 +23,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._check.contents import array_of
-from threadloader._fetch.dataset_copy import LARGE, attributes
+from threadloader._fetch.kinds import LARGE, attributes
 
 __all__ = [
     "Part",

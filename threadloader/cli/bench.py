@@ -145,7 +145,7 @@ def _read(
             sample = dataset[read]
         except Exception as error:
             name = printable(arguments.dataset)
-            raise CommandError(f"{name}[{read}] failed: {in_one_line(error)}") from error
+            raise CommandError(f"{name}[{read}] failed: {in_one_line(error)}", code=2) from error
         if read < arguments.batch_size:
             batch.append(sample)
         read += 1
@@ -153,7 +153,9 @@ def _read(
         try:
             collate_fn(batch)
         except Exception as error:
-            raise CommandError(f"the collate function failed: {in_one_line(error)}") from error
+            raise CommandError(
+                f"the collate function failed: {in_one_line(error)}", code=2
+            ) from error
     return read
 
 
@@ -197,7 +199,9 @@ def _race(
                 rounds[contender].append(outcome)
     except Exception as error:
         name = printable(arguments.dataset)
-        raise CommandError(f"{name} failed while it was loaded: {in_one_line(error)}") from error
+        raise CommandError(
+            f"{name} failed while it was loaded: {in_one_line(error)}", code=2
+        ) from error
     return rounds, failures
 
 

@@ -61,17 +61,18 @@ def run(arguments: argparse.Namespace) -> int:
         CommandError: There is no such dataset, none of its samples can be loaded, or the file can't
             be written.
     """
-    from threadloader._check.checking import UncheckableError, check
+    from threadloader._check.checking import UncheckableError
+    from threadloader._check.in_child import check_in_child
     from threadloader._check.sarif import as_sarif
     from threadloader._version import __version__
 
     dataset = dataset_of(arguments.dataset)
     try:
-        report = check(
+        report = check_in_child(
             dataset,
+            arguments.dataset,
             dataset_copy=arguments.dataset_copy,
             indices=arguments.index,
-            name=arguments.dataset,
         )
     except (TypeError, UncheckableError) as error:
         raise CommandError(f"{arguments.dataset}: {error}", code=2) from error

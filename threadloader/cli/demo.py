@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
+HAD = 0.75  # the share of the cores below which a run says little
 NOISY = 0.15  # a larger range of a loader's rates, as a share of their median, gets a remark
 DESCRIPTION = """\
 Load a folder of images (below it too) with ThreadLoader, and for comparison with a bare loop
@@ -217,7 +218,22 @@ def _race(
                 rounds[contender].append(outcome)
                 on_batch(contender, 0.0, outcome.rate)
     results = [summarise(contender, entries) for contender, entries in rounds.items()]
-    return results, [*remarks, *_remarks(results)]
+    return results, [*remarks, *_busy(results), *_remarks(results)]
+
+
+def _busy(results: Sequence[Result]) -> list[str]:
+    """Return a remark if other programs had cores that the loaders could have used."""
+    from threadloader._threads.cores import usable_cores
+
+    cores, used = usable_cores(), max(result.rate * result.cpu for result in results)
+    try:
+        others = os.getloadavg()[0] - used
+    except (AttributeError, OSError):  # Windows
+        return []
+    if used > HAD * cores or others < (1 - HAD) * (os.cpu_count() or 1):
+        return []
+    had = f"{used:.1f} of {cores} cores"
+    return [f"This run is no guide: loaders had {had} at the most, and others wanted the rest."]
 
 
 def _remarks(results: Sequence[Result]) -> list[str]:
@@ -226,7 +242,7 @@ def _remarks(results: Sequence[Result]) -> list[str]:
 
     remarks = []
     if not _torch.AVAILABLE:
-        remarks.append("torch is not installed: its DataLoader is not compared.")
+        remarks.append("torch is not installed: its DataLoader is not compared (extra: torch).")
     if gil_is_enabled():
         remarks.append(
             "The GIL is on: decoding runs in parallel, since decoders let go of the GIL; "

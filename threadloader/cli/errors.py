@@ -17,7 +17,8 @@ class CommandError(ThreadLoaderError):
 
     Args:
         message: One line, for the user.
-        code: Exit code: 1 if something failed, 2 if the request itself is wrong.
+        code: Exit code: 1 if something failed, 2 if the request itself is wrong, or its dataset
+            can't be loaded.
     """
 
     def __init__(self, message: str, code: int = 1) -> None:

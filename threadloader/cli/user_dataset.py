@@ -27,7 +27,9 @@ def user_dataset(name: str) -> Any:
         try:
             dataset = dataset()
         except Exception as error:
-            raise CommandError(f"{printable(name)}() failed: {in_one_line(error)}") from error
+            raise CommandError(
+                f"{printable(name)}() failed: {in_one_line(error)}", code=2
+            ) from error
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         kind = type(dataset).__name__
         raise CommandError(
@@ -86,10 +88,10 @@ def _module(name: str) -> Any:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name != module_name.partition(".")[0] and error.name != module_name:
-            raise CommandError(f"{printable(name)} needs {error.name}: {error}") from error
+            raise CommandError(f"{printable(name)} needs {error.name}: {error}", code=2) from error
         raise CommandError(f"there is no module {printable(name)}", code=2) from error
     except Exception as error:
-        raise CommandError(f"{printable(name)} failed: {in_one_line(error)}") from error
+        raise CommandError(f"{printable(name)} failed: {in_one_line(error)}", code=2) from error
 
 
 def in_one_line(error: Exception) -> str:

@@ -1,0 +1,120 @@
+# ruff: noqa: SLF001
+"""What the loader says of itself, and what it keeps still of."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader
+from threadloader._threads import cores
+from threadloader.cli import demo
+from threadloader.cli.race import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Named:
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def stream() -> Iterator[int]:
+    yield from range(3)
+
+
+def test_a_loader_says_what_it_is() -> None:
+    loader: ThreadLoader[Any] = ThreadLoader(Named(), batch_size=8, threads=3)
+    assert repr(loader) == "<ThreadLoader of Named, 13 batches, 8 samples in each, 3 threads>"
+    loader = ThreadLoader(Named(), threads=1)
+    assert repr(loader) == "<ThreadLoader of Named, 100 batches, 1 sample in each, 1 thread>"
+    told = repr(ThreadLoader(stream(), batch_size=None))
+    assert told == "<ThreadLoader of generator, as many threads as are fastest>"
+
+
+def test_a_loader_that_is_being_made_says_what_it_can() -> None:
+    class Shows(ThreadLoader[Any]):
+        def __init__(self, *args: Any) -> None:
+            self.shown = repr(self)
+            super().__init__(*args)
+
+    assert Shows(range(3)).shown == "<Shows>"
+
+
+def test_a_verdict_is_a_sentence_in_a_notebook() -> None:
+    loader = ThreadLoader(range(3))
+    assert repr(loader.verdict()) == "No batch was delivered yet."
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("thread", "threads"), ("num_worker", "num_workers"), ("pre_fetch", "prefetch")],
+)
+def test_an_attribute_that_is_almost_an_argument_is_warned_of(name: str, near: str) -> None:
+    loader = ThreadLoader(range(3))
+    with pytest.warns(UserWarning, match=rf"loader\.{name} = 8 .* name is {near}$") as caught:
+        setattr(loader, name, 8)
+    assert caught[0].filename == __file__
+
+
+def test_other_attributes_and_those_of_subclasses_are_nobody_elses_business() -> None:
+    class Own(ThreadLoader[Any]):
+        pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader: Any = ThreadLoader(range(3))
+        loader.comment = loader.epoch_length = 1
+        loader.threads = loader.num_workers = 2
+        Own(range(3)).thread = 8  # type: ignore[attr-defined]
+
+
+def test_breakpoints_in_two_workers_take_turns() -> None:
+    script = f"""
+import threading
+from threadloader import ThreadLoader
+both = threading.Barrier(2)
+class Stops:
+    __len__ = lambda _: 3
+    def __getitem__(self, index):
+        if index:  # the first sample of all runs alone
+            both.wait({PATIENCE})
+            breakpoint()
+        return index
+print(sorted(int(one) for one in ThreadLoader(Stops(), batch_size=None, threads=2)))
+"""
+    commands = "p 'at', index\np 'at', index\nc\n" * 2
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        input=commands,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    told = [line.rpartition("('at', ")[2][0] for line in run.stdout.splitlines() if "'at'" in line]
+    assert told in (list("1122"), list("2211")), run.stdout + run.stderr
+    assert "[0, 1, 2]" in run.stdout
+
+
+def test_a_demo_on_a_busy_machine_is_no_guide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (64.0, 0.0, 0.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
+    result = Result("loop", slowest=90, fastest=110, rate=100, spread=0.2, first=0.1, cpu=0.02)
+    (told,) = demo._busy([result])
+    assert told.startswith("This run is no guide: loaders had 2.0 of 4 cores")
+    assert not demo._busy([replace(result, rate=190)])
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0.0, 0.0))
+    assert not demo._busy([result])
