@@ -154,40 +154,6 @@ def test_batches_are_the_same_with_any_number_of_threads(spawn: Spawn) -> None:
     assert tuned == spawn(lambda: load(threads=1)).result(PATIENCE)
 
 
-class Own(Reads):
-    """Samples that count on `self`: each worker has its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = 0
-        self.first = "the user's"
-
-    def __getitem__(self, index: int) -> Any:
-        super().__getitem__(index)
-        info = get_worker_info()
-        assert info is not None
-        assert info.id < info.num_workers
-        assert info.dataset is self
-        self.made += 1
-        return index, info.id, self.made, self.first
-
-
-def test_each_thread_has_a_copy_of_the_dataset_as_it_was_at_the_beginning() -> None:
-    dataset = Own()
-    seen: dict[int, int] = {}
-    end = time.perf_counter() + PATIENCE
-    with ThreadLoader(dataset, 16, collate_fn=list) as loader:
-        iterator = iter(loader)
-        dataset.made, dataset.first = 1000, "changed"
-        while len(seen) < 8:
-            assert time.perf_counter() < end
-            for _, worker, made, first in next(iterator):
-                assert first == "the user's"
-                assert made > 0
-                seen[worker] = max(made, seen.get(worker, 0))
-    assert all(made < 1000 for made in seen.values())
-
-
 class Refuses(Reads):
     """A dataset that can be copied so often only."""
 
@@ -217,13 +183,13 @@ def test_where_no_more_threads_can_be_started_those_that_there_are_go_on(
         msg = "can't start new thread"
         raise RuntimeError(msg)
 
-    monkeypatch.setattr("threadloader._threads.pool.start_each", refuse)
     caplog.set_level(logging.INFO, "threadloader")
     dataset = Reads()
     end = time.perf_counter() + PATIENCE
     with ThreadLoader(dataset, 16, output="numpy", persistent_workers=True) as loader:
         cores = loader.num_workers
         batches = iter(loader)
+        monkeypatch.setattr("threadloader._threads.pool.start_all", refuse)
         while not any("can't start new thread" in message for message in caplog.messages):
             assert time.perf_counter() < end
             next(batches)

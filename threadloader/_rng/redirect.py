@@ -24,7 +24,7 @@ from __future__ import annotations
 import gc
 import random
 from contextlib import contextmanager, suppress
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from operator import attrgetter, is_
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -140,6 +140,34 @@ def _legacy_method(name: str) -> Callable[..., Any]:
     return update_wrapper(method, own)
 
 
+class _Equal(partial[Any]):
+    """A replaced function, equal to the one in whose place it is.
+
+    numba and torch.compile look up by it what they know of a function, also while there are
+    workers.  What they compile draws from generators of their own.
+    """
+
+    before: Any
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(self.before == getattr(other, "before", other))
+
+    def __hash__(self) -> int:
+        return hash(self.before)
+
+    def __reduce__(self) -> Any:
+        return self.before.__reduce__()
+
+
+def _equal(before: Any, function: Callable[..., Any]) -> _Equal:
+    """Return a function that is equal to ``before``, with its name and its text."""
+    equal = _Equal(function)
+    for name in ("__name__", "__qualname__", "__doc__", "__module__", "__self__"):
+        vars(equal)[name] = getattr(before, name, None)
+    equal.before = before
+    return equal
+
+
 class _Redirection:
     """The names of one module that are replaced while there are workers.
 
@@ -172,7 +200,10 @@ class _Redirection:
 
 def _redirections() -> tuple[_Redirection, ...]:
     primitive = ("random", "getrandbits", "seed", "getstate", "setstate")
-    methods = {name: getattr(_Redirected, name).__get__(_shared) for name in primitive}
+    methods = {
+        name: _equal(vars(random)[name], getattr(_Redirected, name).__get__(_shared))
+        for name in primitive
+    }
     names = [
         name
         for name in dir(np.random)
@@ -182,8 +213,7 @@ def _redirections() -> tuple[_Redirection, ...]:
         if not name.startswith("_") and callable(getattr(_legacy, name)):
             setattr(_RedirectedLegacy, name, _legacy_method(name))
     proxy = _RedirectedLegacy(_legacy._bit_generator)  # noqa: SLF001  # the very same state
-    # Methods of the proxy are pickled like those of the RandomState, with its state.
-    functions = {name: getattr(proxy, name) for name in names}
+    functions = {name: _equal(getattr(np.random, name), getattr(proxy, name)) for name in names}
     return (
         _Redirection(random, methods),
         _Redirection(np.random, functions),

@@ -43,6 +43,9 @@ LEAST_ELAPSED = (
 )
 MISTAKE_SECONDS, MISTAKE_JOBS = 0.01, 4  # the same where a try is a mistake
 MOST_IGNORED = 1 << 10  # jobs, after a change
+# Seconds of a new thread's first sample, of those that others take later, and beyond them, from
+# which on it has opened or loaded something; and how many threads in a row: one may be delayed.
+DEAR, DEAR_SECONDS, DEAR_THREADS = 10.0, 0.05, 2
 ONLY_WAITS = 0.8  # share of its time that the consumer waits, from which on it does nothing else
 
 
@@ -87,7 +90,7 @@ class Concurrency:
         begin_job, end_job, measured: worker.  Racing updates lose one measurement of many, which is
             harmless.
         stalled: worker, with the pool's lock held.
-        cannot_exceed: worker.
+        bound, cannot_exceed, grown: worker.  Racing updates of ``grown`` lose one thread of many.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class Concurrency:
         # All below: guarded by _deciding, but that `serve`, `stalled` and `cannot_exceed` write it
         # too.  What was decided may be lost then, until the next measurement.
         self._found, self._found_at = Found(sys.maxsize), clock()
+        self._dear = 0  # new threads in a row whose first sample took long
         self._is_new = True  # whether nothing was measured, nor expected
         self._said = sys.maxsize  # the limit that was logged last, or the first
 
@@ -187,20 +191,44 @@ class Concurrency:
         """Forget what jobs took before the calling thread made batches for a while."""
         self._set(self._found._replace(left=0.0, due=0.0))
 
-    def cannot_exceed(self, threads: int, error: Exception) -> None:
-        """Run no more threads than there are in an epoch, as no more can be started.
+    def bound(self, names: list[str]) -> None:
+        """Run at most two threads a core, if each opens something of its own.
+
+        Args:
+            names: Of the attributes that it opens; none for no bound.
+        """
+        most = 2 * self.range.threads
+        if names and self.range.most > most:
+            self.cannot_exceed(most, f"each opens {names[0]!r} for itself; threads= allows more")
+
+    def grown(self, threads: int, seconds: float, usual: float) -> None:
+        """Take the first sample of a thread beyond the cores into account.
 
         Args:
             threads: That there are.
-            error: The reason.
+            seconds: That it took.
+            usual: That others take.
         """
-        before = self.running()
+        dear = seconds > max(DEAR * usual, usual + DEAR_SECONDS)
+        self._dear = self._dear + 1 if dear else 0
+        if self._dear >= DEAR_THREADS:
+            self._dear = 0
+            took = f"the first sample of each takes {seconds:.3f} s, and others {usual:.3f} s"
+            self.cannot_exceed(threads, took)
+
+    def cannot_exceed(self, threads: int, reason: str) -> None:
+        """Run no more than so many threads in an epoch.
+
+        Args:
+            threads: At the most.
+            reason: Why.
+        """
         may = self.range
         self.range = may._replace(threads=min(may.threads, threads), most=min(may.most, threads))
         found = self._found.postponed()
         self._set(found._replace(limit=min(self.limit, threads), tried=None, usual=None))
         self._said = self.limit
-        _log(before, self.running(), f"no more can be started: {error!r}")
+        _log("%s threads run at most: %s", threads, reason)
 
     def begin_wait(self) -> None:
         """Note that the consumer begins to wait for a batch."""
@@ -257,7 +285,9 @@ class Concurrency:
             finally:
                 self._deciding.release()
             if found is not None and found.tried is None:
-                _log(min(said, self.range.most), self.running(), found.reason)
+                before, after = min(said, self.range.most), self.running()
+                if after != before:
+                    _log("%s threads run, not %s: %s", after, before, found.reason)
 
     def stalled(self, threads: int) -> None:
         """Let all threads run jobs: for a while no job was taken, so those that run may wait.
@@ -324,8 +354,8 @@ class Concurrency:
         self._timing = Timing()
 
 
-def _log(before: int, after: int, reason: str) -> None:
-    """Say that the number has changed, and why, if anybody listens."""
+def _log(text: str, *values: object) -> None:
+    """Say how many threads run, and why, if anybody listens."""
     logging = sys.modules.get("logging")  # where nobody has imported it nobody listens
-    if after != before and logging is not None:
-        logging.getLogger("threadloader").info("%s threads run, not %s: %s", after, before, reason)
+    if logging is not None:
+        logging.getLogger("threadloader").info(text, *values)

@@ -13,13 +13,14 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from functools import partial
+from mmap import mmap
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child, is_exiting
-from threadloader._threads.starting import Joinable, start_all, start_each
+from threadloader._threads.starting import Joinable, insist, start_all
 from threadloader._threads.stopping import stopped_by
-from threadloader._threads.thread_group import STOPPED, ThreadGroup, Work, join
+from threadloader._threads.thread_group import STOPPED, Job, ThreadGroup, Work, join
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_SECONDS", "Pool"]
 
 _EXITING = "no threads can be started any more: the interpreter exits"
+NEEDED = 16 << 20  # bytes of address space that a thread begins with; its libraries' data is there
 EXIT_SECONDS = 2.0  # how long the interpreter's exit waits for running jobs; unmeasured, a choice
 
 W = TypeVar("W")  # the value that a thread gets for its lifetime, and hands to each job
@@ -87,6 +89,10 @@ class Pool(Generic[W]):
         prepare: Where ``concurrency`` says more than there are, a thread of the pool starts more of
             them, and calls this with the number of each before.  After an error no more are
             started.
+        alone_seconds: See `ThreadGroup`.
+        first_job: Runs the first job of each thread, with the value of its context; returns whether
+            the first one of all is to be followed by one more that runs alone.  None for the job
+            itself.
 
     Threads:
         put: the planner or a reader.
@@ -108,13 +114,19 @@ class Pool(Generic[W]):
         concurrency: Concurrency | None = None,
         most: int | None = None,
         prepare: Callable[[int], None] | None = None,
+        alone_seconds: float = 0.0,
+        first_job: Callable[[Job[W], W], bool] | None = None,
     ) -> None:
         self.size = size
         self.concurrency = concurrency
         self._first = first
         self._failed = _raise if failed is None else failed
-        self.thread_group: ThreadGroup[W] = ThreadGroup(size, exit_seconds, concurrency, most)
-        self._threads = _Threads(self.thread_group, f"{name}-{role}", enter, self._failed)
+        self.thread_group: ThreadGroup[W] = ThreadGroup(
+            size, exit_seconds, concurrency, most, alone_seconds=alone_seconds
+        )
+        self._threads = _Threads(
+            self.thread_group, f"{name}-{role}", enter, self._failed, first_job
+        )
         if prepare is not None:
             self.thread_group.start_more = _Growth(self._threads, first, prepare)
         self._to_start = [True]  # popped by who starts the threads, which is atomic on both builds
@@ -129,7 +141,9 @@ class Pool(Generic[W]):
             RuntimeError: A thread can't be started.
         """
         if self._to_start:
+            began = time.perf_counter()
             self._start()
+            self.thread_group.start_seconds = time.perf_counter() - began
         self.thread_group.put(work)
 
     def stop(self) -> None:
@@ -211,15 +225,19 @@ class _Threads(NamedTuple, Generic[W]):
     name: str  # before their numbers
     enter: Callable[[int], AbstractContextManager[W]]
     failed: Callable[[int, BaseException], None]
+    first_job: Callable[[Job[W], W], bool] | None
 
     def make(self, number: int) -> Thread:
         """Return a thread, which is not started."""
-        return Joinable(
+        died = partial(_died, self.group, self.failed, number)
+        thread = Joinable(
             target=_run,
-            args=(self.group, self.enter, number, self.failed),
+            args=(self.group, self.enter, number, died, self.first_job),
             name=f"{self.name}-{number}",
             daemon=True,
         )
+        thread.died = died
+        return thread
 
 
 class _Growth:
@@ -269,7 +287,7 @@ class _Growth:
             # Noted first, as in `Pool._start`.
             group.threads.append(thread)
             _running[group, number] = thread
-            start_each([thread], partial(_check, group))
+            start_all([thread], partial(_check, group))
         except BaseException:
             if thread is not None:
                 _running.pop((group, number), None)
@@ -291,7 +309,8 @@ def _run(
     group: ThreadGroup[W],
     enter: Callable[[int], AbstractContextManager[W]],
     number: int,
-    failed: Callable[[int, BaseException], None],
+    died: Callable[[BaseException], None],
+    first_job: Callable[[Job[W], W], bool] | None,
 ) -> None:
     """Run jobs until there are none; the body of each thread."""
     running = _running  # a child that a job forks has another
@@ -302,6 +321,7 @@ def _run(
             return
         with ExitStack() as life:
             try:
+                mmap(-1, NEEDED).close()  # or an error, where native code would end the process
                 life.enter_context(stopped_by(group.ended))
                 worker = life.enter_context(enter(number))
                 enter = DROPPED  # errors keep the frames that led to them, this one included
@@ -309,8 +329,11 @@ def _run(
                 if running is _running:
                     group.grow()  # to what was found in an epoch before
                 while running is _running and (job := group.take(ran=ran)) is not None:
+                    if ran or first_job is None:
+                        job(worker)
+                    elif first_job(job, worker):
+                        group.stay_alone()
                     ran = True
-                    job(worker)
                     del job  # an idle thread keeps no batch alive
                     if group.start_more is not None and running is _running:
                         group.grow()
@@ -318,12 +341,22 @@ def _run(
                 BaseException.with_traceback(
                     error, error.__traceback__ and error.__traceback__.tb_next
                 )
-                try:
-                    failed(number, error)
-                finally:
-                    group.stop()
+                insist(died, error)
     finally:
         _running.pop((group, number), None)
+
+
+def _died(
+    group: ThreadGroup[Any],
+    failed: Callable[[int, BaseException], None],
+    number: int,
+    error: BaseException,
+) -> None:
+    """Tell who waits for a thread that it ends by an error, and let the others end."""
+    try:
+        failed(number, error)
+    finally:
+        group.stop()
 
 
 def _raise(_: int, error: BaseException) -> None:

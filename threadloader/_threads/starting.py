@@ -2,7 +2,8 @@
 
 `Thread.start` waits on a condition until the new thread runs.  An interrupt inside of it leaves the
 condition locked: the new thread would wait for that lock for ever, and so would its `join`.  Only
-the main thread is interrupted, so another thread starts threads in its place.
+the main thread is interrupted.  And a thread without memory may end before it can say that it runs.
+So another thread starts threads in the place of the one that waits.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import os
 import threading
 from _thread import start_new_thread
 from contextvars import copy_context
-from queue import SimpleQueue
-from threading import Lock, Thread, current_thread, main_thread
-from typing import TYPE_CHECKING, Any, TypeAlias
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Joinable", "start_all", "start_each"]
+__all__ = ["Joinable", "insist", "start_all", "start_each"]
 
-Outcome: TypeAlias = "SimpleQueue[BaseException | None]"
+LOOK_SECONDS, LOOKS = 0.1, 50  # until threads are given up of which none begins
 
 
 class Joinable(Thread):
@@ -32,6 +34,10 @@ class Joinable(Thread):
     Args:
         options: As for `Thread`.
 
+    Attributes:
+        died: Set before the start: called, in the thread, with the error that ends it; None lets
+            that be printed.
+
     Invariants:
         1. ``_runs`` is released once, by the thread, when it has run; a waiting thread holds it
            for a moment.  Nothing is guarded by it.
@@ -41,6 +47,8 @@ class Joinable(Thread):
         join: shared, once it was started.
         is_alive: shared.
     """
+
+    died: Callable[[BaseException], None] | None = None
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -57,7 +65,12 @@ class Joinable(Thread):
         self._began = True
         try:
             super().run()
+        except BaseException as error:
+            if self.died is None:
+                raise
+            insist(self.died, error)
         finally:
+            self.died = None
             self._runs.release()
 
     def join(self, timeout: float | None = None) -> None:
@@ -74,6 +87,24 @@ class Joinable(Thread):
         return super().is_alive()
 
 
+def insist(call: Callable[[BaseException], None], error: BaseException) -> None:
+    """Call what other threads wait for; again where memory runs out in it, as it needs little."""
+    tries = 200
+    while tries:
+        tries -= 1
+        try:
+            call(error)
+        except MemoryError:
+            continue
+        return
+
+
+class _Guard:
+    """Dies with the thread that has it as its argument, whether that has run or not."""
+
+    __slots__ = ("__weakref__",)
+
+
 def start_all(threads: Sequence[Thread], check: Callable[[], None] | None = None) -> None:
     """Start threads, and return when they run; after an error, those before it run.
 
@@ -82,27 +113,53 @@ def start_all(threads: Sequence[Thread], check: Callable[[], None] | None = None
         check: Called before each, in the thread that starts it; its error is raised.
 
     Raises:
-        RuntimeError: A thread can't be started.
+        RuntimeError: A thread can't be started, or has no memory to begin.
     """
-    if current_thread() is not main_thread():
-        start_each(threads, check)
-        return
-    outcome: Outcome = SimpleQueue()
-    context = copy_context()  # since 3.14 a thread may have that of the one that starts it
+    answers: SimpleQueue[object] = SimpleQueue()  # wakes this thread
+    outcome: list[BaseException | None] = []  # one, when all were started
+    guard: Any = _Guard()
+    gone: ref[Any] = ref(guard, answers.put)
+    run: Callable[..., object] = copy_context().run  # since 3.14 a thread may have that of another
     error = None
     try:
         try:
-            start_new_thread(context.run, (_start, threads, check, outcome))
-            error = outcome.get()
+            start_new_thread(run, (_start, guard, threads, check, outcome, answers))
+            guard = None
+            _wait(threads, outcome, gone, answers)
         except RuntimeError:  # not even that thread can be started
             raise
         except BaseException:  # Ctrl-C: from here on they run, so they can be stopped and joined
-            outcome.get()
+            guard = None
+            _wait(threads, outcome, gone, answers)
             raise
+        if not outcome:
+            msg = "can't start new thread: it does not begin, as for want of memory"
+            raise RuntimeError(msg)
+        error = outcome[0]
         if error is not None:
             raise error
     finally:
-        del error  # it leads to this frame
+        del error, guard, outcome  # they lead to this frame
+
+
+def _wait(
+    threads: Sequence[Thread],
+    outcome: list[BaseException | None],
+    gone: ref[Any],
+    answers: SimpleQueue[object],
+) -> None:
+    """Wait until the threads were started, or that is known not to come about.
+
+    `Thread.start` waits for ever for a thread that ends before it has run a line of Python.  Nobody
+    hears of that, so this one looks, as long as others don't begin either.
+    """
+    looks, begun = 0, 0
+    while not outcome and gone() is not None and looks < LOOKS:
+        try:
+            answers.get(timeout=LOOK_SECONDS)
+        except Empty:
+            now = sum(thread.ident is not None for thread in threads)
+            looks, begun = looks + 1 if now == begun else 0, now
 
 
 def start_each(threads: Sequence[Thread], check: Callable[[], None] | None) -> None:
@@ -113,13 +170,18 @@ def start_each(threads: Sequence[Thread], check: Callable[[], None] | None) -> N
         thread.start()
 
 
-def _start(threads: Sequence[Thread], check: Callable[[], None] | None, outcome: Outcome) -> None:
+def _start(
+    _: _Guard,
+    threads: Sequence[Thread],
+    check: Callable[[], None] | None,
+    outcome: list[BaseException | None],
+    answers: SimpleQueue[object],
+) -> None:
     error = None
     try:
         start_each(threads, check)
     except BaseException as failed:  # noqa: BLE001  # handed to the waiting thread
         error = failed.with_traceback(None)
-    # Twice: an interrupt may come up when the first has just been taken.
-    outcome.put(error)
-    outcome.put(error)
+    outcome.append(error)
+    answers.put(None)
     del error

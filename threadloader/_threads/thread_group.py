@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["STOPPED", "Job", "SingleJob", "ThreadGroup", "Work", "join"]
 
 STANDBY_SECONDS = 0.05  # far more than a job takes of which fewer threads run at once
+# The same while a first job runs alone.  It may load what all others find loaded, a table of
+# gigabytes say; but it may also wait for others, and then all must run.  A choice, unmeasured.
+FIRST_SECONDS = 30.0
 STOPPED = "the threads have ended; iter(loader) starts new ones"
 
 W = TypeVar("W")  # the value that a thread gets for its lifetime, and hands to each job
@@ -85,11 +88,15 @@ class ThreadGroup(Generic[W]):
     job itself, so the others sleep on.  One of them, the standby, looks after a while whether any
     job was taken since: samples may wait for one another, and then all threads must run.
 
+    The first job may run alone: what it imports, loads or opens, the others find there.
+
     Args:
         size: Threads to begin with.
         exit_seconds: See `Pool`.
         concurrency: Says how many threads may run jobs at once; None for all.
         most: Threads that there may be; None for no more than to begin with.
+        alone_seconds: For how long at most no other job is begun before the first one has ended; 0
+            for not at all.
 
     Invariants, whenever ``_lock`` is not held:
         1. Works are in the order in which they were put.
@@ -113,6 +120,8 @@ class ThreadGroup(Generic[W]):
         exit_seconds: float,
         concurrency: Concurrency | None = None,
         most: int | None = None,
+        *,
+        alone_seconds: float = 0.0,
     ) -> None:
         self.exit_seconds = exit_seconds
         self._most = size if most is None else most
@@ -121,6 +130,7 @@ class ThreadGroup(Generic[W]):
         self.stopping = False  # only ever set; read and written whole, on both builds
         self.ended = Stop()  # wakes jobs that wait, for the next try of a remote read say
         self.threads: list[Thread] = []  # each from before its start on
+        self.start_seconds = 0.0  # that their start took the one who gave the first work
         # Starts more threads, up to the limit; None where there are all.  Set once, by the pool.
         self.start_more: Callable[[], None] | None = None
         self._lock = Lock()
@@ -132,6 +142,8 @@ class ThreadGroup(Generic[W]):
         self._limit = size  # as it was last seen
         self._taken = 0  # jobs so far
         self._has_standby = False
+        self._alone_seconds = alone_seconds
+        self._alone = int(alone_seconds > 0)  # jobs that are to run alone yet
 
     def put(self, work: Work[W]) -> None:
         """See `Pool.put`."""
@@ -159,7 +171,7 @@ class ThreadGroup(Generic[W]):
             # finalizers of the user's.
             dropped: list[Work[W]] = []
             with self._lock:
-                self._running -= ran
+                self._came_back(ran=ran)
                 ran = False
                 if self.stopping:
                     dropped += self._works
@@ -177,12 +189,18 @@ class ThreadGroup(Generic[W]):
                 if job is not None:
                     return job
                 taken = None if room > 0 else self._stand_by()
+                seconds = self._alone_seconds if self._alone else STANDBY_SECONDS
                 self._idle += 1
             dropped.clear()
-            woken = self._wait(taken)
+            woken = self._wait(None if taken is None else seconds)
             if not woken:
                 with self._lock:
                     self._idle -= 1
+
+    def stay_alone(self) -> None:
+        """Let the thread that runs the first job run one more before others begin."""
+        with self._lock:
+            self._alone += self._alone == 1
 
     def stop(self) -> None:
         """See `Pool.stop`."""
@@ -226,7 +244,7 @@ class ThreadGroup(Generic[W]):
         """
         self.start_more = None
         if self._concurrency is not None and not self.stopping:
-            self._concurrency.cannot_exceed(self._size, error)
+            self._concurrency.cannot_exceed(self._size, f"no more can be started: {error!r}")
 
     def grow(self) -> None:
         """Start more threads, if more may run jobs than there are."""
@@ -244,6 +262,8 @@ class ThreadGroup(Generic[W]):
 
         Call with ``_lock`` held.
         """
+        if self._alone:
+            return 1 - self._running
         if self._concurrency is None:
             return self._size - self._running
         limit = min(self._size, self._concurrency.limit)
@@ -254,9 +274,24 @@ class ThreadGroup(Generic[W]):
 
     def _lift(self) -> None:
         """Let all threads run jobs, as those that run may wait.  Call with ``_lock`` held."""
+        self._begin_all()
         if self._concurrency is not None:
             self._concurrency.stalled(self._size)
             self._room()  # wakes the others
+
+    def _came_back(self, *, ran: bool) -> None:
+        """Count a thread as one that runs no job.  Call with ``_lock`` held."""
+        self._running -= ran
+        if ran and self._alone == 1:
+            self._begin_all()
+        elif ran and self._alone:
+            self._alone -= 1
+
+    def _begin_all(self) -> None:
+        """Let jobs run beside the first one.  Call with ``_lock`` held."""
+        if self._alone:
+            self._alone = 0
+            self._wake(self._idle)
 
     def _stand_by(self) -> int | None:
         """Become the standby, if there is none and a job runs.  Call with ``_lock`` held.
@@ -269,16 +304,16 @@ class ThreadGroup(Generic[W]):
         self._has_standby = True
         return self._taken
 
-    def _wait(self, taken: int | None) -> bool | None:
+    def _wait(self, seconds: float | None) -> bool | None:
         """Return the next token; None if the standby has waited long enough.
 
         Args:
-            taken: What `_stand_by` returned.
+            seconds: That the standby waits; None for any other thread.
         """
-        if taken is None:
+        if seconds is None:
             return self._tokens.get()
         try:
-            return self._tokens.get(timeout=STANDBY_SECONDS)
+            return self._tokens.get(timeout=seconds)
         except Empty:
             return None
 

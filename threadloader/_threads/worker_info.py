@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from threadloader import _torch
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._lifetime.exit_and_fork import in_forked_child
+from threadloader._threads.debugging import TURNS
+from threadloader._threads.process_blocks import untangle
 from threadloader._threads.propagation import Propagation
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ __all__ = [
     "in_part",
     "in_pass",
     "introduced",
+    "let_debuggers_take_turns",
     "pass_seed_here",
 ]
 
@@ -38,6 +41,7 @@ class _Local(threading.local):
     info: Any = None  # a WorkerInfo, in a worker
     alone: tuple[Any, Any] = (None, None)  # the same, and as worker 0 of 1; see `in_part`
     pass_seed: int | None = None
+    intra_op: int | None = None  # threads of torch's operators before a sample chose a number
 
 
 _here = _Local()
@@ -95,6 +99,12 @@ def _in_context(info: Any, seed: int | None) -> Iterator[None]:
 
 
 _propagation = Propagation(_context_here)
+untangle()
+
+
+def let_debuggers_take_turns() -> None:
+    """Let a debugger be in one worker at a time; idempotent."""
+    TURNS.install(_here)
 
 
 @in_forked_child
@@ -105,6 +115,7 @@ def _forget() -> None:
 
 if _torch.AVAILABLE:
     _torch.teach_worker_info(_here)
+    _torch.teach_num_threads(_here)
     get_worker_info = _torch.get_worker_info
 else:
 
@@ -188,6 +199,9 @@ class Introduction:
         finally:
             _here.info = before
             _torch.restore_grad(grad)
+            if _here.intra_op is not None:
+                _torch.use_threads(_here.intra_op)
+                _here.intra_op = None
             self = function = DROPPED  # an error keeps this frame
             args = ()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 
 from threadloader._torch.accelerators import pinned_tensor
 from threadloader._torch.structures import mapped
+from threadloader._warnings import warn_user
 
 __all__ = ["can_pin", "pinned"]
 
@@ -31,24 +31,21 @@ def can_pin(device: str) -> bool:
         device: The user's ``pin_memory_device``, which torch ignores.
     """
     if device:
-        warnings.warn(
+        warn_user(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{device}'.",
-            stacklevel=3,
         )
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or not torch.accelerator.is_available():
-        warnings.warn(
+        warn_user(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
-            stacklevel=3,
         )
         return False
     if accelerator.type == "mps":
-        warnings.warn(
+        warn_user(
             "'pin_memory' argument is set as true but not supported on MPS now, "
             "device pinned memory won't be used.",
-            stacklevel=3,
         )
         return False
     return True

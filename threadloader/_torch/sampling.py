@@ -47,7 +47,9 @@ def draw_base_seed(generator: Any) -> int:
     It is drawn also where nobody uses it: the sampler's seed follows it in the random state.
     Source: ``_BaseDataLoaderIter.__init__`` in torch/utils/data/dataloader.py.
     """
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    device = "cpu" if generator is None else generator.device  # not the default one
+    drawn = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
+    return int(drawn.item())
 
 
 def new_generator(seed: int) -> Any:

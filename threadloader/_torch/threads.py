@@ -3,42 +3,67 @@
 from __future__ import annotations
 
 import ctypes
-from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from threadloader._torch.capture import ignore_captures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
+    from contextlib import ExitStack
 
-__all__ = ["grad_enabled", "inherited_modes", "restore_grad", "use_one_thread"]
+__all__ = ["grad_enabled", "inherited_modes", "restore_grad", "teach_num_threads", "use_threads"]
 
 grad_enabled = torch.is_grad_enabled
+_set_everywhere = torch.set_num_threads
 
 
-def inherited_modes() -> Callable[[], AbstractContextManager[None]]:
-    """Note the calling thread's device, grad mode and inference mode, for another thread.
+def inherited_modes() -> Callable[[ExitStack], None]:
+    """Note what torch keeps for the calling thread, for another thread.
 
-    A forked worker process inherits the modes; a new thread starts with torch's defaults.
+    A forked worker process inherits it; a new thread starts with torch's defaults.  It is what
+    ``at::ThreadLocalState`` has, and the current device; but for modes that are objects of Python
+    (``TorchFunctionMode``), hooks for saved tensors, levels of ``torch.func`` and forward-mode AD,
+    which belong to the computation that entered them.  (The default dtype and deterministic
+    algorithms are the process's.)
 
     Returns:
-        A maker of the context in which the other thread runs.
+        Lets the calling thread have the same, until the stack is closed when it ends.
     """
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    accelerator = torch.accelerator.current_accelerator()
+    kinds = {"cpu"} if accelerator is None else {"cpu", accelerator.type}
+    autocast = {
+        kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds
+    }
+    cache = torch.is_autocast_cache_enabled()
+    device = _default_device()
     adopt_device = adopted_device()
 
-    @contextmanager
-    def modes() -> Iterator[None]:
+    def adopt(life: ExitStack) -> None:
         adopt_device()
-        with torch.inference_mode(inference), torch.set_grad_enabled(grad):
-            yield
+        if torch.is_inference_mode_enabled() is not inference:
+            # Never left before: it would also take back what was entered after it.
+            life.enter_context(torch.inference_mode(inference))
+        torch.set_grad_enabled(grad)
+        # No `torch.autocast`, which keeps weights that were cast until it is left.
+        for kind, (enabled, dtype) in autocast.items():
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, dtype)
+        torch.set_autocast_cache_enabled(cache)
+        if _default_device() != device:
+            torch.set_default_device(device)
 
-    return modes
+    return adopt
+
+
+def _default_device() -> torch.device | None:
+    """Return the device that tensors are made on; None if that is not chosen in this thread."""
+    device = torch.get_default_device()
+    return None if device.type == "cpu" else device
 
 
 def restore_grad(enabled: bool) -> None:  # as torch has it
@@ -84,8 +109,28 @@ def _numbers_of_a_thread() -> list[Callable[[int], object]]:
     return [getattr(torch_c, name) for name in names if hasattr(torch_c, name)]
 
 
-def use_one_thread() -> None:
-    """Let torch's operators use one thread when the calling thread calls them.
+def teach_num_threads(here: Any) -> None:
+    """Let ``torch.set_num_threads`` in a worker be for that worker; call once.
+
+    Args:
+        here: A `threading.local`; its ``info`` says whether the calling thread is a worker, and its
+            ``intra_op`` is set to the number before.
+    """
+
+    @wraps(_set_everywhere)
+    def set_num_threads(number: int) -> None:
+        if here.info is None or type(number) is not int or number < 1:
+            _set_everywhere(number)
+            return
+        if here.intra_op is None:
+            here.intra_op = torch.get_num_threads()
+        use_threads(number)
+
+    torch.set_num_threads = set_num_threads  # type: ignore[assignment]  # it is wrapped
+
+
+def use_threads(number: int) -> None:
+    """Let torch's operators use so many threads when the calling thread calls them.
 
     ``torch.set_num_threads`` alone would also set the number for all threads that start later, the
     consumer's backward pass included.  So OpenMP's own number is set, which belongs to the calling
@@ -94,16 +139,16 @@ def use_one_thread() -> None:
     """
     # Asking makes torch initialise this thread, which would undo the setting later.
     threads = torch.get_num_threads()
-    if threads == 1:
+    if threads == number:
         return
     for set_number in _numbers_of_a_thread():
-        set_number(1)
-    if torch.get_num_threads() != 1:
-        torch.set_num_threads(1)
-        helper = Thread(target=torch.set_num_threads, args=(threads,), name="tl-intraop")
+        set_number(number)
+    if torch.get_num_threads() != number:
+        _set_everywhere(number)
+        helper = Thread(target=_set_everywhere, args=(threads,), name="tl-intraop")
         try:
             helper.start()
         except RuntimeError:  # no thread can be started: better too many for operators
-            torch.set_num_threads(threads)
+            _set_everywhere(threads)
         else:
             helper.join()

@@ -1,0 +1,290 @@
+"""What belongs to the process, where samples take it for their worker's own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.child import run_child
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader, _torch
+from threadloader._fetch import process_wide
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Calls:
+    """Its samples are what a function of the index returns."""
+
+    def __init__(self, function: Callable[[int], Any], size: int = 8) -> None:
+        self._function, self._size = function, size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> Any:
+        return self._function(index)
+
+
+def recorded() -> Any:
+    return warnings.catch_warnings(record=True)
+
+
+def elsewhere() -> Any:
+    return contextlib.redirect_stdout(io.StringIO())
+
+
+def unseen() -> Any:
+    return contextlib.redirect_stderr(io.StringIO())
+
+
+def chdir() -> Any:
+    return contextlib.chdir("/")
+
+
+def state() -> tuple[Any, ...]:
+    return warnings.filters, warnings.showwarning, sys.stdout, sys.stderr, os.getcwd()  # noqa: PTH109
+
+
+@pytest.mark.parametrize("block", [warnings.catch_warnings, recorded, elsewhere, unseen, chdir])
+@pytest.mark.parametrize("threads", [2, 4])
+def test_blocks_that_overlap_in_samples_leave_what_was_before(
+    block: Callable[[], Any], threads: int
+) -> None:
+    """All have begun before the first ends, and they end in the order in which they began."""
+    begun = threading.Barrier(threads)
+    ended = [threading.Event() for _ in range(threads + 1)]
+    order: list[int] = []
+
+    def sample(index: int) -> int:
+        if not index:  # the first sample of all runs alone
+            return index
+        with block():
+            place = len(order)
+            order.append(index)
+            begun.wait(PATIENCE)
+            if order[0] != index:
+                assert ended[order[order.index(index) - 1]].wait(PATIENCE)
+        ended[index].set()
+        return place
+
+    before, text = state(), io.StringIO()
+    loader = ThreadLoader(Calls(sample, threads + 1), threads=threads)
+    assert len(list(loader)) == threads + 1
+    assert state() == before
+    with contextlib.redirect_stdout(text):
+        sys.stdout.write("seen")
+    assert text.getvalue() == "seen"
+
+
+def test_a_block_of_the_loop_survives_those_of_samples() -> None:
+    begun, left = threading.Event(), threading.Event()
+
+    def sample(index: int) -> int:
+        if index == 2:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                begun.set()
+                assert left.wait(PATIENCE)
+        return index
+
+    before = warnings.filters
+    iterator = iter(ThreadLoader(Calls(sample), threads=1, prefetch=4))
+    next(iterator)
+    with warnings.catch_warnings():
+        assert begun.wait(PATIENCE)
+    left.set()
+    assert len(list(iterator)) == 7
+    assert warnings.filters is before
+
+
+@pytest.mark.skipif(not _torch.AVAILABLE, reason="torch is not installed")
+@pytest.mark.parametrize("where", ["worker_init_fn", "sample"])
+@pytest.mark.parametrize("threads", ["", ", num_workers=2"])
+def test_a_number_of_torchs_threads_is_the_workers_own(where: str, threads: str) -> None:
+    script = f"""
+import threading, torch
+from threadloader import ThreadLoader
+torch.set_num_threads(3)
+def numbers():
+    found = [torch.get_num_threads()]
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found
+class Rows:
+    __len__ = lambda _: 8
+    def __getitem__(self, index):
+        if {where == "sample"}:
+            torch.set_num_threads(2)
+        return torch.get_num_threads()
+init = (lambda _: torch.set_num_threads(2)) if {where != "sample"} else None
+seen = []
+for batch in ThreadLoader(Rows(), worker_init_fn=init{threads}):
+    seen += batch.tolist()
+    assert numbers() == [3, 3], numbers()
+print(set(seen), numbers())
+torch.set_num_threads(1)
+print(numbers())
+try:
+    torch.set_num_threads("one")
+except (RuntimeError, TypeError):
+    print("refused")
+"""
+    _, told, complaint = run_child(script)
+    assert told.splitlines() == ["{2} [3, 3]", "[1, 1]", "refused"], complaint
+
+
+def loop(_: int) -> Any:
+    return asyncio.get_event_loop()
+
+
+def alarm(_: int) -> Any:
+    return signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize(
+    ("sample", "error", "hint"),
+    [
+        pytest.param(
+            loop,
+            RuntimeError,
+            "asyncio.run",
+        ),
+        pytest.param(alarm, ValueError, "give the loader timeout="),
+    ],
+)
+def test_an_error_of_being_a_thread_says_what_to_do(
+    sample: Callable[[int], Any], error: type[Exception], hint: str
+) -> None:
+    with pytest.raises(error) as caught:
+        list(ThreadLoader(Calls(sample), threads=2))
+    assert hint in caught.value.__notes__[1]
+
+
+@pytest.mark.parametrize("options", [{}, {"prefetch": 1}, {"in_order": False, "prefetch": 2}])
+def test_replicas_that_wait_for_one_another_are_all_begun(options: dict[str, Any]) -> None:
+    data = pytest.importorskip("torch.utils.data")
+    turn = threading.Barrier(4)
+
+    class Streams(data.IterableDataset):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Iterator[int]:
+            for shard in range(3):
+                turn.wait(PATIENCE)
+                yield from (shard, shard)
+
+    loader = ThreadLoader(Streams(), batch_size=2, num_workers=4, dataset_copy="shared", **options)
+    for _ in range(2):
+        assert sum(len(batch) for batch in loader) == 24
+
+
+FUNCTIONS = [random.random, random.getrandbits, np.random.rand, np.random.uniform]
+
+
+def test_functions_are_equal_to_those_that_compilers_know() -> None:
+    def now() -> list[Any]:
+        return [random.random, random.getrandbits, np.random.rand, np.random.uniform]
+
+    def sample(_: int) -> bool:
+        known = dict.fromkeys(FUNCTIONS, "a type")
+        return all(known.get(function) for function in now())
+
+    def pickled(_: int) -> bool:
+        return all(pickle.loads(pickle.dumps(function)) is not None for function in now())
+
+    for batch in ThreadLoader(Calls(sample), threads=2):
+        assert all(batch)
+        assert sample(0)
+        assert now() == FUNCTIONS
+        assert now()[0] != FUNCTIONS[1]
+        assert np.random.rand.__name__ == "rand"
+    assert all(map(all, ThreadLoader(Calls(pickled), threads=2)))
+    assert len({*map(float, next(iter(ThreadLoader(Calls(lambda _: random.random()), 8))))}) == 8
+
+
+def sets_folder(_: int) -> None:
+    os.chdir(os.getcwd())  # noqa: PTH109
+
+
+def sets_variable(_: int) -> None:
+    os.environ["THREADLOADER_TEST"] = "1"
+
+
+def sets_filters(_: int) -> None:
+    warnings.filterwarnings("ignore", message="no warning has this text")
+
+
+def sets_global(_: int) -> None:
+    global HANDLE  # noqa: PLW0603
+    HANDLE = object()
+
+
+def sets_by_another(index: int) -> None:
+    sets_umask(index)
+
+
+def sets_umask(_: int) -> None:
+    os.umask(os.umask(0o22))
+
+
+def reads_variable(_: int) -> None:
+    os.environ.get("HOME")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+
+
+HANDLE = object()
+SETTING = {
+    sets_folder: "os.chdir",
+    sets_variable: "os.environ",
+    sets_filters: "warnings.filterwarnings",
+    sets_global: "the global HANDLE",
+    sets_by_another: "os.umask",
+}
+
+
+@pytest.mark.parametrize("function", SETTING)
+def test_what_a_worker_init_fn_sets_for_all_is_said_once(
+    function: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_wide, "_looked_into", set())
+    first = function.__code__.co_firstlineno
+    lines = range(first, first + 6)
+    for _ in range(2):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            list(ThreadLoader(range(4), threads=2, worker_init_fn=function))
+        if not _:
+            (told,) = map(str, (warning.message for warning in caught))
+            assert SETTING[function] in told
+            assert any(f"{os.path.basename(__file__)}:{line}" in told for line in lines)  # noqa: PTH119
+            assert caught[0].filename == __file__
+    assert not caught
+
+
+def test_what_a_sample_sets_for_all_is_said_where_the_loop_begins() -> None:
+    class Sets:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            sets_variable(index)
+            return index
+
+    with pytest.warns(UserWarning, match=r"sets_variable sets os\.environ \(.*, which workers and"):
+        list(ThreadLoader(Sets(), threads=2))
+    list(ThreadLoader(Sets(), threads=2))
+    list(ThreadLoader(Calls(int), threads=2, worker_init_fn=reads_variable))

@@ -1,0 +1,178 @@
+"""What a thread has of its own is in workers as it is where the loop runs."""
+
+from __future__ import annotations
+
+import contextvars
+import decimal
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+level: contextvars.ContextVar[str] = contextvars.ContextVar("level", default="unset")
+
+
+class Declared(threading.local):
+    precision = 1
+    fast = False
+
+
+declared = Declared()
+bare = threading.local()
+
+
+def raises() -> str:
+    try:
+        return str(np.float64(1.0) / np.zeros(1)[0])
+    except FloatingPointError:
+        return "raised"
+
+
+@contextmanager
+def precision(digits: int) -> Iterator[None]:
+    with decimal.localcontext() as context:
+        context.prec = digits
+        yield
+
+
+@contextmanager
+def value(digits: int) -> Iterator[None]:
+    token = level.set(str(digits))
+    yield
+    level.reset(token)
+
+
+@contextmanager
+def option(digits: int) -> Iterator[None]:
+    declared.precision = digits
+    declared.fast = digits == 7
+    bare.config = {"rounds": digits, "names": ["a", None]}
+    yield
+    del declared.precision, declared.fast, bare.config
+
+
+KINDS: list[tuple[Callable[[int], Any], Callable[[], str]]] = [
+    (precision, lambda: str(len(str(decimal.Decimal(1) / 3)) - 2)),
+    (value, level.get),
+    (option, lambda: f"{declared.precision}{declared.fast}{bare.config['rounds']}"),
+    (lambda digits: np.errstate(divide="raise" if digits == 7 else "ignore"), raises),
+]
+
+
+class Seen:
+    def __init__(self, look: Callable[[], str]) -> None:
+        self._look = look
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> str:
+        return self._look()
+
+
+OPTIONS = [{}, {"threads": 0}, {"threads": 3}, {"threads": 2, "persistent_workers": True}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("number", range(len(KINDS)))
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+def test_each_epoch_has_the_context_of_its_iter(
+    kind: str, number: int, options: dict[str, Any]
+) -> None:
+    enter, look = KINDS[number]
+
+    def stream() -> Iterator[str]:
+        for _ in range(16):
+            yield look()
+
+    class Stream:
+        def __iter__(self) -> Iterator[str]:
+            return stream()
+
+    if kind == "iterable" and options.get("threads", 0) > 1:
+        options = options | {"threads": 1}
+    dataset = Seen(look) if kind == "map" else Stream()
+    with ThreadLoader(dataset, batch_size=4, collate_fn=list, **options) as loader:
+        for digits in (7, 5):
+            with enter(digits):
+                assert {text for batch in loader for text in batch} == {look()}
+
+
+def test_what_a_sample_changes_of_its_context_stays_in_its_worker() -> None:
+    def change() -> str:
+        before = str(decimal.getcontext().prec)
+        decimal.getcontext().prec = 3
+        bare.config["names"].append("changed")
+        return before
+
+    with precision(9), option(4):
+        texts = {text for batch in ThreadLoader(Seen(change), threads=2) for text in batch}
+        assert "9" in texts
+        assert decimal.getcontext().prec == 9
+        assert bare.config["names"] == ["a", None]
+
+
+@pytest.mark.parametrize("names", [{"slot": 3}, {"ready": True}, {"mode": "fast", "handle": set}])
+def test_what_a_thread_has_opened_or_set_up_is_not_for_others(names: dict[str, Any]) -> None:
+    vars(bare).update(names)
+    try:
+        dataset = Seen(lambda: str(sorted(vars(bare))))
+        assert {text for batch in ThreadLoader(dataset, threads=2) for text in batch} == {"[]"}
+    finally:
+        vars(bare).clear()
+
+
+def test_a_local_whose_init_fails_in_workers_does_not_end_them() -> None:
+    class Failing(threading.local):
+        def __init__(self) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                raise OSError
+            self.name = "an option"
+
+    globals()["failing"] = Failing()
+    try:
+        dataset = Seen(lambda: "read")
+        assert [text for batch in ThreadLoader(dataset, threads=2) for text in batch] == [
+            "read"
+        ] * 16
+    finally:
+        del globals()["failing"]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("mode", ["autocast", "cache", "device", "grad", "inference"])
+def test_each_epoch_has_the_torch_modes_of_its_iter(mode: str, options: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    enter, look = {
+        "autocast": (
+            lambda on: torch.autocast("cpu", torch.float16, enabled=on),
+            lambda: str((torch.ones(2, 2) @ torch.ones(2, 2)).dtype),
+        ),
+        "cache": (
+            lambda on: torch.autocast("cpu", torch.bfloat16, cache_enabled=on),
+            lambda: str(torch.is_autocast_cache_enabled()),
+        ),
+        "device": (
+            lambda on: torch.device("meta" if on else "cpu"),
+            lambda: str(torch.empty(1).device),
+        ),
+        "grad": (torch.set_grad_enabled, lambda: str(torch.is_grad_enabled())),
+        "inference": (torch.inference_mode, lambda: str(torch.empty(1).is_inference())),
+    }[mode]
+    drawn = Seen(lambda: f"{look()} {torch.rand(1, device='cpu').item()}")
+    with ThreadLoader(drawn, batch_size=4, collate_fn=list, seed=3, **options) as loader:
+        numbers: list[str] = []
+        for on in (True, False, True, False):
+            with enter(on):
+                expected = look()
+                texts = [text.split() for batch in loader for text in batch]
+            assert {text for text, _ in texts} == {expected}
+            numbers += [number for _, number in texts]
+        assert len(set(numbers)) == len(numbers)  # each sample has its own random numbers still
