@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from threadloader import ThreadLoader
-from threadloader._fetch.function_copy import copy_function
+from threadloader._fetch.dataset_copy import Copied, copy_function
 
 if TYPE_CHECKING:
     from support.patience import Spawn
@@ -189,7 +189,7 @@ def test_a_copy_of_a_fast_tokenizer_is_equal_and_has_its_own_settings() -> None:
     tokenizer.enable_padding(length=9, pad_id=0, pad_token=SPECIAL["pad_token"])
     tokenizer.enable_truncation(7, stride=2)
     tokenizer.encode_special_tokens = True
-    twin = copy_function(partial(two_lengths, tokenizer=tokenizer), "auto", {}).keywords[
+    twin = copy_function(partial(two_lengths, tokenizer=tokenizer), "auto", Copied()).keywords[
         "tokenizer"
     ]
     assert twin is not tokenizer
@@ -207,7 +207,7 @@ def test_a_copy_of_a_fast_tokenizer_is_equal_and_has_its_own_settings() -> None:
 def test_a_model_that_a_collator_has_is_shared() -> None:
     model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=8, vocab_size=64))
     collator = DataCollatorForSeq2Seq(fast(), model=model)
-    twin = copy_function(collator, "auto", {})
+    twin = copy_function(collator, "auto", Copied())
     assert twin.model is model
     assert twin.tokenizer is not collator.tokenizer
     assert twin.tokenizer.backend_tokenizer is not collator.tokenizer.backend_tokenizer
@@ -232,7 +232,7 @@ def test_a_method_of_a_lightning_module_shares_model_and_trainer(spawn: Spawn) -
     )
     trainer.strategy.connect(module)  # as fit() does
     check(Texts(), module.collate, spawn)
-    twin = copy_function(module.collate, "auto", {}).__self__
+    twin = copy_function(module.collate, "auto", Copied()).__self__
     assert twin.model is module.model
     assert twin.trainer is trainer
     assert module.trainer is trainer
@@ -256,6 +256,6 @@ def test_a_method_of_a_lightning_data_module_shares_its_trainer(spawn: Spawn) ->
     )
     data.trainer.datamodule = data
     check(data.texts, data.collate, spawn)
-    twin = copy_function(data.collate, "auto", {}).__self__
+    twin = copy_function(data.collate, "auto", Copied()).__self__
     assert twin.trainer is data.trainer
     assert twin.tokenizer is not data.tokenizer

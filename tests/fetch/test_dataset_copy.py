@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import threading
-from threading import Barrier, current_thread
+from threading import current_thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.patience import PATIENCE
-from support.worker_copies import THREADS, Mapped, auto_copy, together
+from support.worker_copies import THREADS, Mapped, Meeting, auto_copy, together
 from support.workers import join_workers
 
 from threadloader import ThreadLoader
@@ -50,9 +49,9 @@ class Records:
 
     def __init__(self, path: Path, opened: list[io.BufferedReader], parties: int = 1) -> None:
         self.path = path
-        self.opened = opened
+        self.note_opened = opened.append
         self.file: io.BufferedReader | None = None
-        self.sought = Barrier(parties)
+        self.sought = Meeting(parties)
 
     def __len__(self) -> int:
         return THREADS
@@ -60,9 +59,9 @@ class Records:
     def __getitem__(self, index: int) -> int:
         if self.file is None:
             self.file = self.path.open("rb")
-            self.opened.append(self.file)
+            self.note_opened(self.file)
         self.file.seek(16 * index)
-        self.sought.wait(PATIENCE)
+        self.sought.wait()
         return int.from_bytes(self.file.read(8), "little") // 2
 
 
@@ -156,6 +155,7 @@ def test_a_lazily_opened_file_is_each_threads_own_although_its_dataset_closes_it
     assert len(opened) == THREADS
 
 
+@pytest.mark.filterwarnings("ignore:all workers share")
 def test_a_dataset_that_closes_a_reader_when_it_dies_works_in_every_epoch(
     numbers: Path,
 ) -> None:
@@ -197,6 +197,7 @@ def test_a_reader_that_closes_its_file_when_it_dies_stays_open(numbers: Path) ->
     assert not dataset.reader.file.closed
 
 
+@pytest.mark.filterwarnings("ignore:all workers share")
 def test_a_dataset_that_frees_a_number_when_it_dies_frees_it_once() -> None:
     """A file descriptor, or a pointer of a C library."""
     freed: list[int] = []
@@ -362,8 +363,9 @@ def test_torchs_wrappers_are_seen_through(
 ) -> None:
     data = pytest.importorskip("torch.utils.data")
     wrapped = wrap(data, Records(numbers, opened, THREADS))
-    with ThreadLoader(wrapped, batch_size=THREADS, threads=THREADS) as loader:
-        [batch] = loader
+    order = [[0], list(range(THREADS))]
+    with ThreadLoader(wrapped, batch_sampler=order, threads=THREADS) as loader:
+        _, batch = loader
     assert _flat(batch) == [0, 1, 2, 3]
     assert len(opened) == THREADS
 

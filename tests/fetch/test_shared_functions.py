@@ -23,14 +23,14 @@ from support.collators import (
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
-from threadloader._fetch.function_copy import copy_function
+from threadloader._fetch.dataset_copy import Copied, copy_function
 
 if TYPE_CHECKING:
     from support.patience import Spawn
 
 
 def copied(function: Any, how: Any = "auto") -> Any:
-    return copy_function(function, how, {})
+    return copy_function(function, how, Copied())
 
 
 def _plain(samples: Any) -> Any:

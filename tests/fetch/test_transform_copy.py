@@ -5,16 +5,15 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from threading import Barrier
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from support.patience import PATIENCE
 from support.worker_copies import (
     SHIFTED,
     THREADS,
     Compose,
     Mapped,
+    Meeting,
     auto_copy,
     racing_transform,
     together,
@@ -166,14 +165,14 @@ def test_transforms_as_torchvision_nests_them_are_copied() -> None:
 
 def _parametrised(amount: int) -> type:
     """Return a base whose instances race in `apply` on the attribute ``amount``."""
-    drawn = Barrier(THREADS)
+    drawn = Meeting()
 
     class Applies:
         __slots__ = ()
 
         def __call__(self, value: int) -> int:
             object.__setattr__(self, "amount", amount * value)
-            drawn.wait(PATIENCE)
+            drawn.wait()
             return value + self.amount  # type: ignore[attr-defined]
 
     return Applies
@@ -271,6 +270,7 @@ def test_a_transform_used_twice_is_copied_once() -> None:
     assert twin.transforms[0] is not transform
 
 
+@pytest.mark.filterwarnings("ignore:all workers share")
 def test_a_transform_that_frees_a_number_when_it_dies_frees_it_once() -> None:
     freed: list[int] = []
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Barrier
+from threading import Barrier, Lock
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,43 @@ from threadloader._fetch.dataset_copy import copy_dataset
 THREADS = 4
 
 
-def together(dataset: Any, **options: Any) -> list[Any]:
+class Meeting:
+    """A barrier in samples; the first of all pass, as no other is begun before they end.
+
+    Args:
+        parties: Samples that wait for one another.
+        first: That pass: two where the first one loads something.
+    """
+
+    def __init__(self, parties: int = THREADS, first: int = 1) -> None:
+        self._others = Barrier(parties)
+        self._lock = Lock()  # so all copies of a dataset have the same
+        self._first = first
+
+    def __copy__(self) -> Meeting:
+        return self
+
+    def wait(self) -> None:
+        """Wait for the others."""
+        with self._lock:
+            self._first -= 1
+            waits = self._first < 0
+        if waits:
+            self._others.wait(PATIENCE)
+
+
+def together(dataset: Any, first: int = 1, **options: Any) -> list[Any]:
     """Load one batch, each row of which is loaded by a thread of its own, all at once.
 
-    Nothing is known of the time that a sample takes, so every ticket has one row; and no thread
-    can take a second one, because the samples wait for each other at a barrier.
+    Batches of one sample come before, see `Meeting`.  Nothing is known of the time that a sample
+    takes, so every ticket has one row; and no thread can take a second one, because the samples
+    wait for each other.
     """
-    with ThreadLoader(dataset, batch_size=THREADS, threads=THREADS, **options) as loader:
-        return [row for batch in loader for row in np.asarray(batch).tolist()]
+    rows = list(range(min(THREADS, len(dataset))))
+    batches = [*[rows[:1]] * first, rows]
+    with ThreadLoader(dataset, batch_sampler=batches, threads=THREADS, **options) as loader:
+        *_, batch = loader
+        return np.asarray(batch).tolist()  # type: ignore[no-any-return]
 
 
 def auto_copy(dataset: Any) -> Any:
@@ -44,14 +73,14 @@ class Mapped:
 
 def racing_transform() -> Any:
     """Return a transform that is wrong if two threads use it at once."""
-    drawn = Barrier(THREADS)  # in a closure, hence one for all copies
+    drawn = Meeting()  # in a closure, hence one for all copies
 
     class Shift:
         amount = 0
 
         def __call__(self, value: int) -> int:
             self.amount = 10 * value
-            drawn.wait(PATIENCE)
+            drawn.wait()
             return value + self.amount
 
     return Shift()

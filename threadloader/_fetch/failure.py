@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+from threadloader._fetch.thread_hints import hint_of
 from threadloader.errors import SampleError
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def failure_of(error: BaseException, row: int | None, plan: PlannedBatch, place:
             index = plan.index_of(row) if plan.label == "index" else row
             where += f", {plan.label} {index!r}"
         # Set on the error by the thread that shows it: others may fail with the same object.
-        notes = (where,)
+        hint = hint_of(error)
+        notes = (where,) if hint is None else (where, hint)
     except KeyboardInterrupt:
         raise  # in the consumer's thread
     except BaseException:  # noqa: BLE001, S110  # an index without a repr()

@@ -13,9 +13,11 @@ import numpy as np
 from threadloader import _torch
 from threadloader._fetch.array_rows import arrays_of
 from threadloader._fetch.each_sample import call_each, getitem_of
+from threadloader._fetch.own_generators import OwnGenerators
 from threadloader._rng.streams import enter_sample_streams, leave_streams
 
 if TYPE_CHECKING:
+    from threadloader._fetch.dataset_copy import Copied
     from threadloader._fetch.each_sample import RunningEpoch
     from threadloader._order.tickets import PlannedBatch, Ticket
 
@@ -78,17 +80,19 @@ class Fetcher:
     Args:
         dataset: This worker's own copy.
         whole_batches: Whether to call ``__getitems__`` with all indices of a batch.
+        copied: What the worker has copies of; None for none, where the dataset is the user's own.
 
     Threads:
         fetch: one thread, the worker that owns it.
     """
 
-    __slots__ = ("_arrays", "_whole_batches", "dataset")
+    __slots__ = ("_arrays", "_generators", "_whole_batches", "dataset")
 
-    def __init__(self, dataset: Any, *, whole_batches: bool) -> None:
+    def __init__(self, dataset: Any, *, whole_batches: bool, copied: Copied | None = None) -> None:
         self.dataset = dataset
         self._whole_batches = whole_batches
         self._arrays = arrays_of(dataset)
+        self._generators = None if self._arrays else OwnGenerators(dataset, copied)
 
     def fetch(
         self,
@@ -141,7 +145,11 @@ class Fetcher:
         try:
             if seed is not None:
                 enter_sample_streams(seed, position, samples)
-            call_each(getitem_of(self.dataset), indices, samples, epoch)
+            getitem, own = getitem_of(self.dataset), self._generators
+            if own is None:
+                call_each(getitem, indices, samples, epoch)
+            else:
+                own.call(call_each, getitem, indices, samples, epoch, each=True)
             return samples, None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return samples, error
@@ -154,7 +162,9 @@ class Fetcher:
         try:
             if seed is not None:
                 enter_sample_streams(seed, position, ())
-            return self.dataset.__getitems__(indices), None
+            if self._generators is None:
+                return self.dataset.__getitems__(indices), None
+            return self._generators.call(self.dataset.__getitems__, indices), None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return [], error
         finally:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.each_sample import call_each
+from threadloader._fetch.own_generators import OwnGenerators
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.streams import enter_sample_streams, leave_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from threadloader._fetch.dataset_copy import Copied
     from threadloader._fetch.each_sample import RunningEpoch
     from threadloader._fetch.fetcher import Fetched
     from threadloader._order.tickets import PlannedBatch, Ticket
@@ -24,16 +26,23 @@ class ReadSamples:
     Args:
         dataset: The worker's replica, for `get_worker_info()`.
         transform: This worker's own copy, applied to each sample; None for none.
+        copied: As for `Fetcher`.
 
     Threads:
         fetch: one thread, the worker that owns it.
     """
 
-    __slots__ = ("_transform", "dataset")
+    __slots__ = ("_generators", "_transform", "dataset")
 
-    def __init__(self, dataset: Any, transform: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        transform: Callable[[Any], Any] | None = None,
+        copied: Copied | None = None,
+    ) -> None:
         self.dataset = dataset
         self._transform = transform
+        self._generators = None if transform is None else OwnGenerators(transform, copied)
 
     gathers = False
 
@@ -59,11 +68,15 @@ class ReadSamples:
         try:
             if seed is not None:
                 enter_sample_streams(seed, ticket.batch.position + ticket.start, transformed)
-            call_each(self._transform, read[ticket.start : ticket.stop], transformed, epoch)
+            part, own = read[ticket.start : ticket.stop], self._generators
+            if own is None:
+                call_each(self._transform, part, transformed, epoch)
+            else:
+                own.call(call_each, self._transform, part, transformed, epoch, each=True)
             return transformed, None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return transformed, error
         finally:
             leave_streams()
             # The error keeps this frame.
-            self = ticket = epoch = read = transformed = DROPPED
+            self = ticket = epoch = read = transformed = part = own = DROPPED

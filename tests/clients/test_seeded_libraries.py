@@ -1,0 +1,133 @@
+"""Seeds that users set on objects of libraries: one result for any number of threads."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from threadloader import ThreadLoader
+
+torch = pytest.importorskip("torch")
+
+THREADS: list[dict[str, int]] = [{"threads": number} for number in (0, 1, 2, 7)]
+THREADS.append({})
+SIZE = 24
+
+
+def digest(loader: Any) -> list[str]:
+    """Return a hash for each of two epochs."""
+    hashes = []
+    for _ in range(2):
+        made = hashlib.sha256()
+        for batch in loader:
+            for value in batch.values() if hasattr(batch, "values") else batch:
+                made.update(np.ascontiguousarray(torch.as_tensor(value).numpy()).tobytes())
+        hashes.append(made.hexdigest())
+    return hashes
+
+
+def assert_one_result(make: Any, **arguments: Any) -> list[str]:
+    """Check that batches are the same with any number of threads, and in a second run."""
+
+    def run(threads: dict[str, int]) -> list[str]:
+        made = {name: value() for name, value in arguments.items()}
+        torch.manual_seed(3)
+        with ThreadLoader(make(), batch_size=4, shuffle=True, **made, **threads) as loader:
+            return digest(loader)
+
+    first, *others = (run(threads) for threads in (*THREADS, *THREADS[1:3]))
+    assert all(other == first for other in others)
+    assert first[0] != first[1]
+    return first
+
+
+class Augmented(torch.utils.data.Dataset[Any]):
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+        self.images = np.random.default_rng(0).integers(256, size=(SIZE, 32, 32, 3), dtype=np.uint8)
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.transform(self.images[index]),)
+
+
+def _albumentations(seed: int | None) -> Any:
+    a = pytest.importorskip("albumentations")
+    steps = [a.HorizontalFlip(p=0.5), a.RandomBrightnessContrast(p=0.8), a.Rotate(p=0.8)]
+    compose = a.Compose(steps)
+    if seed is not None:
+        compose.set_random_seed(seed)
+
+    def apply(image: Any) -> Any:
+        return compose(image=image)["image"]
+
+    return Augmented(apply)
+
+
+def test_albumentations() -> None:
+    seven = assert_one_result(lambda: _albumentations(7))
+    assert seven != assert_one_result(lambda: _albumentations(8))
+    assert_one_result(lambda: _albumentations(None))
+
+
+def _monai(seed: int | None) -> Any:
+    transforms = pytest.importorskip("monai.transforms")
+    compose = transforms.Compose(
+        [
+            transforms.EnsureChannelFirst(channel_dim=-1),
+            transforms.RandFlip(prob=0.5, spatial_axis=0),
+            transforms.RandGaussianNoise(prob=0.8),
+            transforms.RandSpatialCrop((8, 8), random_size=False),
+        ]
+    )
+    if seed is not None:
+        compose.set_random_state(seed=seed)
+    return Augmented(lambda image: compose(image.astype(np.float32)).as_tensor())
+
+
+def test_monai() -> None:
+    seven = assert_one_result(lambda: _monai(7))
+    assert seven != assert_one_result(lambda: _monai(8))
+    assert_one_result(lambda: _monai(None))
+
+
+def test_monai_in_workers() -> None:
+    data = pytest.importorskip("monai.data")
+    assert_one_result(lambda: _monai(None), worker_init_fn=lambda: data.utils.worker_init_fn)
+
+
+def test_monai_deterministic() -> None:
+    utils = pytest.importorskip("monai.utils")
+    utils.set_determinism(5)
+    try:
+        assert_one_result(lambda: _monai(None))
+    finally:
+        utils.set_determinism(None)
+
+
+def _masks(seed: int) -> Any:
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(99))]
+    numbers = {word: number for number, word in enumerate(words)}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token="[UNK]"))  # noqa: S106
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    special = {
+        f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")
+    }
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special)
+    return transformers.DataCollatorForLanguageModeling(tokenizer, mlm=True, seed=seed)
+
+
+def _texts() -> Any:
+    return [{"input_ids": [5 + (row + place) % 90 for place in range(20)]} for row in range(SIZE)]
+
+
+def test_masks_of_hugging_face() -> None:
+    seven = assert_one_result(_texts, collate_fn=lambda: _masks(7))
+    assert seven != assert_one_result(_texts, collate_fn=lambda: _masks(8))

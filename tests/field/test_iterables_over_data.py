@@ -1,0 +1,130 @@
+"""Replicas of an iterable dataset share large data, and have the rest for themselves."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from threadloader import ThreadLoader, get_worker_info
+from threadloader._torch import IterableDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+SIZE = 1 << 20
+
+
+class Rows(IterableDataset):  # type: ignore[type-arg]
+    """Gives itself, so that what it has can be looked at."""
+
+    def __init__(self, **parts: Any) -> None:
+        vars(self).update(parts)
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self
+
+
+def replicas(dataset: Any, threads: int = 3) -> list[Any]:
+    with ThreadLoader(
+        dataset, batch_size=None, threads=threads, collate_fn=lambda it: it
+    ) as loader:
+        return list(loader)
+
+
+def _frame() -> Any:
+    return pytest.importorskip("pandas").DataFrame({"x": np.arange(9)})
+
+
+DATA: dict[str, Callable[[], Any]] = {
+    "array": lambda: np.zeros(SIZE),
+    "tensor": lambda: pytest.importorskip("torch").zeros(SIZE),
+    "frame": _frame,
+}
+
+
+@pytest.mark.parametrize("make", DATA.values(), ids=DATA)
+@pytest.mark.parametrize(
+    "keep", [lambda it: it, lambda it: [it], lambda it: {"it": [it]}], ids=["alone", "list", "dict"]
+)
+def test_large_data_is_shared(make: Any, keep: Any) -> None:
+    data, kept = make(), keep(0)
+    kept = keep(data)
+    found = replicas(Rows(kept=kept))
+    assert len({id(replica) for replica in found}) == 3
+    for replica in found:
+        part = replica.kept
+        while isinstance(part, (list, dict)):
+            part = part[0] if isinstance(part, list) else part["it"]
+        assert part is data
+
+
+def test_a_memory_map_is_shared(tmp_path: Path) -> None:
+    np.save(tmp_path / "it.npy", np.arange(SIZE))
+    data = np.load(tmp_path / "it.npy", mmap_mode="r")
+    assert all(replica.data is data for replica in replicas(Rows(data=data)))
+
+
+@pytest.mark.parametrize("lock", [False, True])
+def test_large_data_of_what_cannot_be_deep_copied_is_shared(lock: bool) -> None:
+    data, small = np.zeros(SIZE), [3, 1, 2]
+    dataset = Rows(data=data, small=small, lock=threading.Lock() if lock else None)
+    found = replicas(dataset)
+    assert all(replica.data is data for replica in found)
+    assert len({id(replica.small) for replica in found}) == 3
+
+
+def test_small_arrays_are_each_replicas_own() -> None:
+    class Shuffles(Rows):
+        def __iter__(self) -> Iterator[Any]:
+            self.order[:] = get_worker_info().id
+            yield self.order
+
+    found = replicas(Shuffles(order=np.zeros(3)))
+    assert sorted(int(order[0]) for order in found) == [0, 1, 2]
+
+
+def test_a_file_of_an_iterable_is_opened_again_for_each_replica(tmp_path: Path) -> None:
+    path = tmp_path / "it"
+    path.write_bytes(bytes(range(9)))
+
+    class Reads(Rows):
+        def __iter__(self) -> Iterator[Any]:
+            yield from self.file.read()
+
+    with path.open("rb", buffering=0) as file:
+        file.seek(3)
+        got = replicas(Reads(file=file))
+        assert sorted(got) == sorted([*range(3, 9)] * 3)
+        assert file.tell() == 3
+
+
+def test_a_generator_that_replicas_share_is_named() -> None:
+    dataset = Rows(numbers=(number for number in range(3)))
+    with pytest.warns(UserWarning, match=r"share dataset\.numbers \(builtins\.generator\)"):
+        replicas(dataset)
+    assert replicas(dataset, threads=1)[0].numbers is dataset.numbers
+
+
+class Shuffled(IterableDataset):  # type: ignore[type-arg]
+    """Shuffles its indices in place, and gives each worker its share of them."""
+
+    def __init__(self, size: int) -> None:
+        self.indices = np.arange(size)
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        np.random.default_rng(7).shuffle(self.indices)
+        yield from self.indices[info.id :: info.num_workers].tolist()
+
+
+@pytest.mark.parametrize("size", [1000, 200_000])
+def test_indices_that_replicas_shuffle_are_their_own(size: int) -> None:
+    dataset = Shuffled(size)
+    loader = ThreadLoader(dataset, 1000, threads=4, output="numpy")
+    assert sorted(index for batch in loader for index in batch.tolist()) == list(range(size))
+    assert dataset.indices.tolist() == list(range(size))

@@ -1,0 +1,270 @@
+"""A generator that an object carries gives each sample its own numbers, and heeds its seed."""
+
+from __future__ import annotations
+
+import functools
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+SIZE = 24
+THREADS: list[dict[str, int]] = [{"threads": number} for number in (0, 1, 2, 7)]
+THREADS.append({})
+
+
+class Draws:
+    """Draws from a generator of its own."""
+
+    def __init__(self, generator: Any, draw: Callable[[Any], int]) -> None:
+        self.generator = generator
+        self.draw = draw
+
+    def __call__(self, _: Any) -> int:
+        return self.draw(self.generator) + self.draw(self.generator)
+
+
+def of_python(seed: int) -> Draws:
+    return Draws(random.Random(seed), lambda generator: generator.getrandbits(40))
+
+
+def of_numpy(seed: int) -> Draws:
+    return Draws(np.random.default_rng(seed), lambda generator: int(generator.integers(1 << 40)))
+
+
+def of_philox(seed: int) -> Draws:
+    generator = np.random.Generator(np.random.Philox(seed))
+    return Draws(generator, lambda generator: int(generator.integers(1 << 40)))
+
+
+def of_legacy(seed: int) -> Draws:
+    return Draws(np.random.RandomState(seed), lambda generator: int(generator.randint(1 << 31)))
+
+
+def of_torch(seed: int) -> Draws:
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(seed)
+    return Draws(generator, lambda generator: int(torch.randint(1 << 40, (), generator=generator)))
+
+
+KINDS = [of_python, of_numpy, of_philox, of_legacy, of_torch]
+
+
+class Sampled:
+    """A dataset with a transform."""
+
+    def __init__(self, transform: Callable[[Any], Any]) -> None:
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.transform(index)
+
+
+class Whole(Sampled):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+def drawn(loader: Iterable[Any]) -> list[int]:
+    return [int(number) for batch in loader for number in batch[1]]
+
+
+def epochs(dataset: Any, *, number: int = 2, **arguments: Any) -> list[list[int]]:
+    with ThreadLoader(dataset, 4, **{"seed": 5, **arguments}) as loader:
+        return [drawn(loader) for _ in range(number)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dataset", [Sampled, Whole])
+def test_numbers_are_the_same_with_any_number_of_threads(kind: Any, dataset: Any) -> None:
+    first, *others = (epochs(dataset(kind(1)), **threads) for threads in THREADS)
+    assert all(other == first for other in others)
+    assert first[0] != first[1]
+    if dataset is Sampled:
+        assert len({*first[0], *first[1]}) == 2 * SIZE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("threads", THREADS, ids=str)
+def test_another_seed_of_the_generator_gives_other_numbers(kind: Any, threads: Any) -> None:
+    assert epochs(Sampled(kind(1)), **threads) != epochs(Sampled(kind(2)), **threads)
+    assert epochs(Sampled(kind(1)), **threads) != epochs(Sampled(kind(1)), **threads, seed=6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("threads", THREADS, ids=str)
+def test_the_users_generator_is_left_as_it_was(kind: Any, threads: Any) -> None:
+    mine, other = kind(1), kind(1)
+    epochs(Sampled(mine), **threads)
+    assert mine(0) == other(0)
+
+
+@pytest.mark.parametrize(
+    "make", [np.random.default_rng, np.random.RandomState], ids=["numpy", "legacy"]
+)
+def test_a_generator_that_nobody_seeded_follows_the_loader(make: Any) -> None:
+    def loaded(threads: int) -> list[list[int]]:
+        transform = Draws(make(), lambda generator: int(generator.permutation(1 << 16)[0]))
+        return epochs(Sampled(transform), threads=threads)
+
+    assert loaded(0) == loaded(1) == loaded(4)
+
+
+def closed_over(transform: Any) -> Any:
+    return lambda index: transform(index)  # noqa: PLW0108
+
+
+class Helper:
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def apply(self, index: int) -> int:
+        return self.transform(index)  # type: ignore[no-any-return]
+
+
+WHERE: dict[str, Callable[[Any], Any]] = {
+    "closure": closed_over,
+    "method": lambda transform: Helper(transform).apply,
+    "partial": functools.partial,
+    "held by a partial": lambda transform: functools.partial(
+        lambda it, index: it(index), transform
+    ),
+    "compose": lambda transform: Chain([int, transform]),
+}
+
+
+class Chain:
+    def __init__(self, transforms: list[Any]) -> None:
+        self.transforms = transforms
+
+    def __call__(self, value: Any) -> Any:
+        for transform in self.transforms:
+            value = transform(value)
+        return value
+
+
+@pytest.mark.parametrize("where", WHERE.values(), ids=WHERE)
+def test_a_generator_is_found_wherever_it_is(where: Any) -> None:
+    first, *others = (epochs(Sampled(where(of_numpy(1))), **threads) for threads in THREADS)
+    assert all(other == first for other in others)
+    assert len(set(first[0])) == SIZE
+
+
+def test_a_generator_of_a_class_is_each_workers_own() -> None:
+    class Randomizable:
+        R = np.random.RandomState()
+
+        def __call__(self, _: Any) -> int:
+            return int(self.R.randint(1 << 31)) + int(self.R.randint(1 << 31))
+
+    first, *others = (epochs(Sampled(Randomizable()), **threads) for threads in THREADS)
+    assert all(other == first for other in others)
+    assert len(set(first[0])) == SIZE
+
+
+def test_a_generator_that_worker_init_fn_makes_is_seeded_for_each_sample() -> None:
+    def loaded(threads: int) -> list[list[int]]:
+        transform = of_legacy(1)
+
+        def prepare(number: int) -> None:
+            transform.generator = np.random.RandomState(number)
+
+        return epochs(Sampled(transform), threads=threads, worker_init_fn=prepare)
+
+    assert loaded(1) == loaded(2) == loaded(5)
+
+
+def test_a_generator_that_two_objects_share_stays_one() -> None:
+    generator = np.random.default_rng(3)
+
+    class Two:
+        def __init__(self) -> None:
+            self.first = self.second = generator
+
+        def __call__(self, _: Any) -> int:
+            assert self.first is self.second
+            return int(self.first.integers(1 << 40)) - int(self.second.integers(1 << 40))
+
+    results = [epochs(Sampled(Two()), **threads) for threads in THREADS]
+    assert all(result == results[0] for result in results)
+    assert 0 not in results[0][0]
+
+
+def test_a_transform_of_an_iterable_has_generators_of_its_own() -> None:
+    class Rows:
+        def __iter__(self) -> Any:
+            return iter(range(SIZE))
+
+    def loaded(threads: int) -> list[list[int]]:
+        draws = of_numpy(1)
+
+        def transform(index: int) -> Any:
+            return index, draws(index)
+
+        with ThreadLoader(Rows(), 4, seed=5, threads=threads, transform=transform) as loader:
+            return [drawn(loader) for _ in range(2)]
+
+    first = loaded(0)
+    assert first == loaded(2) == loaded(5)
+    assert len({*first[0], *first[1]}) == 2 * SIZE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_collate_function_draws_for_each_batch(kind: Any) -> None:
+    class Masks:
+        def __init__(self) -> None:
+            self.draws = kind(7)
+
+        def __call__(self, samples: list[int]) -> Any:
+            return samples, [self.draws(sample) for sample in samples]
+
+    def loaded(**threads: int) -> list[list[int]]:
+        return epochs(range(SIZE), collate_fn=Masks(), **threads)
+
+    first, *others = (loaded(**threads) for threads in THREADS)
+    assert all(other == first for other in others)
+    assert len({*first[0], *first[1]}) == 2 * SIZE
+
+
+def test_a_resumed_epoch_draws_the_same() -> None:
+    def loader(threads: int) -> Any:
+        return ThreadLoader(Sampled(of_python(1)), 4, seed=5, threads=threads)
+
+    whole = [batch[1].tolist() for batch in loader(0)]
+    begun = loader(3)
+    batches = iter(begun)
+    got = [next(batches)[1].tolist() for _ in range(2)]
+    state = begun.state_dict()
+    begun.close()
+    rest = loader(2)
+    rest.load_state_dict(state)
+    assert got + [batch[1].tolist() for batch in rest] == whole
+
+
+def test_without_isolation_generators_are_left_alone() -> None:
+    generator = np.random.default_rng(1)
+    dataset = Sampled(Draws(generator, lambda generator: int(generator.integers(1 << 40))))
+    with ThreadLoader(dataset, 4, threads=3, isolate_rng=False) as loader:
+        assert len(set(drawn(loader))) == SIZE
+    assert generator.integers(1 << 40) != np.random.default_rng(1).integers(1 << 40)
+
+
+def test_an_error_of_a_sample_shows_the_users_code_alone() -> None:
+    def fail(_: int) -> int:
+        raise ValueError("mine")
+
+    transform = of_numpy(1)
+    transform.draw = fail  # type: ignore[assignment]
+    with pytest.raises(ValueError, match="mine") as caught:
+        epochs(Sampled(transform), threads=2)
+    files = [str(entry.path) for entry in caught.traceback]
+    assert "_fetch" not in " ".join(files[-3:])

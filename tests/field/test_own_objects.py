@@ -1,0 +1,491 @@
+"""What a dataset keeps, each worker has for itself: as in reports of users of worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import socket
+import sqlite3
+import tarfile
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.worker_copies import SHIFTED, THREADS, Mapped, Meeting, racing_transform, together
+
+from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+EACH = list(range(THREADS))
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    """A file with the number ``n`` in its byte ``n``."""
+    path = tmp_path / "numbers"
+    path.write_bytes(bytes(EACH))
+    return path
+
+
+class Reads:
+    """A dataset over a file: all workers seek before one of them reads."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.sought = Meeting()
+
+    def __len__(self) -> int:
+        return THREADS
+
+    def __getitem__(self, index: int) -> int:
+        return self.read(self.file, index)
+
+    def read(self, file: Any, index: int) -> int:
+        file.seek(index)
+        self.sought.wait()
+        return ord(file.read(1))
+
+
+# Objects that refuse to be copied
+
+
+class Delegates:
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __len__(self) -> int:
+        return THREADS
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index]
+
+
+def test_a_wrapper_that_looks_up_everything_inside_has_an_inside_of_its_own() -> None:
+    assert together(Delegates(Mapped(racing_transform()))) == SHIFTED
+
+
+def _refusing(name: str) -> type:
+    def refuse(*_: object) -> None:
+        raise TypeError("cannot pickle it")
+
+    return type("Refuses", (type(racing_transform()),), {name: refuse})
+
+
+@pytest.mark.parametrize("method", ["__reduce_ex__", "__getstate__"])
+def test_what_refuses_to_be_pickled_is_copied_all_the_same(method: str) -> None:
+    assert together(Mapped(_refusing(method)())) == SHIFTED
+
+
+@pytest.mark.parametrize("method", ["__reduce_ex__", "__getstate__"])
+def test_slots_of_what_refuses_to_be_pickled_are_copied(method: str) -> None:
+    class Slotted(_refusing(method)):  # type: ignore[misc]
+        __slots__ = ("inner",)
+
+        def __call__(self, value: int) -> int:
+            return self.inner(value)  # type: ignore[no-any-return]
+
+    transform = Slotted()
+    transform.inner = racing_transform()
+    assert together(Mapped(transform)) == SHIFTED
+
+
+# Where objects are
+
+
+class Scratch:
+    """A helper: neither a dataset nor called."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def work(self, value: int) -> int:
+        return self.inner(value)  # type: ignore[no-any-return]
+
+
+def in_closure(inner: Any) -> Any:
+    return lambda value: inner(value)  # noqa: PLW0108
+
+
+def in_closure_of_method(helper: Any) -> Any:
+    return lambda value: helper.work(value)  # noqa: PLW0108
+
+
+def in_default(inner: Any) -> Any:
+    def apply(value: int, inner: Any = inner) -> int:
+        return inner(value)  # type: ignore[no-any-return]
+
+    return apply
+
+
+WHERE: dict[str, Callable[[Any], Any]] = {
+    "closure": in_closure,
+    "default": in_default,
+    "closure of a method": lambda inner: in_closure(Scratch(inner).work),
+    "method of a helper": lambda inner: Scratch(inner).work,
+    "helper of a helper": lambda inner: Scratch(Scratch(inner).work).work,
+    "closure of a helper": lambda inner: in_closure_of_method(Scratch(inner)),
+}
+
+
+@pytest.mark.parametrize("where", WHERE.values(), ids=WHERE)
+def test_a_transform_is_each_workers_own_wherever_it_is(where: Callable[[Any], Any]) -> None:
+    assert together(Mapped(where(racing_transform()))) == SHIFTED
+
+
+@pytest.mark.parametrize("container", [list, tuple, lambda parts: dict(enumerate(parts))])
+def test_a_helper_in_a_container_is_each_workers_own(container: Any) -> None:
+    class Helped(Mapped):
+        def __getitem__(self, index: int) -> Any:
+            return self.transform[1].work(index)
+
+    helpers = [Scratch(None), Scratch(racing_transform())]
+    assert together(Helped(container(helpers))) == SHIFTED
+
+
+def test_what_worker_init_fn_opens_is_opened_for_its_worker() -> None:
+    class Named(Mapped):
+        name = -1
+
+        def __getitem__(self, index: int) -> int:
+            self.transform.wait()  # so each worker has one sample
+            return self.name
+
+    dataset = Named(Meeting())
+
+    def prepare(number: int) -> None:
+        dataset.name = number
+
+    assert sorted(together(dataset, worker_init_fn=prepare)) == EACH
+    assert dataset.name == -1
+
+
+# Handles that were opened before the loop
+
+
+def test_a_handle_that_is_opened_anew_in_another_process_is_opened_by_each_worker(
+    numbers: Path,
+) -> None:
+    class Unknown:
+        """A handle that does not say how it was opened."""
+
+        def __init__(self) -> None:
+            self.fd = os.open(numbers, os.O_RDONLY)
+            self.place = 0
+
+        def __copy__(self) -> Any:
+            raise TypeError("a handle")
+
+        def __del__(self) -> None:
+            os.close(self.fd)
+
+        def seek(self, place: int) -> None:
+            self.place = place
+
+        def read(self, count: int) -> bytes:
+            return os.pread(self.fd, count, self.place)
+
+    class Guards(Reads):
+        pid: int | None = None
+
+        def __getitem__(self, index: int) -> int:
+            if self.pid != os.getpid():
+                self.file, self.pid = Unknown(), os.getpid()
+            return self.read(self.file, index)
+
+    dataset = Guards(None)
+    dataset.sought = Meeting(1)
+    assert dataset[3] == 3
+    first = dataset.file
+    dataset.sought = Meeting()
+    assert together(dataset) == EACH
+    assert dataset.file is first
+    assert dataset.pid == os.getpid()
+
+
+OPENS: dict[str, Callable[[Path], Any]] = {
+    "file": lambda path: path.open("rb"),
+    "unbuffered": lambda path: path.open("rb", buffering=0),
+    "text": lambda path: path.open(encoding="ascii"),
+    "gzip": lambda path: gzip.open(path.with_suffix(".gz"), "rb"),  # noqa: SIM115
+}
+
+
+KEEPS: dict[str, Callable[[Any], Any]] = {
+    "alone": lambda file: file,
+    "list": lambda file: [file],
+    "dict": lambda file: {"it": file},
+}
+
+
+@pytest.mark.parametrize("open_", OPENS.values(), ids=OPENS)
+@pytest.mark.parametrize("keep", KEEPS.values(), ids=KEEPS)
+def test_an_open_file_is_opened_again_for_each_worker(
+    open_: Callable[[Path], Any], keep: Any, numbers: Path
+) -> None:
+    numbers.with_suffix(".gz").write_bytes(gzip.compress(bytes(EACH)))
+
+    class Holds(Reads):
+        def __getitem__(self, index: int) -> int:
+            held = self.file
+            file = held["it"] if isinstance(held, dict) else held[0] if type(held) is list else held
+            return self.read(file, index)
+
+    with open_(numbers) as file:
+        file.read(2)
+        assert together(Holds(keep(file))) == EACH
+        assert file.tell() == 2
+
+
+def test_a_file_of_a_reader_is_opened_again_for_each_worker(numbers: Path) -> None:
+    class Reader:
+        def __init__(self) -> None:
+            self.file = numbers.open("rb")
+
+        def seek(self, place: int) -> None:
+            self.file.seek(place)
+
+        def read(self, count: int) -> bytes:
+            return self.file.read(count)
+
+    reader = Reader()
+    with reader.file:
+        assert together(Reads(reader)) == EACH
+
+
+def test_a_file_that_is_written_is_one_for_all(tmp_path: Path) -> None:
+    class Logs(Mapped):
+        def __getitem__(self, index: int) -> int:
+            self.transform.write(f"{index}\n")
+            return index
+
+    with (tmp_path / "log").open("w+") as log:
+        assert together(Logs(log)) == EACH
+        log.seek(0)
+        assert sorted(set(log)) == [f"{index}\n" for index in EACH]
+
+
+def test_members_of_an_archive_are_read_from_each_workers_own(tmp_path: Path) -> None:
+    for number in EACH:
+        (tmp_path / str(number)).write_bytes(bytes([number]))
+    with tarfile.open(tmp_path / "it.tar", "w") as archive:
+        for number in EACH:
+            archive.add(tmp_path / str(number), str(number))
+
+    files: dict[int, Any] = {}
+
+    class Members(Reads):
+        def __getitem__(self, index: int) -> int:
+            files[index] = self.file.fileobj
+            self.sought.wait()
+            return ord(self.file.extractfile(str(index)).read())
+
+    with tarfile.open(tmp_path / "it.tar") as archive:
+        assert together(Members(archive)) == EACH
+        files[-1] = archive.fileobj
+        assert archive.getnames() == list(map(str, EACH))
+    assert len({id(file) for file in files.values()}) == THREADS + 1
+
+
+@pytest.mark.parametrize("kind", ["connection", "cursor"])
+def test_a_database_is_opened_again_for_each_worker(kind: str, tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "it.db")
+    connection.execute("CREATE TABLE rows (value INTEGER)")
+    connection.executemany("INSERT INTO rows VALUES (?)", [(number,) for number in EACH])
+    connection.commit()
+    # As tutorials have it.
+    connection.row_factory = lambda cursor, row: {
+        column[0]: value for column, value in zip(cursor.description, row, strict=True)
+    }
+
+    class Rows(Reads):
+        def __getitem__(self, index: int) -> int:
+            cursor = self.file.execute("SELECT value FROM rows WHERE value = ?", (index,))
+            self.sought.wait()
+            return cursor.fetchone()["value"]  # type: ignore[no-any-return]
+
+    handle = connection if kind == "connection" else connection.cursor()
+    assert together(Rows(handle)) == EACH
+    connection.close()
+
+
+def test_an_event_loop_is_each_workers_own() -> None:
+    class Remote(Mapped):
+        def __getitem__(self, index: int) -> Any:
+            async def read() -> int:
+                await asyncio.sleep(0)
+                self.transform[1].wait()
+                return index
+
+            return self.transform[0].run_until_complete(read())
+
+    loop = asyncio.new_event_loop()
+    assert together(Remote([loop, Meeting()])) == EACH
+    assert not loop.is_closed()
+    loop.close()
+
+
+def test_pictures_that_are_open_but_not_read_are_each_workers_own(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(256, size=(64, 64, 3), dtype=np.uint8)
+    image.fromarray(pixels).save(tmp_path / "it.png")
+
+    class Crops:
+        def __init__(self) -> None:
+            self.images = [image.open(tmp_path / "it.png")]
+            self.barrier = Meeting(first=2)
+
+        def __len__(self) -> int:
+            return THREADS
+
+        def __getitem__(self, index: int) -> Any:
+            self.barrier.wait()
+            return np.asarray(self.images[0].crop((index, 0, index + 8, 8)))
+
+    dataset = Crops()
+    crops = together(dataset, first=2)
+    for index in EACH:
+        assert np.array_equal(crops[index], pixels[:8, index : index + 8])
+    dataset.images[0].close()
+
+
+# What stays shared
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    pair = socket.socketpair()
+    yield pair
+    for end in pair:
+        end.close()
+
+
+class Undying:
+    def __copy__(self) -> Any:
+        raise TypeError("not to be copied")
+
+    def __call__(self, value: int) -> int:
+        return value
+
+
+class Closes:
+    def __init__(self) -> None:
+        self.pointer = 17
+
+    def __call__(self, value: int) -> int:
+        return value
+
+    def __del__(self) -> None:
+        self.pointer = 0
+
+
+def _of_file(column: str = "seen TEXT", detect_types: int = 0) -> sqlite3.Connection:
+    """Return a connection that does not say all of how it was opened."""
+    path = Path(tempfile.mkdtemp(), "it.db")
+    connection = sqlite3.connect(path, detect_types=detect_types)
+    connection.execute(f"CREATE TABLE rows ({column})")
+    connection.commit()
+    if not detect_types:
+        connection.create_function("twice", 1, lambda value: 2 * value)
+    return connection
+
+
+SHARED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "socket": (lambda ends: ends[0], r"dataset\.part \(socket\.socket\)"),
+    "iteration": (lambda _: (n for n in [1]), r"dataset\.part \(builtins\.generator\)"),
+    "transform": (lambda _: Undying(), r"dataset\.part \(.*\.Undying\)"),
+    "what closes": (lambda _: Closes(), r"dataset\.part \(.*\.Closes\)"),
+    "inside": (lambda ends: Scratch(ends[0]), r"dataset\.part\.inner \(socket\.socket\)"),
+    "in a list": (lambda ends: [ends[0]], r"dataset\.part \(socket\.socket\)"),
+    "in memory": (
+        lambda _: sqlite3.connect(":memory:"),
+        r"dataset\.part \(sqlite3\.Connection\)",
+    ),
+    "with functions": (lambda _: _of_file(), r"dataset\.part \(sqlite3\.Connection\)"),
+    "to convert": (
+        lambda _: _of_file("seen TIMESTAMP", sqlite3.PARSE_DECLTYPES),
+        r"dataset\.part \(sqlite3\.Connection\)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "named"), SHARED.values(), ids=SHARED)
+def test_what_cannot_be_copied_is_named(make: Any, named: str, ends: Any) -> None:
+    dataset = Mapped(float)
+    dataset.part = part = make(ends)  # type: ignore[attr-defined]
+    with pytest.warns(UserWarning, match=f"all workers share {named}") as caught:
+        assert together(dataset) == EACH
+    assert len(caught) == 1
+    if isinstance(part, sqlite3.Connection):
+        part.close()
+
+
+def test_what_a_collate_function_shares_is_named(ends: Any) -> None:
+    def collate(samples: Any, end: Any = ends[0]) -> Any:
+        return end and samples
+
+    with pytest.warns(UserWarning, match=r"collate_fn \(socket\.socket\)"):
+        assert list(ThreadLoader(range(4), 4, threads=2, collate_fn=collate)) == [EACH]
+
+
+def test_one_worker_shares_with_nobody(ends: Any) -> None:
+    dataset = Mapped(float)
+    dataset.part = ends[0]  # type: ignore[attr-defined]
+    with ThreadLoader(dataset, 4, threads=1) as loader:
+        assert [np.asarray(batch).tolist() for batch in loader] == [EACH]
+
+
+def _closed() -> Any:
+    with open(__file__, encoding="utf-8") as file:  # noqa: PTH123
+        return file
+
+
+QUIET: dict[str, Callable[[], Any]] = {
+    "lock": threading.Lock,
+    "thread-local": threading.local,
+    "logger": lambda: __import__("logging").getLogger("it"),
+    "context variable": lambda: __import__("contextvars").ContextVar("it"),
+    "pattern": lambda: __import__("re").compile("a"),
+    "view": lambda: memoryview(b"abc"),
+    "counter": lambda: __import__("multiprocessing").Value("i", 0),
+    "raw counter": lambda: __import__("multiprocessing").RawValue("i", 0),
+    "ctypes": lambda: __import__("ctypes").c_int(3),
+    "weak reference": lambda: __import__("weakref").ref(Mapped),
+    "closed file": _closed,
+    "standard output": lambda: __import__("sys").stdout,
+    "dtype": lambda: np.dtype("f4"),
+}
+
+
+@pytest.mark.parametrize("make", QUIET.values(), ids=QUIET)
+def test_what_threads_may_share_is_not_named(make: Any) -> None:
+    dataset = Mapped(float)
+    dataset.part = make()  # type: ignore[attr-defined]
+    assert together(dataset) == EACH
+
+
+def test_entries_of_a_dataset_that_a_collate_function_has_are_not_copied() -> None:
+    class Graph:
+        def describe(self) -> None:
+            """Have a method, as a helper has."""
+
+    graphs = [Graph() for _ in range(1500)]
+
+    class Collater:
+        def __init__(self, dataset: Any) -> None:
+            self.dataset = dataset
+
+        def __call__(self, samples: Any) -> Any:
+            return self.dataset, samples
+
+    for dataset, samples in ThreadLoader(graphs, 500, threads=2, collate_fn=Collater(graphs)):
+        assert dataset is graphs
+        assert all(any(sample is graph for graph in graphs) for sample in samples[:2])

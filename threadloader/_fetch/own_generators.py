@@ -1,0 +1,375 @@
+"""Random generators that a user's objects carry: seeded anew for each sample, or for each batch.
+
+Worker processes have a copy of each, and which samples one loads depends on their number.  Here
+what a sample draws follows from its own stream, and from the seed that the user gave the generator.
+After the samples of a ticket the states are what they were: for the objects of the user, which the
+calling thread uses, no sample was ever loaded.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+import types
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from threadloader import _torch
+from threadloader._fetch.kinds import (
+    ATOMS,
+    CODE,
+    CONTAINERS,
+    DATA,
+    LARGE,
+    MEETING_POINTS,
+    attributes,
+    closure,
+    entries,
+    generator_classes,
+    is_array,
+    is_model,
+    one_of_each,
+)
+from threadloader._fetch.single_owner import rule_for
+from threadloader._lifetime.dropping import DROPPED
+from threadloader._rng.streams import here, sample_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+__all__ = ["OwnGenerators", "copy_generator", "defaults_of", "is_own_generator", "seeded"]
+__all__ += ["prepare", "unseeded"]
+
+OBJECTS = 10_000  # that are looked at, at most
+FEW = 100  # entries of a container that are looked at, whatever they are
+CHOSEN = 96  # bits of a seed that somebody may have chosen; the system's has 128
+
+T = TypeVar("T")
+
+
+class _Place(NamedTuple):
+    """Where an object has a generator."""
+
+    holder: Any
+    name: Any  # of its attribute, or the key in a container
+    key: bytes  # the path to it, and the seed that the user gave it
+
+    def get(self) -> Any:
+        """Return the generator that is there now; None if there is none."""
+        holder = self.holder
+        try:
+            value = holder[self.name] if type(holder) in (dict, list) else _get(holder, self.name)
+        except Exception:  # noqa: BLE001  # it was deleted
+            return None
+        return value if is_own_generator(value) else None
+
+
+def _get(holder: Any, name: str) -> Any:
+    return object.__getattribute__(holder, name)
+
+
+def is_own_generator(value: object) -> bool:
+    """Whether a value is a generator, and not the one that all functions of its module use."""
+    if isinstance(value, random.SystemRandom):  # it has no state
+        return False
+    if isinstance(value, random.Random):
+        return value is not vars(random).get("_inst")
+    if isinstance(value, np.random.RandomState):
+        return value is not vars(np.random.mtrand).get("_rand")
+    if isinstance(value, _torch.Generator):
+        return value is not getattr(sys.modules.get("torch"), "default_generator", None)
+    return isinstance(value, np.random.Generator)
+
+
+class OwnGenerators:
+    """The generators of the objects that one worker uses.
+
+    Args:
+        root: The dataset, or a function.
+        copied: What the worker has copies of; None where the objects are the user's own, which the
+            calling thread uses alone.
+
+    Threads:
+        all: one thread, the worker that owns it.
+    """
+
+    __slots__ = ("_copies", "_places", "_root", "_walked")
+
+    def __init__(self, root: Any, copied: Mapping[int, tuple[Any, Any]] | None) -> None:
+        self._root = root
+        # What all workers share is not seeded.
+        pairs = () if copied is None else copied.values()
+        copies = {id(twin): twin for users, twin in pairs if twin is not users}
+        self._copies = None if copied is None else copies
+        # A walk takes as long as the copies did: none where no generator was copied.
+        self._walked = not getattr(copied, "has_generators", True)
+        # Now: a worker_init_fn may exchange a generator for one that is seeded for this worker.
+        self._places = [] if self._walked or copied is None else self._find()
+
+    def __bool__(self) -> bool:
+        return bool(self._places) or self._copies is None  # it is not known yet
+
+    def _find(self, *, seeds: bool = True) -> list[_Place]:
+        found = _places_in(self._root, seeds=seeds)
+        if self._copies is None:
+            return found
+        return [place for place in found if id(place.holder) in self._copies]
+
+    def call(self, function: Callable[..., T], *args: Any, each: bool = False) -> T:
+        """Call a function that makes samples or a batch.
+
+        Args:
+            function: Is called with ``args``.
+            args: Its arguments; the first one is a function of the user's if it is called for
+                ``each`` sample.
+            each: Whether to seed before each call of that function, not once.
+        """
+        states: list[tuple[Any, Any]] = []
+        try:
+            if here.stream is None:  # all generators are left as they are
+                return function(*args)
+            if not self._walked:
+                # Once more in the worker: what its worker_init_fn has made.
+                self._walked = True
+                known = {(id(place.holder), place.name) for place in self._places}
+                found = self._find(seeds=self._copies is None)
+                self._places += [it for it in found if (id(it.holder), it.name) not in known]
+            if not self._places:
+                return function(*args)
+            states = [(it, _state_of(it)) for it in self._generators()]
+            if not each:
+                self.seed()
+                return function(*args)
+            return function(_Seeded(self, args[0]), *args[1:])
+        finally:
+            for generator, state in states:
+                _put_state(generator, state)
+            self = function = args = states = generator = state = DROPPED  # an error's frame
+
+    def seed(self) -> None:
+        """Seed all generators for the sample that the calling thread loads, or for the batch."""
+        sample = sample_seed().to_bytes(8, "little")
+        done: set[int] = set()
+        for place in self._places:
+            generator = place.get()
+            if generator is not None and id(generator) not in done:
+                done.add(id(generator))
+                _seed(generator, blake2b(sample + place.key, digest_size=32).digest())
+
+    def _generators(self) -> list[Any]:
+        found = (place.get() for place in self._places)
+        return list({id(each): each for each in found if each is not None}.values())
+
+
+class _Seeded:
+    """A function of the user's, before each call of which the generators are seeded."""
+
+    __slots__ = ("_function", "_own")
+
+    def __init__(self, own: OwnGenerators, function: Callable[[Any], Any]) -> None:
+        self._own = own
+        self._function = function
+
+    def __call__(self, argument: Any) -> Any:
+        self._own.seed()
+        try:
+            return self._function(argument)
+        finally:
+            self = argument = DROPPED  # an error keeps this frame
+
+
+class SeededFunction:
+    """A function of the user's, with generators that are seeded for each call."""
+
+    __slots__ = ("_own", "function")
+
+    def __init__(self, function: Callable[..., Any], own: OwnGenerators) -> None:
+        self.function = function
+        self._own = own
+
+    def __call__(self, *args: Any) -> Any:
+        try:
+            return self._own.call(self.function, *args)
+        finally:
+            self, args = DROPPED, ()  # an error keeps this frame
+
+
+def seeded(function: Any, copied: Mapping[int, tuple[Any, Any]] | None) -> Any:
+    """Return a function that has its generators seeded for each call, if it has any.
+
+    Args:
+        function: A worker's copy; or the user's.
+        copied: As for `OwnGenerators`.
+    """
+    if function is None or str(getattr(function, "__module__", "")).startswith("torch."):
+        return function  # torch's own have none
+    own = OwnGenerators(function, copied)
+    return SeededFunction(function, own) if own else function
+
+
+def unseeded(function: Any) -> Any:
+    """Return the function itself."""
+    return function.function if isinstance(function, SeededFunction) else function
+
+
+def copy_generator(generator: Any) -> Any:
+    """Return a generator with a state of its own."""
+    if isinstance(generator, _torch.Generator):
+        return generator.clone_state()
+    return copy.deepcopy(generator)
+
+
+# Finding them
+
+
+def defaults_of(kind: type) -> list[tuple[str, Any]]:
+    """Return the generators that are attributes of a class, which all objects have in common."""
+    found: dict[str, Any] = {}
+    for base in kind.__mro__[:-1]:
+        for name, part in list(vars(base).items()):
+            if isinstance(part, generator_classes()) and is_own_generator(part):
+                found.setdefault(name, part)
+    return list(found.items())
+
+
+def _places_in(root: Any, *, seeds: bool = True) -> list[_Place]:
+    """Return where an object, and those that it leads to, have generators.
+
+    Args:
+        root: The object.
+        seeds: Whether the seeds of the generators count.
+    """
+    places: list[_Place] = []
+    seen: dict[int, Any] = {}
+    # Objects, paths, and the seed of what seeds its parts; None where each has its own.
+    found: list[tuple[Any, str, bytes | None]] = [(root, "", None if seeds else b"")]
+    at = 0
+    while at < len(found) and at < OBJECTS:
+        value, path, above = found[at]
+        at += 1
+        if type(value) in ATOMS or id(value) in seen or not _leads_on(value):
+            continue
+        seen[id(value)] = value
+        prepare(value)
+        named = list(_named_parts(value))
+        held = [(name, part) for name, part in named if is_own_generator(part)]
+        seed = above
+        if above is None:
+            # Whoever has no seed for one generator has none for the others.
+            seeded = all(_is_seeded(part) for _, part in held)
+            seed = b"".join(_seed_of(part) for _, part in held) if seeded else b""
+        places += [
+            _Place(value, name, f"{path}.{name}|".encode() + (seed or b"")) for name, _ in held
+        ]
+        # What seeds its parts does so from its own seed.
+        below = seed if hasattr(type(value), "set_random_state") else above
+        found += [(part, f"{path}.{name}", below) for name, part in named]
+    return places
+
+
+def _leads_on(value: Any) -> bool:
+    if isinstance(value, (types.FunctionType, types.MethodType, partial, *CONTAINERS)):
+        return not isinstance(value, CONTAINERS) or _may_have_parts(value)
+    if isinstance(value, (*DATA, *CODE, *MEETING_POINTS, _torch.DataLoader)):
+        return False
+    return rule_for(type(value)) is None and not is_array(value) and not is_model(value)
+
+
+def _may_have_parts(container: Any) -> bool:
+    """Whether a container is not the data itself: graphs, say."""
+    if len(container) <= FEW or len(container) > LARGE:
+        return len(container) <= FEW
+    kinds = one_of_each(container).items()
+    return any(callable(value) and not hasattr(kind, "__copy__") for kind, value in kinds)
+
+
+def _named_parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield what an object leads to, by names that are the same in each copy."""
+    if isinstance(value, types.FunctionType):
+        parts = (*closure(value), *(value.__defaults__ or ()))
+        yield from enumerate((*parts, *(value.__kwdefaults__ or {}).values()))
+    elif isinstance(value, types.MethodType):
+        yield "self", value.__self__
+    elif isinstance(value, partial):
+        yield from enumerate((value.func, *value.args, *value.keywords.values()))
+    elif isinstance(value, CONTAINERS):
+        yield from entries(value) if isinstance(value, dict) else enumerate(entries(value))
+    else:
+        names = [(name, part) for name, part, _ in attributes(value)]
+        yield from names
+        own = {name for name, _ in names}
+        yield from ((name, part) for name, part in defaults_of(type(value)) if name not in own)
+
+
+def prepare(value: Any) -> None:
+    """Let an object make the generator that it would make on first use (Hugging Face's masks)."""
+    makes = getattr(type(value), "create_rng", None)
+    if (
+        makes
+        and getattr(value, "seed", None) is not None
+        and getattr(value, "generator", 0) is None
+    ):
+        makes(value)
+
+
+# Seeds and states
+
+
+def _is_seeded(generator: Any) -> bool:
+    """Whether somebody may have chosen the seed of a generator."""
+    if not isinstance(generator, (np.random.RandomState, np.random.Generator)):
+        return True  # nobody can tell
+    entropy = getattr(getattr(_bits_of(generator), "seed_seq", None), "entropy", None)
+    return not isinstance(entropy, int) or entropy.bit_length() <= CHOSEN
+
+
+def _seed_of(generator: Any) -> bytes:
+    """Return bytes that tell apart how a user has seeded a generator."""
+    if isinstance(generator, _torch.Generator):
+        return generator.initial_seed().to_bytes(8, "little")
+    return blake2b(repr(_state_of(generator)).encode(), digest_size=8).digest()
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.get_state()
+
+
+def _put_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
+
+
+def _seed(generator: Any, key: bytes) -> None:
+    """Seed a generator with 32 bytes."""
+    if isinstance(generator, random.Random):
+        generator.seed(int.from_bytes(key[:16], "little"))
+    elif isinstance(generator, _torch.Generator):
+        generator.manual_seed(int.from_bytes(key[:8], "little") >> 1)
+    else:
+        # Not by seed(): what was seeded by the system would count as seeded by the user.
+        bits = _bits_of(generator)
+        fresh: Any = type(bits)
+        state = fresh(int.from_bytes(key[:16], "little")).state
+        if isinstance(generator, np.random.RandomState):
+            generator.set_state(state | {"has_gauss": 0, "gauss": 0.0})
+        else:
+            bits.state = state
+
+
+def _bits_of(generator: Any) -> Any:
+    legacy = isinstance(generator, np.random.RandomState)
+    return generator.__reduce__()[1][0] if legacy else generator.bit_generator

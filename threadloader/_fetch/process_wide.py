@@ -1,0 +1,200 @@
+"""What a function uses that concerns the whole process, by its bytecode: `os.chdir`, a global.
+
+Only the program's own code is looked into, also where the function calls it by a name.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from threadloader._fetch.program_code import is_users, short_path
+from threadloader._warnings import warn_user
+
+if TYPE_CHECKING:
+    import dis
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["process_wide_in", "warn_of_process_wide"]
+
+# Names of modules, and of what they have that concerns the whole process.
+_OF_THE_PROCESS = {
+    "os": frozenset(
+        {"chdir", "chroot", "dup2", "environ", "fchdir", "fork", "getpid", "kill", "nice", "putenv"}
+        | {"register_at_fork", "sched_setaffinity", "sched_setscheduler", "setgid", "setpriority"}
+        | {"setsid", "setuid", "umask", "unsetenv", "_exit"}
+    ),
+    "signal": frozenset({"alarm", "pthread_sigmask", "setitimer", "signal"}),
+    "resource": frozenset({"setrlimit"}),
+    "socket": frozenset({"setdefaulttimeout"}),
+    "locale": frozenset({"setlocale"}),
+    "setproctitle": frozenset({"setproctitle"}),
+    "multiprocessing": frozenset({"current_process", "parent_process"}),
+}
+# What threads share, and processes don't, though neither is at fault.
+_SHARED = {
+    "os": frozenset(
+        {"chdir", "environ", "fchdir", "putenv", "setgid", "setuid", "umask", "unsetenv"}
+    ),
+    "cv2": frozenset({"setNumThreads", "setUseOptimized"}),
+    "locale": frozenset({"setlocale"}),
+    "resource": frozenset({"setrlimit"}),
+    "socket": frozenset({"setdefaulttimeout"}),
+    "torch": frozenset({"set_default_dtype", "use_deterministic_algorithms"}),
+    "warnings": frozenset({"filterwarnings", "resetwarnings", "simplefilter"}),
+}
+_WRITES = {"STORE_SUBSCR", "DELETE_SUBSCR"}
+_CHANGES = {"update", "setdefault", "pop", "clear", "popitem"}
+_LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_DEREF"}
+_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"}
+
+
+def process_wide_in(function: Any) -> str | None:
+    """Return the first name in a function that concerns the whole process, or asks which it is.
+
+    Args:
+        function: Anything that can be called, or None.
+    """
+    for code, names in _codes(function):
+        found = _found_in(code, names, _OF_THE_PROCESS)
+        if found:
+            return found[0]
+    return None
+
+
+def warn_of_process_wide(worker_init_fn: Any, *others: Any) -> None:
+    """Warn, once of each, of functions that set for the whole process what they take for theirs.
+
+    Args:
+        worker_init_fn: The user's, of which globals count, too; None for none.
+        others: Functions that make samples, or None.
+    """
+    for function in (worker_init_fn, *others):
+        code = getattr(_plain(function, None)[0], "__code__", None)
+        key = code and (code.co_filename, code.co_firstlineno)
+        if key is None or key in _looked_into:
+            continue
+        _looked_into.add(key)
+        found = _set_in(function, also_globals=function is worker_init_fn)
+        if found is not None:
+            warn_user(
+                f"{found}, which workers and the training loop share, as workers are threads: set "
+                "it once before the loop, or give the sample what it needs as an argument"
+            )
+
+
+_looked_into: set[tuple[str, int]] = set()  # functions, by their files and lines
+
+
+def _set_in(function: Any, *, also_globals: bool) -> str | None:
+    """Return what a function sets for the whole process, and where; None for nothing."""
+    for code, names in _codes(function):
+        mentions = any(table.intersection(code.co_names) for table in _SHARED.values())
+        if "catch_warnings" in code.co_names or not (mentions or also_globals):
+            continue
+        found = _found_in(code, names, _SHARED)
+        if found is not None and (also_globals or not found[0].startswith("the global")):
+            return f"{code.co_name} sets {found[0]} ({short_path(code.co_filename)}:{found[1]})"
+    return None
+
+
+def _codes(function: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
+    """Yield the program's code that a function runs, with its globals, calls by name included."""
+    waiting: list[tuple[Any, type | None]] = [(function, None)]
+    seen: set[int] = set()
+    while waiting and len(seen) < 200:
+        each, owner = waiting.pop()
+        each, owner = _plain(each, owner)
+        if not isinstance(each, types.FunctionType) or id(each.__code__) in seen:
+            continue
+        code, names = each.__code__, each.__globals__
+        seen.add(id(code))
+        if not is_users(code.co_filename):
+            continue
+        for part in _nested(code):
+            yield part, names
+            for name in part.co_names:
+                waiting.append((names.get(name), None))
+                if owner is not None:
+                    waiting.append((getattr(owner, name, None), owner))
+
+
+def _plain(function: Any, owner: type | None) -> tuple[Any, type | None]:
+    """Return the function behind a partial, a method or an object that can be called."""
+    for _ in range(10):
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, types.MethodType):
+            owner = type(function.__self__)
+            function = function.__func__
+        elif isinstance(function, (types.FunctionType, types.BuiltinFunctionType, type)):
+            break
+        elif isinstance(getattr(type(function), "__call__", None), types.FunctionType):  # noqa: B004
+            owner, function = type(function), type(function).__call__
+        else:
+            break
+    return function, owner
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
+
+
+def _found_in(
+    code: types.CodeType, names: dict[str, Any], table: Mapping[str, frozenset[str]]
+) -> tuple[str, int] | None:
+    """Return what a piece of code uses that concerns the whole process, and the line."""
+    local: dict[str, str] = {}  # names of modules that it imports itself
+    imported = module = ""
+    import dis  # noqa: PLC0415  # few functions need it
+
+    steps = list(dis.get_instructions(code))
+    line = code.co_firstlineno
+    for place, step in enumerate(steps):
+        kind, name, found = step.opname, step.argval, None
+        line = (step.positions and step.positions.lineno) or line
+        if kind == "STORE_GLOBAL":
+            return f"the global {name}", line
+        if kind == "IMPORT_NAME":
+            imported = name
+        elif kind == "STORE_FAST":
+            local[name], imported = imported.partition(".")[0], ""
+        elif kind in _LOADS:
+            module = _module_named(name, names, local)
+            found = _listed(*_builtin_named(name, names), table)
+        elif kind in _ATTRIBUTES and _is_used(name, steps[place + 1 : place + 4]):
+            found = _listed(imported or module, name, table)
+        if found:
+            return found, line
+    return None
+
+
+def _module_named(name: Any, names: dict[str, Any], local: dict[str, str]) -> str:
+    value = names.get(name) if isinstance(name, str) else None
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    return local.get(name, "") if isinstance(name, str) else ""
+
+
+def _builtin_named(name: Any, names: dict[str, Any]) -> tuple[str, str]:
+    """Return module and name of a function that was imported by its name."""
+    value = names.get(name) if isinstance(name, str) else None
+    if not callable(value) or isinstance(value, type):
+        return "", ""
+    module = str(getattr(value, "__module__", "") or "")
+    module = {"posix": "os", "nt": "os", "_signal": "signal"}.get(module, module)
+    return module.removesuffix(".process"), str(getattr(value, "__name__", ""))
+
+
+def _listed(module: str, name: str, table: Mapping[str, frozenset[str]]) -> str | None:
+    return f"{module}.{name}" if name in table.get(module, ()) else None
+
+
+def _is_used(name: str, then: list[dis.Instruction]) -> bool:
+    """Whether a name counts: ``os.environ`` only if the instructions after it write to it."""
+    writes = (step.opname in _WRITES or step.argval in _CHANGES for step in then)
+    return name != "environ" or any(writes)
