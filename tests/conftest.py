@@ -25,6 +25,7 @@ __all__ = ["PATIENCE", "PAUSE", "TEST_LIMIT"]
 
 from threadloader._batch import memory
 from threadloader._order import tickets
+from threadloader._threads import thread_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,6 +122,19 @@ def no_thread_is_left_behind() -> Iterator[None]:
             time.sleep(0.01)  # it is being started by another that ends
         thread.join(max(0.0, deadline - time.monotonic()))
         assert not thread.is_alive(), f"{thread.name} is still running"
+
+
+@pytest.fixture(autouse=True)
+def a_first_sample_may_wait_for_others(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let other samples begin soon, where a test has them wait for one another.
+
+    Those of the public promises, in tests/field, are about what the first one does alone.
+    """
+    before = thread_group.FIRST_SECONDS
+    if request.path.parent.name != "field":
+        thread_group.FIRST_SECONDS = 0.05
+    yield
+    thread_group.FIRST_SECONDS = before
 
 
 @pytest.fixture

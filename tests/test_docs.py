@@ -36,7 +36,10 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 NAME = re.compile(r"\bthreadloader(?:\.[A-Za-z_]\w*)+")
 
-DEMO = "python3 -m venv .demo && .demo/bin/pip install '.[demo]' && .demo/bin/threadloader demo"
+DEMO = (
+    "python3 -m venv .demo && .demo/bin/pip install --only-binary=:all: '.[demo,torch]' && "
+    ".demo/bin/threadloader demo"
+)
 CHECKS = "python3 -m venv .venv && .venv/bin/pip install nox && .venv/bin/nox"
 
 # Pages whose code is compiled and not run, and why.

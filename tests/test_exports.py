@@ -18,6 +18,7 @@ PROMISED = [
     "DeviceError",
     "EmptyReplicaWarning",
     "GilWarning",
+    "InProcessWarning",
     "RankError",
     "RemoteError",
     "SampleError",

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from threadloader._order.known_samplers import is_users
 from threadloader._order.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.on_error import OnError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from threadloader._threads.concurrency import Concurrency
     from threadloader._torch.device import Device
 
-__all__ = ["KEPT", "Settings"]
+__all__ = ["KEPT", "TORCHS", "Settings"]
 
 
 # The fields that a loader keeps in attributes with an underscore before their names.
@@ -37,6 +38,12 @@ KEPT = (
     "ticket_size",
     "concurrency",
     "reported_length",
+)
+
+# The fields that are attributes of torch's loader, too; the others are arguments of ours.
+TORCHS = (
+    *("dataset", "batch_size", "sampler", "batch_sampler", "num_workers", "collate_fn"),
+    *("drop_last", "timeout", "worker_init_fn", "generator", "persistent_workers", "in_order"),
 )
 
 
@@ -88,29 +95,27 @@ class Settings(NamedTuple):
     reported_length: int | None  # of an iterable dataset, by the latest ``len(loader)``
 
     @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """Return the names of the fields that are attributes of a loader."""
-        return cls._fields[: cls._fields.index("name")]
-
-    @classmethod
-    def of(cls, loader: Any, **derived: Any) -> Settings:
+    def of(cls, loader: Any, arguments: Mapping[str, Any], **derived: Any) -> Settings:
         """Return what a loader is set up for now.
 
         Args:
-            loader: A `ThreadLoader`, or what has its attributes.
-            derived: The fields that are no attributes of it, but for the window.
+            loader: A `ThreadLoader`.
+            arguments: Those that torch's loader lacks, by their names.
+            derived: The fields that follow from the others, but for the window.
         """
+        values = {name: getattr(loader, name) for name in TORCHS}
+        values |= {name: arguments[name] for name in arguments.keys() & cls._fields} | derived
         rows = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
         batched = loader.batch_size is not None or loader.batch_sampler is not None
-        derived["window"] = Window.chosen(
+        values["window"] = Window.chosen(
             loader.num_workers,
             rows=rows if batched else 1,
             whole_batches=derived["whole_batches"],
-            prefetch=loader.prefetch,
+            prefetch=arguments["prefetch"],
             factor=loader.prefetch_factor,
-            memory_budget=loader.memory_budget,
+            memory_budget=arguments["memory_budget"],
         )
-        return cls(**{name: getattr(loader, name) for name in cls.names()}, **derived)
+        return cls(**values)
 
     @property
     def batched(self) -> bool:
@@ -121,6 +126,24 @@ class Settings(NamedTuple):
     def index_sampler(self) -> Any:
         """Yields the indices of a batch, or single ones; a dummy for an iterable dataset."""
         return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
+    def is_default(self) -> bool:
+        """Whether batches are those of torch's default, which the calling thread makes.
+
+        So they are where the user chose neither a number of threads, nor anything for which there
+        must be threads: that they are kept, or waited for, or copy ahead.
+        """
+        kept = self.persistent_workers or self.timeout or self.device or self.worker_init_fn
+        return self.tunes_threads and not (self.iterable or kept)
+
+    @property
+    def draws_ahead(self) -> bool:
+        """Whether batches are drawn from the sampler before they are asked for.
+
+        Not by default from a sampler of the user's, which may follow what the loop tells it.
+        """
+        return not self.is_default or self.window.fixed or not is_users(self.index_sampler)
 
     @property
     def batches(self) -> float:

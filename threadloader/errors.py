@@ -11,7 +11,9 @@ ThreadLoaderError
 
 ThreadLoaderWarning         (UserWarning)
 ├── EmptyReplicaWarning     a replica, or rank, of an iterable dataset gave nothing, and others did
-└── GilWarning              a package switched the GIL on, on a build that can do without
+├── GilWarning              a package switched the GIL on, on a build that can do without
+├── InProcessWarning        the calling thread makes all batches, as samples need your own objects
+└── SlowLoadingWarning      a loop waited for batches in a notable share of its time
 
 An error of the user's dataset, sampler or collate function is never wrapped: it arrives as the
 object that was raised, with a note that names worker, batch and index.
@@ -28,6 +30,7 @@ __all__ = [
     "DeviceError",
     "EmptyReplicaWarning",
     "GilWarning",
+    "InProcessWarning",
     "RankError",
     "RemoteError",
     "SampleError",
@@ -126,6 +129,10 @@ class EmptyReplicaWarning(ThreadLoaderWarning):
 
 class GilWarning(ThreadLoaderWarning):
     """A package switched the GIL on, on a build of Python that can do without."""
+
+
+class InProcessWarning(ThreadLoaderWarning):
+    """The calling thread makes all batches, from your own objects, as torch's default does."""
 
 
 class SlowLoadingWarning(ThreadLoaderWarning):

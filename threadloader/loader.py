@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from operator import attrgetter, is_
+import threading
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from threadloader import _torch
@@ -30,23 +30,21 @@ from threadloader._session.arguments import (
     check_shuffle,
     check_threads,
     check_transform,
-    checked_attribute,
     checked_count,
     checked_seed,
     checked_shard,
     default_num_workers,
-    default_threads,
     given_num_workers,
     is_iterable,
     open_device,
     plain_int,
 )
+from threadloader._session.attributes import Attributes
 from threadloader._session.begin import begin
 from threadloader._session.ranks import index_sampler_of, sampled_batches
 from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
 from threadloader._session.state import checked_state, fingerprint_of, make_state
-from threadloader._settings import KEPT, Settings
 from threadloader._threads.concurrency import Concurrency
 from threadloader._trace.traced import Traced
 
@@ -60,21 +58,25 @@ if TYPE_CHECKING:
     from threadloader._layout.leaves import Output
     from threadloader._order.shares import Uneven
     from threadloader._torch import Dataset
-    from threadloader._torch.device import TargetDevice
 
 __all__ = ["ThreadLoader"]
 
 T_co = TypeVar("T_co", covariant=True)
 
 _loaders = itertools.count()
-_NOT_ARGUMENTS = frozenset({"_cached_settings", "_headspace", "_opened", "_session"})
-# What the settings follow from, with the device and a batch sampler's batch size.
-_inputs_of = attrgetter(
-    *(*Settings.names(), "prefetch", "prefetch_factor"), *(f"_{name}" for name in KEPT)
+_NOT_ARGUMENTS = frozenset(
+    {"_cached_settings", "_headspace", "_iterator_ref", "_opened", "_session"}
 )
 
 
-class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
+class _Local(threading.local):
+    loader: Any = None  # whose `__iter__` the thread runs
+
+
+_here = _Local()
+
+
+class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
     """Loads batches with threads, in order: ``torch.utils.data.DataLoader`` without processes.
 
     Batches equal those of torch's loader with the same arguments: tensors where torch is
@@ -139,6 +141,10 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         ValueError: An argument has a wrong value, or excludes another.
         ModuleNotFoundError: ``output="torch"`` or ``device``, and torch is not installed.
         RuntimeError: The device is not there.
+
+    A subclass may have attributes of its own with names of arguments that torch's loader lacks
+    (``transform``, ``device``, ``seed``): one that its class has, or that it sets in ``__init__``,
+    stays as it is and means nothing here.
 
     Threads:
         iter, close, statistics: shared, but not ``iter`` and ``close`` at once.  Each iterator is
@@ -232,17 +238,27 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         mine = vars(self)  # past the protection of what is set above
         mine["dataset"] = dataset
         mine["_cached_settings"] = None
-        self.prefetch_factor, self.prefetch = prefetch_factor, prefetch  # torch's would be 2
-        self.dataset_copy: DatasetCopy = dataset_copy
-        self.output: Output = output  # type: ignore[assignment]  # None becomes a choice
-        self.transform, self.seed, self.isolate_rng = transform, seed, isolate_rng
-        self.snapshot_every_n_steps = snapshot_every_n_steps
-        self.on_error: OnError = on_error
-        self.max_skipped = max_skipped
-        self.max_threads, self.memory_budget = max_threads, memory_budget
-        self.shard, self.uneven = checked_shard(shard, in_order=in_order), uneven
-        self.device, self.device_prefetch = device, device_prefetch
-        self._opened = device, open_device(self.output, device)
+        self.prefetch_factor = prefetch_factor  # torch's would be 2
+        self._keep_arguments(
+            prefetch=prefetch,
+            output=output,
+            dataset_copy=dataset_copy,
+            transform=transform,
+            seed=seed,
+            isolate_rng=isolate_rng,
+            snapshot_every_n_steps=snapshot_every_n_steps,
+            on_error=on_error,
+            max_skipped=max_skipped,
+            max_threads=max_threads,
+            memory_budget=memory_budget,
+            shard=checked_shard(shard, in_order=in_order),
+            uneven=uneven,
+            device=device,
+            device_prefetch=device_prefetch,
+        )
+        if threads is not None:
+            mine.pop("threads", None)
+        self._opened = device, open_device(self._arguments["output"], device)
         self._iterable, self._unsharded, self._tunes_threads = iterable, unsharded, tunes_threads
         batched = batch_sampler is not None or batch_size is not None
         self._whole_batches = iterable or (batched and fetches_whole_batches(dataset))
@@ -285,13 +301,10 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
             loader._ticket_size = TicketSize(checked_count("chunk_size", chunk_size, at_least=1))
         return loader
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "num_workers":
-            vars(self)["_tunes_threads"] = False
-        super().__setattr__(name, checked_attribute(name, value))
-
     def __iter__(self) -> Epoch:  # type: ignore[override]  # not an iterator of torch's
-        """Start an epoch; its threads end with it, unless the workers are persistent.
+        """Start an epoch, by `_get_iterator`, which subclasses override, as torch's loader does.
+
+        Its threads end with it, unless the workers are persistent.
 
         Raises:
             AssertionError: ``timeout`` without workers, or a ``prefetch_factor`` of 0, as torch.
@@ -299,12 +312,30 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
             StateError: A state was loaded that does not fit the sampler, the dataset, the
                 generator or the number of replicas.
         """
+        if _here.loader is self:  # an override of `_get_iterator` asks for this one
+            return ThreadLoader._get_iterator(self)
+        kept = self.persistent_workers and self.num_workers > 0
+        before, _here.loader = _here.loader, self
+        try:
+            iterator = self._get_iterator()
+        finally:
+            _here.loader = before
+        if kept:
+            self._note_iterator(iterator)
+        return iterator
+
+    def _get_iterator(self) -> Epoch:  # type: ignore[override]  # the same
+        """Return the iterator of a new epoch, whatever ``__iter__`` is overridden by."""
         end_thread_at_exit()
         self._live_here()  # first: the settings have what a forked child makes anew
         # All attributes that may be set count from the next epoch on.
         pinned = self._open_device() is None and self.pin_memory
         settings = self._settings(pinned=pinned and _torch.can_pin(self.pin_memory_device))
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
+        # Of a `SaveableDataLoader`, which asks torch's iterator to leave so many out.
+        skip = vars(self).get("_speechbrain_recovery_skip_to")
+        if skip is not None:
+            self._session.skip, self._speechbrain_recovery_skip_to = skip, None
         while (epoch := begin(self._session, settings)) is None:
             pass
         return self._observed(epoch)
@@ -330,7 +361,7 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         if saved is not None:
             return copy.deepcopy(dict(saved))
         parts = self._session.state(self._settings())
-        return make_state(parts, fingerprint_of(self, iterable=self._iterable))
+        return make_state(parts, fingerprint_of(self._settings(), iterable=self._iterable))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next ``iter()`` continue where a state was saved; ``{}`` begins anew.
@@ -351,12 +382,10 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         Threads:
             consumer.
         """
-        state = checked_state(state_dict, fingerprint_of(self, iterable=self._iterable))
+        fingerprint = fingerprint_of(self._settings(), iterable=self._iterable)
+        state = checked_state(state_dict, fingerprint)
         self._live_here()
         self._session.load(state, index_sampler_of(self))
-
-    def _get_iterator(self) -> Any:
-        return iter(self)  # for those who know torch's loader from inside
 
     def check_worker_number_rationality(self) -> None:
         """Do nothing: more threads than cores are right for samples that wait for a network."""
@@ -371,8 +400,9 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
             TypeError: The sampler or iterable has no length.
         """
         if not self._iterable:
-            return sampled_batches(self)
+            return sampled_batches(self._settings())
         samples = self._reported_length = len(self.dataset)  # type: ignore[arg-type]
+        vars(self)["_IterableDataset_len_called"] = samples  # torch's name for it
         if self.batch_size is None:
             return samples
         return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
@@ -380,6 +410,7 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs: the arguments and the run, not the threads and slots."""
         state = {name: value for name, value in vars(self).items() if name not in _NOT_ARGUMENTS}
+        state |= {"_arguments": dict(self._arguments), "_own_names": set(self._own_names)}
         return state | {"_run": self._session.run.carried_over()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -403,47 +434,8 @@ class ThreadLoader(_torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
         self._live_here()
         return self._session.statistics(self.num_workers, self._concurrency)
 
-    @property
-    def threads(self) -> int:
-        """Another name for ``num_workers``; it may be set, None to have it measured again."""
-        return self.num_workers
-
-    @threads.setter
-    def threads(self, threads: int | None) -> None:
-        number = default_threads() if threads is None else threads
-        self.num_workers = checked_count("threads", number, at_least=0)
-        self._tunes_threads = threads is None
-
-    def _open_device(self) -> TargetDevice:
-        if self.device is None:
-            return None
-        if self._opened[0] is not self.device:
-            self._opened = self.device, open_device(self.output, self.device)
-        return self._opened[1]
-
     def _live_here(self) -> None:
         """In a forked child, start afresh: threads and locks of the parent's are dead."""
         if not self._session.is_here:
             self._concurrency = Concurrency()
             self._session = Session(self._settings(), self._session.run.carried_over())
-
-    def _settings(self, *, pinned: bool = False) -> Settings:
-        opened = self._open_device()
-        rows = getattr(self.batch_sampler, "batch_size", None)
-        inputs = (*_inputs_of(self), rows, opened, pinned)
-        cached: tuple[Any, Settings] | None = vars(self)["_cached_settings"]
-        # Made anew only if something has changed: it takes as long as a small batch.
-        if cached is not None and all(map(is_, inputs, cached[0])):
-            return cached[1]
-        device, move = opened, None
-        if opened is not None and not hasattr(opened, "receive"):  # a `StreamlessDevice`
-            device, move = None, opened.move
-        settings = Settings.of(
-            self,
-            device=device,
-            move=move,
-            pinned=pinned,
-            **{name: getattr(self, f"_{name}") for name in KEPT},
-        )
-        vars(self)["_cached_settings"] = inputs, settings
-        return settings

@@ -76,12 +76,12 @@ class WholeBatches:
 
 
 def test_batches_come_in_order_when_later_ones_are_done_first(spawn: Spawn) -> None:
-    dataset = Gated(4)
-    consumer = spawn(lists, iter(ThreadLoader(dataset, threads=2, prefetch=4)))
-    dataset.open(1, 2, 3)
-    dataset.await_entry(3)  # by the thread that has been through 1 and 2; the other is in 0
-    dataset.open(0)
-    assert consumer.result(PATIENCE) == [[0], [1], [2], [3]]
+    dataset = Gated(5)
+    consumer = spawn(lists, iter(ThreadLoader(dataset, threads=2, prefetch=5)))
+    dataset.open(0, 2, 3, 4)  # the first one of all runs alone
+    dataset.await_entry(4)  # by the thread that has been through 2 and 3; the other is in 1
+    dataset.open(1)
+    assert consumer.result(PATIENCE) == [[0], [1], [2], [3], [4]]
 
 
 def test_a_batch_is_returned_while_the_next_one_is_still_loading(spawn: Spawn) -> None:

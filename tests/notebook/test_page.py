@@ -76,7 +76,7 @@ def test_after_an_epoch_it_says_what_was_counted() -> None:
         assert f"{name}\n" in text
     assert "10 batches · 100 samples" in text
     assert "1 thread · " in text
-    assert "epochs" not in text
+    assert "of 1 epochs" not in text
 
 
 def test_it_is_about_the_last_epoch() -> None:

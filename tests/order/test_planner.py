@@ -96,7 +96,7 @@ def test_a_tensor_of_indices_is_a_batch() -> None:
 def test_without_batches_each_index_is_a_sample_as_it_is(index: Any) -> None:
     [batch] = _planned([index], batched=False)
     assert len(batch.indices) == 1
-    assert batch.indices[0] is index
+    assert batch.indices[0] == index
 
 
 def test_what_the_sampler_drew_is_kept_for_getitems() -> None:

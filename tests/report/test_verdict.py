@@ -27,6 +27,7 @@ SLOW = Interval(
     nbytes=1000 * 1000,
     loading_seconds=6.01,
     first_seconds=0.0,
+    start_seconds=0.0,
     wait_seconds=6.0,
     inline_seconds=0.0,
     wait_p50=0.06,
@@ -179,6 +180,16 @@ CASES: dict[str, tuple[Interval, Setup, str]] = {
         changed(wait_seconds=0.0, inline_seconds=1.1, stages=Stages(1.0, 0.1, 0.0, 0.0)),
         ALONE,
         "sampler-bound",
+    ),
+    "threads that start for each of many short epochs": (
+        changed(seconds=2e-3, loading_seconds=1.5e-3, start_seconds=1e-3, wait_seconds=1e-4),
+        GIL,
+        "start-bound",
+    ),
+    "others have the cores": (
+        changed(cpu_share=0.4, cores=0.4, stages=Stages(10.0, 0.0, 0.0, 0.0)),
+        NO_GIL._replace(others=0.8),
+        "unknown",
     ),
     "slow ranks": (changed(wait_seconds=0.1, rank_wait_seconds=5.0), GIL, "rank-bound"),
     "the first batch alone": (

@@ -57,4 +57,6 @@ def settings_of(dataset: Any, **given: Any) -> Settings:
     arguments = _ARGUMENTS | {name: given[name] for name in given if name in _ARGUMENTS}
     derived = _DERIVED | {name: given[name] for name in given if name not in _ARGUMENTS}
     loader = SimpleNamespace(dataset=dataset, **arguments)
-    return Settings.of(loader, **derived, ticket_size=TicketSize(), concurrency=Concurrency())
+    return Settings.of(
+        loader, arguments, **derived, ticket_size=TicketSize(), concurrency=Concurrency()
+    )

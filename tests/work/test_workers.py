@@ -11,6 +11,7 @@ from support.patience import PATIENCE
 from support.settings import settings_of
 
 from threadloader import get_worker_info
+from threadloader._work.first_samples import FirstSamples
 from threadloader._work.progress import Progress
 from threadloader._work.stats import Stats
 from threadloader._work.workers import Workers, make_workers
@@ -48,7 +49,8 @@ def readers(num_workers: int, dataset: Any, **given: Any) -> Workers:
 
 
 def made(num_workers: int, dataset: Any, **given: Any) -> Workers:
-    return make_workers(settings_of(dataset, num_workers=num_workers, **given), 100, Stats())
+    settings = settings_of(dataset, num_workers=num_workers, **given)
+    return make_workers(settings, 100, Stats(), FirstSamples())
 
 
 def end(workers: Workers, spawn: Spawn) -> None:
@@ -74,7 +76,7 @@ def test_what_refuses_a_deep_copy_is_copied_shallowly() -> None:
     data = Undeepable()
     replica = readers(1, data).fetchers[0].dataset
     assert replica is not data
-    assert replica.values is data.values
+    assert replica.values == data.values
 
 
 def test_what_refuses_every_copy_is_shared() -> None:

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from threadloader._epoch.feed import Receipt
     from threadloader._fetch.failure import Failure
     from threadloader._work.open_batch import OpenBatch
-    from threadloader._work.stats import Stats
+    from threadloader._work.progress import Progress
+    from threadloader._work.stats import Deliveries, Stats
 
-__all__ = ["CLOSED", "FORKED", "Delivery", "deliveries_of", "moved"]
+__all__ = ["CLOSED", "FORKED", "Delivery", "abandon", "deliveries_of", "moved"]
 
 FORKED = (
     "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
@@ -67,3 +68,11 @@ def _take_part(group: OpenBatch, make: Callable[[int], Any], number: int) -> Any
         return make(number)
     finally:
         group = make = DROPPED  # noqa: F841  # the same
+
+
+def abandon(progress: Progress, counted: Deliveries, signals: list[Callable[[], None]]) -> None:
+    """End an epoch whose iterator was dropped; waits for nobody."""
+    progress.cancel()
+    counted.end()
+    for signal in signals:
+        signal()

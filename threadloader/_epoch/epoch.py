@@ -16,10 +16,11 @@ from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from threadloader._epoch.delivery import CLOSED, FORKED, deliveries_of, moved
+from threadloader._epoch.delivery import CLOSED, FORKED, abandon, deliveries_of, moved
 from threadloader._epoch.feed import Receipt
 from threadloader._epoch.hanging import Patience
 from threadloader._epoch.in_flight import InFlight
+from threadloader._epoch.torch_names import TorchNames
 from threadloader._fetch.failure import set_notes, strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
@@ -35,18 +36,19 @@ if TYPE_CHECKING:
     from threadloader._epoch.feed import Feed
     from threadloader._epoch.skipped import Tally
     from threadloader._fetch.failure import Failure
+    from threadloader._order.tickets import PlannedBatch
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device
     from threadloader._trace.tracers import Tracer
     from threadloader._work.copier import Copier
-    from threadloader._work.stats import Deliveries, Stats
+    from threadloader._work.stats import Stats
     from threadloader._work.workers import Workers
 
 __all__ = ["Epoch"]
 
 
-class Epoch(Iterator[Any]):
+class Epoch(TorchNames, Iterator[Any]):
     """An iterator over the batches of one epoch.
 
     Args:
@@ -58,6 +60,8 @@ class Epoch(Iterator[Any]):
         stats: Counts the batches that are delivered.
         device: The device of the settings, opened for this epoch; None to leave batches in memory.
         prepare: Called by `start`, before batches are planned.
+        base_seed: Of the workers.
+        begun: Batches that were delivered before this epoch was resumed.
 
     Invariants, whenever ``_turn`` is not held:
         1. Each batch that was planned is in flight, or in ``_group``, or was delivered.  In order,
@@ -79,20 +83,21 @@ class Epoch(Iterator[Any]):
         stats: Stats,
         device: Device | None,
         prepare: Callable[[Progress], None] | None,
+        base_seed: int = 0,
+        begun: int = 0,
     ) -> None:
         end_thread_at_exit()
+        super().__init__(settings, base_seed, begun)
         self._feed = feed
         self._depth = collation.depth
         self._ring = collation.ring
         self._tally = tally
-        self._workers = workers
+        self._threads = workers
         self._owns_workers = not settings.persistent_workers
         self._stats = stats
         self._counted = counted = stats.begin_epoch()
         self._iterable = settings.iterable
-        self._length = partial(len, settings.index_sampler)
         self._concurrency = settings.concurrency
-        self._timeout = settings.timeout
         self._move = settings.move
         self._prepare = prepare
         self._progress = progress = Progress()
@@ -120,6 +125,7 @@ class Epoch(Iterator[Any]):
             settings, feed, progress, collation, workers, inline=inline, copier=self._copier
         )
         self._group: deque[Delivery] = deque()  # batches left of a group that was taken out
+        self._group_plan: PlannedBatch | None = None  # of that group
         self._failed: Receipt | None = None  # of the batch whose error was raised by the last call
         self._ended = False  # whether there is nothing more to deliver
         signals: list[Callable[[], None]] = [partial(self._ring.leave, progress)]
@@ -128,7 +134,7 @@ class Epoch(Iterator[Any]):
         if self._copier is not None:
             signals.append(self._copier.wake)
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
-        self._signal = when_dropped(self, _abandon, progress, counted, signals)
+        self._signal = when_dropped(self, abandon, progress, counted, signals)
         try:
             self._ring.enter(progress)
             if workers is not None:
@@ -149,11 +155,11 @@ class Epoch(Iterator[Any]):
                 self._prepare(self._progress)
             if self._copier is not None:
                 self._copier.start()
-            if self._workers is not None:
-                self._workers.start()
-                if self._feed.eager and not self._in_flight.inline:
+            if self._threads is not None:
+                self._threads.start()
+                if self._feed.eager and self._in_flight.plans_ahead:
                     self._in_flight.fill()
-            self._counted.started()
+            self._counted.started(self.thread_groups)
         except BaseException as error:  # Ctrl-C in the sampler, say
             end_thread_at_exit()
             if isinstance(error, ClosedError) and self._progress.cancelled:
@@ -168,14 +174,16 @@ class Epoch(Iterator[Any]):
     def thread_groups(self) -> list[ThreadGroup[Any]]:
         """The threads of the epoch, which may still run when it was dropped."""
         groups: list[ThreadGroup[Any]] = [] if self._copier is None else [self._copier.thread_group]
-        return groups if self._workers is None else [*groups, *self._workers.thread_groups]
+        return groups if self._threads is None else [*groups, *self._threads.thread_groups]
 
     def moment(self) -> tuple[int, int, int]:
         """Return the state of the window; see `InFlight.moment`."""
         return self._in_flight.moment()
 
-    def __len__(self) -> int:
-        return self._length()
+    @property
+    def ended(self) -> bool:
+        """Whether it has no batches left, or was closed; stale as soon as it is read."""
+        return self._ended or self._progress.cancelled
 
     def __next__(self) -> Any:
         take = receipt = failure = batch = None
@@ -188,6 +196,7 @@ class Epoch(Iterator[Any]):
                 if failure is None:
                     batch = take() if self._move is None else moved(take, self._move, self._stats)
                     receipt.count(returned=True)
+                    self._num_yielded += 1
                 elif isinstance(failure.error, Exception):
                     self._failed = receipt
                 counted = self._counted
@@ -214,8 +223,8 @@ class Epoch(Iterator[Any]):
         Does not wait for persistent workers, which may run samples of another epoch.
         """
         self.cancel()
-        if self._workers is not None and self._owns_workers:
-            self._workers.join()
+        if self._threads is not None and self._owns_workers:
+            self._threads.join()
         if self._copier is not None:
             self._copier.join()
 
@@ -229,8 +238,8 @@ class Epoch(Iterator[Any]):
         self._group = deque()
         self._feed.end()
         self._signal()  # which dropping the iterator will not do again
-        if self._workers is not None:
-            self._workers.nudge()
+        if self._threads is not None:
+            self._threads.nudge()
         if self._copier is not None:
             self._copier.nudge()
 
@@ -287,6 +296,7 @@ class Epoch(Iterator[Any]):
             if group and not self._progress.cancelled:
                 self._counted.batches += 1
                 return group.popleft()
+            self._in_flight.look_at_objects()
             made = self._in_flight.make_next()
             if made is not None:
                 self._counted.batches += 1
@@ -314,19 +324,20 @@ class Epoch(Iterator[Any]):
                 self._ended = True
                 self.cancel()  # for an epoch of no batches; others have ended their threads
                 self._feed.end(finished=True)
-                setup = self._concurrency, self._workers is not None, self._iterable
+                setup = self._concurrency, self._threads is not None, self._iterable
                 warn_if_slow(self._stats, self._counted, setup)
                 raise StopIteration
-            if batch is None and self._workers is None:
+            if batch is None and self._threads is None:
                 batch = self._in_flight.wait(head) or head  # it never takes too long
             elif batch is None:
                 batch = self._await(head)
+            batch = self._in_flight.in_doubt(batch)
             if isinstance(batch, OpenBatch) and batch.plan.ends and batch.failure is not None:
                 # Its batches are made again one by one: those before the error can be delivered.
                 if not self._in_flight.split(batch):
                     raise self._closed()  # by another thread
                 return self._wait_for_batch()
-            if not batch.empty and (self._workers is not None or isinstance(batch, OpenBatch)):
+            if not batch.empty and (self._threads is not None or isinstance(batch, OpenBatch)):
                 self._counted.batches += 1
             return batch
         finally:
@@ -363,13 +374,13 @@ class Epoch(Iterator[Any]):
                 raise self._closed()  # by another thread
             if isinstance(batch, OpenBatch):
                 receipts = self._feed.done(batch)
-            if self._workers is not None and not self._in_flight.inline:
+            if self._threads is not None and self._in_flight.plans_ahead:
                 self._in_flight.fill()
                 if self._in_flight.empty:
                     # Here and not at StopIteration, which a loop over len(loader) never reaches.
                     self._ring.leave(self._progress)
                     if self._owns_workers:
-                        self._workers.stop()
+                        self._threads.stop()
             return receipts
         finally:
             self = batch = receipts = DROPPED
@@ -407,6 +418,7 @@ class Epoch(Iterator[Any]):
         group: deque[Delivery] | None = None
         try:
             self._group = group = deliveries_of(batch, receipts)
+            self._group_plan = batch.plan
             if self._progress.cancelled:  # by `close`, which may have come before the group was set
                 self._group = deque()
             return group.popleft()
@@ -428,7 +440,7 @@ class Epoch(Iterator[Any]):
 
         It is that of a worker, or of the copier, that could not begin; or else a `ClosedError`.
         """
-        error = None if self._workers is None else self._workers.take_error()
+        error = None if self._threads is None else self._threads.take_error()
         if error is None and self._copier is not None:
             error = self._copier.take_error()
         if error is None:
@@ -437,11 +449,3 @@ class Epoch(Iterator[Any]):
         self._ended = True
         self.cancel()
         return error
-
-
-def _abandon(progress: Progress, counted: Deliveries, signals: list[Callable[[], None]]) -> None:
-    """End an epoch whose iterator was dropped; waits for nobody."""
-    progress.cancel()
-    counted.end()
-    for signal in signals:
-        signal()

@@ -51,6 +51,10 @@ class Feed(Protocol):
     eager: bool  # whether batches may be planned before the first is asked for
     groups: bool  # whether several batches may be made as one
 
+    @property
+    def least(self) -> int:
+        """The batches that are planned ahead at the least, whatever the window."""
+
     def plan_next(
         self, progress: Progress, most: int = 1, *, inline: bool = False
     ) -> OpenBatch | None:

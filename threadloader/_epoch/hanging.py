@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import PlannedBatch, Ticket
+from threadloader._threads.debugging import is_debugged
 from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Patience:
         batch = None
         try:
             if begun:
+                batch = in_flight.wait(head, self._seconds)
+            while batch is None and begun and self._seconds is not None and is_debugged():
                 batch = in_flight.wait(head, self._seconds)
             if batch is None and begun and self._seconds is not None:
                 self._seconds = None

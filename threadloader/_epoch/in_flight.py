@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from threadloader._work.workers import runs_event_loop
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from threading import RLock
 
     from threadloader._batch.collate import Collation
@@ -91,6 +93,12 @@ class InFlight:
         self._begun = workers is None
         self._batches: deque[OpenBatch | FailedBatch] = deque()
         self._planned_all = False
+        self._dataset = settings.dataset
+        # Of batches that must be those that the calling thread would make; None of all others.
+        default = workers is not None and workers.is_default
+        self._first_samples = workers.first_samples if workers is not None and default else None
+        self._draws_ahead = settings.draws_ahead
+        self._copies = settings.dataset_copy != "shared"
         # Whether the calling thread makes the batches, one at a time, when they are asked for.
         begins = workers is None or workers.begins_inline
         batches = settings.batches if begins and workers is not None else math.inf
@@ -111,6 +119,11 @@ class InFlight:
     def inline(self) -> bool:
         """Whether the calling thread makes the batches."""
         return self._inline.on
+
+    @property
+    def plans_ahead(self) -> bool:
+        """Whether batches are planned before they are asked for."""
+        return self._draws_ahead and not self._inline.on
 
     @property
     def planned_all(self) -> bool:
@@ -165,7 +178,7 @@ class InFlight:
             most = depth.group_size(self._window) if groups else 1
             if self._concurrency.exceeds_cores or depth.needed:
                 depth.needed = self._needed()
-            room = 1 if inline else depth.room(self._window, most)
+            room = max(depth.room(self._window, most), self._feed.least) if self.plans_ahead else 1
             while not (self._planned_all or self._progress.cancelled) and len(self._batches) < room:
                 try:
                     batch = self._feed.plan_next(self._progress, most, inline=inline)
@@ -223,9 +236,9 @@ class InFlight:
             if self._workers is None:
                 self._making = True
                 made = self._feed.make_next(self._progress, self._inline_worker)
-            elif runs_event_loop():
+            elif runs_event_loop() and not self._stays:
                 self._inline.stop(self._ticket_size.seconds)
-                self.fill()
+                self._fill_ahead()
             else:
                 made = self._make_inline()
             if isinstance(made, OpenBatch):
@@ -326,10 +339,10 @@ class InFlight:
                 self._end_inline(head)
             elif choice.preferred or self._progress.cancelled:
                 pass  # whether it goes on is decided by whole batches
-            elif perf_counter() - started > ONE_TICKET_SECONDS:
+            elif (seconds := perf_counter() - started) > ONE_TICKET_SECONDS and self._may_leave():
                 # It was one ticket, so nobody has looked at the time: a batch of one sample, say.
-                self._inline.stop((perf_counter() - started) / (self._rows or 1))
-                self.fill()
+                self._inline.stop(seconds / (self._rows or 1))
+                self._fill_ahead()
             if is_first:
                 self._inline.batch_returned()
             else:
@@ -342,17 +355,20 @@ class InFlight:
         """Make the rest of a batch, by workers if its samples take long."""
         feed, worker = self._feed, self._inline_worker
         try:
+            self._may_leave()  # what the first sample has opened is no state
             samples, started = worker.counters.samples, perf_counter()
             feed.work(head, self._progress, worker, started + INLINE_SECONDS)
             samples = worker.counters.samples - samples
             seconds = (perf_counter() - started) / samples if samples else math.inf
             if self._inline.helps(seconds, self._rows) or head.failure is not None:
                 feed.work(head, self._progress, worker)
+            while not (head.done or self._progress.cancelled or self._may_leave()):
+                feed.work(head, self._progress, worker, math.inf if self._stays else 0.0)
             if head.done or self._progress.cancelled:
                 return
             self._inline.stop(seconds)
             feed.give(head)
-            self.fill()
+            self._fill_ahead()
         except ClosedError:
             if not self.cancelled:
                 raise
@@ -366,9 +382,9 @@ class InFlight:
         try:
             if not self._rows:
                 return None
-            if not inline.goes_on(self._rows):
+            if not (self._stays or inline.goes_on(self._rows)) and self._may_leave():
                 self._inline.stop(inline.seconds(self._rows))
-                self.fill()
+                self._fill_ahead()
                 return None
             self._making = True
             inline.batch_begins()
@@ -378,6 +394,75 @@ class InFlight:
             return made
         finally:
             self = made = DROPPED  # an error keeps this frame
+
+    @property
+    def _stays(self) -> bool:
+        """Whether the calling thread makes all batches, for good."""
+        return self._first_samples is not None and self._first_samples.in_process
+
+    def _may_leave(self) -> bool:
+        """Whether threads may take over; see `FirstSamples.may_leave`."""
+        first = self._first_samples
+        samples = self._inline_worker.counters.samples
+        return first is None or first.may_leave(self._dataset, samples)
+
+    def _fill_ahead(self) -> None:
+        if self._draws_ahead:
+            self.fill()
+
+    def look_at_objects(self) -> None:
+        """Go on in the calling thread if the loop has set what copies of threads do not see."""
+        first = self._first_samples
+        copies = self._copies and (self._inline.draining or not self._inline.on)
+        name = first.changed_by_loop() if first is not None and copies else None
+        if first is not None and name is not None:
+            self._stay(partial(first.stay_changed, name))
+
+    def in_doubt(self, batch: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:
+        """Return a batch; made again by the calling thread if a sample has failed in another one.
+
+        Where none fails here, threads are not for these samples: one opens an event loop or sets a
+        signal, say, or is not thread-safe.
+        """
+        first, again = self._first_samples, None
+        try:
+            if first is None or first.fails_in_process or self._inline.on or runs_event_loop():
+                return batch
+            if not isinstance(batch, OpenBatch) or batch.plan.ends:
+                return batch
+            failed = [*batch.skipped, *filter(None, (batch.failure,))]
+            if not (failed and isinstance(failed[0].error, Exception)):
+                return batch
+            again = batch.in_process()
+            self._making = True
+            self._feed.work(again, self._progress, self._inline_worker)
+            batches = self._batches
+            with suppress(ValueError):  # `close` has emptied it
+                batches[batches.index(batch)] = again
+            if again.failure is not None or len(again.skipped) >= len(failed):
+                first.fails_in_process = True
+            elif first.fails_in_threads(failed[0].error):
+                self._stay(partial(first.stay_failed, failed[0].error), again)
+            return again
+        finally:
+            self._making = False
+            self = batch = again = failed = DROPPED  # an error of a sample keeps this frame
+
+    def _stay(self, say: Callable[[], None], *made: OpenBatch) -> None:
+        """Make all batches in the calling thread, those in flight anew.
+
+        Args:
+            say: Notes it.
+            made: What is made already.
+        """
+        self._inline.on, self._inline.draining = True, False
+        self._batches = deque(
+            batch.in_process() if isinstance(batch, OpenBatch) and batch not in made else batch
+            for batch in self._batches
+        )
+        if self._progress.cancelled:  # by another thread, which has cleared what was there before
+            self.clear()
+        say()
 
     def split(self, group: OpenBatch) -> bool:
         """Have the batches of a group made one by one, in its place.
@@ -409,6 +494,8 @@ class InFlight:
 
     def clear(self) -> None:
         """Drop all batches: the epoch is closed."""
+        if self._first_samples is not None:
+            self._first_samples.forget()
         self._batches = deque()  # not cleared: the consumer may be iterating over it
 
     def _failed(self, error: Exception) -> None:

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING
 from threadloader._order.tickets import INLINE_SECONDS, START_SECONDS
 
 if TYPE_CHECKING:
-    from typing import Any
-
-    from threadloader._fetch.fetcher import Fetches
     from threadloader._threads.concurrency import Concurrency
     from threadloader._work.workers import Workers
 
@@ -42,7 +39,6 @@ class Inline:
     __slots__ = (
         "_batches",
         "_concurrency",
-        "_copies",
         "_inside",
         "_latest",
         "_outside",
@@ -68,7 +64,6 @@ class Inline:
         self.draining = False
         # Only of an epoch that has begun here: there the calling thread is known as a worker.
         self._workers = workers if begins else None
-        self._copies: tuple[Fetches, Any] | None = None  # of worker 0, which nobody uses now
         self._to_plan = batches
         self._planned = 0  # of these, when the last batch was made here
         self._concurrency = concurrency
@@ -149,14 +144,8 @@ class Inline:
         concurrency.consumer_only_waits = False
         concurrency.expect(seconds)
         concurrency.inline_choice.threads_begin(seconds, concurrency.waited)
-        if workers is None:
-            return
-        if self._copies is not None:
-            self._exchange()
+        if workers is not None and not workers.take_over():
             concurrency.begin_again()
-            return
-        self._copies = workers.fetchers[0], workers.collate_fns[0]
-        workers.take_over()
 
     def compare(self, samples: int) -> None:
         """Make the next batches here, if those of threads come later than that.
@@ -184,10 +173,4 @@ class Inline:
         """Note that threads have delivered what they had of the epoch."""
         self.draining = False
         self._concurrency.inline_choice.drained(self._concurrency.waited)
-        self._exchange()
         self.batch_returned()
-
-    def _exchange(self) -> None:
-        """Exchange the copies that worker 0 had in the calling thread, and in its own."""
-        if self._workers is not None and self._copies is not None:
-            self._copies = self._workers.exchange(self._copies)

@@ -93,6 +93,11 @@ class IterableFeed:
                 self._end()
                 raise
 
+    @property
+    def least(self) -> int:
+        """Return the number of replicas: they may wait for one another; see `Feed`."""
+        return len(self._turns) if self._pools else 0
+
     def plan_next(
         self,
         progress: Progress,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from threadloader._epoch.sampler_feed import SamplerFeed
 from threadloader._fetch.fetcher import Fetcher
+from threadloader._fetch.own_generators import seeded
 from threadloader._order.planner import Planner
 from threadloader._rng.streams import Current, WorkerStream
 from threadloader._threads.worker_info import Introduction
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochSeeds
     from threadloader._settings import Settings
+    from threadloader._work.open_batch import PerWorker
     from threadloader._work.workers import Workers
 
 __all__ = ["open_feed"]
@@ -60,12 +62,10 @@ def open_feed(
         rng = _rng_here(seeds, workers, isolated=settings.isolate_rng)
         return open_iterable_feed(settings, workers, seeds, position, collation, rng, share, steps)
     pool = None if workers is None else workers.pools[0]
-    fetchers: list[Fetches]
-    if workers is None:
-        fetchers = [Fetcher(settings.dataset, whole_batches=settings.whole_batches)]
-    else:
-        fetchers = workers.fetchers
-    isolated = settings.isolate_rng and may_draw(settings, fetchers)
+    fetchers: list[Fetches] = [Fetcher(settings.dataset, whole_batches=settings.whole_batches)]
+    isolated = settings.isolate_rng and may_draw(
+        settings, fetchers if workers is None else workers.fetchers
+    )
     pipeline = Pipeline(
         fetchers,
         settings.whole_batches,
@@ -74,9 +74,15 @@ def open_feed(
         seeds.samples if isolated else None,
         settings.on_error,
         gathers=collation.direct,
-        collate_fns=None if workers is None else workers.collate_fns_for(settings),
-        concurrency=None if pool is None else pool.concurrency,
+        collate_fns=_own_collate_fn(settings),
     )
+    if workers is not None and pool is not None:
+        pipeline = pipeline._replace(
+            fetchers=workers.fetchers,
+            collate_fns=workers.collate_fns_for(settings),
+            concurrency=pool.concurrency,
+            in_process=pipeline,
+        )
     planner = Planner(
         sampler_pass,
         position.lanes[0],
@@ -84,16 +90,22 @@ def open_feed(
         whole_batches=settings.whole_batches,
     )
     # A sampler of the user's may be told which epoch it is between iter() and the first batch.
-    eager = sampler_pass.known or not position.restored
+    eager = settings.draws_ahead and (sampler_pass.known or not position.restored)
     inline = workers is None or workers.begins_inline
     rng = _rng_here(seeds, None if inline else workers, isolated=isolated)
     introduction = None
     if workers is not None and inline:
         generators = Current() if isolated else WorkerStream(seeds.workers, 0)
         introduction = Introduction(
-            0, workers.num_workers, seeds.workers, fetchers[0].dataset, generators
+            0, workers.num_workers, seeds.workers, settings.dataset, generators
         )
     return SamplerFeed(planner, pipeline, pool, position, rng, introduction, eager=eager)
+
+
+def _own_collate_fn(settings: Settings) -> PerWorker:
+    """Return what the calling thread collates by; None for the user's own function itself."""
+    function = seeded(settings.collate_fn, None)
+    return [None if function is settings.collate_fn else function]
 
 
 def _rng_here(seeds: EpochSeeds, workers: Workers | None, *, isolated: bool) -> WorkerStream | None:

@@ -63,13 +63,17 @@ class SamplerFeed:
         self._planner = planner
         self._position = position
         self._pipeline = pipeline
-        # What the calling thread does says nothing about threads.
-        self._pipeline_here = pipeline._replace(concurrency=None)
+        self._pipeline_here = pipeline.in_process or pipeline
         self._pool = pool
         self._stream = stream
         self._end = redirect_for(stream)
         if pool is not None and eager:
             planner.start()  # at iter(), as torch does with workers
+
+    @property
+    def least(self) -> int:
+        """Return 0: the window says all; see `Feed`."""
+        return 0
 
     def plan_next(
         self, progress: Progress, most: int = 1, *, inline: bool = False
@@ -110,6 +114,7 @@ class SamplerFeed:
     def give(self, batch: OpenBatch) -> None:
         """Give a batch to the workers; see `Feed`."""
         if self._pool is not None:
+            batch.hand_over(self._pipeline)
             self._pool.put(batch)
 
     def work(

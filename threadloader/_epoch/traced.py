@@ -180,6 +180,11 @@ class _TracedFeed:
         self.plan_singly = plain.plan_singly
         self.give = plain.give
 
+    @property
+    def least(self) -> int:
+        """The batches that are planned ahead at the least; see `Feed`."""
+        return self.plain.least
+
     def plan_next(
         self, progress: Progress, most: int = 1, *, inline: bool = False
     ) -> OpenBatch | None:

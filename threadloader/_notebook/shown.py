@@ -22,6 +22,8 @@ class Shown:
     _iterable: bool
     dataset: Any
     batch_size: int | None
+    num_workers: int
+    _tunes_threads: bool
 
     def resumes_after(self) -> int:
         """Return how many batches the next ``iter()`` leaves out: it goes on from a loaded state.
@@ -53,6 +55,18 @@ class Shown:
         last = self._session.stats.last
         return plot(self._session.history(), 0.0 if last is None else last.latest)
 
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        try:
+            described = ", ".join(self._described())
+        except AttributeError:  # it is being made
+            return f"<{kind}>"
+        if self._tunes_threads:
+            threads = "as many threads as are fastest"
+        else:
+            threads = f"{self.num_workers} thread{'s' * (self.num_workers != 1)}"
+        return f"<{kind} of {described}, {threads}>"
+
     def _repr_html_(self) -> str:
         """Return the page that a notebook shows."""
         from threadloader._notebook.page import page  # noqa: PLC0415  # rarely used
@@ -70,7 +84,7 @@ class Shown:
                 batches = len(self)  # type: ignore[arg-type]
                 described.append(f"{batches:,} {'batch' if batches == 1 else 'batches'}")
         if self.batch_size is not None:
-            described.append(f"{self.batch_size:,} samples in each")
+            described.append(f"{self.batch_size:,} sample{'s' * (self.batch_size != 1)} in each")
         return described
 
     def statistics(self) -> Statistics:

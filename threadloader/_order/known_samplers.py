@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["KnownSampler", "is_known", "known", "with_generator"]
+__all__ = ["KnownSampler", "is_known", "is_users", "known", "with_generator"]
 
 
 class KnownSampler:
@@ -208,6 +208,7 @@ class Keyed(KnownSampler):
         return _cut(spans, size, drop_last=drop_last)
 
 
+_LISTS = (list, tuple, range)
 _KINDS: Mapping[type, type[KnownSampler]] = MappingProxyType(
     {
         SequentialSampler: Sequential,
@@ -223,6 +224,16 @@ _KINDS: Mapping[type, type[KnownSampler]] = MappingProxyType(
 def is_known(index_sampler: Any) -> bool:
     """Whether a sampler is a known one, which takes no adapter to tell; see `known`."""
     return type(inner_sampler(index_sampler)) in _KINDS
+
+
+def is_users(index_sampler: Any) -> bool:
+    """Whether a sampler is of a class of the user's, or one that draws as the user's code goes on.
+
+    Not a list, an array, or a class that torch or this package has made.
+    """
+    kind = type(inner_sampler(index_sampler))
+    made_by = kind.__module__.partition(".")[0]
+    return made_by not in ("numpy", "torch", __name__.partition(".")[0]) and kind not in _LISTS
 
 
 def known(index_sampler: Any) -> KnownSampler | None:

@@ -6,11 +6,13 @@ it does not give what it gave then.
 
 from __future__ import annotations
 
+from copy import copy
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from threadloader import _torch
 from threadloader._order.tickets import PlannedBatch
 from threadloader.errors import StateError
 
@@ -166,7 +168,8 @@ def _drawing(
     generator is suspended, these frames end here and do not lead to the epoch and its batches.
     """
     sequence, position = sampler.batches, sampler.samples
-    # torch accepts any iterable.  A list is copied: some samplers fill one again and again.
+    # torch accepts any iterable.  What can be changed is copied: some samplers fill one list or
+    # array again and again.
     known, sharded = sampler.known, sampler.sharded
     kept = (list, tuple, range, np.ndarray) if known else (tuple,)
     objects = iter(sampler)
@@ -179,6 +182,7 @@ def _drawing(
             yield _with_advice(error, sampler, None)
             continue
         if not batched or (whole_batches and not isinstance(drawn, (list, tuple))):
+            drawn = drawn if known else _kept(drawn)
             indices: Any = (drawn,)
         else:
             try:
@@ -196,6 +200,13 @@ def _drawing(
                 yield error
         yield PlannedBatch(sequence, indices, drawn, first, "index", checkpoint, (), sharded)
         sequence += 1
+
+
+def _kept(drawn: Any) -> Any:
+    """Return what a sampler has yielded, as it is now."""
+    if isinstance(drawn, _torch.Tensor):
+        return drawn.clone()
+    return copy(drawn) if isinstance(drawn, (np.ndarray, list, dict, bytearray)) else drawn
 
 
 def _with_advice(error: Exception, sampler: SamplerPass, drawn: Any) -> Exception:

@@ -201,7 +201,7 @@ class TicketCutter:
         cut, left: compatible; the pool calls them with its lock held.
     """
 
-    __slots__ = ("_batch", "_batches", "_next", "_one_ticket", "_threads", "_ticket_size")
+    __slots__ = ("_batch", "_batches", "_next", "_one_ticket", "_ticket_size", "threads")
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class TicketCutter:
     ) -> None:
         self._batch = batch
         self._ticket_size = ticket_size
-        self._threads = threads
+        self.threads = threads
         self._batches = batches
         self._one_ticket = one_ticket
         self._next: int | None = 0  # first row that is in no ticket yet; None after the last
@@ -228,7 +228,7 @@ class TicketCutter:
         if self._one_ticket:
             self._next = None
             return Ticket(self._batch, start, rows)
-        stop = start + self._ticket_size.rows(rows, self._threads, self._batches)
+        stop = start + self._ticket_size.rows(rows, self.threads, self._batches)
         self._next = stop if stop < rows else None
         return Ticket(self._batch, start, min(rows, stop))
 
@@ -237,5 +237,5 @@ class TicketCutter:
         if self._next is None or self._one_ticket:
             return 1
         rows = len(self._batch.indices)
-        size = self._ticket_size.rows(rows, self._threads, self._batches)
+        size = self._ticket_size.rows(rows, self.threads, self._batches)
         return max(1, -(-(rows - self._next) // size))

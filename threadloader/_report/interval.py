@@ -41,6 +41,7 @@ class Interval:
     nbytes: int  # bytes of the batches delivered, as far as that is known
     loading_seconds: float  # of the consumer, in ``iter()`` and ``next()``
     first_seconds: float  # the part of it up to the first batch; 0 if that came before
+    start_seconds: float  # the part of that in which it started threads
     wait_seconds: float  # the part of it in which it waited for workers
     inline_seconds: float  # the part of it in which it made samples and batches itself
     wait_p50: float  # seconds: half of the calls of ``next()`` took longer than that, half shorter
@@ -69,7 +70,7 @@ class Interval:
     @property
     def plan_seconds(self) -> float:
         """Seconds of the consumer's time for the sampler, and for the loader's own work."""
-        waited = self.wait_seconds + self.rank_wait_seconds
+        waited = self.wait_seconds + self.rank_wait_seconds + self.start_seconds
         return max(0.0, self.loading_seconds - waited - self.inline_seconds)
 
     @property
@@ -159,6 +160,7 @@ def interval_of(span: Span, threads: int) -> Interval:
         nbytes=changed.nbytes,
         loading_seconds=changed.loading_seconds,
         first_seconds=span.first_seconds,
+        start_seconds=span.start_seconds,
         wait_seconds=max(0.0, changed.wait_seconds),
         inline_seconds=changed.inline_seconds,
         wait_p50=_quantile(span.in_next, changed.batches, 0.5),

@@ -5,6 +5,7 @@ It is a pure function.  Where the figures do not tell one cause from another, it
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -31,6 +32,7 @@ Kind: TypeAlias = Literal[
     "write-bound",
     "copy-bound",
     "rank-bound",
+    "start-bound",
     "cold-cache",
     "unknown",
 ]
@@ -38,12 +40,16 @@ Kind: TypeAlias = Literal[
 NOTICED = 0.05  # the share of its time that a loop may lose to loading before anybody is told
 # All below: choices.  The tests build each case so that it is far on one side of them.
 MOST = 0.5  # the share of a whole that makes a stage the one that counts
+ALL = 0.9  # of the same: where samples hardly compute, no other program keeps them waiting
+START_SECONDS = 1e-3  # of a thread: it takes longer only where the machine stands still
+SHORT = 0.3  # the share of loading that starting threads may take before that is what counts
 RUNNING = 0.25  # of the time that a worker has a core or waits: less waiting is none
 WAITING = 0.5  # and more is what counts
 LATE_SECONDS = 2e-3  # from a batch being done to its consumer: a thread that waits for the GIL may
 # have to wait for 5 ms, see sys.setswitchinterval; any other is there within some 50 us
 GIL_CORES = 0.3  # cores of the workers: with fewer they can't hold the GIL much
 COPY_RATE = 0.25e9  # bytes a second and thread; what writes so fast does nothing but copy
+NUMBER_NBYTES = 16  # bytes of a sample: one number, or two
 LARGE_NBYTES = 64 << 10  # bytes of a sample: of smaller ones the bytes are not what takes time
 COLD = 0.1  # bytes that were read from storage, of the bytes that were delivered
 BLOCK_NBYTES = 4 << 10  # bytes that are read for a sample, at the least
@@ -53,7 +59,7 @@ BUSY = 0.25  # of the workers' time without a core: more, and others use the cor
 MOST_THREADS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Verdict:
     """What the loop that takes the batches waits for."""
 
@@ -65,6 +71,8 @@ class Verdict:
     def __str__(self) -> str:
         return f"{self.sentence} {self.advice}".rstrip()
 
+    __repr__ = __str__  # in a notebook, too, it is a sentence
+
 
 class Setup(NamedTuple):
     """What a verdict needs to know beside what was counted."""
@@ -75,6 +83,7 @@ class Setup(NamedTuple):
     most: int  # threads that there may be
     tuned: bool  # whether the number of threads is found while the loop runs
     iterable: bool = False  # whether the dataset is read in its own order
+    others: float = 0.0  # of the machine's cores that other programs want, if the system tells
     first: bool = False  # whether the verdict is on the loader's first epoch
     slower: Slower | None = None  # threads than the calling thread, if that was measured
 
@@ -91,7 +100,8 @@ class Setup(NamedTuple):
         most, running = (may.most, concurrency.running()) if has_workers else (0, 0)
         tuned = has_workers and not may.is_fixed
         slower = concurrency.inline_choice.slower if tuned else None
-        return cls(usable_cores(), gil_is_enabled(), running, most, tuned, iterable, slower=slower)
+        setup = cls(usable_cores(), gil_is_enabled(), running, most, tuned, iterable)
+        return setup._replace(slower=slower, others=_wanted_by_others(running))
 
 
 def verdict_of(interval: Interval, setup: Setup) -> Verdict:
@@ -113,7 +123,7 @@ def verdict_of(interval: Interval, setup: Setup) -> Verdict:
     if lost < NOTICED:
         sentence = f"Loading took {lost:.1%} of the loop's time: the loop itself is the slower one."
         return Verdict("consumer-bound", lost, sentence, "")
-    return _of_consumer(interval) or _of_workers(interval, setup)
+    return _of_consumer(interval, setup) or _of_workers(interval, setup)
 
 
 def _said(interval: Interval, kind: Kind, cause: str, advice: str) -> Verdict:
@@ -124,7 +134,7 @@ def _said(interval: Interval, kind: Kind, cause: str, advice: str) -> Verdict:
     return Verdict(kind, lost, f"Loading took {lost:.0%} of the loop's time{how}: {cause}.", advice)
 
 
-def _of_consumer(interval: Interval) -> Verdict | None:
+def _of_consumer(interval: Interval, setup: Setup) -> Verdict | None:
     """Return the verdict if it is the loop's own thread that loading keeps; else None."""
     whole, planned, copied = interval.loading_seconds, interval.plan_seconds, interval.stages.copy
     if interval.rank_wait_seconds > MOST * whole:
@@ -135,6 +145,16 @@ def _of_consumer(interval: Interval) -> Verdict | None:
             "batches came later",
             "See their verdicts; and share the data out more evenly: files of one size, several "
             "for each rank.",
+        )
+    starting = min(interval.start_seconds, START_SECONDS * interval.threads)
+    if starting > max(SHORT * whole, planned):
+        return _said(
+            interval,
+            "start-bound",
+            f"epochs are short, and starting threads takes {_seconds(interval.start_seconds)} of "
+            f"the {_seconds(interval.seconds)} of one",
+            "Keep the threads from one epoch to the next: persistent_workers=True"
+            + ("." if setup.tuned else "; or choose no number of threads."),
         )
     if interval.copy_wait_seconds > MOST * whole:
         return _said(
@@ -203,6 +223,13 @@ def _of_writing(interval: Interval) -> Verdict:
             "same memory.",
         )
     seconds = _seconds(interval.per_sample.write)
+    if interval.nbytes <= NUMBER_NBYTES * interval.samples:
+        return _said(
+            interval,
+            "write-bound",
+            f"samples are single numbers, and writing one into its batch takes {seconds}, {part}",
+            "Make all samples of a batch in one call, by __getitems__ or as rows of an array.",
+        )
     return _said(
         interval,
         "write-bound",
@@ -310,8 +337,29 @@ def _more_cores(interval: Interval, setup: Setup) -> str:
     return "Make samples cheaper (with images: smaller ones, a faster decoder), or use more cores."
 
 
+def _wanted_by_others(running: int) -> float:
+    """Return the share of the machine's cores that others wanted in the last minute; 0 if unknown.
+
+    Args:
+        running: Threads of this loader that may have been among them, beside the consumer.
+    """
+    try:
+        load = os.getloadavg()[0]
+    except (AttributeError, OSError):  # Windows
+        return 0.0
+    return max(0.0, load - running - 1) / (os.cpu_count() or 1)
+
+
 def _of_waiting(interval: Interval, setup: Setup, sample: float, waits: float) -> Verdict:
     """Return the verdict where samples wait."""
+    if setup.others > MOST and waits < ALL and not interval.delay_share:
+        return _said(
+            interval,
+            "unknown",
+            f"a sample is without a core in {waits:.0%} of its {_seconds(sample)}, and others "
+            f"want {setup.others:.0%} of this machine's cores: it may wait for one of them",
+            "",
+        )
     if setup.gil and (interval.worker_cores or 0.0) > WAITING:
         return _said(
             interval,
@@ -353,7 +401,7 @@ def _more_threads(setup: Setup) -> str:
         return f"All {setup.most} threads run: raise max_threads to {4 * setup.most}."
     if setup.iterable:
         return f"Use more replicas, each with a thread: threads={more}." if setup.most else ""
-    return _NO_NUMBER
+    return f"{_IF_STILL}c{_NO_NUMBER[1:]}" if setup.first else _NO_NUMBER
 
 
 def _threads(number: int) -> str:
@@ -361,6 +409,7 @@ def _threads(number: int) -> str:
 
 
 _WITHOUT_GIL = "Use a free-threaded Python, a decoder that releases the GIL, or processes."
+_IF_STILL = "If it is so in the next epoch, too (data that is loaded once is loaded in the first), "
 _NO_NUMBER = "Choose no number of threads: it is found while the loop runs."
 
 

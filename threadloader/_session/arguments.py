@@ -15,8 +15,11 @@ from threadloader import _torch
 from threadloader._order.planner import NO_LENGTH
 from threadloader._threads.cores import default_threads
 from threadloader._threads.parts import PROTOCOL, check_askable
+from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from threadloader._layout.leaves import Output
     from threadloader._torch.device import Device, StreamlessDevice
 
@@ -43,6 +46,7 @@ __all__ = [
     "is_iterable",
     "open_device",
     "plain_int",
+    "warn_of_near_miss",
 ]
 
 
@@ -401,6 +405,16 @@ def check_functions(collate_fn: Any, worker_init_fn: Any) -> None:
     """Refuse what workers could not call."""
     check_callable("collate_fn", collate_fn)
     check_callable("worker_init_fn", worker_init_fn)
+
+
+def warn_of_near_miss(name: str, value: Any, names: Collection[str]) -> None:
+    """Warn of an attribute that changes nothing, where its name is almost that of an argument."""
+    if name in names:
+        return
+    from difflib import get_close_matches  # noqa: PLC0415  # rarely needed
+
+    for near in get_close_matches(name, names, 1, cutoff=0.8):
+        warn_user(f"loader.{name} = {value!r} changes nothing: the argument's name is {near}")
 
 
 def check_callable(name: str, value: Any) -> None:

@@ -129,6 +129,8 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
             stats=session.stats,
             device=device,
             prepare=prepare,
+            base_seed=epoch_seeds.workers,
+            begun=position.batches,
         )
         session.tracers.entered(epoch)
         order = None if sampler_pass is None else sampler_pass.order

@@ -9,10 +9,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from threadloader._fetch.process_wide import warn_of_process_wide
 from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._threads.concurrency import gil_is_enabled
+from threadloader._threads.surroundings import Surroundings
 from threadloader._threads.thread_group import join
+from threadloader._threads.worker_info import let_debuggers_take_turns
+from threadloader._work.first_samples import FirstSamples
 from threadloader._work.workers import make_workers
 from threadloader.errors import ClosedError
 
@@ -34,11 +38,12 @@ class KeptWorkers:
 
     Threads:
         reuse, make, add: planner only.
-        close, dismiss, cancel: shared.
+        close, dismiss, forget, cancel: shared.
     """
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
+        self._first_samples = FirstSamples()
         self._workers: Workers | None = None
         # Of an iterable that epochs share: the threads that were not seen to end.
         self._readers: tuple[ThreadGroup[Any], ...] = ()
@@ -66,6 +71,7 @@ class KeptWorkers:
         if settings.replicated:
             # A replica has one state: as in torch, the epoch before ends here.
             self.cancel()
+        workers.surroundings[0] = Surroundings()
         return workers
 
     def make(self, settings: Settings, base_seed: int) -> Workers:
@@ -82,11 +88,18 @@ class KeptWorkers:
         # After that, so that an epoch that is about to start its reader sees that it is cancelled.
         # Readers of all epochs: one that was cancelled before it began has waited for no other.
         readers = [group for group in self._readers if not group.gone] if shared else []
+        if self._first_samples.open_once:  # an environment of LMDB: until its worker has ended
+            ending = [group for group in self._groups.copy() if group.stopping]
+            readers += [group for group in ending if not group.gone]
         earlier = tuple(thread for group in readers for thread in group.threads.copy())
         if "free-threading" in sys.version and gil_is_enabled():
             _warn_of_the_gil()
+        of_samples = ("__getitem__", "__getitems__", "__iter__")
+        makers = (getattr(type(settings.dataset), name, None) for name in of_samples)
+        warn_of_process_wide(settings.worker_init_fn, *makers)
+        let_debuggers_take_turns()
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
-        workers = make_workers(settings, base_seed, self._stats, earlier)
+        workers = make_workers(settings, base_seed, self._stats, self._first_samples, earlier)
         if shared:
             self._readers = (*readers, workers.pools[0].thread_group)
         # Unless user code, called just now, has begun another epoch.
@@ -123,6 +136,12 @@ class KeptWorkers:
             workers.stop()
             if self._workers is workers:  # last: after an interrupt the next call stops them
                 self._workers = None
+
+    def forget(self) -> None:
+        """Keep no workers for the next epoch; an epoch that they load goes on to its end."""
+        workers, self._workers = self._workers, None
+        if workers is not None and all(epoch.ended for epoch in self._epochs.all()):
+            workers.stop()  # else they stop when the epoch is dropped
 
     def cancel(self) -> None:
         """End all epochs; waits for nobody."""

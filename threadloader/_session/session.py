@@ -101,6 +101,7 @@ class Session:
         self.agreement = Agreement()
         self.kept_workers = KeptWorkers(self.stats)
         self._epoch: Callable[[], Epoch | None] = _no_epoch  # that began last, if it lives
+        self.skip = 0  # batches of a sampler that the next epoch leaves out, without a state
 
     @property
     def is_here(self) -> bool:
@@ -149,6 +150,9 @@ class Session:
             position = Position(epoch, lanes, turn=len(lanes) - 1)
         if not (settings.iterable or position.lanes):
             position.lanes.append(Lane())
+        if self.skip and not settings.iterable:
+            position.lanes[0].batches = self.skip
+        self.skip = 0
         position.order = _dataset_order(settings.dataset, saved)
         position.broken_off = self.kept_workers.keeps and not position.lanes
         last = self.run.last

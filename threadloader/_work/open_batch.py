@@ -19,10 +19,13 @@ from threadloader._fetch.on_error import error_to_raise
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
 from threadloader._rng.streams import enter_batch_stream, enter_sample_streams, leave_streams
+from threadloader._threads.debugging import TURNS
 from threadloader._threads.run_delay import run_delay
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from threadloader._batch.collate import Collation
     from threadloader._batch.filling import DeviceBatch, Filling
     from threadloader._fetch.fetcher import Fetches
@@ -44,12 +47,17 @@ __all__ = [
 ]
 
 
+def _nothing() -> None:
+    """Adopt nothing: the calling thread is the one that called ``iter()``."""
+
+
 class Worker(NamedTuple):
     """The identity of a worker."""
 
     number: int  # from 0
     place: str  # "worker 3", for notes on errors
     counters: Counters  # its own; nobody else writes them
+    adopt: Callable[[], None] = _nothing  # called before a job, in a thread that may be kept
 
 
 class PerWorker(Protocol):
@@ -72,6 +80,7 @@ class Pipeline(NamedTuple):
     # Each worker's copy of collate_fn; None in the list where nothing had to be copied.
     collate_fns: PerWorker | None = None
     concurrency: Concurrency | None = None  # what jobs take is told to it; None for nobody
+    in_process: Pipeline | None = None  # of the calling thread, with the user's own objects
 
 
 class OpenBatch:
@@ -85,6 +94,7 @@ class OpenBatch:
 
     __slots__ = (
         "_cutter",
+        "_dropped",
         "_pipeline",
         "_progress",
         "arrived",
@@ -119,6 +129,7 @@ class OpenBatch:
         self.on_device: tuple[DeviceBatch, Event] | None = None
         self._pipeline = pipeline
         self._progress = progress
+        self._dropped = False  # only ever set
         if begin:
             self.begin(plan)
 
@@ -147,7 +158,7 @@ class OpenBatch:
     def claim(self) -> Job[Worker] | None:
         """Return the next ticket as a job, or None after the last."""
         progress = self._progress
-        ticket = None if progress.cancelled else self._cutter.cut()
+        ticket = None if progress.cancelled or self._dropped else self._cutter.cut()
         if ticket is None:
             return None
         tracer = progress.tracer
@@ -158,6 +169,16 @@ class OpenBatch:
     def jobs(self) -> int:
         """Estimate how many tickets are left, at least 1."""
         return self._cutter.left()
+
+    def hand_over(self, pipeline: Pipeline) -> None:
+        """Let workers make the rest of a batch, which the calling thread has begun."""
+        self._pipeline = pipeline
+        self._cutter.threads = len(pipeline.fetchers)
+
+    def in_process(self) -> OpenBatch:
+        """Return the batch anew, for the calling thread; workers take no further ticket of it."""
+        self._dropped = True
+        return OpenBatch(self.plan, self._pipeline.in_process or self._pipeline, self._progress)
 
     def take(self) -> Any:
         """Return the batch, which is done without a failure; of a group, a function of a number."""
@@ -182,6 +203,7 @@ def _work(
     """Do one ticket; the job that a worker runs."""
     failure = batch.failure
     try:
+        worker.adopt()
         if failure is None or ticket.start < failure.row:
             failure = _fill(batch, ticket, pipeline, progress, worker)
         # Rows need not be counted where one ticket has them all.
@@ -196,6 +218,8 @@ def _work(
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         progress.collated(batch, Failure(error, ticket.start))
     finally:
+        if TURNS.taken:
+            TURNS.leave()
         batch = ticket = pipeline = progress = failure = DROPPED
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from threadloader._fetch.failure import failure_of
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import PlannedBatch
+from threadloader._threads.debugging import TURNS
 from threadloader._threads.thread_group import SingleJob
 from threadloader._work.open_batch import OpenBatch, Worker, work_inline
 from threadloader.errors import ClosedError
@@ -106,6 +107,7 @@ def _read(
     try:
         if progress.cancelled:
             return
+        worker.adopt()
         counters.task, counters.task_began = (batch.plan,), (started := perf_counter())
         timing = counters.begin_timing() if started >= counters.timing_due else None
         tracer = progress.tracer
@@ -137,6 +139,8 @@ def _read(
         batch.was_read()
         progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:
+        if TURNS.taken:
+            TURNS.leave()
         samples = plan = counters.task = None
         batch = pipeline = progress = hand_on = DROPPED  # noqa: F841
 

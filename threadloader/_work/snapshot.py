@@ -96,3 +96,4 @@ class Span(NamedTuple):
     after: Snapshot
     in_next: Sequence[int]  # calls of ``next()``, by the bucket of their time
     first_seconds: float = 0.0  # of the consumer, up to its first batch, if that is in it
+    start_seconds: float = 0.0  # of these: for starting threads

@@ -11,11 +11,16 @@ from collections import deque
 from operator import add, attrgetter, sub
 from threading import Lock, get_ident
 from time import perf_counter
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from threadloader._work.counters import COUNTED, Counters
 from threadloader._work.process_use import process_use
 from threadloader._work.snapshot import Reading, Snapshot, Span, Totals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from threadloader._threads.thread_group import ThreadGroup
 
 __all__ = [
     "LONG_SECONDS",
@@ -89,6 +94,7 @@ class Deliveries:
         "rank_wait_seconds",
         "seen",
         "seen_done",
+        "start_seconds",
         "used",
         "wait_seconds",
         "waits",
@@ -115,6 +121,7 @@ class Deliveries:
         self.due = 0.0  # on the clock: of a snapshot; 0 before the first batch
         self.earlier_seconds = self.loading_seconds
         self.first_seconds = 0.0  # of ``loading_seconds``: of this epoch, up to its first batch
+        self.start_seconds = 0.0  # of these: for starting threads
         self.longest_seconds = 0.0  # the same: of the longest call after that
         # How many calls of ``next()`` after the first one took long, by the bucket of their time.
         self.in_next: list[int] = []
@@ -124,10 +131,13 @@ class Deliveries:
         self.used = process_use()
         self.ended = True
 
-    def started(self) -> None:
-        """Note the end of ``iter()``."""
+    def started(self, groups: Iterable[ThreadGroup[Any]] = ()) -> None:
+        """Note the end of ``iter()``, which has started these threads, if they were not before."""
         self.latest = now = perf_counter()
         self.loading_seconds += now - self.began
+        for group in groups:
+            seconds, group.start_seconds = group.start_seconds, 0.0
+            self.start_seconds += seconds
 
     def note(self, seconds: float, stats: Stats, window: InWindow) -> None:
         """Note the end of a call of ``next()`` that took long, or ended when ``due`` had come.
@@ -320,7 +330,8 @@ class Stats:
                     wait_seconds=end.wait_seconds + waited,
                     loading_seconds=end.loading_seconds + waited,
                 )
-        return Span(begun.snapshot(), end, last.in_next.copy(), last.first_seconds)
+        first = last.first_seconds, last.start_seconds
+        return Span(begun.snapshot(), end, last.in_next.copy(), *first)
 
     def recent(self) -> Span:
         """Return what was counted in the last seconds; while there are few, all of the epoch."""

@@ -5,30 +5,40 @@ They are made where the epoch begins, before the consumer's thread goes on to ch
 
 from __future__ import annotations
 
-import copy
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
-from threadloader._fetch.dataset_copy import copy_dataset, deep_copy
+from threadloader._fetch.dataset_copy import (
+    Copied,
+    copy_dataset,
+    copy_function,
+    deep_copy,
+    large_data,
+)
 from threadloader._fetch.fetcher import Fetcher
-from threadloader._fetch.function_copy import copy_function
+from threadloader._fetch.loaded import take_back
+from threadloader._fetch.own_generators import seeded, unseeded
+from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
-    from threadloader._fetch.dataset_copy import Copied, DatasetCopy
+    from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.fetcher import Fetches
+    from threadloader._fetch.loaded import Change
     from threadloader._settings import Settings
+    from threadloader._work.first_samples import FirstSamples
 
 __all__ = [
     "CollateFns",
     "Original",
+    "Originals",
     "collate_fns_of",
     "copied_again",
     "fetchers_of",
     "has_one_reader",
-    "original_of",
-    "rebound",
+    "leave_unopened",
     "replicas_of",
+    "warn_of_shared",
 ]
 
 
@@ -41,6 +51,8 @@ class Original(NamedTuple):
     dataset: Any
     collate_fn: Any  # None for none, or for the user's own
     how: DatasetCopy
+    copied: Copied  # from the user's objects to these
+    init_fn: Any = None
 
 
 class CollateFns:
@@ -63,13 +75,15 @@ class CollateFns:
         users = _torch.unwrapped(settings.dataset)
         datasets = [each.dataset for each in fetchers.copy()]  # a thread may add one
         first = datasets[0]
-        copied: list[Copied] = [
-            {} if each is first else {id(users): (users, each)} for each in datasets
-        ]
-        copied[0][id(users)] = users, first
+        copied = [Copied() for _ in datasets]
+        for known, each in zip(copied, datasets, strict=True):
+            if each is not first or known is copied[0]:
+                known[id(users)] = users, each
         self._copies = collate_fns_of(settings, copied)
         if original is not None:
-            (collate_fn,) = collate_fns_of(settings, [{id(users): (users, original.dataset)}])
+            known = Copied()
+            known[id(users)] = users, original.dataset
+            (collate_fn,) = collate_fns_of(settings, [known])
             original = original._replace(collate_fn=collate_fn)
         self._original = original
         self._fetchers = fetchers
@@ -84,8 +98,9 @@ class CollateFns:
             return None
         if number not in self._later:
             dataset = original.dataset
-            copied: Copied = {id(dataset): (dataset, self._fetchers[number].dataset)}
-            self._later[number] = copy_function(original.collate_fn, original.how, copied)
+            copied = Copied()
+            copied[id(dataset)] = dataset, self._fetchers[number].dataset
+            self._later[number] = _collate_copy(original.collate_fn, original.how, copied)
         return self._later[number]
 
 
@@ -99,8 +114,13 @@ def replicas_of(settings: Settings, copied: list[Copied]) -> list[tuple[Any, Any
     dataset, init_fn = _torch.unwrapped(settings.dataset), settings.worker_init_fn
     how = settings.dataset_copy
     if not settings.iterable:
-        copies = [copy_dataset(dataset, how, known) for known in copied]
-        return [(twin, rebound(init_fn, dataset, twin)) for twin in copies]
+        return [
+            (
+                copy_dataset(dataset, how, known),
+                copy_function(init_fn, how, known, "worker_init_fn"),
+            )
+            for known in copied
+        ]
     if settings.unsharded and how == "auto":
         how = "shared"  # it has one reader, and a copy of an iterator would be read again
     if has_one_reader(settings, len(copied)):
@@ -113,30 +133,84 @@ def collate_fns_of(settings: Settings, copied: list[Copied]) -> list[Any]:
     collate_fn, how = settings.collate_fn, settings.dataset_copy
     if collate_fn is None or collate_fn is _torch.default_collate:
         return [None] * len(copied)
-    twins = [copy_function(collate_fn, how, known) for known in copied]
+    twins = [_collate_copy(collate_fn, how, known) for known in copied]
     return [None if twin is collate_fn else twin for twin in twins]
 
 
-def original_of(settings: Settings) -> Original:
-    """Return what the workers that are started later have copies of."""
-    copied: Copied = {}
-    dataset = copy_dataset(_torch.unwrapped(settings.dataset), settings.dataset_copy, copied)
-    (collate_fn,) = collate_fns_of(settings, [copied])
-    return Original(dataset, collate_fn, settings.dataset_copy)
+def _collate_copy(collate_fn: Any, how: DatasetCopy, copied: Copied) -> Any:
+    return seeded(copy_function(unseeded(collate_fn), how, copied), copied)
 
 
-def copied_again(original: Original) -> tuple[Any, Any]:
-    """Return copies of a dataset and its collate function.
+class Originals:
+    """Makes the `Original` of an epoch, of what the user's objects are at the first call.
+
+    Args:
+        settings: Of the epoch.
+        first_samples: Knows what samples have opened in the calling thread.
+
+    Threads:
+        get: consumer, or planner; a worker once it was called.
+    """
+
+    __slots__ = ("_first_samples", "_settings", "made", "opened")
+
+    def __init__(self, settings: Settings, first_samples: FirstSamples) -> None:
+        self._settings = settings._replace(sampler=None, batch_sampler=None)
+        self._first_samples = first_samples
+        self.made: Original | None = None
+        self.opened: list[Change] = []  # what samples had, in the calling thread, by then
+
+    def get(self) -> Original:
+        """Return what the workers that are started later have copies of."""
+        if self.made is None:
+            settings, copied = self._settings, Copied(own_generators=self._settings.isolate_rng)
+            how = settings.dataset_copy
+            dataset = copy_dataset(_torch.unwrapped(settings.dataset), how, copied)
+            (collate_fn,) = collate_fns_of(settings, [copied])
+            self.opened = self._first_samples.opened
+            leave_unopened(self.opened, copied)
+            warn_of_shared(copied)
+            self.made = Original(dataset, collate_fn, how, copied)
+        return self.made
+
+
+def copied_again(original: Original, init_fn: Any = None) -> Original:
+    """Return copies of a dataset, its collate function, and a worker's ``worker_init_fn``.
 
     Raises:
         Exception: What the copying of one raises, of a class that can be copied once only say.
     """
-    copied: Copied = {}
+    own = original.copied.own_generators
+    copied, again = Copied(own_generators=own), Copied(own_generators=own)
     twin = copy_dataset(original.dataset, original.how, copied)
     collate_fn = original.collate_fn
     if collate_fn is not None:
-        collate_fn = copy_function(collate_fn, original.how, copied)
-    return twin, collate_fn
+        collate_fn = _collate_copy(collate_fn, original.how, copied)
+    init_fn = copy_function(init_fn, original.how, copied)
+    again.has_generators = copied.has_generators
+    for key, (users, first) in original.copied.items():
+        again[key] = users, copied.get(id(first), (first, first))[1]
+    return Original(twin, collate_fn, original.how, again, init_fn)
+
+
+def leave_unopened(opened: list[Change], copied: Copied) -> None:
+    """Unset in a worker's copies what samples have opened for the calling thread alone."""
+    take_back(opened, copied)
+    names = {change.name for change in opened}
+    copied.shared = [part for part in copied.shared if part[0].rpartition(".")[2] not in names]
+
+
+def warn_of_shared(copied: Copied) -> None:
+    """Name the objects that workers share, because there was no way to give each its own."""
+    if not copied.shared:
+        return
+    named = [f"{path} ({kind.__module__}.{kind.__qualname__})" for path, kind in copied.shared]
+    them = " and ".join((", ".join(named[:-1]), named[-1])) if named[1:] else named[0]
+    warn_user(
+        f"all workers share {them}, which can't be copied: if only one thread at a time may use it,"
+        " open it on first use in __getitem__ or keep it in a threadloader.datasets.PerThread; if"
+        " it is thread-safe, dataset_copy='shared' or a __copy__ that returns self says so"
+    )
 
 
 def fetchers_of(
@@ -144,12 +218,14 @@ def fetchers_of(
 ) -> list[Fetches]:
     """Return what gives each worker its samples."""
     if not settings.iterable:
-        return [Fetcher(twin, whole_batches=settings.whole_batches) for twin, _ in replicas]
+        whole = settings.whole_batches
+        pairs = zip(replicas, copied, strict=True)
+        return [Fetcher(twin, whole_batches=whole, copied=known) for (twin, _), known in pairs]
     from threadloader._fetch.read_samples import ReadSamples  # noqa: PLC0415  # for iterables only
 
     transform, how = settings.transform, settings.dataset_copy
     return [
-        ReadSamples(replica, copy_function(transform, how, known))
+        ReadSamples(replica, copy_function(transform, how, known, "transform"), known)
         for (replica, _), known in zip(replicas, copied, strict=True)
     ]
 
@@ -168,8 +244,8 @@ def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy, copied: Copied) -> 
     Args:
         dataset: The user's dataset.
         init_fn: The user's function, or None.
-        how: ``"auto"`` is a deep copy, or a shallow one where that fails, or the object itself
-            where that fails too; else as `copy_dataset` has it.
+        how: ``"auto"`` is a deep copy that shares large arrays, or, where that fails, a copy of
+            what can be copied; else as `copy_dataset` has it.
         copied: Is told what was copied, for a collate function that refers to it.
     """
     if how == "shared":
@@ -180,18 +256,12 @@ def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy, copied: Copied) -> 
         return twin, bound
     if callable(how):
         twin = copy_dataset(dataset, how, copied)
-        return twin, rebound(init_fn, dataset, twin)
-    # What worker processes would share stays one, an epoch number in shared memory say.
-    parts = getattr(dataset, "__dict__", {}).values()
+        return twin, _rebound(init_fn, dataset, twin)
     with suppress(Exception):  # whatever refuses: a generator, a lock, an open file
-        twin, bound = deep_copy((dataset, init_fn), copied, filter(_torch.is_shared, parts))
+        twin, bound = deep_copy((dataset, init_fn), copied, large_data(dataset))
         return twin, bound
-    try:
-        twin = copy.copy(dataset)
-    except Exception:  # noqa: BLE001  # the same
-        twin = dataset
-    copied[id(dataset)] = dataset, twin
-    return twin, rebound(init_fn, dataset, twin)
+    twin = copy_dataset(dataset, how, copied, deep=True)
+    return twin, copy_function(init_fn, how, copied, "worker_init_fn")
 
 
 def _replicate_once(
@@ -207,11 +277,11 @@ def _replicate_once(
     replica, bound = _replicate(dataset, init_fn, how, copied[0])
     others = [init_fn] * (len(copied) - 1)
     if bound is not init_fn and getattr(init_fn, "__self__", None) is dataset:
-        others = [_replicate(dataset, init_fn, how, {})[1] for _ in others]
+        others = [_replicate(dataset, init_fn, how, Copied())[1] for _ in others]
     return [(replica, each) for each in (bound, *others)]
 
 
-def rebound(init_fn: Any, dataset: Any, twin: Any) -> Any:
+def _rebound(init_fn: Any, dataset: Any, twin: Any) -> Any:
     """Return ``init_fn``, or, if it is a method of the dataset, the copy's."""
     if getattr(init_fn, "__self__", None) is dataset and twin is not dataset:
         return init_fn.__func__.__get__(twin)

@@ -7,6 +7,7 @@ an iterable dataset has a pool of one thread, so that it stays in its thread.
 from __future__ import annotations
 
 import sys
+import threading
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from threading import Lock
@@ -15,17 +16,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
 from threadloader._fetch.array_rows import is_data
+from threadloader._fetch.dataset_copy import Copied
 from threadloader._fetch.failure import set_notes
 from threadloader._fetch.fetcher import Fetcher
+from threadloader._fetch.kinds import attributes
+from threadloader._fetch.loaded import changes, give, settled, snapshot
+from threadloader._fetch.single_owner import is_shared
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.known_samplers import is_known
 from threadloader._order.window import UNKNOWN_ROWS
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream
+from threadloader._threads import thread_group
 from threadloader._threads.advice import Range
 from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.per_thread import close_here
 from threadloader._threads.pool import Pool
+from threadloader._threads.surroundings import Adopting, Surroundings
 from threadloader._threads.thread_group import join
 from threadloader._threads.worker_info import introduced
 from threadloader._threads.worker_startup import Startup
@@ -33,29 +40,36 @@ from threadloader._work.open_batch import Worker
 from threadloader._work.worker_copies import (
     CollateFns,
     Original,
+    Originals,
     collate_fns_of,
     copied_again,
     fetchers_of,
     has_one_reader,
-    original_of,
-    rebound,
+    leave_unopened,
     replicas_of,
+    warn_of_shared,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from threading import Thread
 
-    from threadloader._fetch.dataset_copy import Copied, DatasetCopy
+    from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.fetcher import Cancellable, Fetches
+    from threadloader._fetch.loaded import Change
+    from threadloader._order.tickets import TicketSize
     from threadloader._settings import Settings
-    from threadloader._threads.thread_group import ThreadGroup
+    from threadloader._threads.concurrency import Concurrency
+    from threadloader._threads.thread_group import Job, ThreadGroup
+    from threadloader._work.counters import Counters
+    from threadloader._work.first_samples import FirstSamples
     from threadloader._work.open_batch import PerWorker
     from threadloader._work.stats import Stats
 
 __all__ = ["Workers", "make_workers", "may_draw", "runs_event_loop"]
 
+_MEETINGS = (threading.Barrier, threading.Condition, threading.Event, threading.Semaphore)
 _PLAIN = frozenset({bool, bytes, float, int, str})
 
 
@@ -67,37 +81,41 @@ class Workers(NamedTuple):
     startup: Startup
     collate_fn: Any  # the user's
     collate_fns: list[Any]  # each worker's copy of it; None for that itself
+    copied: list[Copied]  # see `_WorkerSetup`
+    concurrency: Concurrency
     copies_again: dict[int, bool]  # see `_WorkerSetup`
-    original: Original | None  # what workers that are started later copy; None if none may be
+    originals: Originals | None  # what workers that are started later copy; None if none may be
     whole_batches: bool
     begins_inline: bool  # whether the calling thread makes the first batches
     num_workers: int  # as they are told
+    first_samples: FirstSamples
+    is_default: bool  # whether batches must be those that the calling thread would make
+    surroundings: list[Surroundings]  # the one item is of the thread of the latest `iter`
 
     @property
     def stopped(self) -> bool:
         """Whether `stop` was called; stale as soon as it is read."""
         return any(pool.stopped for pool in self.pools)
 
-    def take_over(self) -> None:
-        """Give worker 0 copies of its own, as the calling thread has used the first ones.
+    def take_over(self) -> bool:
+        """Copy the user's objects for the threads, as they are after the calling thread used them.
 
-        What they keep may be bound to that thread, a connection to a database say.
+        Returns:
+            Whether that is done now, or was done before, in this epoch.
         """
-        if self.original is None:
-            return
+        if self.originals is None or not self.begins_inline:
+            return True
+        if self.originals.made:
+            return False
+        copies = original = self.originals.get()
         with suppress(Exception):  # a class that can be copied so often only
-            twin, collate_fn = copied_again(self.original)
-            self.collate_fns[0] = collate_fn
-            self.fetchers[0] = Fetcher(twin, whole_batches=self.whole_batches)
-
-    def exchange(self, copies: tuple[Fetches, Any]) -> tuple[Fetches, Any]:
-        """Give worker 0 other copies, of dataset and collate function; return the ones it had.
-
-        No thread may have work meanwhile.
-        """
-        before = self.fetchers[0], self.collate_fns[0]
-        self.fetchers[0], self.collate_fns[0] = copies
-        return before
+            copies = copied_again(original)
+        opened = self.originals.opened
+        self.concurrency.bound([change.name for change in opened if change.is_handle])
+        self.copied[0] = copies.copied
+        self.collate_fns[0] = copies.collate_fn
+        self.fetchers[0] = _fetcher(copies, whole_batches=self.whole_batches)
+        return True
 
     def collate_fns_for(self, settings: Settings) -> PerWorker:
         """Return each worker's copy of the collate function of an epoch, by its number.
@@ -108,7 +126,8 @@ class Workers(NamedTuple):
             return self.collate_fns
         for number in range(len(self.fetchers)):
             self.copies_again.setdefault(number, False)  # what is copied now goes with its dataset
-        return CollateFns(settings, self.fetchers, self.original)
+        original = None if self.originals is None else self.originals.get()
+        return CollateFns(settings, self.fetchers, original)
 
     def ready(self, timeout: float | None, epoch: Cancellable) -> bool:
         """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
@@ -175,14 +194,22 @@ class _WorkerSetup(NamedTuple):
     num_workers: int  # that there may be
     base_seed: int
     stats: Stats
+    concurrency: Concurrency
+    cores: int
+    ticket_size: TicketSize
+    first_samples: FirstSamples
+    # What the first sample has set on the copies of its worker, that worker's counters, and its
+    # samples by then.
+    loaded: list[tuple[list[Change], Counters, int]]
     draws: bool  # whether code may run that draws random numbers
     isolated: bool  # and draws from the worker's stream
     earlier_readers: tuple[Thread, ...]  # must have ended before a worker begins
-    modes: Callable[[], AbstractContextManager[None]]  # those of torch's in the planner's thread
+    surroundings: list[Surroundings]  # see `Workers`
     whole_batches: bool
     fetchers: list[Fetches]  # one a worker
     init_fns: list[Any]  # the same; each worker's ``worker_init_fn``
     collate_fns: list[Any]  # the same; see `Workers`
+    copied: list[Copied]  # the same; from the user's objects to the worker's copies of them
     startup: Startup
     # Whether a worker copies its objects again, decided once: by `setdefault`, which is atomic.
     copies_again: dict[int, bool]
@@ -194,7 +221,11 @@ class _WorkerSetup(NamedTuple):
 
 
 def make_workers(
-    settings: Settings, base_seed: int, stats: Stats, earlier_readers: tuple[Thread, ...] = ()
+    settings: Settings,
+    base_seed: int,
+    stats: Stats,
+    first_samples: FirstSamples,
+    earlier_readers: tuple[Thread, ...] = (),
 ) -> Workers:
     """Return workers, each with its copy of the dataset; their threads start when there is work.
 
@@ -207,6 +238,7 @@ def make_workers(
         settings: Of the loader; with at least one worker.
         base_seed: Of the workers.
         stats: Counts what they do.
+        first_samples: Of the loader.
         earlier_readers: Threads that must have ended before a worker begins.
     """
     # Without a transform an unsharded iterable has use for one thread only.
@@ -215,12 +247,25 @@ def make_workers(
     may = _range(settings, num_workers)
     num_workers = may.threads
     settings.concurrency.serve(may)
-    begins_inline = _begins_inline(settings, may)
+    is_default = settings.is_default and not may.is_fixed
+    begins_inline = is_default and _begins_inline(settings, first_samples)
     if not may.is_fixed:  # as many as were found before; more are started when they have work
         num_workers = 1 if begins_inline else min(num_workers, settings.concurrency.limit)
-    copied: list[Copied] = [{} for _ in range(num_workers)]
-    replicas = replicas_of(settings, copied)
-    collate_fns = collate_fns_of(settings, copied)
+    own = settings.isolate_rng  # otherwise copies of a generator would all draw the same
+    copied = [Copied(own_generators=own) for _ in range(num_workers)]
+    if begins_inline:  # copies are made where threads take over
+        replicas, collate_fns = [(_torch.unwrapped(settings.dataset), None)], [None]
+    else:
+        replicas = replicas_of(settings, copied)
+        collate_fns = collate_fns_of(settings, copied)
+        opened = first_samples.opened
+        for known in copied:
+            leave_unopened(opened, known)
+        several = max(num_workers, 1 if settings.iterable else may.most) > 1
+        if several and not has_one_reader(settings, num_workers):
+            warn_of_shared(copied[0])
+    if is_default and not (begins_inline and first_samples.begun):
+        first_samples.watch(settings.dataset)
     fetchers = fetchers_of(settings, replicas, copied)
     # Of persistent workers the collate function may be exchanged.
     lasting = settings.persistent_workers or settings.worker_init_fn is not None
@@ -236,52 +281,65 @@ def make_workers(
         num_workers=num_workers if may.is_fixed else may.most,
         base_seed=base_seed,
         stats=stats,
+        concurrency=settings.concurrency,
+        cores=may.threads,
+        ticket_size=settings.ticket_size,
+        first_samples=first_samples,
+        loaded=[],
         draws=draws,
         isolated=isolated,
         earlier_readers=earlier_readers,
-        modes=_torch.inherited_modes(),
+        surroundings=[Surroundings()],
         whole_batches=settings.whole_batches,
         fetchers=fetchers,
         init_fns=[init_fn for _, init_fn in replicas],
         collate_fns=collate_fns,
+        copied=copied,
         startup=startup,
         copies_again=copies_again,
         copies_once=not again,
         dataset_copy=how,
         copying=Lock() if how == "deep" else nullcontext(),
     )
-    original = None if may.is_fixed else original_of(settings)
-    pools = _pools(settings, setup, original, may)
+    originals = None if may.is_fixed else Originals(settings, first_samples)
+    if originals is not None and not begins_inline:
+        originals.get()
+    pools = _pools(settings, setup, originals, may)
     return Workers(
         pools,
         fetchers,
         startup,
         settings.collate_fn,
         collate_fns,
+        copied,
+        settings.concurrency,
         copies_again,
-        original=original,
+        originals=originals,
         whole_batches=settings.whole_batches,
         begins_inline=begins_inline,
         num_workers=setup.num_workers,
+        first_samples=first_samples,
+        is_default=is_default,
+        surroundings=setup.surroundings,
     )
 
 
-def _begins_inline(settings: Settings, may: Range) -> bool:
+def _begins_inline(settings: Settings, first_samples: FirstSamples) -> bool:
     """Whether the calling thread makes batches, at least the first ones.
 
     So it does, if the user chose no number of threads, as long as a batch costs less than handing
     it over, or another thread would only take turns with it, or was slower: none is started.  So it
-    does in an epoch that ends sooner than threads begin.  But where the user waits for a limited
-    time, or the copier for batches, or threads are kept anyway, they make all batches.  So they do
-    where the sampler is the user's: how far it is drawn ahead must not depend on what batches cost,
-    as it may draw from a random state that the loop draws from, too.
+    does in an epoch that ends sooner than threads begin, and where samples need the user's own
+    objects, or may.  But how far a sampler is drawn ahead must not depend on what batches cost, as
+    it may draw from a random state that the loop draws from, too.
     """
-    if may.is_fixed or settings.persistent_workers or settings.timeout or settings.device:
-        return False
-    if runs_event_loop() or not is_known(settings.index_sampler):
+    if first_samples.in_process:
+        return True
+    if runs_event_loop() or not (is_known(settings.index_sampler) or not settings.draws_ahead):
         return False
     concurrency = settings.concurrency
-    if concurrency.inline_choice.preferred or concurrency.consumer_only_waits:
+    preferred = concurrency.inline_choice.preferred or concurrency.consumer_only_waits
+    if preferred or not first_samples.leaves:
         return True
     rows = settings.batch_size or getattr(settings.batch_sampler, "batch_size", None)
     unknown = UNKNOWN_ROWS if settings.batched else 1
@@ -290,10 +348,7 @@ def _begins_inline(settings: Settings, may: Range) -> bool:
 
 
 def runs_event_loop() -> bool:
-    """Whether asyncio runs an event loop in this thread.
-
-    Then a sample that runs one of its own can't do so here, and this one waits for the sample.
-    """
+    """Whether asyncio runs an event loop here: then a sample can't run one, and this one waits."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001  # documented
 
@@ -335,7 +390,7 @@ def may_draw(settings: Settings, fetchers: list[Fetches]) -> bool:
 
 
 def _pools(
-    settings: Settings, setup: _WorkerSetup, original: Original | None, may: Range
+    settings: Settings, setup: _WorkerSetup, originals: Originals | None, may: Range
 ) -> list[Pool[Worker]]:
     """Return the pools, the first of which has worker 0."""
     name, failed, num_workers = settings.name, setup.startup.failed, len(setup.fetchers)
@@ -343,7 +398,9 @@ def _pools(
     if not settings.iterable:
         tried = not may.is_fixed or (num_workers > 1 and may.has_gil)
         concurrency = settings.concurrency if tried else None
-        prepare = None if original is None else partial(_prepare, setup, original)
+        prepare = None if originals is None else partial(_prepare, setup, originals)
+        seconds = _alone_seconds(settings, setup)
+        first_job = partial(_first_job, setup) if seconds else None
         return [
             Pool(
                 num_workers,
@@ -353,6 +410,8 @@ def _pools(
                 concurrency=concurrency,
                 most=max(num_workers, may.most),
                 prepare=prepare,
+                alone_seconds=seconds,
+                first_job=first_job,
             )
         ]
     if not has_one_reader(settings, num_workers):
@@ -365,6 +424,10 @@ def _pools(
     ]
 
 
+def _fetcher(copies: Original, *, whole_batches: bool) -> Fetcher:
+    return Fetcher(copies.dataset, whole_batches=whole_batches, copied=copies.copied)
+
+
 def _copy_again(setup: _WorkerSetup, number: int) -> None:
     """Copy a worker's dataset and functions again, in its own thread.
 
@@ -374,28 +437,79 @@ def _copy_again(setup: _WorkerSetup, number: int) -> None:
     `iter` makes copies nevertheless: they are what the dataset was then, and nobody changes them
     before this.
     """
-    dataset = setup.fetchers[number].dataset
-    first = Original(dataset, setup.collate_fns[number], setup.dataset_copy)
+    dataset, init_fn = setup.fetchers[number].dataset, setup.init_fns[number]
+    first = Original(dataset, setup.collate_fns[number], setup.dataset_copy, setup.copied[number])
     with suppress(Exception), setup.copying:  # a class that can be copied once only
-        twin, collate_fn = copied_again(first)
-        setup.fetchers[number] = Fetcher(twin, whole_batches=setup.whole_batches)
-        setup.collate_fns[number] = collate_fn
-        setup.init_fns[number] = rebound(setup.init_fns[number], dataset, twin)
+        again = copied_again(first, init_fn)
+        setup.copied[number] = again.copied
+        setup.fetchers[number] = _fetcher(again, whole_batches=setup.whole_batches)
+        setup.collate_fns[number] = again.collate_fn
+        setup.init_fns[number] = again.init_fn
 
 
-def _prepare(setup: _WorkerSetup, original: Original, number: int) -> None:
+def _prepare(setup: _WorkerSetup, originals: Originals, number: int) -> None:
     """Make the copies of a worker that is started later."""
-    twin = collate_fn = None
+    copies = None
     try:
-        twin, collate_fn = copied_again(original)
+        copies = copied_again(originals.get())
         if setup.copies_once:
             setup.copies_again[number] = False
         setup.init_fns.append(None)
-        setup.collate_fns.append(collate_fn)
+        setup.copied.append(copies.copied)
+        setup.collate_fns.append(copies.collate_fn)
         # Last: tickets are cut for as many workers as there are fetchers.
-        setup.fetchers.append(Fetcher(twin, whole_batches=setup.whole_batches))
+        setup.fetchers.append(_fetcher(copies, whole_batches=setup.whole_batches))
     finally:
-        setup = original = twin = collate_fn = DROPPED  # an error of a copy's keeps this frame
+        setup = originals = copies = DROPPED  # an error of a copy's keeps this frame
+
+
+def _alone_seconds(settings: Settings, setup: _WorkerSetup) -> float:
+    """Return for how long the first sample may run alone; 0 where there is no use in it.
+
+    Samples that meet at an object of the dataset must not wait for that, nor should the user's
+    limit be used up by it.
+    """
+    if setup.first_samples.loads_nothing or setup.dataset_copy == "shared":
+        return 0.0
+    own = (twin for _, twin in setup.copied[0].values())
+    if any(isinstance(part, _MEETINGS) for twin in own for _, part, _ in attributes(twin)):
+        return 0.0
+    most = thread_group.FIRST_SECONDS
+    return min(most, settings.timeout / 3) if settings.timeout else most
+
+
+def _first_job(setup: _WorkerSetup, job: Job[Worker], worker: Worker) -> bool:
+    """Run the first job of a worker, with what the first one of all has loaded.
+
+    That one runs alone; so does one more where it has loaded something, which shows whether that is
+    data that nobody writes.  What it has opened each worker opens for itself, and then more threads
+    than twice the cores are a choice for the user.
+    """
+    copied, setup.copied[worker.number] = setup.copied[worker.number], Copied()
+    try:
+        if setup.loaded:
+            found, first, then = setup.loaded[0]
+            if first.samples > then:  # otherwise nobody knows whether the next one writes it
+                give(settled(found), copied)
+            usual, started = setup.ticket_size.seconds, perf_counter()
+            samples = worker.counters.samples
+            job(worker)
+            samples = worker.counters.samples - samples
+            if worker.number >= setup.cores and samples and usual:
+                seconds = (perf_counter() - started) / samples
+                setup.concurrency.grown(len(setup.fetchers), seconds, usual)
+            return False
+        before = snapshot(copied)
+        job(worker)
+        loaded = changes(before)
+        setup.loaded.append((loaded, worker.counters, worker.counters.samples))
+        data = any(change.is_data for change in loaded)
+        setup.first_samples.loads_nothing = not (data or any(each.is_handle for each in loaded))
+        setup.first_samples.open_once |= any(is_shared(change.value) for change in loaded)
+        setup.concurrency.bound([change.name for change in loaded if change.is_handle])
+        return data
+    finally:
+        setup = job = copied = before = loaded = found = DROPPED  # an error keeps this frame
 
 
 @contextmanager
@@ -407,14 +521,14 @@ def _enter(setup: _WorkerSetup, number: int) -> Iterator[Worker]:
         for thread in setup.earlier_readers:
             if thread.is_alive():  # one that comes to life only now was stopped, and reads nothing
                 thread.join()
-        _torch.use_one_thread()
+        _torch.use_threads(1)
         if setup.copies_again.setdefault(number, True):
             _copy_again(setup, number)
         dataset = setup.fetchers[number].dataset
         stream = WorkerStream(setup.base_seed, number) if setup.draws else None
         rng = Current() if stream is None or setup.isolated else stream
         with (
-            setup.modes(),
+            Adopting(setup.surroundings) as adopt,
             isolated(stream if setup.isolated else None),
             introduced(number, setup.num_workers, setup.base_seed, dataset, rng),
         ):
@@ -425,7 +539,7 @@ def _enter(setup: _WorkerSetup, number: int) -> Iterator[Worker]:
                 counters.task = None
                 setup.startup.begun(number, error)
                 error = DROPPED
-            yield Worker(number, f"worker {number}", counters)
+            yield Worker(number, f"worker {number}", counters, adopt)
     finally:
         # A thread's end would do it, too, but by then it has neither a name nor storage.
         close_here()

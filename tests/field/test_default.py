@@ -1,0 +1,537 @@
+"""Without a number of threads a loader gives what ``DataLoader(dataset)`` gives, in-process."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import random
+import signal
+import threading
+import time
+import warnings
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader
+from threadloader.errors import InProcessWarning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from support.patience import Spawn
+
+SLOW = 0.002  # seconds: samples that threads load, where they can
+
+
+def load(dataset: Any, **given: Any) -> list[Any]:
+    given.setdefault("batch_size", 8)
+    return [sample for batch in ThreadLoader(dataset, collate_fn=list, **given) for sample in batch]
+
+
+class Slow:
+    """Samples that tell which thread has made them."""
+
+    length = 64
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(SLOW)
+        return index, self.value(index), threading.current_thread() is threading.main_thread()
+
+    def value(self, index: int) -> Any:
+        return index
+
+
+def test_threads_take_over_from_samples_that_leave_the_objects_as_they_are() -> None:
+    samples = load(Slow())
+    assert [index for index, _, _ in samples] == list(range(64))
+    assert samples[0][2]
+    assert not all(made_here for _, _, made_here in samples)
+
+
+# What samples and loops set.
+
+
+class Counting(Slow):
+    seen = 0
+
+    def value(self, index: int) -> int:  # noqa: ARG002
+        self.seen += 1
+        return self.seen
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+def test_what_samples_count_goes_on_from_epoch_to_epoch(batch_size: int) -> None:
+    dataset = Counting()
+    loader = ThreadLoader(dataset, batch_size, collate_fn=list)
+    with pytest.warns(InProcessWarning, match="samples set 'seen' again and again") as told:
+        values = [value for _ in range(3) for batch in loader for _, value, _ in batch]
+    assert values == list(range(1, 3 * 64 + 1))
+    assert dataset.seen == 3 * 64
+    assert len(told) == 1
+
+
+def test_an_epoch_that_is_over_before_that_shows_leaves_the_next_one_in_process() -> None:
+    class Few(Counting):
+        length = 2
+
+        def value(self, index: int) -> int:
+            time.sleep(20 * SLOW)
+            return super().value(index)
+
+    loader = ThreadLoader(Few(), 2, collate_fn=list)
+    values = [value for _ in range(3) for batch in loader for _, value, _ in batch]
+    assert values == [1, 2, 3, 4, 5, 6]
+
+
+class Warming:
+    """A transform whose strength grows with each sample."""
+
+    step = 0
+
+    def __call__(self, index: int) -> int:
+        self.step += 1
+        return index * 0 + self.step
+
+
+class Transformed(Slow):
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def value(self, index: int) -> Any:
+        return self.transform(index)
+
+
+def test_a_number_in_a_transform_that_grows_by_equal_steps_is_a_state_too() -> None:
+    with pytest.warns(InProcessWarning, match="'step'"):
+        samples = load(Transformed(Warming()))
+    assert [value for _, value, _ in samples] == list(range(1, 65))
+
+
+class Drawing:
+    """A transform that keeps what it has drawn for this sample."""
+
+    angle = 0
+
+    def __call__(self, index: int) -> int:
+        self.angle = 37 * index * index % 64
+        time.sleep(SLOW)
+        return self.angle
+
+
+def test_what_a_transform_has_drawn_for_a_sample_is_no_state() -> None:
+    samples = load(Transformed(Drawing()))
+    assert [value for _, value, _ in samples] == [37 * index * index % 64 for index in range(64)]
+    assert not all(made_here for _, _, made_here in samples)
+
+
+class Level(Slow):
+    level = 0
+
+    def value(self, index: int) -> int:  # noqa: ARG002
+        return self.level
+
+
+@pytest.mark.parametrize("first", [0, 1, 5])
+def test_what_the_loop_sets_is_seen_by_the_next_batch(first: int) -> None:
+    dataset = Level()
+
+    def levels_of_a_loop() -> Iterator[set[int]]:
+        for step, batch in enumerate(ThreadLoader(dataset, 4, collate_fn=list)):
+            yield {value for _, value, _ in batch}
+            if step >= first:
+                dataset.level = step + 1
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        levels = list(levels_of_a_loop())
+    assert levels == [{step if step > first else 0} for step in range(16)]
+    # None where threads were found to be slower before, on a busy machine.
+    assert [str(each.message).partition(" ")[0] for each in told] in ([], ["'level'"])
+
+
+def test_what_the_loop_sets_between_epochs_is_no_reason_to_warn() -> None:
+    dataset = Level()
+    loader = ThreadLoader(dataset, 4, collate_fn=list)
+    for level in range(3):
+        dataset.level = level
+        samples = [sample for batch in loader for sample in batch]
+        assert {value for _, value, _ in samples} == {level}
+
+
+class Curriculum:
+    """A sampler that follows the loop."""
+
+    def __init__(self) -> None:
+        self.level = [0]
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(12):
+            yield [self.level[0]] * 4
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_sampler_of_the_users_is_drawn_when_its_batch_is_asked_for(*, slow: bool) -> None:
+    sampler = Curriculum()
+    drawn = []
+    dataset: Any = Slow() if slow else [(n, n) for n in range(64)]
+    for batch in ThreadLoader(dataset, batch_sampler=sampler, collate_fn=list):
+        drawn.append(batch[0][1])
+        sampler.level[0] += 1  # in place: nobody can see that
+    assert drawn == list(range(12))
+
+
+def test_with_prefetch_it_is_drawn_ahead() -> None:
+    sampler = Curriculum()
+    drawn = []
+    for batch in ThreadLoader(Slow(), batch_sampler=sampler, collate_fn=list, prefetch=4):
+        drawn.append(batch[0][1])
+        sampler.level[0] += 1
+    assert drawn[:4] == [0] * 4
+
+
+# What works in one thread alone.
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="POSIX")
+def test_what_fails_in_threads_alone_the_calling_thread_loads() -> None:
+    class Timed(Slow):
+        def value(self, index: int) -> int:
+            before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+            signal.signal(signal.SIGALRM, before)
+            return index
+
+    with pytest.warns(InProcessWarning, match="and not in the calling one.*main thread") as told:
+        samples = load(Timed())
+    assert [value for _, value, _ in samples] == list(range(64))
+    assert len(told) == 1
+
+
+class Broken(Slow):
+    def value(self, index: int) -> int:
+        if index in (20, 40):
+            msg = f"sample {index}"
+            raise ValueError(msg)
+        return index
+
+
+def test_what_fails_in_the_calling_thread_too_is_the_users_error() -> None:
+    with pytest.raises(ValueError, match="sample 20"):
+        load(Broken())
+
+
+def test_samples_that_fail_everywhere_are_left_out_as_ever() -> None:
+    with pytest.warns(UserWarning, match="left out"):
+        samples = load(Broken(), on_error="skip")
+    assert [index for index, _, _ in samples] == [n for n in range(64) if n not in (20, 40)]
+    assert not all(made_here for _, _, made_here in samples)
+
+
+# What the first samples load and open.
+
+
+class LoadsData(Slow):
+    data: Any = None
+    loads = 0
+
+    def value(self, index: int) -> int:
+        if self.data is None:
+            type(self).loads += 1
+            self.data = np.arange(64)
+        return int(self.data[index])
+
+
+@pytest.mark.parametrize(
+    ("given", "most"),
+    [({}, 1), ({"threads": 8}, 4), ({"threads": 8, "persistent_workers": True}, 1)],
+    ids=str,
+)
+def test_data_that_is_loaded_on_first_use_is_loaded_once(given: dict[str, Any], most: int) -> None:
+    LoadsData.loads = 0
+    with ThreadLoader(LoadsData(), 8, collate_fn=list, **given) as loader:
+        for _ in range(4):
+            samples = [sample for batch in loader for sample in batch]
+            assert [value for _, value, _ in samples] == list(range(64))
+    assert LoadsData.loads <= most
+
+
+class OpensFile(Slow):
+    file: Any = None
+    opened = 0
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def value(self, index: int) -> int:
+        if self.file is None:
+            type(self).opened += 1
+            self.file = self.path.open("rb", buffering=0)
+        self.file.seek(index)
+        time.sleep(SLOW / 10)
+        return int(self.file.read(1)[0])
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # as users leave files to the collector
+@pytest.mark.parametrize("given", [{}, {"threads": 4}], ids=str)
+def test_a_handle_that_is_opened_on_first_use_is_each_threads_own(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "numbers"
+    path.write_bytes(bytes(range(64)))
+    dataset = OpensFile(path)
+    for _ in range(2):
+        assert [value for _, value, _ in load(dataset, **given)] == list(range(64))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_threads_that_open_something_each_are_at_most_two_a_core(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    path.write_bytes(bytes(64) * 16)
+    OpensFile.opened = 0
+
+    class Many(OpensFile):
+        length = 1024
+
+    load(Many(path))
+    assert Many.opened <= 2 * (os.cpu_count() or 1) + 1  # and the calling thread
+
+
+class Imports(Slow):
+    """The first use of something that only one thread may begin."""
+
+    began: list[int]
+    ready = False
+
+    def value(self, index: int) -> int:
+        if not self.ready:
+            self.began.append(index)
+            time.sleep(0.05)
+            type(self).ready = True
+        return index
+
+
+@pytest.mark.parametrize("threads", [2, 4, 16])
+def test_the_first_sample_of_all_runs_alone(threads: int) -> None:
+    class Fresh(Imports):
+        began: list[int] = []  # noqa: RUF012
+
+    load(Fresh(), threads=threads)
+    assert Fresh.began == [0]
+
+
+# A sampler that gives one object again and again.
+
+
+@pytest.mark.parametrize("threads", [0, 2, None])
+def test_an_array_that_a_sampler_refills_is_copied(threads: int | None) -> None:
+    class Refills:
+        def __iter__(self) -> Iterator[Any]:
+            indices = np.zeros(2, int)
+            for n in range(20):
+                indices[:] = n, n + 1
+                yield indices
+
+    class Rows:
+        def __getitem__(self, indices: Any) -> list[int]:
+            time.sleep(SLOW)
+            return [int(n) for n in indices]
+
+    loader: Any = ThreadLoader(
+        Rows(), None, sampler=Refills(), threads=threads, prefetch=4, output="numpy"
+    )
+    assert list(loader) == [[n, n + 1] for n in range(20)]
+
+
+def test_a_warning_is_an_error_where_users_ask_for_that() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InProcessWarning)
+        with pytest.raises(InProcessWarning):
+            load(Counting())
+
+
+def test_threads_whose_first_sample_is_dear_become_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What each thread loads for itself may be out of sight, in a `threading.local` say."""
+    local, loads = threading.local(), []
+
+    class Loads(Slow):
+        length = 4096
+
+        def value(self, index: int) -> int:
+            if not hasattr(local, "table"):
+                loads.append(index)
+                time.sleep(50 * SLOW)
+                local.table = np.arange(self.length)
+            return int(local.table[index])
+
+    caplog.set_level(logging.INFO, "threadloader")
+    assert [value for _, value, _ in load(Loads(), batch_size=64)] == list(range(4096))
+    assert any("the first sample of each takes" in message for message in caplog.messages)
+    assert len(loads) < 64
+
+
+def test_threads_that_share_the_dataset_may_set_its_attributes() -> None:
+    class Last(Slow):
+        index = -1
+
+        def value(self, index: int) -> int:
+            if index > 32:
+                self.index = index
+            return index
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", InProcessWarning)
+        samples = load(Last(), dataset_copy="shared")
+    assert [value for _, value, _ in samples] == list(range(64))
+
+
+# What is a worker's own all the same.
+
+
+class Scratch(Slow):
+    """Something that is made on first use, and written by each sample."""
+
+    length = 200
+    scratch: Any = None
+
+    def __init__(self, make: Any, write: Any) -> None:
+        self.make, self.write = make, write
+
+    def value(self, index: int) -> int:
+        if self.scratch is None:
+            self.scratch = self.make()
+        return int(self.write(self.scratch, index))
+
+
+class Turning:
+    """A transform that keeps what it was called with."""
+
+    def __call__(self, index: int) -> int:
+        self.square = index * index
+        time.sleep(SLOW)
+        return self.square
+
+
+def written(scratch: Any, index: int) -> int:
+    scratch[0] = index
+    time.sleep(SLOW)
+    return int(scratch[0])
+
+
+@pytest.mark.parametrize("given", [{}, {"threads": 4}, {"batch_size": 1}], ids=str)
+@pytest.mark.parametrize(
+    ("make", "write"),
+    [
+        (lambda: np.zeros(4), written),
+        (lambda: [0], written),
+        (dict, written),
+        (Turning, lambda turning, index: turning(index) ** 0.5),
+    ],
+    ids=["array", "list", "dict", "transform"],
+)
+def test_what_each_sample_writes_is_each_threads_own(
+    make: Any, write: Any, given: dict[str, Any]
+) -> None:
+    samples = load(Scratch(make, write), **given)
+    assert [value for _, value, _ in samples] == list(range(200))
+
+
+class Trainer:
+    step = 0
+
+    def collated(self, samples: list[Any]) -> list[Any]:
+        return samples
+
+
+def test_an_owner_of_the_collate_function_may_count_its_steps() -> None:
+    trainer = Trainer()
+    for _ in ThreadLoader(Slow(), 8, collate_fn=trainer.collated):
+        trainer.step += 1
+
+
+def test_a_value_that_is_set_again_is_no_state() -> None:
+    class Measured(Slow):
+        size = mean = 0.0
+
+        def value(self, index: int) -> float:
+            self.size, self.mean = len("size") * 1000, 0.5 * 3
+            return index * self.mean
+
+    assert not all(made_here for _, _, made_here in load(Measured()))
+
+
+def test_an_error_that_passes_is_no_reason_to_stay_and_its_sample_is_not_lost() -> None:
+    failed = []
+
+    class Flaky(Slow):
+        def value(self, index: int) -> int:
+            if index == 40 and not failed:
+                failed.append(index)
+                raise ConnectionError
+            return index
+
+    assert [value for _, value, _ in load(Flaky())] == list(range(64))
+    assert failed
+
+
+def test_another_loader_over_the_same_dataset_is_no_loop_that_sets_attributes() -> None:
+    dataset = Transformed(Drawing())
+    for number, _ in enumerate(ThreadLoader(dataset, 8, collate_fn=list)):
+        if number == 3:
+            load(dataset)
+
+
+def test_what_the_user_has_dropped_is_not_kept_alive() -> None:
+    class Table:
+        pass
+
+    class Tables(Slow):
+        table: Any = None
+
+    dataset = Tables()
+    dataset.table = Table()
+    loader = ThreadLoader(dataset, 8, collate_fn=list)
+    list(loader)
+    loader.close()  # the threads have ended
+    dropped = weakref.ref(dataset.table)
+    dataset.table = None
+    gc.collect()
+    assert dropped() is None
+
+
+@pytest.mark.parametrize("threads", [0, 2, None])
+def test_a_generator_without_a_state_is_left_alone(threads: int | None) -> None:
+    class System(Slow):
+        def __init__(self) -> None:
+            self.rng = random.SystemRandom()
+
+        def value(self, index: int) -> bool:  # noqa: ARG002
+            return 0 <= self.rng.random() < 1
+
+    assert all(value for _, value, _ in load(System(), threads=threads))
+
+
+def test_samples_that_meet_at_an_object_of_the_dataset_begin_at_once(spawn: Spawn) -> None:
+    class Meeting(Slow):
+        def __init__(self) -> None:
+            self.together = threading.Barrier(2)
+
+        def value(self, index: int) -> int:
+            self.together.wait(PATIENCE)
+            return index
+
+    given = {"batch_size": 1, "threads": 2, "timeout": PATIENCE}
+    loaded = spawn(lambda: load(Meeting(), **given)).result(PATIENCE)
+    assert [value for _, value, _ in loaded] == list(range(64))

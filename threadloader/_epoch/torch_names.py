@@ -1,0 +1,129 @@
+"""The inner attributes of torch's iterator that frameworks look at, as they are there.
+
+As on torch's iterator without worker processes: what belongs to processes (``_workers``,
+``_shutdown_workers``) is absent, so that nobody tries to end any.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from threadloader._lifetime.dropping import DROPPED
+from threadloader._work.open_batch import FailedBatch, OpenBatch
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable, Iterator, Sequence
+    from threading import RLock
+
+    from threadloader._epoch.delivery import Delivery
+    from threadloader._epoch.feed import Feed, Receipt
+    from threadloader._epoch.in_flight import InFlight
+    from threadloader._order.tickets import PlannedBatch
+    from threadloader._settings import Settings
+    from threadloader._work.copier import Copier
+
+__all__ = ["TorchNames"]
+
+
+class TorchNames:
+    """Gives an epoch the names of torch's ``_SingleProcessDataLoaderIter``.
+
+    Args:
+        settings: Of the loader.
+        base_seed: Of the workers.
+        begun: Batches that were delivered before this epoch was resumed.
+
+    Threads:
+        all: consumer.
+    """
+
+    _turn: RLock
+    _group: deque[Delivery]
+    _group_plan: PlannedBatch | None
+    _in_flight: InFlight
+    _copier: Copier | None
+    _feed: Feed
+    _wait_for_batch: Callable[[], OpenBatch | FailedBatch]
+    _take_out: Callable[[OpenBatch | FailedBatch], Sequence[Receipt]]
+    _begin_group: Callable[[OpenBatch, Sequence[Receipt]], Delivery]
+
+    def __init__(self, settings: Settings, base_seed: int, begun: int) -> None:
+        self._dataset = settings.dataset
+        self._dataset_kind = int(settings.iterable)  # torch's `_DatasetKind`
+        self._IterableDataset_len_called = settings.reported_length
+        self._auto_collation = settings.batched
+        self._drop_last = settings.drop_last
+        self._index_sampler = settings.index_sampler
+        self._num_workers = settings.num_workers
+        self._pin_memory = settings.pinned
+        self._timeout = settings.timeout
+        self._collate_fn = settings.collate_fn
+        self._persistent_workers = settings.persistent_workers
+        self._base_seed = base_seed
+        self._num_yielded = begun
+
+    def __len__(self) -> int:
+        return len(self._index_sampler)
+
+    @property
+    def _sampler_iter(self) -> Iterator[Any]:
+        """Yields the indices of the batches that are left, which the consumer does not get then."""
+        return iter(self._next_index, _NEVER)
+
+    def _next_index(self) -> Any:
+        """Leave out the next batch, and return its indices.
+
+        Raises:
+            StopIteration: There is none.
+        """
+        plan = None
+        if self._dataset_kind:
+            return next(iter(self._index_sampler))  # a dummy, which says nothing of samples
+        try:
+            with self._turn:
+                plan = self._leave_out()
+            indices = [plan.index_of(row) for row in range(len(plan.indices))]
+            return indices if self._auto_collation else indices[0]
+        finally:
+            self = plan = DROPPED
+
+    def _leave_out(self) -> PlannedBatch:
+        """Count the next batch as one that the consumer does not get, and return its plan."""
+        batch: OpenBatch | FailedBatch | None = None
+        group = plan = in_flight = None
+        receipts: Sequence[Receipt] = ()
+        try:
+            if self._group and (group := self._group_plan) is not None:
+                *_, plan = islice(group.parts(), group.batches - len(self._group) + 1)
+                self._group.popleft()[1].count(returned=False)
+                return plan
+            in_flight = self._in_flight
+            if in_flight.inline and self._copier is None:
+                batch = in_flight.head()  # which nobody has begun to make
+                if batch is None:
+                    raise StopIteration
+                in_flight.remove(batch)
+                receipts = self._feed.done(batch) if isinstance(batch, OpenBatch) else ()
+            else:
+                batch = self._wait_for_batch()
+                receipts = self._take_out(batch)
+            if isinstance(batch, FailedBatch):
+                batch.take()
+            if self._copier is not None:
+                self._copier.drop(batch)
+            receipts[0].count(returned=False)
+            if not batch.plan.ends:
+                return batch.plan
+            self._begin_group(batch, receipts)
+            return next(batch.plan.parts())
+        finally:
+            self = batch = receipts = group = plan = in_flight = DROPPED
+
+    def __getstate__(self) -> NoReturn:
+        msg = f"{type(self).__name__} cannot be pickled"
+        raise NotImplementedError(msg)
+
+
+_NEVER = object()
