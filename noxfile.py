@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import nox
 from filelock import FileLock  # virtualenv, which nox needs, brings it
 from nox.command import CommandFailed
+from packaging.requirements import Requirement  # nox brings it
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,7 @@ TWINS = (
 )  # GIL and free-threaded builds of one Python
 PROJECT = nox.project.load_toml("pyproject.toml")
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags.strip('dmu')}"
+ENVIRONMENT = {"python_version": "3.11"}  # that the oldest releases are looked up for
 ALWAYS = ("3.11", "3.13", "3.13t")  # what the default sessions cover where it is installed
 # Damaged files take most of a minute: they are read once with a GIL, and once without.
 FUZZ = ("datasets/images/test_image_fuzz.py", "datasets/shards/test_tar_fuzz.py")
@@ -94,6 +96,29 @@ def tests_torch(session: nox.Session) -> None:
         name = "test_an_unsafe_dataset_is_found_and_its_line_is_named"
         ignored.append(f"--deselect=tests/check/test_check.py::{name}")
     run_pytest(session, *ignored)
+
+
+@nox.session(python="3.13")
+def newest(session: nox.Session) -> None:
+    """Run the tests with the newest releases of all that the package can use, torch among them."""
+    install(session, ".[demo,plot,prometheus,torch,zstd]", "test", upgrade=True)
+    run_pytest(session)
+
+
+@nox.session(python="3.11")
+def oldest(session: nox.Session) -> None:
+    """Run the tests with the oldest releases that `pyproject.toml` allows."""
+    project = PROJECT["project"]
+    extras = [name for names in project["optional-dependencies"].values() for name in names]
+    wanted = map(Requirement, (*project["dependencies"], *extras))
+    oldest = [
+        f"{each.name}=={bound.version}"
+        for each in wanted
+        for bound in each.specifier
+        if bound.operator == ">=" and (each.marker is None or each.marker.evaluate(ENVIRONMENT))
+    ]
+    session.install("--only-binary=:all:", ".", *oldest, *group("test"))
+    run_pytest(session)
 
 
 @nox.session(python="3.11")
@@ -232,20 +257,22 @@ def group(name: str) -> tuple[str, ...]:
     return nox.project.dependency_groups(PROJECT, name)
 
 
-def install(session: nox.Session, project: str | None, *groups: str) -> None:
+def install(session: nox.Session, project: str | None, *groups: str, upgrade: bool = False) -> None:
     """Install the project and dependency groups into the session's environment.
 
     Args:
         session: Whose environment.
         project: The project with its extras, as pip takes it, or None for groups alone.
         groups: Names in ``[dependency-groups]``.
+        upgrade: Whether to install the newest releases of all requirements, again.
     """
     if project and (session.python or HERE) == "3.13t":
         groups = (*groups, "py313t")
     wanted = [project] if project else []
     wanted += [requirement for name in groups for requirement in group(name)]
     # An sdist would be compiled without a free-threaded build in mind, or not at all.
-    session.install("--only-binary=:all:", *wanted)
+    eager = ("--upgrade", "--upgrade-strategy=eager") if upgrade else ()
+    session.install("--only-binary=:all:", *eager, *wanted)
 
 
 def add_torch(session: nox.Session) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,9 @@ from support.unsafe_datasets import (
     SeekAndRead,
 )
 
+from threadloader._check import limit
 from threadloader._check.checking import UncheckableError, check
-from threadloader._check.findings import KINDS
+from threadloader._check.findings import ADVICE
 from threadloader._threads.concurrency import gil_is_enabled
 from threadloader.testing import assert_thread_safe
 
@@ -40,7 +42,7 @@ FILE = sys.modules[Cursor.__module__].__file__
 def test_there_are_ten_kinds_and_forty_that_are_safe() -> None:
     assert len(UNSAFE) == 10
     assert len(set(SAFE)) >= 40
-    assert {kind for kinds, _ in UNSAFE.values() for kind in kinds} <= set(KINDS)
+    assert {kind for kinds, _ in UNSAFE.values() for kind in kinds} <= set(ADVICE)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +264,31 @@ def test_an_interrupt_waits_for_no_sample_that_hangs(worker: int) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert ran.stdout == "interrupted\n"
+
+
+@pytest.mark.parametrize("others_end", [True, False])
+def test_a_sample_hangs_if_none_ends_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, *, others_end: bool
+) -> None:
+    future: Future[str] = Future()
+
+    class Counting:
+        slowest, looked = 0.0, 0
+
+        @property
+        def ended(self) -> int:
+            self.looked += 1
+            if self.looked == 10:
+                future.set_result("loaded")
+            return self.looked if others_end else 0
+
+    monkeypatch.setattr(limit, "HANG_SECONDS", 0.0)
+    patient = limit.Limit(Counting(), 1.0, print)  # type: ignore[arg-type]
+    if others_end:
+        assert patient.result(future) == "loaded"
+    else:
+        with pytest.raises(limit.HangError):
+            patient.result(future)
 
 
 @pytest.mark.skipif(

@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from support.patience import PATIENCE
 
-from threadloader._check.findings import KINDS
+from threadloader._check.findings import ADVICE
 from threadloader.cli import main
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def test_an_unsafe_dataset_exits_with_1_and_names_file_and_line(
     out = capsys.readouterr().out
     line = MODULE.splitlines().index("        self.position = index") + 1
     assert f"user_datasets.py:{line}: shared-attribute: dataset.reader.position is shared" in out
-    assert KINDS["shared-attribute"].advice in out
+    assert ADVICE["shared-attribute"] in out
     assert "1 finding (" in out
 
 
@@ -111,7 +111,25 @@ def test_a_dataset_that_ends_the_process_is_a_finding_with_the_line(
     out = capsys.readouterr().out
     line = MODULE.splitlines().index("            signal.raise_signal(signal.SIGSEGV)") + 1
     text = f"user_datasets.py:{line}: crash: loading in several threads ended the process, by"
-    assert f"{text} SIGSEGV\n    {KINDS['crash'].advice}" in out
+    assert f"{text} SIGSEGV\n    {ADVICE['crash']}" in out
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_it_says_on_a_terminal_how_far_it_is(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    assert main(["check", "user_datasets:unsafe"]) == 1
+    shown = capfd.readouterr().err
+    stages = ("samples loaded one by one: 1", "interleavings: 1")
+    assert [stage in shown for stage in stages] == [terminal, terminal]
+
+
+def test_what_there_was_no_time_for_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "user_datasets:unsafe", "--seconds", "1e-9", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["interleavings"] == 0
+    assert "places at which threads can meet were left out for lack of time" in report["notes"][0]
 
 
 def test_the_samples_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,59 +178,6 @@ def test_json_has_all_of_a_finding(capsys: pytest.CaptureFixture[str], project: 
     assert report["dataset"] == "user_datasets:unsafe"
     assert report["loads"] > 0
     assert report["interleavings"] > 0
-
-
-# What the schema of SARIF 2.1.0 requires of each object, by its "required".
-REQUIRED = {
-    "sarifLog": {"version", "runs"},
-    "run": {"tool"},
-    "tool": {"driver"},
-    "toolComponent": {"name"},
-    "reportingDescriptor": {"id"},
-    "result": {"message"},
-}
-
-
-def check_required(kind: str, value: dict[str, Any]) -> None:
-    assert REQUIRED[kind] <= set(value), kind
-
-
-def test_sarif_has_what_its_schema_requires(project: Path) -> None:
-    assert main(["check", "user_datasets:unsafe", "--sarif", "found.sarif"]) == 1
-    log = json.loads((project / "found.sarif").read_text(encoding="utf-8"))
-    check_required("sarifLog", log)
-    assert log["version"] == "2.1.0"
-    assert log["$schema"].endswith("sarif-schema-2.1.0.json")
-    (run,) = log["runs"]
-    check_required("run", run)
-    check_required("tool", run["tool"])
-    driver = run["tool"]["driver"]
-    check_required("toolComponent", driver)
-    assert [rule["id"] for rule in driver["rules"]] == list(KINDS)
-    for rule in driver["rules"]:
-        check_required("reportingDescriptor", rule)
-        assert rule["shortDescription"]["text"]
-        assert rule["defaultConfiguration"]["level"] in {"error", "warning"}
-    (result,) = run["results"]
-    check_required("result", result)
-    assert result["message"]["text"]
-    assert driver["rules"][result["ruleIndex"]]["id"] == result["ruleId"]
-    assert result["level"] in {"none", "note", "warning", "error"}
-    (location,) = result["locations"]
-    place = location["physicalLocation"]
-    assert place["artifactLocation"]["uri"] == "user_datasets.py"  # below the current folder
-    assert place["region"]["startLine"] >= 1
-
-
-def test_sarif_of_a_safe_dataset_has_no_results(project: Path) -> None:
-    assert main(["check", "user_datasets:make", "--sarif", "found.sarif"]) == 0
-    (run,) = json.loads((project / "found.sarif").read_text(encoding="utf-8"))["runs"]
-    assert run["results"] == []
-
-
-def test_a_file_that_can_not_be_written_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "user_datasets:make", "--sarif", "no/such/folder"]) == 2
-    assert "can't write no/such/folder" in capsys.readouterr().err
 
 
 def test_the_installed_command_imports_from_the_current_folder(project: Path) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._check.findings import Finding, Report
 from threadloader._check.hammering import hammer
-from threadloader._check.interleaving import HangError, Interleavings
+from threadloader._check.interleaving import Interleavings
+from threadloader._check.limit import HangError, Limit
 from threadloader._check.loading import Loading, WorkerThread
 from threadloader._check.serial import Serial, begins_at, direct_findings
 from threadloader._check.slow import gil_finding, slow_dicts
@@ -17,7 +18,7 @@ from threadloader._threads.process_blocks import tangled
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from threadloader._check.findings import Line
     from threadloader._check.interleaving import Mixture
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["THREADS", "UncheckableError", "check"]
 
 THREADS = 8
+SECONDS = 120.0
 MOST_WATCHED = 400  # parts that are looked at, at every place of a sample
 MOST_PAIRS = 4
 
@@ -44,6 +46,8 @@ def check(
     indices: Sequence[Any] | None = None,
     threads: int = THREADS,
     name: str | None = None,
+    seconds: float = SECONDS,
+    tell: Callable[[str, int], None] = lambda _stage, _number: None,
 ) -> Report:
     """Check whether a dataset is safe in the threads of a `ThreadLoader`.
 
@@ -55,6 +59,9 @@ def check(
         indices: The samples to load; by default 16 that are spread over the dataset.
         threads: Threads that load at once at the end, at least 2.
         name: For the report; by default that of the class.
+        seconds: For tries with two threads, and as many for those with more: at most, but for one
+            try.  What is left out by then is a note of the report.
+        tell: Called with what is done now, and how often it was.
 
     Raises:
         TypeError: It is no dataset.
@@ -64,7 +71,7 @@ def check(
     loading = Loading(dataset, dataset_copy, indices)
     if not loading.keys:
         raise UncheckableError("the dataset has no samples")
-    checking = _Checking(loading)
+    checking = _Checking(loading, Limit(loading, seconds, tell))
     thread, ends = WorkerThread("tlcheck-worker-0"), False
     try:
         checking.one_by_one(thread)
@@ -96,9 +103,11 @@ class _Checking:
 
     Args:
         loading: Loads the samples.
+        limit: Of the time.
     """
 
-    def __init__(self, loading: Loading) -> None:
+    def __init__(self, loading: Loading, limit: Limit) -> None:
+        self._limit = limit
         self.findings: list[Finding] = []
         self.notes: list[str] = []
         self.tried = 0
@@ -108,7 +117,7 @@ class _Checking:
 
     def one_by_one(self, thread: WorkerThread) -> None:
         """Load samples one after the other."""
-        self.serial = serial = Serial(self._loading, thread)
+        self.serial = serial = Serial(self._loading, thread, self._limit.tell)
         first = serial.first_pass()
         errors = [outcome.error for outcome in serial.expected.values()]
         if all(errors):
@@ -131,12 +140,15 @@ class _Checking:
         """Load samples in two threads, one of which is held, and then in many."""
         try:
             first, second = self._passes
+            self._limit.again()
             if first.changed:
                 self._interleave(first, again=False)
             self._interleave(second, again=True)
             # Samples that don't repeat would all look wrong.
             if not self.findings and threads > 1:
-                for mixture in hammer(self._loading, self.serial.expected, threads):
+                self._limit.again()
+                self._limit.tell(f"in {threads} threads at once", 1)
+                for mixture in hammer(self._loading, self.serial.expected, threads, self._limit):
                     self._add_mixture(mixture)
         except HangError:
             self._add("hang", "two threads that load at once do not end", None, None)
@@ -153,7 +165,9 @@ class _Checking:
         watched = found.sharing.parts if len(found.sharing.parts) <= MOST_WATCHED else []
         candidates = _without_doubles([*candidates, *process])
         found.sharing.put_back(found.start, candidates)
-        interleavings = Interleavings(self._loading, found.sharing, found.start, candidates)
+        interleavings = Interleavings(
+            self._loading, found.sharing, found.start, candidates, self._limit
+        )
         try:
             writes = self._writes(interleavings, found, _without_doubles([*candidates, *watched]))
             self._add_direct(found, writes, again=again)
@@ -166,6 +180,11 @@ class _Checking:
             raise
         finally:
             self.tried += interleavings.tried
+            if interleavings.left_out:
+                self.notes.append(
+                    f"{interleavings.left_out} places at which threads can meet were left out for "
+                    "lack of time"
+                )
             if not self._hung:
                 interleavings.close()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KINDS", "Finding", "Kind", "Line", "Report"]
+__all__ = ["ADVICE", "Finding", "Line", "Report"]
 
 
 class Line(NamedTuple):
@@ -22,84 +22,56 @@ class Line(NamedTuple):
         return f"{self.file}:{self.line}"
 
 
-class Kind(NamedTuple):
-    """A kind of finding."""
-
-    title: str  # what is wrong, for people
-    advice: str  # what to do
-
-
 _PRIVATE = (
     "Make it in the call, or keep it on the dataset itself, of which each worker has a copy; or "
     'give each thread its own by PerThread, or each worker by dataset_copy="deep"; or hold one '
     "lock around all of its uses."
 )
 
-KINDS: Mapping[str, Kind] = MappingProxyType(
+ADVICE: Mapping[str, str] = MappingProxyType(  # what to do, by kind
     {
-        "shared-handle": Kind(
-            "Workers read one file handle, whose position each of them moves",
+        "shared-handle": (
             "Open the file in the call, or on first use if it is an attribute of the dataset "
             "itself; or use PerThread(partial(open, path)), or os.pread; or hold one lock around "
-            "seek and read.",
+            "seek and read."
         ),
-        "shared-buffer": Kind(
-            "A sample is memory that a later sample overwrites",
-            "Return a new array, or a copy.",
-        ),
-        "shared-attribute": Kind("An attribute of an object that workers share", _PRIVATE),
-        "class-attribute": Kind("An attribute of a class, which all workers share", _PRIVATE),
-        "global-variable": Kind("A global variable, which all workers share", _PRIVATE),
-        "shared-container": Kind(
-            "A list, dict, array or iterator that workers share",
-            _PRIVATE,
-        ),
-        "random-state": Kind(
-            "A random generator that workers share",
+        "shared-buffer": "Return a new array, or a copy.",
+        "shared-attribute": _PRIVATE,
+        "class-attribute": _PRIVATE,
+        "global-variable": _PRIVATE,
+        "shared-container": _PRIVATE,
+        "random-state": (
             "Draw from sample_rng(), or seed a new generator with sample_seed() in the call; then "
-            "a sample is the same whatever the number of threads.",
+            "a sample is the same whatever the number of threads."
         ),
-        "not-repeatable": Kind(
-            "A sample is different each time it is loaded",
-            "Let it depend on its index alone, and draw random numbers from sample_rng() or seed a "
-            "library's own generator with sample_seed() in the call: the loader can't isolate "
-            "generators of C libraries, the system's random numbers or the clock.",
+        "not-repeatable": (
+            "Let it depend on its index alone, and draw random numbers from sample_rng() or seed "
+            "a library's own generator with sample_seed() in the call: the loader can't isolate "
+            "generators of C libraries, the system's random numbers or the clock."
         ),
-        "own-attribute": Kind(
-            "A sample depends on what its worker loaded before",
-            "Let a sample depend on its index alone: which worker loads which samples is chance.",
+        "own-attribute": (
+            "Let a sample depend on its index alone: which worker loads which samples is chance."
         ),
-        "thread-bound": Kind(
-            "A sample can't be loaded in another thread than the main one",
-            "Make what belongs to a thread in the call, or by PerThread.",
-        ),
-        "process-state": Kind(
-            "A sample changes what belongs to the whole process",
+        "thread-bound": "Make what belongs to a thread in the call, or by PerThread.",
+        "process-state": (
             "Do it once, before the loop, or do without: use absolute paths, and pass values as "
-            "arguments.",
+            "arguments."
         ),
-        "mixed-samples": Kind(
-            "Samples come out wrong when two threads load at once",
-            "Look for what the two calls share, in C libraries too; make it in the call, give each "
-            "thread its own by PerThread, or hold one lock around it.",
+        "mixed-samples": (
+            "Look for what the two calls share, in C libraries too; make it in the call, give "
+            "each thread its own by PerThread, or hold one lock around it."
         ),
-        "hang": Kind(
-            "Two threads that load at once wait for each other",
-            "Take locks in one order, and don't wait for another sample in a sample.",
+        "hang": "Take locks in one order, and don't wait for another sample in a sample.",
+        "crash": (
+            "Give each thread its own of the object that this line uses, by PerThread, or hold "
+            "one lock around all of its uses."
         ),
-        "crash": Kind(
-            "Native code ends the process when two threads load at once",
-            "Give each thread its own of the object that this line uses, by PerThread, or hold one "
-            "lock around all of its uses.",
+        "gil-enabled": (
+            "Update the package, do without it, or set PYTHON_GIL=0 if it is known to be safe."
         ),
-        "gil-enabled": Kind(
-            "An import switches the GIL on, so that threads take turns",
-            "Update the package, do without it, or set PYTHON_GIL=0 if it is known to be safe.",
-        ),
-        "large-dict": Kind(
-            "dict.get on another thread's dict takes 20 us on CPython 3.13 without the GIL",
+        "large-dict": (
             "Use d[key], give each thread its own by PerThread(partial(dict, d)), or set "
-            'dataset_copy="deep"; Python 3.14 has repaired it.',
+            'dataset_copy="deep"; Python 3.14 has repaired it.'
         ),
     }
 )
@@ -110,7 +82,7 @@ class Finding:
     """One reason why a dataset is not safe in threads.
 
     Args:
-        kind: One of `KINDS`.
+        kind: One of `ADVICE`.
         message: What happened, with names and values.
         line: The line of the user's code that did it; None if there is none.
         index: The sample that showed it; None if it is of no single sample.
@@ -124,7 +96,7 @@ class Finding:
     @property
     def advice(self) -> str:
         """What to do."""
-        return KINDS[self.kind].advice
+        return ADVICE[self.kind]
 
     def __str__(self) -> str:
         place = "" if self.line is None else f"{self.line}: "

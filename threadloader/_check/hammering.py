@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import random
 import sys
-from concurrent.futures import TimeoutError as NotYetError
 from contextlib import contextmanager
 from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING, Any
 
-from threadloader._check.interleaving import HANG_SECONDS, HangError, Mixture
+from threadloader._check.interleaving import Mixture
 from threadloader._check.loading import WorkerThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from threadloader._check.limit import Limit
     from threadloader._check.loading import Loading, Outcome
 
 __all__ = ["hammer"]
@@ -25,13 +25,16 @@ __all__ = ["hammer"]
 SWITCH_SECONDS = 1e-5  # between two turns of the GIL
 
 
-def hammer(loading: Loading, expected: Mapping[Any, Outcome], threads: int) -> list[Mixture]:
+def hammer(
+    loading: Loading, expected: Mapping[Any, Outcome], threads: int, limit: Limit
+) -> list[Mixture]:
     """Load all samples in many threads at once.
 
     Args:
         loading: Loads the samples.
         expected: The samples as one thread loads them.
         threads: How many.
+        limit: Of the time.
 
     Returns:
         The samples that came out wrong, at most one a thread.
@@ -48,10 +51,8 @@ def hammer(loading: Loading, expected: Mapping[Any, Outcome], threads: int) -> l
     ]
     try:
         with _short_turns():
-            found = _run(workers, loading, expected, barrier, passes_of_all)
+            found = _run(workers, loading, expected, barrier, passes_of_all, limit)
         ended = True
-    except NotYetError:
-        raise HangError from None
     finally:
         barrier.abort()
         for worker in workers:
@@ -67,16 +68,17 @@ def _run(
     expected: Mapping[Any, Outcome],
     barrier: Barrier,
     passes_of_all: Sequence[Sequence[tuple[Any, Sequence[Any]]]],
+    limit: Limit,
 ) -> list[Mixture | None]:
     """Return what each thread found, when all have ended.
 
     No loop of this is in the block that takes the interval back: see python/cpython#108214.
     """
     futures = [
-        worker.start(_load_all, loading, expected, barrier, passes)
+        worker.start(_load_all, loading, expected, barrier, passes, limit)
         for worker, passes in zip(workers, passes_of_all, strict=True)
     ]
-    return [future.result(HANG_SECONDS) for future in futures]
+    return [limit.result(future) for future in futures]
 
 
 def _orders(keys: Sequence[Any], threads: int) -> Iterator[list[list[Any]]]:
@@ -93,18 +95,21 @@ def _load_all(
     expected: Mapping[Any, Outcome],
     barrier: Barrier,
     passes: Sequence[tuple[Any, Sequence[Any]]],
+    limit: Limit,
 ) -> Mixture | None:
     wrong = None
     try:
         for twin, order in passes:
             for key in order:
+                if limit.is_over():  # for all threads, by the next barrier
+                    barrier.abort()
                 barrier.wait()
                 outcome = loading.load(twin, key)
                 text = outcome.difference(expected[key])
                 if text is not None and wrong is None:
                     text = f"index {key!r} came out wrong ({text})"
                     wrong = Mixture(key, (), text, outcome.line, None, "")
-    except BrokenBarrierError:  # another thread has ended, by an error that says why
+    except BrokenBarrierError:  # time is up, or another thread has ended, by an error
         return wrong
     except BaseException:  # SystemExit, say
         barrier.abort()

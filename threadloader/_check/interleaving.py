@@ -29,22 +29,18 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from threadloader._check.findings import Line
+    from threadloader._check.limit import Limit
     from threadloader._check.loading import Loading, Outcome
     from threadloader._check.sharing import Sharing, States
     from threadloader._check.states import Part
     from threadloader._check.tracing import Write
 
-__all__ = ["HangError", "Interleavings", "Mixture"]
+__all__ = ["Interleavings", "Mixture"]
 
 BLOCKED_SECONDS = 1.0  # after which a thread counts as waiting for a lock that is not known
 SHORT_SECONDS = 0.02  # the same, once that has happened often
 MOST_BLOCKED = 3  # and how often that is
-HANG_SECONDS = 60.0  # after which two threads count as waiting for each other
 MOST_MIXTURES = 6  # places of one pair that show that it is wrong
-
-
-class HangError(Exception):
-    """Two threads wait for each other, and can't be stopped."""
 
 
 class Mixture(NamedTuple):
@@ -80,19 +76,27 @@ class Interleavings:
         sharing: What workers share.
         start: The state of that before each try.
         candidates: The parts that samples change.
+        limit: Of the time.
 
     Threads:
         all: the one that checks.
     """
 
     def __init__(
-        self, loading: Loading, sharing: Sharing, start: States, candidates: Sequence[Part]
+        self,
+        loading: Loading,
+        sharing: Sharing,
+        start: States,
+        candidates: Sequence[Part],
+        limit: Limit,
     ) -> None:
         self.tried = 0
         # Of each two locks that a sample takes, one while it holds the other: the line, the sample.
         self.orders: dict[tuple[int, int], tuple[Line | None, Any]] = {}
         self._loading, self._sharing, self._start = loading, sharing, start
         self._candidates = list(candidates)
+        self._limit = limit
+        self.left_out = 0  # places that there was no time for
         self._held, self._other = (WorkerThread(f"tlcheck-worker-{n}") for n in range(2))
         # Always traced: from Python 3.12 on, functions lose what was put into their instructions
         # while nobody traces, and get it back only in the middle of a call.
@@ -122,7 +126,8 @@ class Interleavings:
         self._restart()
         recording = Recording(self._sharing, watched)
         twin = self._loading.copy()
-        self._result(self._held.start(self._loading.load, twin, key, recording))
+        # With no limit: alone, it waits for no other thread, and to record takes long.
+        self._held.start(self._loading.load, twin, key, recording).result()
         recording.look()
         for locks, line in recording.orders().items():
             self.orders.setdefault(locks, (line, key))
@@ -147,6 +152,9 @@ class Interleavings:
             return []
         mixtures: list[Mixture] = []
         for step in chosen_steps(recording, taken):
+            if self._limit.is_over():
+                self.left_out += 1
+                continue
             wrong = self._try(step, key, others, serial)
             if wrong is None:
                 continue
@@ -169,6 +177,9 @@ class Interleavings:
             both &= {id(write.part) for write in its.writes}
             for step, write in steps_beside(recording, both, its.locks):
                 for other_step, _ in steps_beside(its, both, recording.locks):
+                    if self._limit.is_over():
+                        self.left_out += 1
+                        continue
                     text = self._try_both(step, other_step, key, other, serial)
                     if text is not None:
                         return [Mixture(key, (other,), text, write.line, write.part, write.name)]
@@ -194,8 +205,8 @@ class Interleavings:
         for first, second in (((key,), others), ((key,), others), (others, (key,))):
             self._restart()
             twins = self._loading.copy(), self._loading.copy()
-            done = self._result(self._held.start(self._load_all, twins[0], first))
-            done += self._result(self._other.start(self._load_all, twins[1], second))
+            done = self._limit.result(self._held.start(self._load_all, twins[0], first))
+            done += self._limit.result(self._other.start(self._load_all, twins[1], second))
             for each, outcome in done:
                 serial.outcomes.setdefault(each, []).append(outcome)
             serial.numbers.append({id(part): part.numbers() for part in parts})
@@ -227,8 +238,7 @@ class Interleavings:
             serial: What may come of it.
             undo: A part that is put back to what it was when the thread was held.
         """
-        self.tried += 1
-        self._restart()
+        self._begin_try()
         twins = self._loading.copy(), self._loading.copy()
         futures: list[Future[Any]] = []
         changed: list[Part] = []
@@ -242,8 +252,8 @@ class Interleavings:
                 self._sharing.put_back(states, [undo])
 
         held = self._held.start(self._loading.load, twins[0], key, Hold(step, meanwhile))
-        outcome = self._result(held)
-        done = self._result(futures[0]) if futures else []
+        outcome = self._limit.result(held)
+        done = self._limit.result(futures[0]) if futures else []
         for each, found in [(key, outcome), *done]:
             text = serial.wrong_sample(each, found)
             if text is not None:
@@ -256,15 +266,14 @@ class Interleavings:
         self, step: int, other_step: int, key: Any, other: Any, serial: _Serial
     ) -> str | None:
         """Hold one thread, then the other until the first has ended; return what is wrong."""
-        self.tried += 1
-        self._restart()
+        self._begin_try()
         twins = self._loading.copy(), self._loading.copy()
         there, ended = Event(), Event()
         futures: list[Future[Any]] = []
 
         def let_first_go_on() -> None:
             there.set()
-            ended.wait(HANG_SECONDS)
+            ended.wait()
 
         def meanwhile() -> None:
             hold = Hold(other_step, let_first_go_on)
@@ -273,9 +282,12 @@ class Interleavings:
             there.wait(self._patience)
 
         first = self._held.start(self._loading.load, twins[0], key, Hold(step, meanwhile))
-        self._wait_for(first)  # or it waits for a lock of the other's
-        ended.set()
-        done = [(key, self._result(first)), *((other, self._result(each)) for each in futures)]
+        try:
+            self._wait_for(first)  # or it waits for a lock of the other's
+        finally:
+            ended.set()
+        done = [(key, self._limit.result(first))]
+        done += [(other, self._limit.result(each)) for each in futures]
         for each, found in done:
             text = serial.wrong_sample(each, found)
             if text is not None:
@@ -337,6 +349,11 @@ class Interleavings:
         # traced the next time, whichever thread runs them.
         return [(key, self._loading.load(twin, key, Tracer().user_only, number=1)) for key in keys]
 
+    def _begin_try(self) -> None:
+        self.tried += 1
+        self._limit.tell("interleavings", self.tried)
+        self._restart()
+
     def _restart(self) -> None:
         self._sharing.put_back(self._start, self._candidates)
 
@@ -347,12 +364,6 @@ class Interleavings:
             future.exception(SHORT_SECONDS if often else self._patience)
         except NotYetError:
             self._blocked += 1
-
-    def _result(self, future: Future[Any]) -> Any:
-        try:
-            return future.result(HANG_SECONDS)
-        except NotYetError:
-            raise HangError from None
 
 
 _COMPARED = frozenset(

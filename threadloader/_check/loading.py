@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import islice
 from queue import SimpleQueue
-from threading import Thread
+from threading import Lock, Thread
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
@@ -78,6 +79,10 @@ class Loading:
     def __init__(
         self, dataset: Any, dataset_copy: DatasetCopy, indices: Sequence[Any] | None = None
     ) -> None:
+        self._lock = Lock()
+        # All below: guarded by _lock; others may read them.
+        self.ended = 0  # samples that were loaded
+        self.slowest = 0.0  # of them, in seconds
         self.dataset = _torch.unwrapped(dataset)
         self.iterable = is_iterable(dataset)
         self._how = dataset_copy
@@ -112,6 +117,7 @@ class Loading:
             number: Of the worker.
         """
         number = key if self.iterable else number
+        begin = perf_counter()
         stream = WorkerStream(SEED, number)
         with isolated(stream), introduced(number, REPLICAS, SEED, twin, Current()):
             if not self.iterable:
@@ -124,6 +130,9 @@ class Loading:
                 return Outcome({}, None, f"{type(error).__name__}: {error}", line)
             finally:
                 leave_streams()
+                with self._lock:
+                    self.ended += 1
+                    self.slowest = max(self.slowest, perf_counter() - begin)
 
     def _traced(self, twin: Any, key: Any, trace: Callable[..., Any] | None) -> Any:
         if trace is None:

@@ -14,7 +14,7 @@ from threadloader._check.whose_code import line_of
 from threadloader._fetch.kinds import CONTAINERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from threadloader._check.findings import Line
     from threadloader._check.loading import Loading, Outcome, WorkerThread
@@ -47,13 +47,17 @@ class Serial:
     Args:
         loading: Loads the samples.
         thread: A worker's.
+        tell: Called with what is done now, and how often it was.
 
     Threads:
         all: the one that checks.
     """
 
-    def __init__(self, loading: Loading, thread: WorkerThread) -> None:
+    def __init__(
+        self, loading: Loading, thread: WorkerThread, tell: Callable[[str, int], None]
+    ) -> None:
         self.loads = 0
+        self._tell = tell
         self._loading, self._thread = loading, thread
         self.expected: dict[Any, Outcome] = {}
         self.findings: list[Finding] = []
@@ -102,6 +106,7 @@ class Serial:
 
     def _load(self, twin: Any, key: Any, *, in_thread: bool) -> Outcome:
         self.loads += 1
+        self._tell("samples loaded one by one", self.loads)
         if in_thread:
             outcome: Outcome = self._thread.start(self._loading.load, twin, key).result()
             return outcome

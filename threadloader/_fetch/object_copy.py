@@ -417,13 +417,13 @@ class ObjectCopier:
     def _closes_handle(self, value: object) -> bool:
         """Whether ``value`` closes something when it dies, which its copy would close, too.
 
-        It does if its ``__del__`` names an attribute that is not None now, and is not made anew for
-        each worker.  A file that is opened on first use is None before, and then each copy opens
-        its own.
+        It does if its ``__del__`` reads an attribute that is not None now, and is not made anew for
+        each worker; what it only deletes stays open.  A file that is opened on first use is None
+        before, and then each copy opens its own.
         """
         if not hasattr(type(value), "__del__"):
             return False
-        names = _names_used(type(value), "__del__", set())
+        names = _names_read(type(value), "__del__", set())
         before, self._holder = self._holder, value
         try:
             return any(
@@ -534,12 +534,13 @@ def _contents(cell: types.CellType) -> Any:
         return _EMPTY
 
 
-def _names_used(kind: type, method: str, seen: set[str]) -> set[str]:
-    """Return the names in a method, and in the methods of its class that it calls."""
+def _names_read(kind: type, method: str, seen: set[str]) -> set[str]:
+    """Return the attributes that a method reads, and the methods of its class that it calls."""
+    import dis  # noqa: PLC0415  # few classes need it
+
     seen.add(method)
     code = getattr(getattr(kind, method, None), "__code__", None)
-    if code is not None:
-        for name in code.co_names:
-            if name not in seen:
-                _names_used(kind, name, seen)
+    for step in () if code is None else dis.get_instructions(code):
+        if step.opname in {"LOAD_ATTR", "LOAD_METHOD"} and step.argval not in seen:
+            _names_read(kind, step.argval, seen)
     return seen

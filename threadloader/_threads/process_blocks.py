@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["tangled", "untangle"]
 
-_WARNINGS = ("filters", "showwarning", "_showwarnmsg_impl")  # what `catch_warnings` puts back
-
 
 class _Blocks:
     """The blocks of one kind that have begun and not ended.
@@ -112,7 +110,10 @@ def tangled() -> Iterator[None]:
 
 def untangle() -> None:
     """Let blocks in several threads leave what was there before them; call once."""
-    _kinds.append(_Blocks(warnings.catch_warnings, _get_warnings, _put_warnings))
+    if not getattr(sys.flags, "context_aware_warnings", False):  # 3.14t's own remedy
+        enter: Any = warnings.catch_warnings.__enter__
+        leave: Any = warnings.catch_warnings.__exit__
+        _kinds.append(_Blocks(warnings.catch_warnings, partial(_get_warnings, enter, leave), leave))
     for kind, name in (
         (contextlib.redirect_stdout, "stdout"),
         (contextlib.redirect_stderr, "stderr"),
@@ -121,14 +122,12 @@ def untangle() -> None:
     _kinds.append(_Blocks(contextlib.chdir, _get_folder, _put_folder))
 
 
-def _get_warnings() -> tuple[Any, ...]:
-    return tuple(getattr(warnings, name, None) for name in _WARNINGS)
-
-
-def _put_warnings(found: tuple[Any, ...]) -> None:
-    for name, value in zip(_WARNINGS, found, strict=True):
-        if value is not None:
-            setattr(warnings, name, value)
+def _get_warnings(enter: Any, leave: Any) -> Any:
+    """Return a block that has found the settings as they are: leaving it again puts them back."""
+    block = warnings.catch_warnings()
+    enter(block)
+    leave(block)
+    return block
 
 
 def _get_folder() -> str | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 import traceback
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.errors import CommandError, printable
+from threadloader.cli.argument_types import positive
+from threadloader.cli.errors import CommandError
 from threadloader.cli.user_dataset import importable
 
 if TYPE_CHECKING:
@@ -49,8 +50,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="I",
         help="a sample to load, again for more (default: 16 that are spread over the dataset)",
     )
+    parser.add_argument(
+        "--seconds",
+        type=positive,
+        default=120,
+        metavar="S",
+        help="for tries with two threads, and as many for those with more (default: %(default)g)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--sarif", type=Path, metavar="FILE", help="write SARIF 2.1.0, too")
     parser.set_defaults(run=run)
 
 
@@ -58,13 +65,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command.
 
     Raises:
-        CommandError: There is no such dataset, none of its samples can be loaded, or the file can't
-            be written.
+        CommandError: There is no such dataset, or none of its samples can be loaded.
     """
     from threadloader._check.checking import UncheckableError
     from threadloader._check.in_child import check_in_child
-    from threadloader._check.sarif import as_sarif
-    from threadloader._version import __version__
 
     dataset = dataset_of(arguments.dataset)
     try:
@@ -73,18 +77,14 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.dataset,
             dataset_copy=arguments.dataset_copy,
             indices=arguments.index,
+            seconds=arguments.seconds,
+            tell=_tell if sys.stderr.isatty() else _say_nothing,
         )
     except (TypeError, UncheckableError) as error:
         raise CommandError(f"{arguments.dataset}: {error}", code=2) from error
-    if arguments.sarif is not None:
-        log = json.dumps(as_sarif(report, __version__), indent=2)
-        try:
-            arguments.sarif.write_text(log + "\n", encoding="utf-8")
-        except OSError as error:
-            reason = error.strerror or error
-            raise CommandError(
-                f"can't write {printable(arguments.sarif)}: {reason}", code=2
-            ) from error
+    finally:
+        if sys.stderr.isatty():
+            print(end="\r\033[K", file=sys.stderr)
     if arguments.json:
         print(json.dumps(report.as_dict(), indent=2))
     else:
@@ -121,6 +121,15 @@ def _makes_a_dataset(found: Any) -> bool:
         return True
     has_samples = any(hasattr(type(found), name) for name in ("__getitem__", "__iter__"))
     return callable(found) and not has_samples
+
+
+def _tell(stage: str, number: int) -> None:
+    """Say on a terminal what is done now, as slow samples take a while."""
+    print(f"\r\033[K{stage}: {number}", end="", file=sys.stderr, flush=True)
+
+
+def _say_nothing(_stage: str, _number: int) -> None:
+    """Say nothing where nobody looks."""
 
 
 def _show(report: Report) -> None:
