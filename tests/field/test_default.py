@@ -263,7 +263,9 @@ def test_data_that_is_loaded_on_first_use_is_loaded_once(given: dict[str, Any], 
         for _ in range(4):
             samples = [sample for batch in loader for sample in batch]
             assert [value for _, value, _ in samples] == list(range(64))
+        again = loader.statistics().epoch.first_use_seconds > 0
     assert LoadsData.loads <= most
+    assert again == (most == 4)  # the verdict says so
 
 
 class OpensFile(Slow):

@@ -378,13 +378,13 @@ class Undying:
 
 class Closes:
     def __init__(self) -> None:
-        self.pointer = 17
+        self.pointer = 17  # of a library in C
 
     def __call__(self, value: int) -> int:
         return value
 
     def __del__(self) -> None:
-        self.pointer = 0
+        assert self.pointer  # close(self.pointer)
 
 
 def _of_file(column: str = "seen TEXT", detect_types: int = 0) -> sqlite3.Connection:
@@ -469,6 +469,23 @@ QUIET: dict[str, Callable[[], Any]] = {
 def test_what_threads_may_share_is_not_named(make: Any) -> None:
     dataset = Mapped(float)
     dataset.part = make()  # type: ignore[attr-defined]
+    assert together(dataset) == EACH
+
+
+class Table:
+    """As a dataset of Hugging Face's: it lets go of its data itself."""
+
+    def __init__(self) -> None:
+        self._data = memoryview(b"abc")
+
+    def __del__(self) -> None:
+        if hasattr(self, "_data"):
+            del self._data
+
+
+def test_what_only_lets_go_of_its_data_is_copied() -> None:
+    dataset = Mapped(float)
+    dataset.part = Table()  # type: ignore[attr-defined]
     assert together(dataset) == EACH
 
 

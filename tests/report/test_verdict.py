@@ -28,6 +28,7 @@ SLOW = Interval(
     loading_seconds=6.01,
     first_seconds=0.0,
     start_seconds=0.0,
+    first_use_seconds=0.0,
     wait_seconds=6.0,
     inline_seconds=0.0,
     wait_p50=0.06,
@@ -87,6 +88,12 @@ CASES: dict[str, tuple[Interval, Setup, str]] = {
         changed(cpu_share=0.01),
         TUNED._replace(running=256),
         "waiting",
+    ),
+    "data loaded in each epoch": (changed(first_use_seconds=30.0), GIL, "start-bound"),
+    "data loaded in the first epoch": (
+        changed(first_use_seconds=30.0),
+        GIL._replace(first=True),
+        "cpu-bound",
     ),
     "reading for the first time": (
         changed(cpu_share=0.01, read_nbytes=1000 * 9000),

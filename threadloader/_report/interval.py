@@ -48,6 +48,7 @@ class Interval:
     wait_p99: float  # seconds: one call of ``next()`` in a hundred took longer
     late_seconds: float  # of ``wait_seconds``: after the batch was done
     waits: int  # batches that workers had not done when they were asked for
+    first_use_seconds: float  # of the workers: in samples that loaded data for all, on first use
     copy_wait_seconds: float  # of ``wait_seconds``: for batches that were done and not copied
     rank_wait_seconds: float  # of ``loading_seconds``: for other ranks, which have more to load
     stages: Stages  # seconds
@@ -167,6 +168,7 @@ def interval_of(span: Span, threads: int) -> Interval:
         wait_p99=_quantile(span.in_next, changed.batches, 0.99),
         late_seconds=changed.late_seconds,
         waits=changed.waits,
+        first_use_seconds=changed.first_use_seconds,
         copy_wait_seconds=changed.copy_wait_seconds,
         rank_wait_seconds=changed.rank_wait_seconds,
         stages=stages,

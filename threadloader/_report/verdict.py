@@ -242,6 +242,14 @@ def _of_writing(interval: Interval) -> Verdict:
 
 def _of_fetching(interval: Interval, setup: Setup) -> Verdict:
     """Return the verdict where the dataset takes most of the time."""
+    if interval.first_use_seconds > MOST * interval.busy_seconds and not setup.first:
+        return _said(
+            interval,
+            "start-bound",
+            f"the first sample of each epoch loads data for the others, which took "
+            f"{_seconds(interval.first_use_seconds)}",
+            "Load it in __init__, or keep it from one epoch to the next: persistent_workers=True.",
+        )
     cpu, waiting = interval.cpu_share, interval.waiting_share
     if cpu is None or waiting is None or not cpu + waiting:
         return _said(interval, "unknown", "no sample's CPU time was measured", "")

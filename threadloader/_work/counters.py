@@ -31,6 +31,7 @@ COUNTED = attrgetter(
     "timed_cpu_seconds",
     "watched_seconds",
     "watched_delay_seconds",
+    "first_use_seconds",
 )
 
 
@@ -58,6 +59,7 @@ class Counters:
     # The same of the jobs whose wait for a core was measured, with the measuring; and that.
     watched_seconds: float = 0.0
     watched_delay_seconds: float = 0.0
+    first_use_seconds: float = 0.0  # in samples that loaded data for all workers, on first use
     # What is not added up.
     timing_due: float = 0.0  # on the clock: the next job after it is measured
     measured: int = 0  # jobs

@@ -61,6 +61,7 @@ class Snapshot(NamedTuple):
     timed_cpu_seconds: float  # the part of it on a processor
     watched_seconds: float  # the same: of the jobs whose wait for a core was measured
     watched_delay_seconds: float  # the part of it in which a thread was ready, without one (Linux)
+    first_use_seconds: float  # in samples that loaded data for all workers, on first use
     # The rest:
     inline_seconds: float  # of fetching, writing and collating: in the calling thread
     copy_seconds: float

@@ -499,11 +499,13 @@ def _first_job(setup: _WorkerSetup, job: Job[Worker], worker: Worker) -> bool:
                 seconds = (perf_counter() - started) / samples
                 setup.concurrency.grown(len(setup.fetchers), seconds, usual)
             return False
-        before = snapshot(copied)
+        before, started = snapshot(copied), perf_counter()
         job(worker)
         loaded = changes(before)
         setup.loaded.append((loaded, worker.counters, worker.counters.samples))
         data = any(change.is_data for change in loaded)
+        if data:
+            worker.counters.first_use_seconds += perf_counter() - started
         setup.first_samples.loads_nothing = not (data or any(each.is_handle for each in loaded))
         setup.first_samples.open_once |= any(is_shared(change.value) for change in loaded)
         setup.concurrency.bound([change.name for change in loaded if change.is_handle])
