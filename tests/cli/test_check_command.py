@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 MODULE = '''
 """Datasets of a user's."""
 
+import os
 import signal
 
 
@@ -69,6 +70,11 @@ class Crashing(Unsafe):
         return index
 
 
+class Ending(Unsafe):
+    def __getitem__(self, index):
+        os._exit(7)
+
+
 unsafe = Unsafe()
 number = 3
 empty = []
@@ -103,7 +109,7 @@ def test_an_unsafe_dataset_exits_with_1_and_names_file_and_line(
     assert "1 finding (" in out
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a child process")
+@pytest.mark.skipif(os.name == "nt", reason="its processes do not end by signals")
 def test_a_dataset_that_ends_the_process_is_a_finding_with_the_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -145,14 +151,15 @@ def test_other_copies_of_the_dataset_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("target", "text"),
     [
-        ("user_datasets", "is not MODULE:DATASET"),
-        ("user_datasets:", "is not MODULE:DATASET"),
-        ("no_such_module:rows", "No module named 'no_such_module'"),
+        ("user_datasets", "does not name a dataset: MODULE:NAME or FILE.py:NAME"),
+        ("user_datasets:", "does not name a dataset: MODULE:NAME or FILE.py:NAME"),
+        ("no_such_module:rows", "there is no module no_such_module"),
         ("no_such_file.py:rows", "there is no file no_such_file.py"),
-        ("user_datasets:no_such_name", "has no attribute 'no_such_name'"),
-        ("user_datasets:broken", "OSError: no disk"),
-        ("user_datasets:number", "dataset must be"),
+        ("user_datasets:no_such_name", "user_datasets has no no_such_name"),
+        ("user_datasets:broken", "failed: OSError: no disk ("),
+        ("user_datasets:number", "is of type int, and no dataset"),
         ("user_datasets:empty", "the dataset has no samples"),
+        ("user_datasets:Ending", "the dataset ended the process, with exit code 7"),
     ],
 )
 def test_what_can_not_be_checked_exits_with_2_and_one_line(

@@ -62,6 +62,11 @@ def refusal(kind: Any, dataset: Any, arguments: dict[str, Any]) -> tuple[str, ty
     return None
 
 
+def as_torch_says(refused: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
+    """Whether two refusals are the same; before 2.8 torch asserts some things without a word."""
+    return refused == expected if expected[-1] else refused[:-1] == expected[:-1]
+
+
 STREAM = Stream()
 REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
     "negative num_workers": (range(SIZE), {"num_workers": -1}),
@@ -96,13 +101,17 @@ REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+# A loader of torch's that it refused so is not quite made.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_torch_refuses_is_refused_in_its_words(case: str) -> None:
     dataset, given_arguments = REFUSED[case]
     arguments = {"num_workers": 0, **given_arguments}
     expected = refusal(DataLoader, dataset, arguments)
     assert expected is not None
-    assert refusal(ThreadLoader, dataset, arguments) == expected
+    refused = refusal(ThreadLoader, dataset, arguments)
+    assert refused is not None
+    assert as_torch_says(refused, expected)
 
 
 def _generator(seed: int) -> torch.Generator:
@@ -183,7 +192,7 @@ def test_all_arguments_together_give_torch_s_batches_or_its_error(
     told = spawn(_told, ThreadLoader, size, arguments).result(PATIENCE)
     persistent = arguments.get("persistent_workers", False) and arguments["num_workers"]
     if isinstance(expected[0], type) or isinstance(told[0], type):
-        assert told == expected
+        assert as_torch_says(told, expected)
     elif arguments.get("in_order", True) or not arguments["num_workers"]:
         # torch seeds persistent workers once, and later epochs draw less: see test_workers.
         assert (told[0][0] == expected[0][0]) if persistent else (told == expected)
@@ -331,6 +340,8 @@ def test_an_error_of_worker_init_fn_reaches_the_consumer(spawn: Spawn) -> None:
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
 @pytest.mark.parametrize("device", ["", "cuda"])
 def test_without_an_accelerator_pinning_warns_as_torch_does(device: str) -> None:
+    if device and torch.__version__ < "2.8":
+        pytest.skip("this torch asks for the driver of the device")
     told = []
     for kind in (DataLoader, ThreadLoader):
         with warnings.catch_warnings(record=True) as caught:

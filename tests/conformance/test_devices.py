@@ -64,7 +64,7 @@ def test_a_device_without_data_is_refused() -> None:
 @pytest.mark.parametrize(
     "value",
     ["cuda", "cuda:1", torch.device("cuda"), "mps", "xpu", 0, 3, np.int64(0)],
-    ids=repr,
+    ids=lambda value: f"{type(value).__name__} {value}",
 )
 def test_a_device_that_is_not_there_is_a_runtime_error_that_names_it(value: Any) -> None:
     with pytest.raises(RuntimeError) as caught:
@@ -188,6 +188,12 @@ def skeleton(value: Any) -> Any:
     return type(value), repr(value)
 
 
+keeps_tuples = pytest.mark.skipif(
+    torch.__version__ < "2.8", reason="pinning by torch 2.7 makes lists of tuples"
+)
+
+
+@keeps_tuples
 @pytest.mark.parametrize("name", STRUCTURES)
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_structure_is_the_one_that_torch_pins(name: str, depth: int) -> None:
@@ -242,6 +248,7 @@ def test_an_error_of_pinning_is_the_batchs_and_no_samples(
         assert caught.value.__notes__ == [f"in worker 0, batch {number}"]
 
 
+@keeps_tuples
 @given(tree=trees(PLAIN), rows=st.integers(1, 3))
 def test_torchs_pinning_changes_no_structure_of_default_collates(tree: Any, rows: int) -> None:
     batch = default_collate([tree(row) for row in range(rows)])

@@ -182,7 +182,6 @@ def test_a_change_of_what_a_gradient_needs_is_noticed() -> None:
         product.backward()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.usefixtures("in_sample")
 def test_a_script_s_tensor_that_requires_a_gradient_loses_it() -> None:
     @torch.jit.script

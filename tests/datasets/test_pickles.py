@@ -1,8 +1,4 @@
-"""Pickles of datasets can be loaded by later versions: those in `pickles` are of version 0.1.0.
-
-Commits fcb9085 and ef016ed wrote them, with the same bytes, when each module was directly in
-`threadloader.datasets`: ``pickle.dumps(..., 4)`` of what `MAKE` makes, in a folder with `files`.
-"""
+"""A pickled dataset reads what it read before."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import os
 import pickle
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,8 +25,8 @@ from threadloader.datasets import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-PICKLES = Path(__file__).with_name("pickles")
 MEMBERS = [
     (f"{n}.{extension}", text.encode())
     for n in range(3)
@@ -44,7 +39,7 @@ EPOCH = 10**18  # nanoseconds: an index remembers when its shard was changed
 
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two images, a shard, and the shard behind a URL; paths in pickles are relative."""
+    """Two images, a shard, and the shard behind a URL."""
     for name in ("cats", "dogs"):
         (tmp_path / "photos" / name).mkdir(parents=True)
         (tmp_path / "photos" / name / "0.ppm").write_bytes(b"P6 2 1 255\n" + bytes(range(6)))
@@ -90,25 +85,7 @@ READ: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.usefixtures("remote_shard")
 @pytest.mark.parametrize("name", sorted(MAKE))
-def test_an_old_pickle_reads_the_samples_that_a_new_dataset_reads(name: str) -> None:
-    found = pickle.loads((PICKLES / f"{name}.pickle").read_bytes())
-    assert READ[name](found) == READ[name](MAKE[name]())
-
-
-def test_each_old_pickle_is_tested() -> None:
-    assert sorted(path.stem for path in PICKLES.iterdir()) == sorted(MAKE)
-
-
-def test_an_old_pickle_is_loaded_where_nothing_was_imported_before() -> None:
-    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer)[2])"
-    pickled = (PICKLES / "TarShards.pickle").read_bytes()
-    found = subprocess.check_output([sys.executable, "-c", code], input=pickled)
-    assert found.split() == b"(2, 'text 2')".split()
-
-
-@pytest.mark.usefixtures("remote_shard")
-@pytest.mark.parametrize("name", sorted(MAKE))
-def test_a_new_pickle_reads_the_same(name: str) -> None:
+def test_a_pickle_reads_the_same(name: str) -> None:
     made = MAKE[name]()
     assert READ[name](pickle.loads(pickle.dumps(made))) == READ[name](made)
 
@@ -116,37 +93,12 @@ def test_a_new_pickle_reads_the_same(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["ArrayDataset", "ImageFolder", "RemoteFile", "Retries", "TarShards", "TarStream"]
 )
-def test_a_new_pickle_names_the_public_place_of_a_class(name: str) -> None:
+def test_a_pickle_names_the_public_place_of_a_class(name: str) -> None:
     if name == "ImageFolder":
         pytest.importorskip("PIL")
     kind = getattr(threadloader.datasets, name)
     assert kind.__module__ == "threadloader.datasets"
     assert pickle.loads(pickle.dumps(kind)) is kind
-
-
-@pytest.mark.parametrize(
-    ("module", "name"), [("remote", "RemoteFile"), ("files", "open_files"), ("retries", "Retries")]
-)
-@pytest.mark.parametrize(
-    "code",
-    [
-        "from threadloader.datasets.{module} import {name}",
-        "import threadloader.datasets.{module} as place; {name} = place.{name}",
-        "from threadloader.datasets import {module}; {name} = {module}.{name}",
-        "import threadloader.datasets; {name} = threadloader.datasets.{module}.{name}",
-    ],
-)
-def test_a_former_import_finds_what_is_public_now(code: str, module: str, name: str) -> None:
-    found: dict[str, Any] = {}
-    exec(code.format(module=module, name=name), found)  # noqa: S102
-    assert found[name] is getattr(threadloader.datasets, name)
-
-
-def test_a_former_module_has_no_other_names() -> None:
-    former = sys.modules["threadloader.datasets.remote"]
-    with pytest.raises(AttributeError, match="no attribute 'RemoteFiles': see"):
-        former.RemoteFiles  # noqa: B018  # the look-up is what is tested
-    assert not hasattr(former, "__path__")
 
 
 def test_asking_every_module_for_a_name_loads_no_decoder() -> None:

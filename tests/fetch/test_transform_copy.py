@@ -375,7 +375,6 @@ def test_a_module_that_keeps_its_parameters_on_self_keeps_those_of_its_sample() 
     assert together(Mapped(torch.nn.Sequential(Module()))) == SHIFTED
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_a_scripted_module_is_a_transform() -> None:
     torch = pytest.importorskip("torch")
     if not hasattr(torch, "jit"):

@@ -147,7 +147,7 @@ print(*sorted(seen), sep="\\n")
 
 def _numbers(samples: list[Any]) -> Any:
     info, seed, _ = samples[0]
-    return info.id, info.num_workers, info.seed, seed, info.worker_method
+    return info.id, info.num_workers, info.seed, seed, getattr(info, "worker_method", None)
 
 
 def _processes(workers: int) -> Any:

@@ -72,6 +72,9 @@ class Loading:
         dataset_copy: What each worker has of it, as for `ThreadLoader`.
         indices: The samples to look at; None for some that are spread over the dataset.
 
+    Invariants, whenever ``_lock`` is not held:
+        1. ``slowest`` is of one of the ``ended`` samples, or 0.
+
     Threads:
         load: shared.
     """

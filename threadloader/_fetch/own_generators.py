@@ -46,6 +46,7 @@ __all__ += ["prepare", "unseeded"]
 
 OBJECTS = 10_000  # that are looked at, at most
 FEW = 100  # entries of a container that are looked at, whatever they are
+_KEEPS_SEEDS = not np.__version__.startswith("1.")  # whether a copied generator has its seed
 CHOSEN = 96  # bits of a seed that somebody may have chosen; the system's has 128
 
 T = TypeVar("T")
@@ -220,7 +221,13 @@ def copy_generator(generator: Any) -> Any:
     """Return a generator with a state of its own."""
     if isinstance(generator, _torch.Generator):
         return generator.clone_state()
-    return copy.deepcopy(generator)
+    twin = copy.deepcopy(generator)
+    seeds = getattr(getattr(generator, "bit_generator", None), "seed_seq", None)
+    if not _KEEPS_SEEDS and seeds is not None:
+        bits = type(generator.bit_generator)(copy.deepcopy(seeds))
+        bits.state = generator.bit_generator.state
+        twin = type(generator)(bits)
+    return twin
 
 
 # Finding them
@@ -362,7 +369,7 @@ def _seed(generator: Any, key: bytes) -> None:
     else:
         # Not by seed(): what was seeded by the system would count as seeded by the user.
         bits = _bits_of(generator)
-        fresh: Any = type(bits)
+        fresh: Any = getattr(np.random, bits) if isinstance(bits, str) else type(bits)
         state = fresh(int.from_bytes(key[:16], "little")).state
         if isinstance(generator, np.random.RandomState):
             generator.set_state(state | {"has_gauss": 0, "gauss": 0.0})
@@ -371,5 +378,6 @@ def _seed(generator: Any, key: bytes) -> None:
 
 
 def _bits_of(generator: Any) -> Any:
+    """Return the bit generator inside; of a `RandomState` before NumPy 2 its name alone."""
     legacy = isinstance(generator, np.random.RandomState)
     return generator.__reduce__()[1][0] if legacy else generator.bit_generator

@@ -15,6 +15,7 @@ import zlib
 from functools import partial
 from inspect import GEN_CREATED, getgeneratorstate, isgenerator
 from itertools import islice
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from threadloader._order.sampler_epoch import epoch_of
@@ -221,8 +222,8 @@ def _checked(check: int | None, indices: Sequence[Any]) -> int | None:
         return check
     try:
         # Of NumPy's narrow ones the sum would be narrow, too.
-        numbers = indices if type(indices[0]) is int else [int(index) for index in indices]
-        total, first, last = int(sum(numbers)), int(indices[0]), int(indices[-1])
+        numbers = indices if type(indices[0]) is int else [int(each) for each in indices]
+        total, first, last = index(sum(numbers)), int(indices[0]), int(indices[-1])
         return (check * 1_000_003 + total * 8_191 + first * 31 + last + 1) % (1 << 32)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         pass

@@ -62,7 +62,8 @@ def inherited_modes() -> Callable[[ExitStack], None]:
 
 def _default_device() -> torch.device | None:
     """Return the device that tensors are made on; None if that is not chosen in this thread."""
-    device = torch.get_default_device()
+    # Not `get_default_device`: before torch 2.8 it knows nothing of ``with torch.device(...)``.
+    device = torch.empty(0).device
     return None if device.type == "cpu" else device
 
 

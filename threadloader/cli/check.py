@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
-import traceback
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from threadloader.cli.argument_types import positive
 from threadloader.cli.errors import CommandError
-from threadloader.cli.user_dataset import importable
+from threadloader.cli.user_dataset import made_dataset
 
 if TYPE_CHECKING:
     import argparse
 
     from threadloader._check.findings import Report
 
-__all__ = ["add_to", "dataset_of"]
+__all__ = ["add_to"]
 
 DESCRIPTION = """\
 Load samples of a dataset one by one, then with one thread held at each place while another loads
@@ -70,10 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
     from threadloader._check.checking import UncheckableError
     from threadloader._check.in_child import check_in_child
 
-    dataset = dataset_of(arguments.dataset)
     try:
         report = check_in_child(
-            dataset,
+            partial(made_dataset, arguments.dataset),
             arguments.dataset,
             dataset_copy=arguments.dataset_copy,
             indices=arguments.index,
@@ -90,37 +88,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _show(report)
     return 1 if report.findings else 0
-
-
-def dataset_of(target: str) -> Any:
-    """Return the dataset that ``MODULE:DATASET``, or ``FILE.py:DATASET``, names.
-
-    Raises:
-        CommandError: There is none, or the user's code fails.
-    """
-    name, _, path = target.rpartition(":")
-    if not name or not path:
-        raise CommandError(
-            f"{target!r} is not MODULE:DATASET or FILE.py:DATASET, as in train:make_dataset", code=2
-        )
-    module_name = importable(name)
-    try:
-        found: Any = importlib.import_module(module_name)
-        for attribute in path.split("."):
-            found = getattr(found, attribute)
-        return found() if _makes_a_dataset(found) else found
-    except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        place = f" ({at.filename}:{at.lineno})" if at.filename != __file__ else ""
-        raise CommandError(f"{target}: {type(error).__name__}: {error}{place}", code=2) from error
-
-
-def _makes_a_dataset(found: Any) -> bool:
-    """Whether an object is called to have a dataset: a function or a class, say."""
-    if isinstance(found, type):
-        return True
-    has_samples = any(hasattr(type(found), name) for name in ("__getitem__", "__iter__"))
-    return callable(found) and not has_samples
 
 
 def _tell(stage: str, number: int) -> None:

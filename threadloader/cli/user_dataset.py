@@ -5,31 +5,22 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 from threadloader.cli.errors import CommandError, printable
 
-__all__ = ["importable", "in_one_line", "named_object", "user_dataset"]
+__all__ = ["importable", "in_one_line", "made_dataset", "named_object", "user_dataset"]
 
 
 def user_dataset(name: str) -> Any:
-    """Return the dataset of a name: an object, or what a callable returns.
+    """Return the dataset of a name that has indices and a length; see `made_dataset`.
 
     Raises:
-        CommandError: There is none, or it has no indices and no length.
+        CommandError: There is none.
     """
-    dataset = named_object(name)
-    if isinstance(dataset, type) or not hasattr(dataset, "__getitem__"):
-        if not callable(dataset):
-            kind = type(dataset).__name__
-            raise CommandError(f"{printable(name)} is of type {kind}, and no dataset", code=2)
-        try:
-            dataset = dataset()
-        except Exception as error:
-            raise CommandError(
-                f"{printable(name)}() failed: {in_one_line(error)}", code=2
-            ) from error
+    dataset = made_dataset(name)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         kind = type(dataset).__name__
         raise CommandError(
@@ -39,6 +30,25 @@ def user_dataset(name: str) -> Any:
     if len(dataset) == 0:
         raise CommandError(f"{printable(name)} is empty", code=2)
     return dataset
+
+
+def made_dataset(name: str) -> Any:
+    """Return the dataset of a name: an object, or what a function or class returns.
+
+    Raises:
+        CommandError: There is none, or the user's code fails.
+    """
+    found = named_object(name)
+    has_samples = any(hasattr(type(found), method) for method in ("__getitem__", "__iter__"))
+    if has_samples and not isinstance(found, type):
+        return found
+    if not callable(found):
+        kind = type(found).__name__
+        raise CommandError(f"{printable(name)} is of type {kind}, and no dataset", code=2)
+    try:
+        return found()
+    except Exception as error:
+        raise CommandError(f"{printable(name)}() failed: {in_one_line(error)}", code=2) from error
 
 
 def named_object(name: str) -> Any:
@@ -95,5 +105,9 @@ def _module(name: str) -> Any:
 
 
 def in_one_line(error: Exception) -> str:
-    """Return the kind of an error and the first line of its message."""
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    """Return the kind of an error, the first line of its message, and where it was raised."""
+    text = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    places = traceback.extract_tb(error.__traceback__)
+    ours = (__file__, "<frozen")
+    at = next((at for at in reversed(places) if not at.filename.startswith(ours)), None)
+    return text if at is None else f"{text} ({printable(at.filename)}:{at.lineno})"

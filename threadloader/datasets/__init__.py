@@ -7,9 +7,7 @@ here are public; all modules and folders below are internal and begin with an un
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -55,51 +53,8 @@ _MODULES = {
     "open_files": "._files",
 }
 
-# Former modules that users' pickles and imports name: where the code is now, and the names that
-# are still found.
-_FORMER = {
-    "arrays": ("._arrays", ("ArrayDataset",)),
-    "assembly": ("._shards.make_sample", ("Fields",)),
-    "decode": ("._images.decode", ("decode",)),
-    "files": ("._files", ("LocalFile", "Shelf", "open_file", "open_files")),
-    "images": ("._images.image_folder", ("ImageFolder",)),
-    "index_file": ("._shards.index_file", ("ShardIndex",)),
-    "members": (
-        "._shards.member_decoders",
-        ("DECODERS", "_array", "_arrays", "_image", "_json", "_number", "_text"),
-    ),
-    "per_thread": ("threadloader._threads.per_thread", ("PerThread",)),
-    "remote": ("._remote.remote_file", ("RemoteFile", "RemoteStore", "list_remote")),
-    "retries": ("._remote.retries", ("Retries",)),
-    "shards": ("._shards.tar_shards", ("TarShards",)),
-    "tar_stream": ("._shards.tar_stream", ("TarStream", "_Shared")),
-}
-
-
-class _FormerModule(ModuleType):
-    """A former module, empty: looking up one of its names loads the module that has it now.
-
-    All other names are an error at once.  Pickle asks every module for the name of an object that
-    does not know its own module, and must not load decoders by that.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        place, names = _FORMER[self.__name__.rpartition(".")[2]]
-        if name not in names:
-            msg = f"module {self.__name__!r} has no attribute {name!r}: see {__name__!r}"
-            raise AttributeError(msg)
-        return getattr(import_module(place, __package__), name)
-
-
-# Python looks for a submodule in `sys.modules` before it looks for a file.
-sys.modules.update(
-    {path: _FormerModule(path) for path in (f"{__name__}.{name}" for name in _FORMER)}
-)
-
 
 def __getattr__(name: str) -> Any:
-    if name in _FORMER:
-        return sys.modules[f"{__name__}.{name}"]
     if name not in _MODULES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
