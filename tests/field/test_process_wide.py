@@ -263,16 +263,17 @@ def test_what_a_worker_init_fn_sets_for_all_is_said_once(
     monkeypatch.setattr(process_wide, "_looked_into", set())
     first = function.__code__.co_firstlineno
     lines = range(first, first + 6)
+    said = []
     for _ in range(2):
         with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+            warnings.simplefilter("always", UserWarning)
             list(ThreadLoader(range(4), threads=2, worker_init_fn=function))
-        if not _:
-            (told,) = map(str, (warning.message for warning in caught))
-            assert SETTING[function] in told
-            assert any(f"{os.path.basename(__file__)}:{line}" in told for line in lines)  # noqa: PTH119
-            assert caught[0].filename == __file__
-    assert not caught
+        said += caught
+    (warning,) = said
+    told = str(warning.message)
+    assert SETTING[function] in told
+    assert any(f"{os.path.basename(__file__)}:{line}" in told for line in lines)  # noqa: PTH119
+    assert warning.filename == __file__
 
 
 def test_what_a_sample_sets_for_all_is_said_where_the_loop_begins() -> None:

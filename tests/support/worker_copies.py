@@ -1,4 +1,4 @@
-"""Datasets and transforms whose copies show: a batch that all workers load at once."""
+"""Datasets and transforms whose copies show: rows that all workers load at once."""
 
 from __future__ import annotations
 
@@ -40,17 +40,15 @@ class Meeting:
 
 
 def together(dataset: Any, first: int = 1, **options: Any) -> list[Any]:
-    """Load one batch, each row of which is loaded by a thread of its own, all at once.
+    """Load batches of one row, each of which is loaded by a thread of its own, all at once.
 
-    Batches of one sample come before, see `Meeting`.  Nothing is known of the time that a sample
-    takes, so every ticket has one row; and no thread can take a second one, because the samples
-    wait for each other.
+    ``first`` batches come before, see `Meeting`.  No thread can take a second row, because the
+    samples wait for each other.
     """
-    rows = list(range(min(THREADS, len(dataset))))
-    batches = [*[rows[:1]] * first, rows]
+    rows = [[row] for row in range(min(THREADS, len(dataset)))]
+    batches = [*rows[:1] * first, *rows]
     with ThreadLoader(dataset, batch_sampler=batches, threads=THREADS, **options) as loader:
-        *_, batch = loader
-        return np.asarray(batch).tolist()  # type: ignore[no-any-return]
+        return [row for batch in list(loader)[first:] for row in np.asarray(batch).tolist()]
 
 
 def auto_copy(dataset: Any) -> Any:
@@ -71,9 +69,9 @@ class Mapped:
         return self.transform(index)
 
 
-def racing_transform() -> Any:
+def racing_transform(first: int = 1) -> Any:
     """Return a transform that is wrong if two threads use it at once."""
-    drawn = Meeting()  # in a closure, hence one for all copies
+    drawn = Meeting(first=first)  # in a closure, hence one for all copies
 
     class Shift:
         amount = 0

@@ -356,7 +356,8 @@ class Epoch(TorchNames, Iterator[Any]):
                 self._ended = True
                 raise
             if self._patience is None:
-                self._patience = Patience(self._timeout, self._stats, self._progress)
+                find = None if self._threads is None else self._threads.find_lost
+                self._patience = Patience(self._timeout, self._stats, self._progress, find)
             self._counted.waits_since = perf_counter()
             return self._patience.wait(self._in_flight, head, begun=begun)
         finally:

@@ -18,6 +18,7 @@ from threadloader._threads.debugging import is_debugged
 from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from traceback import FrameSummary
 
     from threadloader._epoch.in_flight import InFlight
@@ -41,13 +42,21 @@ class Patience:
         timeout: Seconds until an error is raised; 0 for none.
         stats: Of the loader; they know what each thread is in.
         progress: Of the epoch.
+        find_lost: Cancels the epoch if its threads are gone; None where there are none.
 
     Threads:
         wait: consumer.
     """
 
-    def __init__(self, timeout: float, stats: Stats, progress: Progress) -> None:
+    def __init__(
+        self,
+        timeout: float,
+        stats: Stats,
+        progress: Progress,
+        find_lost: Callable[[], None] | None,
+    ) -> None:
         self._timeout = timeout
+        self._find_lost = find_lost
         self._stats = stats
         self._progress = progress
         # Until it is warned, once; None where the error comes first.
@@ -74,9 +83,12 @@ class Patience:
                 batch = in_flight.wait(head, self._seconds)
             if batch is None and begun and self._seconds is not None:
                 self._seconds = None
-                what = _threads_in(self._stats, self._progress, head)
-                msg = f"no batch has come for {WARNED_SECONDS:.0f} seconds; the loop waits on{what}"
-                warn_user(msg)
+                if self._find_lost is not None:
+                    self._find_lost()
+                if not self._progress.cancelled:
+                    what = _threads_in(self._stats, self._progress, head)
+                    took = f"no batch has come for {WARNED_SECONDS:.0f} seconds"
+                    warn_user(f"{took}; the loop waits on{what}")
                 batch = in_flight.wait(head)
             if batch is None:
                 msg = f"DataLoader timed out after {self._timeout} seconds"

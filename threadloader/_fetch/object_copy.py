@@ -175,7 +175,9 @@ class ObjectCopier:
         return self.copy_object(value, deep=False)
 
     def _called(self, value: Any, _deep: bool) -> Any:
-        return value if self._owners and is_model(value) else self.copy_object(value, deep=True)
+        # The model that is trained, not an augmentation with weights.
+        trained = (self._owners or self._path[0] == "collate_fn") and is_model(value)
+        return value if trained else self.copy_object(value, deep=True)
 
     def _helper(self, value: Any, deep: bool) -> Any:
         if (not deep or self._owners) and self._leads_away(value):

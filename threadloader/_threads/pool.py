@@ -160,6 +160,13 @@ class Pool(Generic[W]):
         """The threads that were started."""
         return tuple(self.thread_group.threads.copy())
 
+    def find_lost(self) -> None:
+        """Tell who waits for threads of those that have ended before they could run."""
+        for thread in self.threads:
+            died = getattr(thread, "died", None)
+            if died is not None and thread.never_ran:  # type: ignore[attr-defined]
+                insist(died, RuntimeError("a thread could not begin, as for want of memory"))
+
     def wake(self) -> None:
         """Let an idle thread look at the queue again, to drop works that were cancelled."""
         self.thread_group.wake()

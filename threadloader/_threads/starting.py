@@ -80,6 +80,11 @@ class Joinable(Thread):
                 pass
         super().join(timeout)
 
+    @property
+    def never_ran(self) -> bool:
+        """Whether the thread has ended before it could run, as for want of memory."""
+        return self.ident is not None and not self.is_alive() and self.died is not None
+
     def is_alive(self) -> bool:
         """Whether the thread was started, and has not ended."""
         if self._began and self._runs.locked() and os.getpid() == self._pid:

@@ -173,6 +173,11 @@ class Workers(NamedTuple):
         if self.startup.awaited:
             self.startup.nudge()
 
+    def find_lost(self) -> None:
+        """Cancel the epochs of threads that have ended before they could run."""
+        for pool in self.pools:
+            pool.find_lost()
+
     def wake(self) -> None:
         """Let idle threads drop jobs that were cancelled."""
         for pool in self.pools:
