@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from threadloader._threads.process_blocks import tangled
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from threadloader._check.findings import Line
     from threadloader._check.interleaving import Mixture
@@ -68,6 +69,10 @@ def check(
         UncheckableError: No sample could be loaded.
     """
     gil_before = gil_is_enabled()
+    name = type(dataset).__name__ if name is None else name
+    if isinstance(dataset, Iterator):
+        note = "one thread reads an iterator, and no copies are made: nothing was tried"
+        return Report(name, (), (note,), 0, 0)
     loading = Loading(dataset, dataset_copy, indices)
     if not loading.keys:
         raise UncheckableError("the dataset has no samples")
@@ -90,7 +95,7 @@ def check(
         checking.findings.append(switched)
     checking.put_back()
     return Report(
-        type(dataset).__name__ if name is None else name,
+        name,
         tuple(checking.findings),
         tuple(checking.notes),
         checking.serial.loads,

@@ -23,9 +23,9 @@ class Line(NamedTuple):
 
 
 _PRIVATE = (
-    "Make it in the call, or keep it on the dataset itself, of which each worker has a copy; or "
-    'give each thread its own by PerThread, or each worker by dataset_copy="deep"; or hold one '
-    "lock around all of its uses."
+    "Make it in the call, or on first use as an attribute of the dataset itself, of which each "
+    'worker has a copy; or give each thread its own by PerThread, or each worker by '
+    'dataset_copy="deep"; or hold one lock around all of its uses.'
 )
 
 ADVICE: Mapping[str, str] = MappingProxyType(  # what to do, by kind

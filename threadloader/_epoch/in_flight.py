@@ -341,8 +341,8 @@ class InFlight:
                 pass  # whether it goes on is decided by whole batches
             elif (seconds := perf_counter() - started) > ONE_TICKET_SECONDS and self._may_leave():
                 # It was one ticket, so nobody has looked at the time: a batch of one sample, say.
-                self._inline.stop(seconds / (self._rows or 1))
-                self._fill_ahead()
+                if self._inline.stop(seconds / (self._rows or 1)):
+                    self._fill_ahead()
             if is_first:
                 self._inline.batch_returned()
             else:
@@ -366,7 +366,9 @@ class InFlight:
                 feed.work(head, self._progress, worker, math.inf if self._stays else 0.0)
             if head.done or self._progress.cancelled:
                 return
-            self._inline.stop(seconds)
+            if not self._inline.stop(seconds):
+                feed.work(head, self._progress, worker)
+                return
             feed.give(head)
             self._fill_ahead()
         except ClosedError:
@@ -382,8 +384,8 @@ class InFlight:
         try:
             if not self._rows:
                 return None
-            if not (self._stays or inline.goes_on(self._rows)) and self._may_leave():
-                self._inline.stop(inline.seconds(self._rows))
+            ends = not (self._stays or inline.goes_on(self._rows)) and self._may_leave()
+            if ends and inline.stop(inline.seconds(self._rows)):
                 self._fill_ahead()
                 return None
             self._making = True

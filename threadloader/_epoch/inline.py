@@ -133,19 +133,25 @@ class Inline:
         concurrency.consumer_only_waits = goes_on
         return goes_on
 
-    def stop(self, seconds: float) -> None:
+    def stop(self, seconds: float) -> bool:
         """Let workers make the batches from here on.
 
         Args:
             seconds: That a sample takes, as far as is known.
+
+        Returns:
+            False if they can't have copies of all that samples need.
         """
-        self.on = False
         concurrency, workers = self._concurrency, self._workers
+        if workers is not None and not workers.can_copy():
+            return False
+        self.on = False
         concurrency.consumer_only_waits = False
         concurrency.expect(seconds)
         concurrency.inline_choice.threads_begin(seconds, concurrency.waited)
         if workers is not None and not workers.take_over():
             concurrency.begin_again()
+        return True
 
     def compare(self, samples: int) -> None:
         """Make the next batches here, if those of threads come later than that.

@@ -107,11 +107,11 @@ def failure_of_copy(error: BaseException, plan: PlannedBatch, device: object) ->
     return Failure(error, 0, notes)
 
 
-def without_stop(error: BaseException) -> BaseException:
+def without_stop(error: BaseException, what: str = "loading a sample") -> BaseException:
     """Return the error, or a `SampleError` for StopIteration, which would end the epoch."""
     if not isinstance(error, StopIteration):
         return error
-    stopped = SampleError("loading a sample raised StopIteration")
+    stopped = SampleError(f"{what} raised StopIteration")
     stopped.__cause__ = error
     return stopped
 

@@ -42,7 +42,7 @@ from threadloader._fetch.kinds import (
     values,
 )
 from threadloader._fetch.object_copy import Copied, ObjectCopier
-from threadloader._fetch.single_owner import is_shared
+from threadloader._fetch.single_owner import is_shared, rule_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,7 +115,8 @@ def snapshot(copied: Copied, *, originals: bool = False) -> Snapshot:
     keys = {id(value): key for key, value in own}
     objects = []
     for key, value in own:
-        if not isinstance(value, (*CONTAINERS, *CODE, types.MethodType)):
+        code = isinstance(value, (*CONTAINERS, *CODE, types.MethodType))
+        if not code and rule_for(type(value)) is None:  # what a library keeps is its own
             names = {name: (part, _entries(part)) for name, part, _ in attributes(value)}
             objects.append(_Object(key, value, names))
     return Snapshot(objects, keys)

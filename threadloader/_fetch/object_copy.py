@@ -110,7 +110,7 @@ class ObjectCopier:
         """
         self._path = [name]
         if isinstance(value, CONTAINERS):
-            if len(value) > REACHED:  # the data itself: graphs, say
+            if len(value) > REACHED and type(value) in CONTAINERS:  # the data: graphs, say
                 return self._keep(value, value)
             return self._container(value, False)
         if is_model(value):
@@ -185,11 +185,15 @@ class ObjectCopier:
         return self.copy_object(value, deep=True)
 
     def _plain(self, value: Any, deep: bool) -> Any:
-        return self._helper(value, deep) if deep else value
+        if deep:
+            return self._helper(value, deep)
+        return self.copy_object(value, deep=False) if _holds_parts(value) else value
 
     def _in_c(self, value: Any, deep: bool) -> Any:
         if deep:
             return self._helper(value, deep)
+        if _is_record(value) and _holds_parts(value):
+            return self.copy_object(value, deep=False)
         # It may be large: a trie, an index.
         if _refuses(value):
             self._note(value)
@@ -344,9 +348,9 @@ class ObjectCopier:
         return self._with_closure(function)
 
     def _with_closure(self, function: types.FunctionType) -> types.FunctionType:
+        self._keep(function, function)  # unless it turns out to need a copy
         if not (function.__closure__ or function.__defaults__ or function.__kwdefaults__):
             return function
-        self._keep(function, function)  # unless it turns out to need a copy
         cells = [self._cell(cell, function) for cell in function.__closure__ or ()]
         defaults = tuple(map(self._held, function.__defaults__ or ()))
         keywords = {key: self._held(part) for key, part in (function.__kwdefaults__ or {}).items()}
@@ -501,13 +505,38 @@ def _is_written(part: Any) -> bool:
     return type(part).__module__ == "_io" and not part.closed and part.writable()
 
 
-def _holds_parts(container: Any) -> bool:
-    """Whether a container on a dataset has datasets, transforms or helpers in it."""
-    if len(container) > LARGE:
-        return False  # a list of paths, say
-    return any(
-        not isinstance(entry, DATA) and kind not in CONTAINERS and _is_part(kind, entry)
-        for kind, entry in one_of_each(container).items()
+def _holds_parts(value: Any) -> bool:
+    """Whether a container or a record on a dataset has datasets, transforms or helpers in it.
+
+    Of each class one entry is looked at, and of each container, in containers and records, too.  A
+    large container has none: a list of paths, say.
+    """
+    seen: dict[int, Any] = {}
+    kinds: set[type] = set()
+    found = [value]
+    left = ENTRIES
+    while found and left > 0:
+        each = found.pop()
+        if id(each) in seen:
+            continue
+        seen[id(each)] = each
+        for part in _parts(each):
+            kind, left = type(part), left - 1
+            if kind in ATOMS or kind in kinds or isinstance(part, DATA):
+                continue
+            if kind not in CONTAINERS:
+                kinds.add(kind)
+                if not isinstance(part, CONTAINERS) and _is_part(kind, part):
+                    return True
+            if isinstance(part, CONTAINERS) or _is_record(part):
+                found.append(part)
+    return False
+
+
+def _is_record(part: Any) -> bool:
+    """Whether an object has attributes and no methods: a namespace, say."""
+    return getattr(part, "__dict__", None) is not None and not isinstance(
+        part, (*shared_classes(), Enum)
     )
 
 

@@ -9,6 +9,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+from threadloader._fetch.kinds import closure
 from threadloader._fetch.program_code import is_users, short_path
 from threadloader._warnings import warn_user
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import dis
     from collections.abc import Iterator, Mapping
 
-__all__ = ["process_wide_in", "warn_of_process_wide"]
+__all__ = ["codes_of", "process_wide_in", "warn_of_process_wide"]
 
 # Names of modules, and of what they have that concerns the whole process.
 _OF_THE_PROCESS = {
@@ -35,16 +36,23 @@ _OF_THE_PROCESS = {
 # What threads share, and processes don't, though neither is at fault.
 _SHARED = {
     "os": frozenset(
-        {"chdir", "environ", "fchdir", "putenv", "setgid", "setuid", "umask", "unsetenv"}
+        {"chdir", "dup2", "environ", "fchdir", "putenv", "sched_setaffinity", "setgid", "setuid"}
+        | {"umask", "unsetenv"}
     ),
     "cv2": frozenset({"setNumThreads", "setUseOptimized"}),
+    "gc": frozenset({"disable", "enable", "freeze", "set_threshold"}),
     "locale": frozenset({"setlocale"}),
+    "logging": frozenset({"basicConfig", "disable"}),
     "resource": frozenset({"setrlimit"}),
     "socket": frozenset({"setdefaulttimeout"}),
+    "sys": frozenset({"setrecursionlimit", "stderr", "stdout"}),
     "torch": frozenset({"set_default_dtype", "use_deterministic_algorithms"}),
     "warnings": frozenset({"filterwarnings", "resetwarnings", "simplefilter"}),
 }
 _WRITES = {"STORE_SUBSCR", "DELETE_SUBSCR"}
+_ASSIGNED = {"stderr", "stdout"}  # which are read by all
+# Methods of objects that can be had in many ways, and are named like no others.
+_METHODS = {"cpu_affinity": "the process's affinity", "setLevel": "the level of a logger"}
 _CHANGES = {"update", "setdefault", "pop", "clear", "popitem"}
 _LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_DEREF"}
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"}
@@ -56,7 +64,7 @@ def process_wide_in(function: Any) -> str | None:
     Args:
         function: Anything that can be called, or None.
     """
-    for code, names in _codes(function):
+    for code, names in codes_of(function):
         found = _found_in(code, names, _OF_THE_PROCESS)
         if found:
             return found[0]
@@ -89,29 +97,33 @@ _looked_into: set[tuple[str, int]] = set()  # functions, by their files and line
 
 def _set_in(function: Any, *, also_globals: bool) -> str | None:
     """Return what a function sets for the whole process, and where; None for nothing."""
-    for code, names in _codes(function):
+    for code, names in codes_of(function):
         mentions = any(table.intersection(code.co_names) for table in _SHARED.values())
         if "catch_warnings" in code.co_names or not (mentions or also_globals):
             continue
-        found = _found_in(code, names, _SHARED)
-        if found is not None and (also_globals or not found[0].startswith("the global")):
+        found = _found_in(code, names, _SHARED, also_globals=also_globals)
+        if found is not None:
             return f"{code.co_name} sets {found[0]} ({short_path(code.co_filename)}:{found[1]})"
     return None
 
 
-def _codes(function: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
-    """Yield the program's code that a function runs, with its globals, calls by name included."""
-    waiting: list[tuple[Any, type | None]] = [(function, None)]
+def codes_of(*functions: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
+    """Yield the program's code that functions run, with its globals, calls by name included."""
+    waiting: list[tuple[Any, type | None]] = [(function, None) for function in functions]
     seen: set[int] = set()
     while waiting and len(seen) < 200:
         each, owner = waiting.pop()
         each, owner = _plain(each, owner)
+        if isinstance(each, type) and id(each) not in seen:
+            seen.add(id(each))
+            waiting += ((part, each) for part in vars(each).values())
         if not isinstance(each, types.FunctionType) or id(each.__code__) in seen:
             continue
         code, names = each.__code__, each.__globals__
         seen.add(id(code))
         if not is_users(code.co_filename):
             continue
+        waiting += ((part, None) for part in closure(each))
         for part in _nested(code):
             yield part, names
             for name in part.co_names:
@@ -145,7 +157,11 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _found_in(
-    code: types.CodeType, names: dict[str, Any], table: Mapping[str, frozenset[str]]
+    code: types.CodeType,
+    names: dict[str, Any],
+    table: Mapping[str, frozenset[str]],
+    *,
+    also_globals: bool = True,
 ) -> tuple[str, int] | None:
     """Return what a piece of code uses that concerns the whole process, and the line."""
     local: dict[str, str] = {}  # names of modules that it imports itself
@@ -157,8 +173,8 @@ def _found_in(
     for place, step in enumerate(steps):
         kind, name, found = step.opname, step.argval, None
         line = (step.positions and step.positions.lineno) or line
-        if kind == "STORE_GLOBAL":
-            return f"the global {name}", line
+        if kind == "STORE_GLOBAL" and also_globals:
+            found = f"the global {name}"
         if kind == "IMPORT_NAME":
             imported = name
         elif kind == "STORE_FAST":
@@ -166,8 +182,11 @@ def _found_in(
         elif kind in _LOADS:
             module = _module_named(name, names, local)
             found = _listed(*_builtin_named(name, names), table)
-        elif kind in _ATTRIBUTES and _is_used(name, steps[place + 1 : place + 4]):
-            found = _listed(imported or module, name, table)
+        elif kind == "STORE_ATTR" and name in _ASSIGNED:
+            found = _listed(module, name, table)
+        elif kind in _ATTRIBUTES and _is_used(name, steps[place + 1 : place + 6]):
+            found = _METHODS.get(name) if table is _SHARED else None
+            found = found or _listed(imported or module, name, table)
         if found:
             return found, line
     return None
@@ -195,6 +214,14 @@ def _listed(module: str, name: str, table: Mapping[str, frozenset[str]]) -> str 
 
 
 def _is_used(name: str, then: list[dis.Instruction]) -> bool:
-    """Whether a name counts: ``os.environ`` only if the instructions after it write to it."""
-    writes = (step.opname in _WRITES or step.argval in _CHANGES for step in then)
-    return name != "environ" or any(writes)
+    """Whether a name counts, by the instructions after it.
+
+    ``os.environ`` counts if it is written, and the affinity if it is not the thread's own, 0.
+    """
+    if name in _ASSIGNED:
+        return False
+    if name == "sched_setaffinity":
+        return all(step.argval != 0 for step in then)
+    return name != "environ" or any(
+        step.opname in _WRITES or step.argval in _CHANGES for step in then[:3]
+    )

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Copy = Callable[[Any], Any]
     Rule = Callable[[Any, Any, Copy], Any]
 
-__all__ = ["CannotBeMadeError", "is_shared", "rule_for"]
+__all__ = ["CannotBeMadeError", "has_owner", "is_shared", "rule_for"]
 
 
 class CannotBeMadeError(Exception):
@@ -63,7 +63,15 @@ def is_shared(value: Any) -> bool | None:
     rule = rule_for(type(value))
     if rule is None:
         return None
-    return rule is SHARED or (rule is _image and getattr(value, "fp", None) is None)
+    return rule is SHARED or (rule is _image and _is_read(value))
+
+
+def has_owner(value: Any) -> bool:
+    """Whether one thread at a time may use an object, by the table, as it is now."""
+    rule = rule_for(type(value))
+    if rule is _file or rule is _compressed:
+        return not (value.closed or value.writable())
+    return is_shared(value) is False and rule is not _event_loop and rule is not _deep
 
 
 # What was found.  Two threads may find the same at once.
@@ -183,9 +191,14 @@ def _archive(archive: Any, holder: Any, copy_part: Copy) -> Any:
     return twin
 
 
+def _is_read(image: Any) -> bool:
+    """Whether an image of Pillow's needs its file no more: one of several frames always does."""
+    return getattr(image, "fp", None) is None and not getattr(image, "is_animated", False)
+
+
 def _image(image: Any, _holder: Any, _copy: Copy) -> Any:
     """Open an image of Pillow's again, or read it, so that it needs no file any more."""
-    if getattr(image, "fp", None) is None:
+    if _is_read(image):
         return image
     path, frame = getattr(image, "filename", None), image.tell()
     try:

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.loaded import Change, Snapshot
 
-__all__ = ["FirstSamples"]
+__all__ = ["SHARED_ADVICE", "FirstSamples"]
 
-_ADVICE = (
-    "so the calling thread loads all samples, from your own objects, as DataLoader(dataset) does; "
-    "with threads= each worker has copies of them"
+_IN_PROCESS = (
+    "so the calling thread loads all samples, from your own objects, as DataLoader(dataset) does"
 )
-
+_THREADS = "with threads= each worker has copies of them"
+SHARED_ADVICE = (
+    "open it on first use in __getitem__ or keep it in a threadloader.datasets.PerThread; if it is "
+    "thread-safe, dataset_copy='shared' or a __copy__ that returns self says so"
+)
 
 # Objects that are looked at after each batch, the dataset first.  Unmeasured, a choice.
 WATCHED = 50
@@ -138,6 +141,10 @@ class FirstSamples:
         """Let the calling thread make all batches, as the loop sets an attribute."""
         self._stay(f"{name!r} was set between two batches")
 
+    def stay_shared(self, named: str) -> None:
+        """Let the calling thread make all batches, as objects can't be copied."""
+        self._stay(f"workers would share {named}, which can't be copied", f"else {SHARED_ADVICE}")
+
     def fails_in_threads(self, error: BaseException) -> bool:
         """Whether samples were seen to fail in worker threads alone, now that one did."""
         self._failures += 0.25 if isinstance(error, OSError) else 1.0
@@ -147,9 +154,9 @@ class FirstSamples:
         """Let the calling thread make all batches, as samples fail in worker threads alone."""
         self._stay(f"samples failed in worker threads and not in the calling one ({error!r})")
 
-    def _stay(self, reason: str) -> None:
+    def _stay(self, reason: str, advice: str = _THREADS) -> None:
         self.in_process = True
-        warn_user(f"{reason}, {_ADVICE}", InProcessWarning)
+        warn_user(f"{reason}, {_IN_PROCESS}; {advice}", InProcessWarning)
 
 
 _Marks = tuple[Any, dict[str, Any]]  # an object, and by name what tells its values from others

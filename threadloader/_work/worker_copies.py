@@ -18,13 +18,16 @@ from threadloader._fetch.dataset_copy import (
 )
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._fetch.loaded import take_back
+from threadloader._fetch.named_objects import shared_by_name
 from threadloader._fetch.own_generators import seeded, unseeded
 from threadloader._warnings import warn_user
+from threadloader._work.first_samples import SHARED_ADVICE
 
 if TYPE_CHECKING:
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.fetcher import Fetches
     from threadloader._fetch.loaded import Change
+    from threadloader._fetch.object_copy import SharedPart
     from threadloader._settings import Settings
     from threadloader._work.first_samples import FirstSamples
 
@@ -37,6 +40,7 @@ __all__ = [
     "fetchers_of",
     "has_one_reader",
     "leave_unopened",
+    "named",
     "replicas_of",
     "warn_of_shared",
 ]
@@ -152,12 +156,13 @@ class Originals:
         get: consumer, or planner; a worker once it was called.
     """
 
-    __slots__ = ("_first_samples", "_settings", "made", "opened")
+    __slots__ = ("_first_samples", "_settings", "made", "opened", "taken")
 
     def __init__(self, settings: Settings, first_samples: FirstSamples) -> None:
         self._settings = settings._replace(sampler=None, batch_sampler=None)
         self._first_samples = first_samples
         self.made: Original | None = None
+        self.taken = False  # whether the threads of an epoch that began without have copies
         self.opened: list[Change] = []  # what samples had, in the calling thread, by then
 
     def get(self) -> Original:
@@ -169,7 +174,9 @@ class Originals:
             (collate_fn,) = collate_fns_of(settings, [copied])
             self.opened = self._first_samples.opened
             leave_unopened(self.opened, copied)
-            warn_of_shared(copied)
+            copied.shared += shared_by_name(copied, settings.dataset, settings.collate_fn)
+            if not settings.is_default:
+                warn_of_shared(copied)
             self.made = Original(dataset, collate_fn, how, copied)
         return self.made
 
@@ -202,15 +209,17 @@ def leave_unopened(opened: list[Change], copied: Copied) -> None:
 
 def warn_of_shared(copied: Copied) -> None:
     """Name the objects that workers share, because there was no way to give each its own."""
-    if not copied.shared:
-        return
-    named = [f"{path} ({kind.__module__}.{kind.__qualname__})" for path, kind in copied.shared]
-    them = " and ".join((", ".join(named[:-1]), named[-1])) if named[1:] else named[0]
-    warn_user(
-        f"all workers share {them}, which can't be copied: if only one thread at a time may use it,"
-        " open it on first use in __getitem__ or keep it in a threadloader.datasets.PerThread; if"
-        " it is thread-safe, dataset_copy='shared' or a __copy__ that returns self says so"
-    )
+    if copied.shared:
+        warn_user(
+            f"all workers share {named(copied.shared)}, which can't be copied: if only one thread "
+            f"at a time may use it, {SHARED_ADVICE}"
+        )
+
+
+def named(shared: list[SharedPart]) -> str:
+    """Return the paths and classes of objects, as text."""
+    them = [f"{path} ({kind.__module__}.{kind.__qualname__})" for path, kind in shared]
+    return " and ".join((", ".join(them[:-1]), them[-1])) if them[1:] else them[0]
 
 
 def fetchers_of(

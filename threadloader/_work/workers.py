@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from threadloader import _torch
 from threadloader._fetch.array_rows import is_data
 from threadloader._fetch.dataset_copy import Copied
-from threadloader._fetch.failure import set_notes
+from threadloader._fetch.failure import set_notes, without_stop
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._fetch.kinds import attributes
 from threadloader._fetch.loaded import changes, give, settled, snapshot
+from threadloader._fetch.named_objects import shared_by_name
 from threadloader._fetch.single_owner import is_shared
+from threadloader._fetch.thread_hints import hint_of
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.known_samplers import is_known
 from threadloader._order.window import UNKNOWN_ROWS
@@ -46,6 +48,7 @@ from threadloader._work.worker_copies import (
     fetchers_of,
     has_one_reader,
     leave_unopened,
+    named,
     replicas_of,
     warn_of_shared,
 )
@@ -97,6 +100,15 @@ class Workers(NamedTuple):
         """Whether `stop` was called; stale as soon as it is read."""
         return any(pool.stopped for pool in self.pools)
 
+    def can_copy(self) -> bool:
+        """Whether there are copies of all that samples need; if not, the calling thread stays."""
+        if self.originals is None or not self.begins_inline:
+            return True
+        shared = self.originals.get().copied.shared
+        if shared:
+            self.first_samples.stay_shared(named(shared))
+        return not shared
+
     def take_over(self) -> bool:
         """Copy the user's objects for the threads, as they are after the calling thread used them.
 
@@ -105,8 +117,9 @@ class Workers(NamedTuple):
         """
         if self.originals is None or not self.begins_inline:
             return True
-        if self.originals.made:
+        if self.originals.taken:
             return False
+        self.originals.taken = True
         copies = original = self.originals.get()
         with suppress(Exception):  # a class that can be copied so often only
             copies = copied_again(original)
@@ -267,6 +280,11 @@ def make_workers(
         for known in copied:
             leave_unopened(opened, known)
         several = max(num_workers, 1 if settings.iterable else may.most) > 1
+        if several:
+            copied[0].shared += shared_by_name(copied[0], settings.dataset, settings.collate_fn)
+        if is_default and copied[0].shared:
+            first_samples.stay_shared(named(copied[0].shared))
+            return make_workers(settings, base_seed, stats, first_samples, earlier_readers)
         if several and not has_one_reader(settings, num_workers):
             warn_of_shared(copied[0])
     if is_default and not (begins_inline and first_samples.begun):
@@ -562,8 +580,9 @@ def _error_of(init_fn: Any, number: int) -> BaseException | None:
         init_fn(number)
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         BaseException.with_traceback(error, error.__traceback__ and error.__traceback__.tb_next)
-        set_notes(error, (f"in worker_init_fn of worker {number}",))
-        return error
+        hint = hint_of(error)
+        set_notes(error, (f"in worker_init_fn of worker {number}", *([hint] if hint else ())))
+        return without_stop(error, "worker_init_fn")
     finally:
         init_fn = DROPPED
     return None

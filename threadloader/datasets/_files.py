@@ -215,7 +215,9 @@ class Descriptor:
 
     def __init__(self, path: str) -> None:
         self._number = -1  # if opening fails
-        self._number = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        # Without waiting: what lies there may be a pipe, which is no file that can be read.
+        flags = getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+        self._number = os.open(path, os.O_RDONLY | flags)
         self.stamp = _stamp_of(os.fstat(self._number))
         self._seeking = Lock()  # the descriptor's position, without pread: guarded by _seeking
 
