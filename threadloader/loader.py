@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from threadloader import _torch
 from threadloader._fetch.fetcher import fetches_whole_batches
+from threadloader._fetch.kinds import is_ours
 from threadloader._lifetime.closing import Closing
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._notebook.shown import Shown
@@ -208,7 +209,13 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown,
         if unsharded or (iterable and not _torch.AVAILABLE):  # of its own classes torch checks it
             check_no_order(shuffle, sampler, batch_sampler)
         num_workers = default_num_workers(
-            num_workers, iterable=iterable, unsharded=unsharded, transform=transform
+            num_workers,
+            iterable=iterable,
+            unsharded=unsharded,
+            transform=transform,
+            # What is ours reads the same in another thread.
+            in_process=not (is_ours(type(dataset)) or prefetch or prefetch_factor or device)
+            and not (persistent_workers or timeout or worker_init_fn),
         )
         ordered = iterable or sampler is not None or batch_sampler is not None
         if shuffle == "keyed" and not ordered:  # or torch refuses it

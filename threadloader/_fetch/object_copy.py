@@ -554,8 +554,9 @@ def _parts(value: Any) -> Iterator[Any]:
     """
     if isinstance(value, CONTAINERS) and len(value) <= LARGE:
         yield from list(value.values() if isinstance(value, dict) else value)
-    for _, part, _ in attributes(value):
-        yield part
+    for name, part, _ in attributes(value):
+        if name != "__orig_class__":  # of `Counter[int]()`
+            yield part
 
 
 def _contents(cell: types.CellType) -> Any:

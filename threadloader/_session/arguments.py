@@ -116,7 +116,7 @@ def check_shuffle(shuffle: Any, dataset: Any) -> None:
 
 
 def default_num_workers(
-    num_workers: int | None, *, iterable: bool, unsharded: bool, transform: Any
+    num_workers: int | None, *, iterable: bool, unsharded: bool, transform: Any, in_process: bool
 ) -> int:
     """Return the number of workers, by default the cores; warn of chosen ones that would be idle.
 
@@ -125,12 +125,14 @@ def default_num_workers(
         iterable: Whether the dataset is an iterable.
         unsharded: Whether it is an iterable of no class of torch's.
         transform: The argument; None for no transform.
+        in_process: Whether the calling thread may read: nothing is chosen that needs another one.
     """
     threads = default_threads() if num_workers is None else num_workers
     if not iterable or transform is not None or threads <= 1:
         return threads
     if num_workers is None:
-        return 1  # nothing is lost: one thread reads, also where more could not
+        # As in torch: it may count on itself from epoch to epoch, or follow what the loop sets.
+        return int(unsharded or not in_process)
     if unsharded:
         warnings.warn(
             "an iterable that is no IterableDataset is read by one thread, and the others have "
