@@ -330,6 +330,12 @@ def test_a_dataset_of_which_no_sample_can_be_loaded_can_not_be_checked() -> None
         check(Broken())
 
 
+def test_one_thread_reads_a_generator_so_nothing_is_found() -> None:
+    report = check(number for number in range(8))
+    assert (report.findings, report.loads) == ((), 0)
+    assert "one thread reads an iterator" in report.notes[0]
+
+
 def test_samples_that_fail_are_noted_and_the_others_checked() -> None:
     class Some(Dataset):
         def __getitem__(self, index: int) -> int:

@@ -11,6 +11,8 @@ import threading
 import time
 import warnings
 import weakref
+from array import array
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +24,6 @@ from threadloader.errors import InProcessWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from support.patience import Spawn
 
@@ -332,22 +333,114 @@ def test_the_first_sample_of_all_runs_alone(threads: int) -> None:
     assert Fresh.began == [0]
 
 
+# Objects of which workers can't have copies
+
+
+class Read(Slow):
+    """Reads its number, four bytes, where another thread may move the place meanwhile."""
+
+    def file(self) -> Any:
+        raise NotImplementedError
+
+    def value(self, index: int) -> int:
+        file = self.file()
+        file.seek(4 * index)
+        time.sleep(SLOW / 4)
+        return int(file.read(4))
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Iterator[Any]:
+    path = tmp_path / "numbers"
+    path.write_bytes(b"".join(b"%04d" % n for n in range(Slow.length)))
+    with path.open("r+b") as file:
+        yield file
+
+
+@pytest.mark.parametrize("place", ["dataset.kept", "OnClass.kept", "the global KEPT"])
+def test_the_calling_thread_stays_where_workers_would_share(place: str, numbers: Any) -> None:
+    class Held(Read):
+        def __init__(self) -> None:
+            self.kept = numbers
+
+        def file(self) -> Any:
+            return self.kept
+
+    class OnClass(Read):
+        kept: Any = None
+
+        def file(self) -> Any:
+            if OnClass.kept is None:  # as it is opened on first use
+                type(self).kept = Path(numbers.name).open("rb", buffering=0)  # noqa: SIM115
+            return self.kept
+
+    class Named(Read):
+        def file(self) -> Any:
+            return KEPT
+
+    global KEPT
+    with Path(numbers.name).open("rb", buffering=0) as KEPT:
+        dataset = {"d": Held, "O": OnClass, "t": Named}[place[0]]()
+        with pytest.warns(InProcessWarning, match=place):
+            samples = load(dataset)
+        loader = ThreadLoader(dataset, threads=2)
+        with pytest.warns(UserWarning, match=place):
+            iter(loader)
+        loader.close()
+    if OnClass.kept is not None:
+        OnClass.kept.close()
+    assert samples == [(n, n, True) for n in range(Slow.length)]
+
+
+KEPT: Any = None
+
+
+# Iterable datasets
+
+
+def test_an_iterable_of_torchs_is_read_by_the_calling_thread() -> None:
+    class Epochs(pytest.importorskip("torch.utils.data").IterableDataset):  # type: ignore[misc]
+        """Counts its epochs, and follows what the loop sets."""
+
+        epoch = level = 0
+
+        def __iter__(self) -> Iterator[Any]:
+            self.epoch += 1
+            for _ in range(8):
+                yield self.epoch, self.level
+
+    stream = Epochs()
+    loader = ThreadLoader(stream, 2, collate_fn=list)
+    for epoch in (1, 2):
+        for step, batch in enumerate(loader):
+            assert batch == [(epoch, step)] * 2
+            stream.level = step + 1
+        stream.level = 0
+    assert ThreadLoader(stream, 2, timeout=120).num_workers == 1
+    assert ThreadLoader(iter(stream), 2).num_workers == 1
+
+
 # A sampler that gives one object again and again.
 
 
 @pytest.mark.parametrize("threads", [0, 2, None])
-def test_an_array_that_a_sampler_refills_is_copied(threads: int | None) -> None:
+@pytest.mark.parametrize("form", ["itself", "in a tuple", "in a dict"])
+@pytest.mark.parametrize("kind", ["numpy", "array"])
+def test_an_array_that_a_sampler_refills_is_copied(
+    threads: int | None, form: str, kind: str
+) -> None:
     class Refills:
         def __iter__(self) -> Iterator[Any]:
-            indices = np.zeros(2, int)
+            indices: Any = np.zeros(2, int) if kind == "numpy" else array("l", [0, 0])
+            forms = {"itself": indices, "in a tuple": (indices, 1), "in a dict": {0: indices}}
             for n in range(20):
-                indices[:] = n, n + 1
-                yield indices
+                indices[0], indices[1] = n, n + 1
+                yield forms[form]
 
     class Rows:
         def __getitem__(self, indices: Any) -> list[int]:
             time.sleep(SLOW)
-            return [int(n) for n in indices]
+            return [int(n) for n in (indices[0] if isinstance(indices, (tuple, dict)) else indices)]
 
     loader: Any = ThreadLoader(
         Rows(), None, sampler=Refills(), threads=threads, prefetch=4, output="numpy"

@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -355,6 +356,45 @@ def test_pictures_that_are_open_but_not_read_are_each_workers_own(tmp_path: Path
     for index in EACH:
         assert np.array_equal(crops[index], pixels[:8, index : index + 8])
     dataset.images[0].close()
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        lambda file: ({"a": [file]}, lambda held: held["a"][0]),
+        lambda file: ([(0, file)], lambda held: held[0][1]),
+        lambda file: (SimpleNamespace(file=file), lambda held: held.file),
+        lambda file: ({"a": SimpleNamespace(file=file)}, lambda held: held["a"].file),
+    ],
+    ids=["dict of lists", "list of tuples", "namespace", "dict of namespaces"],
+)
+def test_a_file_in_containers_and_records_is_opened_again(held: Any, numbers: Path) -> None:
+    class Deep(Reads):
+        def __getitem__(self, index: int) -> int:
+            return self.read(get(self.file), index)
+
+    with numbers.open("rb") as file:
+        parts, get = held(file)
+        assert together(Deep(parts)) == EACH
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_frames_of_a_picture_are_each_workers_own(looks: bool, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    frames = [image.new("L", (8, 8), 10 * number) for number in EACH]
+    frames[0].save(tmp_path / "it.tif", save_all=True, append_images=frames[1:])
+
+    class Frames(Reads):
+        def read(self, file: Any, index: int) -> int:
+            file.seek(index)
+            self.sought.wait()
+            return int(np.asarray(file)[0, 0])
+
+    with image.open(tmp_path / "it.tif") as file:
+        dataset = Frames(file)
+        if looks:
+            np.asarray(file)  # which reads the first frame
+        assert together(dataset) == [10 * number for number in EACH]
 
 
 # What stays shared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import io
 import os
 import pickle
@@ -173,6 +174,9 @@ def test_an_error_of_being_a_thread_says_what_to_do(
     with pytest.raises(error) as caught:
         list(ThreadLoader(Calls(sample), threads=2))
     assert hint in caught.value.__notes__[1]
+    with pytest.raises(error) as caught:
+        list(ThreadLoader(Calls(int), threads=2, worker_init_fn=sample))
+    assert hint in caught.value.__notes__[1]
 
 
 @pytest.mark.parametrize("options", [{}, {"prefetch": 1}, {"in_order": False, "prefetch": 2}])
@@ -232,6 +236,31 @@ def sets_global(_: int) -> None:
     HANDLE = object()
 
 
+def sets_limit(_: int) -> None:
+    sys.setrecursionlimit(sys.getrecursionlimit())
+
+
+def sets_output(_: int) -> None:
+    sys.stdout = sys.stdout
+
+
+def sets_collector(_: int) -> None:
+    gc.enable()
+
+
+def sets_cores(_: int) -> None:
+    os.sched_setaffinity(os.getpid(), os.sched_getaffinity(0))
+
+
+def sets_by_a_class(_: int) -> None:
+    Sets().set()
+
+
+class Sets:
+    def set(self) -> None:
+        gc.enable()
+
+
 def sets_by_another(index: int) -> None:
     sets_umask(index)
 
@@ -253,6 +282,11 @@ SETTING = {
     sets_filters: "warnings.filterwarnings",
     sets_global: "the global HANDLE",
     sets_by_another: "os.umask",
+    sets_by_a_class: "gc.enable",
+    sets_limit: "sys.setrecursionlimit",
+    sets_output: "sys.stdout",
+    sets_collector: "gc.enable",
+    **({sets_cores: "os.sched_setaffinity"} if hasattr(os, "sched_setaffinity") else {}),
 }
 
 
@@ -262,7 +296,7 @@ def test_what_a_worker_init_fn_sets_for_all_is_said_once(
 ) -> None:
     monkeypatch.setattr(process_wide, "_looked_into", set())
     first = function.__code__.co_firstlineno
-    lines = range(first, first + 6)
+    lines = range(first, first + 8)
     said = []
     for _ in range(2):
         with warnings.catch_warnings(record=True) as caught:

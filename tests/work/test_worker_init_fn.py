@@ -17,6 +17,7 @@ from threadloader._epoch import in_flight
 from threadloader._threads import worker_startup as startup_module
 from threadloader._threads.waiting import wait_until
 from threadloader._work import progress as progress_module
+from threadloader.errors import SampleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,6 +153,14 @@ def test_an_error_of_init_fn_is_the_end_of_the_iterator(persistent: bool, spawn:
             spawn(next, iterator).result(PATIENCE)
         for _ in range(2):
             assert spawn(next, iterator, "end").result(PATIENCE) == "end"
+
+
+def test_an_init_fn_that_raises_stop_iteration_does_not_end_the_epoch_in_silence() -> None:
+    def stops(_: int) -> None:
+        next(iter(()))
+
+    with pytest.raises(SampleError, match="worker_init_fn raised StopIteration"):
+        list(ThreadLoader(range(4), threads=2, worker_init_fn=stops))
 
 
 def test_a_kept_error_of_init_fn_keeps_no_copy_of_the_dataset(spawn: Spawn) -> None:

@@ -24,7 +24,7 @@ class Line(NamedTuple):
 
 _PRIVATE = (
     "Make it in the call, or on first use as an attribute of the dataset itself, of which each "
-    'worker has a copy; or give each thread its own by PerThread, or each worker by '
+    "worker has a copy; or give each thread its own by PerThread, or each worker by "
     'dataset_copy="deep"; or hold one lock around all of its uses.'
 )
 

@@ -237,8 +237,7 @@ class InFlight:
                 self._making = True
                 made = self._feed.make_next(self._progress, self._inline_worker)
             elif runs_event_loop() and not self._stays:
-                self._inline.stop(self._ticket_size.seconds)
-                self._fill_ahead()
+                self._end_here(self._ticket_size.seconds)
             else:
                 made = self._make_inline()
             if isinstance(made, OpenBatch):
@@ -341,8 +340,7 @@ class InFlight:
                 pass  # whether it goes on is decided by whole batches
             elif (seconds := perf_counter() - started) > ONE_TICKET_SECONDS and self._may_leave():
                 # It was one ticket, so nobody has looked at the time: a batch of one sample, say.
-                if self._inline.stop(seconds / (self._rows or 1)):
-                    self._fill_ahead()
+                self._end_here(seconds / (self._rows or 1))
             if is_first:
                 self._inline.batch_returned()
             else:
@@ -370,7 +368,8 @@ class InFlight:
                 feed.work(head, self._progress, worker)
                 return
             feed.give(head)
-            self._fill_ahead()
+            if self._draws_ahead:
+                self.fill()
         except ClosedError:
             if not self.cancelled:
                 raise
@@ -385,8 +384,7 @@ class InFlight:
             if not self._rows:
                 return None
             ends = not (self._stays or inline.goes_on(self._rows)) and self._may_leave()
-            if ends and inline.stop(inline.seconds(self._rows)):
-                self._fill_ahead()
+            if ends and self._end_here(inline.seconds(self._rows)):
                 return None
             self._making = True
             inline.batch_begins()
@@ -408,9 +406,12 @@ class InFlight:
         samples = self._inline_worker.counters.samples
         return first is None or first.may_leave(self._dataset, samples)
 
-    def _fill_ahead(self) -> None:
-        if self._draws_ahead:
+    def _end_here(self, seconds: float) -> bool:
+        """Let workers make the batches from here on, if they can; see `Inline.stop`."""
+        ends = self._inline.stop(seconds)
+        if ends and self._draws_ahead:
             self.fill()
+        return ends
 
     def look_at_objects(self) -> None:
         """Go on in the calling thread if the loop has set what copies of threads do not see."""

@@ -28,7 +28,8 @@ def shared_by_name(copied: Copied, dataset: Any, *functions: Any) -> list[Shared
         dataset: The user's dataset.
         functions: The user's functions, or None.
     """
-    makers = (getattr(type(dataset), n, None) for n in ("__getitem__", "__getitems__", "__iter__"))
+    given = (getattr(type(dataset), n, None) for n in ("__getitem__", "__getitems__", "__iter__"))
+    makers = (types.MethodType(each, dataset) for each in given if callable(each))
     own = [original for original, _ in list(copied.values())]
     found: dict[str, type] = {}
     for code, names in codes_of(*makers, *functions, *filter(callable, own)):

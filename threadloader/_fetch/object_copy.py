@@ -30,7 +30,6 @@ from threadloader._fetch.kinds import (
     is_helper,
     is_model,
     is_ours,
-    one_of_each,
     set_attribute,
     shared_classes,
 )

@@ -175,18 +175,15 @@ def _found_in(
         line = (step.positions and step.positions.lineno) or line
         if kind == "STORE_GLOBAL" and also_globals:
             found = f"the global {name}"
-        if kind == "IMPORT_NAME":
+        elif kind == "IMPORT_NAME":
             imported = name
         elif kind == "STORE_FAST":
             local[name], imported = imported.partition(".")[0], ""
         elif kind in _LOADS:
             module = _module_named(name, names, local)
             found = _listed(*_builtin_named(name, names), table)
-        elif kind == "STORE_ATTR" and name in _ASSIGNED:
-            found = _listed(module, name, table)
-        elif kind in _ATTRIBUTES and _is_used(name, steps[place + 1 : place + 6]):
-            found = _METHODS.get(name) if table is _SHARED else None
-            found = found or _listed(imported or module, name, table)
+        elif _is_used(kind, name, steps[place + 1 : place + 6]):
+            found = _listed(imported or module, name, table)
         if found:
             return found, line
     return None
@@ -210,18 +207,20 @@ def _builtin_named(name: Any, names: dict[str, Any]) -> tuple[str, str]:
 
 
 def _listed(module: str, name: str, table: Mapping[str, frozenset[str]]) -> str | None:
+    if table is _SHARED and name in _METHODS:
+        return _METHODS[name]
     return f"{module}.{name}" if name in table.get(module, ()) else None
 
 
-def _is_used(name: str, then: list[dis.Instruction]) -> bool:
-    """Whether a name counts, by the instructions after it.
+def _is_used(kind: str, name: Any, then: list[dis.Instruction]) -> bool:
+    """Whether an attribute counts, by the instructions after it.
 
     ``os.environ`` counts if it is written, and the affinity if it is not the thread's own, 0.
     """
-    if name in _ASSIGNED:
-        return False
+    if name in _ASSIGNED or kind not in _ATTRIBUTES:
+        return name in _ASSIGNED and kind == "STORE_ATTR"
     if name == "sched_setaffinity":
-        return all(step.argval != 0 for step in then)
+        return all(step.argval != 0 for step in then[:1])
     return name != "environ" or any(
         step.opname in _WRITES or step.argval in _CHANGES for step in then[:3]
     )

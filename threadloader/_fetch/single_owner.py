@@ -451,7 +451,9 @@ TABLE: dict[str, dict[str, Rule]] = {
     "sqlite3": {"sqlite3.Connection": _connection, "sqlite3.Cursor": _cursor},
     "_contextvars": {"*": SHARED},
     "logging": {"logging.Logger": SHARED, "logging.LoggerAdapter": SHARED},
-    "multiprocessing": {"*": SHARED},
+    # Both ends of a pipe: who asks gets the answer to another's question.
+    "subprocess": {"subprocess.Popen": NAMED},
+    "multiprocessing": {"multiprocessing.connection.Connection": NAMED, "*": SHARED},
     "numpy": {"numpy.lib.npyio.NpzFile": SHARED},
     "torch": {"torch.jit.ScriptModule": SHARED, "torch.jit.ScriptFunction": SHARED},
     "PIL": {"PIL.ImageFile.ImageFile": _image},

@@ -6,6 +6,8 @@ it does not give what it gave then.
 
 from __future__ import annotations
 
+from array import array
+from collections import deque
 from copy import copy
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -202,11 +204,19 @@ def _drawing(
         sequence += 1
 
 
+# What a sampler may refill for each batch.
+_REFILLED = (np.ndarray, list, dict, bytearray, array, deque)
+
+
 def _kept(drawn: Any) -> Any:
     """Return what a sampler has yielded, as it is now."""
     if isinstance(drawn, _torch.Tensor):
         return drawn.clone()
-    return copy(drawn) if isinstance(drawn, (np.ndarray, list, dict, bytearray)) else drawn
+    if type(drawn) is tuple:
+        return tuple(map(_kept, drawn))
+    if type(drawn) is dict:
+        return {key: _kept(value) for key, value in drawn.items()}
+    return copy(drawn) if isinstance(drawn, _REFILLED) else drawn
 
 
 def _with_advice(error: Exception, sampler: SamplerPass, drawn: Any) -> Exception:

@@ -274,19 +274,10 @@ def make_workers(
     if begins_inline:  # copies are made where threads take over
         replicas, collate_fns = [(_torch.unwrapped(settings.dataset), None)], [None]
     else:
-        replicas = replicas_of(settings, copied)
-        collate_fns = collate_fns_of(settings, copied)
-        opened = first_samples.opened
-        for known in copied:
-            leave_unopened(opened, known)
-        several = max(num_workers, 1 if settings.iterable else may.most) > 1
-        if several:
-            copied[0].shared += shared_by_name(copied[0], settings.dataset, settings.collate_fn)
+        replicas, collate_fns = _copies(settings, first_samples, copied, may)
         if is_default and copied[0].shared:
             first_samples.stay_shared(named(copied[0].shared))
             return make_workers(settings, base_seed, stats, first_samples, earlier_readers)
-        if several and not has_one_reader(settings, num_workers):
-            warn_of_shared(copied[0])
     if is_default and not (begins_inline and first_samples.begun):
         first_samples.watch(settings.dataset)
     fetchers = fetchers_of(settings, replicas, copied)
@@ -345,6 +336,30 @@ def make_workers(
         is_default=is_default,
         surroundings=setup.surroundings,
     )
+
+
+def _copies(
+    settings: Settings, first_samples: FirstSamples, copied: list[Copied], may: Range
+) -> tuple[list[tuple[Any, Any]], list[Any]]:
+    """Return each worker's copies of dataset, ``worker_init_fn`` and ``collate_fn``; name others.
+
+    Args:
+        settings: Of the loader.
+        first_samples: Of the loader.
+        copied: For each worker, is told what was copied.
+        may: How many workers there may be.
+    """
+    replicas = replicas_of(settings, copied)
+    collate_fns = collate_fns_of(settings, copied)
+    opened = first_samples.opened
+    for known in copied:
+        leave_unopened(opened, known)
+    several = max(len(copied), 1 if settings.iterable else may.most) > 1
+    if several and not has_one_reader(settings, len(copied)):
+        copied[0].shared += shared_by_name(copied[0], settings.dataset, settings.collate_fn)
+        if not settings.is_default or may.is_fixed:
+            warn_of_shared(copied[0])
+    return replicas, collate_fns
 
 
 def _begins_inline(settings: Settings, first_samples: FirstSamples) -> bool:
