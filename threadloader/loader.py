@@ -94,7 +94,8 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown,
         batch_sampler: Yields the indices of one batch at a time; excludes ``batch_size``,
             ``shuffle``, ``sampler`` and ``drop_last``.
         num_workers: Threads; 0 does all work in the calling thread, for a debugger.  By default
-            as many as are found to be fastest, see docs/workers.md; one for an iterable dataset.
+            as many as are found to be fastest, see docs/workers.md; for an iterable dataset one,
+            and for torch's `IterableDataset` none, as it may count on itself.
         collate_fn: Makes a batch of a list of samples, in a worker; by default torch's
             ``default_collate``, or its equal for arrays.
         pin_memory: Whether batches are copied to page-locked memory for the accelerator.
