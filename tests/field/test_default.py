@@ -420,6 +420,50 @@ def test_an_iterable_of_torchs_is_read_by_the_calling_thread() -> None:
     assert ThreadLoader(iter(stream), 2).num_workers == 1
 
 
+# Scratch memory that is made in `__init__`
+
+
+@pytest.mark.parametrize("kind", ["numpy", "bytearray", "torch"])
+@pytest.mark.parametrize("deep", [False, True])
+def test_the_calling_thread_stays_where_samples_write_one_array(kind: str, deep: bool) -> None:
+    class Fills:
+        def __init__(self) -> None:
+            zeros = {"numpy": lambda: np.zeros(8), "bytearray": lambda: bytearray(8)}
+            torch = pytest.importorskip("torch") if kind == "torch" else None
+            self.scratch = torch.zeros(8) if torch else zeros[kind]()
+
+        def __call__(self, index: int) -> int:
+            for place in range(8):
+                self.scratch[place] = index + 1
+            time.sleep(SLOW / 4)
+            return int(self.scratch[0]) - 1
+
+    class Scratch(Slow):
+        def __init__(self) -> None:
+            fills = Fills()
+            self.own = fills if deep else fills.scratch
+            self.fills = fills.__call__
+
+        def value(self, index: int) -> int:
+            return self.fills(index)
+
+    with pytest.warns(InProcessWarning, match="samples write into '(scratch|own)'"):
+        samples = load(Scratch())
+    assert samples == [(n, n, True) for n in range(Slow.length)]
+
+
+def test_threads_may_share_an_array_that_samples_read() -> None:
+    class Reads(Slow):
+        def __init__(self) -> None:
+            self.data = np.arange(Slow.length)
+
+        def value(self, index: int) -> int:
+            return int(self.data[index])
+
+    samples = load(Reads())
+    assert [value for _, value, _ in samples] == list(range(Slow.length))
+
+
 # A sampler that gives one object again and again.
 
 

@@ -47,10 +47,14 @@ from threadloader._fetch.single_owner import is_shared, rule_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Change", "Snapshot", "changes", "give", "settled", "snapshot", "take_back"]
+__all__ = ["Change", "Memory", "Snapshot", "changes", "give", "memory", "settled", "snapshot"]
+__all__ += ["take_back"]
 
 OBJECTS = 10_000  # that are looked at, at most: what leads to more of them without a handle is data
 BYTES = 1 << 16  # of an array that are compared, spread over it
+
+SCRATCH = 1 << 24  # bytes: a larger array is data, and not looked at
+FEW = 1 << 12  # bytes or elements of a smaller one that are compared, in some 40 us
 
 _MISSING: Any = object()
 _NUMBER_OF_A_HANDLE = re.compile(r"fd|fileno|handle|p(oin)?t(e)?r$", re.IGNORECASE)
@@ -136,6 +140,46 @@ def settled(found: list[Change]) -> list[Change]:
         if now[id(each.owner)].get(each.name, _MISSING) is each.value
         and all(_content(part) == content for part, content in each.parts)
     ]
+
+
+class Memory(NamedTuple):
+    """An array that samples may write, and what was in it."""
+
+    owner: Any
+    name: str
+    array: Any
+    content: bytes
+
+    @property
+    def is_written(self) -> bool:
+        """Whether it has other bytes now."""
+        return _some_bytes(self.array, FEW) != self.content
+
+
+def memory(now: Snapshot) -> list[Memory]:
+    """Return the arrays that the objects have now, of those that may be scratch memory."""
+    return [
+        Memory(each.value, name, part, _some_bytes(part, FEW))
+        for each in now.objects
+        for name, (part, _) in each.attributes.items()
+        if is_array(part) and _is_scratch(part)
+    ]
+
+
+def _is_scratch(part: Any) -> bool:
+    """Whether an array is small, can be written, and belongs to this process alone."""
+    if isinstance(part, _torch.Tensor):
+        return not _torch.is_shared(part) and part.element_size() * part.numel() <= SCRATCH
+    if isinstance(part, np.ndarray):
+        base = part.base
+        own = base is None or isinstance(base, np.ndarray)
+        return (
+            own
+            and not isinstance(part, np.memmap)
+            and part.flags.writeable
+            and part.nbytes <= SCRATCH
+        )
+    return isinstance(part, bytearray) and len(part) <= SCRATCH
 
 
 def give(found: list[Change], to: Copied) -> None:
@@ -362,14 +406,16 @@ def _entries_to_look_at(container: Any) -> list[Any]:
     return values(container) if len(container) <= LARGE else list(one_of_each(container).values())
 
 
-def _some_bytes(array: Any) -> bytes:
+def _some_bytes(array: Any, most: int = BYTES) -> bytes:
     """Return some of an array's bytes, by which it shows that somebody writes it."""
     try:
+        if isinstance(array, bytearray):
+            return bytes(array[:: max(1, len(array) // most)])
         numbers = array if isinstance(array, np.ndarray) else array.detach().numpy()
         if numbers.dtype.hasobject:
             return b""
         flat = numbers.reshape(-1) if numbers.flags.c_contiguous else numbers[:1].ravel()
-        step = max(1, flat.nbytes // BYTES)
+        step = max(1, flat.nbytes // most)
         return flat[::step].tobytes()
     except Exception:  # noqa: BLE001  # of another device, or a subclass's own
         return b""

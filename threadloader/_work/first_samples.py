@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._fetch.kinds import attributes, is_dataset
-from threadloader._fetch.loaded import changes, settled, snapshot
+from threadloader._fetch.loaded import changes, memory, settled, snapshot
 from threadloader._fetch.object_copy import walked
 from threadloader._warnings import warn_user
 from threadloader.errors import InProcessWarning
@@ -21,12 +21,16 @@ from threadloader.errors import InProcessWarning
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from threadloader._fetch.loaded import Change, Snapshot
+    from threadloader._fetch.loaded import Change, Memory, Snapshot
 
 __all__ = ["SHARED_ADVICE", "FirstSamples"]
 
 _IN_PROCESS = (
     "so the calling thread loads all samples, from your own objects, as DataLoader(dataset) does"
+)
+_SCRATCH = (
+    "with threads= all workers write into it; one that is made in the call, or on first use, is "
+    "each worker's own"
 )
 _THREADS = "with threads= each worker has copies of them"
 SHARED_ADVICE = (
@@ -59,6 +63,7 @@ class FirstSamples:
         self.leaves = False  # whether a sample in the calling thread has left them as they are
         # The user's objects as they were when last seen, and what is left of that for the loop.
         self._before: Snapshot | None = None
+        self._memory: list[Memory] = []
         self._marks: list[_Marks] = []
         self._set: dict[tuple[int, str], Change] = {}  # by samples in the calling thread
         self._steps: dict[tuple[int, str], Any] = {}  # what the last sample has set: by how much
@@ -70,6 +75,7 @@ class FirstSamples:
         self.begun = True
         seen = snapshot(walked({"dataset": _torch.unwrapped(dataset)}), originals=True)
         self._before = None if self.leaves else seen
+        self._memory = [] if self.leaves else memory(seen)
         self._marks = [
             (each.value, {name: _mark(part) for name, (part, _) in each.attributes.items()})
             for each in seen.objects[:WATCHED]
@@ -77,7 +83,7 @@ class FirstSamples:
 
     def forget(self) -> None:
         """Keep none of the user's values alive: the epoch has ended."""
-        self._before, self._marks = None, []
+        self._before, self._memory, self._marks = None, [], []
 
     @property
     def opened(self) -> list[Change]:
@@ -109,9 +115,14 @@ class FirstSamples:
             return False
         self._samples = samples
         before, marks, last = self._before, self._marks, self._steps
+        scratch = [] if self.leaves else [part for part in self._memory if part.is_written]
         self.watch(dataset)
         if self.leaves or before is None:
             return self.leaves
+        for part in scratch:
+            if (id(part.owner), part.name) not in self._set:  # those each thread makes for itself
+                self._stay(f"samples write into {part.name!r}", _SCRATCH)
+                return False
         new = False
         for change in changes(before):
             key = id(change.owner), change.name

@@ -107,6 +107,7 @@ class Workers(NamedTuple):
         shared = self.originals.get().copied.shared
         if shared:
             self.first_samples.stay_shared(named(shared))
+            self.originals.made = None  # with what it has opened
         return not shared
 
     def take_over(self) -> bool:
