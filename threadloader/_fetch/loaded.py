@@ -162,7 +162,7 @@ def memory(now: Snapshot) -> list[Memory]:
         Memory(each.value, name, part, _some_bytes(part, FEW))
         for each in now.objects
         for name, (part, _) in each.attributes.items()
-        if is_array(part) and _is_scratch(part)
+        if _is_scratch(part)
     ]
 
 

@@ -174,11 +174,13 @@ class Originals:
             (collate_fn,) = collate_fns_of(settings, [copied])
             self.opened = self._first_samples.opened
             leave_unopened(self.opened, copied)
-            copied.shared += shared_by_name(copied, settings.dataset, settings.collate_fn)
-            if not settings.is_default:
-                warn_of_shared(copied)
             self.made = Original(dataset, collate_fn, how, copied)
         return self.made
+
+    def shared(self) -> list[SharedPart]:
+        """Return what the threads would share that take over from the calling one."""
+        copied, settings = self.get().copied, self._settings
+        return copied.shared + shared_by_name(copied, settings.dataset, settings.collate_fn)
 
 
 def copied_again(original: Original, init_fn: Any = None) -> Original:

@@ -104,7 +104,7 @@ class Workers(NamedTuple):
         """Whether there are copies of all that samples need; if not, the calling thread stays."""
         if self.originals is None or not self.begins_inline:
             return True
-        shared = self.originals.get().copied.shared
+        shared = self.originals.shared()
         if shared:
             self.first_samples.stay_shared(named(shared))
             self.originals.made = None  # with what it has opened
