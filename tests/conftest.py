@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from support.clock import clock
 from support.patience import PATIENCE, PAUSE
 
-__all__ = ["PATIENCE", "PAUSE", "TEST_LIMIT"]
+__all__ = ["PATIENCE", "PAUSE", "TEST_LIMIT", "clock"]
 
 from threadloader._batch import memory
 from threadloader._order import tickets

@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LIMIT = 2.0  # seconds that running samples are waited for, as documented
-SLACK = 20.0  # seconds for the interpreter to end, on a machine that is busy with other things
 FOR_EVER = 10 * PATIENCE  # seconds of a sample that nobody waits for
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -99,15 +97,14 @@ def await_line(process: subprocess.Popen[bytes], line: str) -> None:
     pytest.fail(f"the child never said {line!r}: {process.stderr.read().decode()}")
 
 
-def end_of(process: subprocess.Popen[bytes]) -> tuple[float, int, str, str]:
-    """Wait for the child; return the seconds that took, its exit code and its outputs."""
-    started = time.monotonic()
+def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    """Wait for the child; return its exit code and its outputs."""
     output, errors = process.communicate()
-    return time.monotonic() - started, process.returncode, output.decode(), errors.decode()
+    return process.returncode, output.decode(), errors.decode()
 
 
-def run(script: str, *, torch: bool = False) -> tuple[float, int, str, str]:
-    """Run a child to its end; the seconds count from its line ``leaving``."""
+def run(script: str, *, torch: bool = False) -> tuple[int, str, str]:
+    """Run a child to its end, past its line ``leaving``."""
     with child(script, torch=torch) as process:
         await_line(process, "leaving")
         return end_of(process)
@@ -179,12 +176,12 @@ say("leaving")
 
 @pytest.mark.parametrize("script", HALF_WAY.values(), ids=HALF_WAY)
 def test_the_interpreter_exits_cleanly_with(script: str) -> None:
-    _, code, _, errors = run(script)
+    code, _, errors = run(script)
     assert (code, errors) == (0, "")
 
 
 def test_a_consumer_in_an_ordinary_thread_gets_all_its_batches_first() -> None:
-    _, code, output, errors = run("""
+    code, output, errors = run("""
 def consume():
     threading.main_thread().join()
     for _ in range(2):
@@ -199,7 +196,7 @@ say("leaving")
 
 
 def test_an_uncaught_exception_is_all_that_is_printed() -> None:
-    _, code, _, errors = run("""
+    code, _, errors = run("""
 loader = ThreadLoader(Numbers(), 4, threads=3, persistent_workers=True)
 for batch in loader:
     say("leaving")
@@ -211,7 +208,7 @@ for batch in loader:
 
 
 def test_an_uncaught_error_of_a_sample_is_shown_with_the_users_frames_and_a_note() -> None:
-    _, code, _, errors = run("""
+    code, _, errors = run("""
 class Broken(Numbers):
     def __getitem__(self, index):
         return self.decode(index)
@@ -249,16 +246,15 @@ del dropped
 
 @pytest.mark.parametrize("stuck", STUCK.values(), ids=STUCK)
 def test_a_running_sample_ends_before_the_process_does(stuck: str) -> None:
-    _, code, output, errors = run(stuck.format(seconds=0.5) + "say('leaving')")
+    code, output, errors = run(stuck.format(seconds=0.5) + "say('leaving')")
     assert (code, errors) == (0, "")
     assert output == "sample ended\n"
 
 
 @pytest.mark.parametrize("stuck", STUCK.values(), ids=STUCK)
 def test_a_sample_that_never_ends_does_not_keep_the_process(stuck: str) -> None:
-    seconds, code, output, errors = run(stuck.format(seconds=FOR_EVER) + "say('leaving')")
-    assert (code, output, errors) == (0, "", "")
-    assert seconds < LIMIT + SLACK
+    code, output, errors = run(stuck.format(seconds=FOR_EVER) + "say('leaving')")
+    assert (code, output, errors) == (0, "", "")  # and not that of the watchdog
 
 
 def test_what_never_ends_is_waited_for_as_long_as_documented() -> None:
@@ -267,8 +263,8 @@ def test_what_never_ends_is_waited_for_as_long_as_documented() -> None:
 
 
 def test_many_samples_that_never_end_share_one_limit() -> None:
-    many = int(2 * (LIMIT + SLACK) / LIMIT)  # which one after the other would take twice as long
-    seconds, code, _, errors = run(f"""
+    many = int(1.5 * PATIENCE / LIMIT)  # which one after the other the watchdog would not let end
+    code, _, errors = run(f"""
 loaders = [ThreadLoader(Numbers(slow=[0], seconds={FOR_EVER}), threads=1) for _ in range({many})]
 iterators = [iter(loader) for loader in loaders]
 for loader in loaders:
@@ -276,14 +272,13 @@ for loader in loaders:
 say("leaving")
 """)
     assert (code, errors) == (0, "")
-    assert seconds < LIMIT + SLACK
 
 
 # Ctrl-C
 
 
-def interrupted(script: str) -> tuple[float, int, str, str]:
-    """Run a child and send it SIGINT when it says ``waiting``; the seconds count from there."""
+def interrupted(script: str) -> tuple[int, str, str]:
+    """Run a child and send it SIGINT when it says ``waiting``."""
     with child(script) as process:
         await_line(process, "waiting")
         process.send_signal(signal.SIGINT)
@@ -325,7 +320,7 @@ each_kind_of_workers = pytest.mark.parametrize("persistent", [False, True])
 @on_posix
 @each_kind_of_workers
 def test_ctrl_c_ends_the_process_once_the_running_sample_has_ended(persistent: bool) -> None:
-    _, code, _, errors = interrupted(
+    code, _, errors = interrupted(
         WAITING.format(seconds=0.5, persistent=persistent) + LOOP + "    raise"
     )
     assert code == -signal.SIGINT
@@ -336,18 +331,17 @@ def test_ctrl_c_ends_the_process_once_the_running_sample_has_ended(persistent: b
 @on_posix
 @each_kind_of_workers
 def test_ctrl_c_ends_the_process_though_a_sample_never_ends(persistent: bool) -> None:
-    seconds, code, _, errors = interrupted(
+    code, _, errors = interrupted(
         WAITING.format(seconds=FOR_EVER, persistent=persistent) + LOOP + "    raise"
     )
     assert code == -signal.SIGINT
     assert errors.count("Traceback") == 1
-    assert seconds < LIMIT + SLACK
 
 
 @on_posix
 @each_kind_of_workers
 def test_ctrl_c_that_is_caught_leaves_the_loader_usable(persistent: bool) -> None:
-    _, code, output, errors = interrupted(
+    code, output, errors = interrupted(
         WAITING.format(seconds=0.2, persistent=persistent)
         + LOOP
         + """
@@ -362,7 +356,7 @@ say([int(batch[0]) for batch in loader])
 
 @on_posix
 def test_ctrl_c_that_is_kept_keeps_no_slot_no_iterator_and_no_thread() -> None:
-    _, code, output, errors = interrupted(
+    code, output, errors = interrupted(
         WAITING.format(seconds=0.2, persistent=False)
         + """
 import weakref
@@ -417,5 +411,5 @@ say("leaving")
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 @each_kind_of_workers
 def test_torch_at_work_in_the_workers_does_not_abort_the_process(persistent: bool) -> None:
-    _, code, _, errors = run(TORCH_OPERATIONS.format(persistent=persistent), torch=True)
+    code, _, errors = run(TORCH_OPERATIONS.format(persistent=persistent), torch=True)
     assert (code, errors) == (0, "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import time
 from collections import UserDict
 from typing import TYPE_CHECKING, Any
 
@@ -14,25 +13,29 @@ from support.patience import PATIENCE
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.clock import DrivenClock
     from support.patience import Spawn
+
+    from threadloader._report.headspace import Headspace
 
 
 SIZE = 400  # samples: a round takes a window of 16 batches more than its steps
 
 
-class Slow:
-    """Sample ``i`` is ``i``, and takes a while."""
+class Samples:
+    """Sample ``i`` is ``i``, for which ``act`` is called first."""
 
-    def __init__(self, size: int = SIZE, seconds: float = 0.0) -> None:
+    def __init__(self, size: int = SIZE, act: Callable[[], None] = lambda: None) -> None:
         self.size = size
-        self.seconds = seconds
+        self.act = act
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: int) -> int:
-        if self.seconds:
-            time.sleep(self.seconds)
+        self.act()
         return index
 
 
@@ -52,7 +55,7 @@ def _once(numbers: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
 def test_every_batch_comes_in_its_order_and_some_come_again(threads: int, spawn: Spawn) -> None:
-    with ThreadLoader(Slow(), threads=threads) as loader:
+    with ThreadLoader(Samples(), threads=threads) as loader:
         headspace = loader.headspace(steps=10)
         numbers = spawn(_numbers, loader).result(PATIENCE)
         assert _once(numbers) == list(range(SIZE))
@@ -61,32 +64,30 @@ def test_every_batch_comes_in_its_order_and_some_come_again(threads: int, spawn:
         assert spawn(_numbers, loader).result(PATIENCE) == list(range(SIZE))
 
 
-def test_what_takes_all_the_time_would_save_it(spawn: Spawn) -> None:
-    with ThreadLoader(Slow(seconds=0.01), threads=1) as loader:
+def _share(clock: DrivenClock, loading: float, step: float) -> Headspace:
+    """Return the headspace of a loop whose samples and steps take so many seconds."""
+    with ThreadLoader(Samples(act=lambda: clock.wait(loading)), threads=0) as loader:
         headspace = loader.headspace(steps=10)
-        spawn(_until, headspace, loader).result(PATIENCE)
-    assert headspace.share is not None
-    assert headspace.share > 0.5
-    assert str(headspace).startswith("Loading that takes no time would save ")
+        for _ in loader:
+            clock.compute(step)
+            if headspace.finished:
+                break
+    return headspace
+
+
+def test_what_takes_all_the_time_would_save_it(clock: DrivenClock) -> None:
+    headspace = _share(clock, loading=3.0, step=1.0)
+    assert headspace.share == pytest.approx(0.75)
+    assert str(headspace).startswith("Loading that takes no time would save 75% of a step")
     assert str(headspace).endswith("; the rest is your loop.")
 
 
-def test_what_takes_no_time_would_save_little(spawn: Spawn) -> None:
-    def loop() -> None:
-        for _ in loader:
-            time.sleep(0.02)
-            if headspace.finished:
-                break
-
-    with ThreadLoader(Slow(), threads=1) as loader:
-        headspace = loader.headspace(steps=10)
-        spawn(loop).result(PATIENCE)
-    assert headspace.share is not None
-    assert headspace.share < 0.5
+def test_what_takes_no_time_would_save_nothing(clock: DrivenClock) -> None:
+    assert _share(clock, loading=0.0, step=1.0).share == 0.0
 
 
 def test_a_short_epoch_is_measured_in_several(spawn: Spawn) -> None:
-    with ThreadLoader(Slow(40), threads=1) as loader:
+    with ThreadLoader(Samples(40), threads=1) as loader:
         headspace = loader.headspace(steps=10)
         epochs = 0
         while not headspace.finished:
@@ -108,7 +109,7 @@ def test_a_short_epoch_is_measured_in_several(spawn: Spawn) -> None:
 def test_epochs_that_are_too_short_are_given_up_with_an_advice(
     size: int, advice: str, spawn: Spawn, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with ThreadLoader(Slow(size), threads=1) as loader:
+    with ThreadLoader(Samples(size), threads=1) as loader:
         headspace = loader.headspace(steps=50)
         for _ in range(3):
             assert not headspace.finished
@@ -124,7 +125,7 @@ def test_epochs_that_are_too_short_are_given_up_with_an_advice(
 
 
 def test_the_steps_that_are_advised_are_measured(spawn: Spawn) -> None:
-    with ThreadLoader(Slow(20), threads=1) as loader:
+    with ThreadLoader(Samples(20), threads=1) as loader:
         headspace = loader.headspace(steps=45)
         for _ in range(100):
             spawn(_numbers, loader).result(PATIENCE)
@@ -137,7 +138,7 @@ def test_epochs_that_the_loop_leaves_early_are_given_up_too(spawn: Spawn) -> Non
     def ten() -> list[int]:
         return [batch.item() for batch, _ in zip(loader, range(10), strict=False)]
 
-    with ThreadLoader(Slow(), threads=1) as loader:
+    with ThreadLoader(Samples(), threads=1) as loader:
         headspace = loader.headspace(steps=50)
         for _ in range(3):
             assert spawn(ten).result(PATIENCE) == list(range(10))
@@ -147,7 +148,7 @@ def test_epochs_that_the_loop_leaves_early_are_given_up_too(spawn: Spawn) -> Non
 
 
 def test_two_epochs_that_are_left_early_are_not_given_up(spawn: Spawn) -> None:
-    with ThreadLoader(Slow(), threads=1) as loader:
+    with ThreadLoader(Samples(), threads=1) as loader:
         headspace = loader.headspace(steps=5)
         for _ in range(2):
             iterator = iter(loader)
@@ -158,20 +159,20 @@ def test_two_epochs_that_are_left_early_are_not_given_up(spawn: Spawn) -> None:
 
 
 def test_batches_that_come_again_are_not_in_the_state(spawn: Spawn) -> None:
-    with ThreadLoader(Slow(), threads=1) as loader:
+    with ThreadLoader(Samples(), threads=1) as loader:
         loader.headspace(steps=20)
         iterator = iter(loader)
         taken: list[int] = []
         while len(taken) == len(set(taken)):
             taken.append(spawn(next, iterator).result(PATIENCE).item())
         state = loader.state_dict()
-    with ThreadLoader(Slow(), threads=1) as other:
+    with ThreadLoader(Samples(), threads=1) as other:
         other.load_state_dict(state)
         rest = spawn(_numbers, other).result(PATIENCE)
     assert _once(taken) + rest == list(range(SIZE))
 
 
-class Named(Slow):
+class Named(Samples):
     """Sample ``i`` is a dict with ``i`` in it."""
 
     def __getitem__(self, index: int) -> Any:
@@ -197,7 +198,7 @@ def test_a_loop_may_take_parts_out_of_its_batches(kind: Any, spawn: Spawn) -> No
 
 
 def test_a_copy_of_a_loader_measures_nothing(spawn: Spawn) -> None:
-    with ThreadLoader(Slow(), threads=1) as loader:
+    with ThreadLoader(Samples(), threads=1) as loader:
         headspace = loader.headspace(steps=5)
         with copy.deepcopy(loader) as other:
             assert spawn(_numbers, other).result(PATIENCE) == list(range(SIZE))
@@ -207,7 +208,7 @@ def test_a_copy_of_a_loader_measures_nothing(spawn: Spawn) -> None:
 
 
 def test_the_length_is_that_of_the_epoch_and_other_methods_are_its(spawn: Spawn) -> None:
-    with ThreadLoader(Slow(), threads=1) as loader:
+    with ThreadLoader(Samples(), threads=1) as loader:
         loader.headspace()
         iterator = iter(loader)
         assert len(iterator) == SIZE
@@ -218,7 +219,7 @@ def test_the_length_is_that_of_the_epoch_and_other_methods_are_its(spawn: Spawn)
 
 def test_the_result_is_logged(spawn: Spawn, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "threadloader")
-    with ThreadLoader(Slow(), threads=1) as loader:
+    with ThreadLoader(Samples(), threads=1) as loader:
         headspace = loader.headspace(steps=5)
         spawn(_numbers, loader).result(PATIENCE)
     assert [record.getMessage() for record in caplog.records] == [str(headspace)]
@@ -226,11 +227,11 @@ def test_the_result_is_logged(spawn: Spawn, caplog: pytest.LogCaptureFixture) ->
 
 def test_at_least_one_step_is_measured() -> None:
     with pytest.raises(ValueError, match="at least 1, but got 0"):
-        ThreadLoader(Slow()).headspace(steps=0)
+        ThreadLoader(Samples()).headspace(steps=0)
 
 
 def test_a_batch_is_not_kept_longer_than_it_is_needed(spawn: Spawn) -> None:
-    with ThreadLoader(Slow(), threads=1) as loader:
+    with ThreadLoader(Samples(), threads=1) as loader:
         loader.headspace(steps=5)
         iterator: Any = iter(loader)
         spawn(_numbers, iterator).result(PATIENCE)
