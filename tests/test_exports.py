@@ -71,6 +71,7 @@ LATER = {
     "threadloader._notebook.page",
     "threadloader._notebook.plot",
     "threadloader._rng.redirect",
+    "threadloader._rng.stream",
     "threadloader._session.ballots",
     "threadloader._threads.free_memory",
     "threadloader._threads.gil_switch",

@@ -382,7 +382,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown,
         or of an iterable dataset that is its own iterator, after it.
 
         Raises:
-            StateError: It is no state of a `ThreadLoader`, or of a newer version, or of a loader
+            StateError: It is no state of a `ThreadLoader`, or of another version, or of a loader
                 with another dataset, sampler, batch size or seed: the message says which.  Also
                 raised by ``iter()`` or the first ``next()``, if the sampler or dataset does not
                 give the same samples again.

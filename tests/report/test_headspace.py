@@ -66,7 +66,7 @@ def test_every_batch_comes_in_its_order_and_some_come_again(threads: int, spawn:
 
 def _share(clock: DrivenClock, loading: float, step: float) -> Headspace:
     """Return the headspace of a loop whose samples and steps take so many seconds."""
-    with ThreadLoader(Samples(act=lambda: clock.wait(loading)), threads=0) as loader:
+    with ThreadLoader(Samples(act=lambda: clock.idle(loading)), threads=0) as loader:
         headspace = loader.headspace(steps=10)
         for _ in loader:
             clock.compute(step)

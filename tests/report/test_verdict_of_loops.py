@@ -53,13 +53,13 @@ def _kind(loader: ThreadLoader[Any], act: Callable[[], None] = lambda: None) -> 
 
 
 def test_a_slow_loop_is_the_slower_one(clock: DrivenClock) -> None:
-    samples = Samples(64, lambda: clock.wait(0.01))
+    samples = Samples(64, lambda: clock.idle(0.01))
     loader: ThreadLoader[Any] = ThreadLoader(samples, 1, threads=0)
-    assert _kind(loader, lambda: clock.wait(1.0)) == "consumer-bound"
+    assert _kind(loader, lambda: clock.idle(1.0)) == "consumer-bound"
 
 
 def test_samples_that_wait_are_waited_for(clock: DrivenClock) -> None:
-    samples = Samples(64, lambda: clock.wait(1.0))
+    samples = Samples(64, lambda: clock.idle(1.0))
     assert _kind(ThreadLoader(samples, 4, threads=0)) == "waiting"
 
 
@@ -92,14 +92,14 @@ def test_a_collate_function_that_is_slow_slows_the_loop(clock: DrivenClock) -> N
 
 
 def test_an_iterable_that_waits_is_waited_for(clock: DrivenClock) -> None:
-    items = map(Samples(64, lambda: clock.wait(1.0)).__getitem__, range(64))
+    items = map(Samples(64, lambda: clock.idle(1.0)).__getitem__, range(64))
     assert _kind(ThreadLoader(items, 4, threads=0)) == "waiting"
 
 
 def test_time_that_copying_takes_is_counted(clock: DrivenClock, spawn: Spawn) -> None:
     class Slow(FakeDevice):
         def begin(self, *arguments: Any) -> Any:
-            clock.wait(1.0)
+            clock.idle(1.0)
             return super().begin(*arguments)
 
     with make(Numbers(64), Slow()) as loader:
@@ -156,7 +156,7 @@ def _warned(loader: ThreadLoader[Any], loop: Callable[[], object], epochs: int =
 
 
 def test_an_epoch_that_waited_ends_with_a_warning_once(clock: DrivenClock) -> None:
-    samples = Samples(16, lambda: clock.wait(0.5))
+    samples = Samples(16, lambda: clock.idle(0.5))
     loader: ThreadLoader[Any] = ThreadLoader(samples, 4, threads=0)
     (warning,) = _warned(loader, lambda: list(loader), epochs=2)
     assert warning.category is SlowLoadingWarning
@@ -165,13 +165,13 @@ def test_an_epoch_that_waited_ends_with_a_warning_once(clock: DrivenClock) -> No
 
 
 def test_a_short_epoch_ends_without_a_warning(clock: DrivenClock) -> None:
-    samples = Samples(16, lambda: clock.wait(0.02))
+    samples = Samples(16, lambda: clock.idle(0.02))
     loader: ThreadLoader[Any] = ThreadLoader(samples, 4, threads=0)
     assert _warned(loader, lambda: list(loader), epochs=2) == []
 
 
 def test_an_epoch_that_is_broken_off_is_no_warning(clock: DrivenClock) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(Samples(64, lambda: clock.wait(0.5)), 4, threads=0)
+    loader: ThreadLoader[Any] = ThreadLoader(Samples(64, lambda: clock.idle(0.5)), 4, threads=0)
 
     def loop() -> None:
         for number, _ in enumerate(loader):
@@ -185,7 +185,7 @@ def test_an_epoch_that_is_broken_off_is_no_warning(clock: DrivenClock) -> None:
 def test_one_slow_batch_alone_is_no_warning(slow: int, clock: DrivenClock) -> None:
     class OneWaits(Samples):
         def __getitem__(self, index: int) -> Any:
-            clock.wait(50.0 * (index == slow))
+            clock.idle(50.0 * (index == slow))
             return index
 
     loader: ThreadLoader[Any] = ThreadLoader(OneWaits(64), 4, threads=0)
@@ -200,7 +200,7 @@ def test_one_slow_batch_alone_is_no_warning(slow: int, clock: DrivenClock) -> No
 def test_what_is_unknown_is_no_warning(clock: DrivenClock) -> None:
     class HalfWaits(Samples):
         def __getitem__(self, index: int) -> Any:
-            clock.wait(0.4)
+            clock.idle(0.4)
             clock.compute(0.6)
             return index
 
@@ -210,7 +210,7 @@ def test_what_is_unknown_is_no_warning(clock: DrivenClock) -> None:
 
 
 def test_a_warning_that_is_an_error_comes_behind_the_last_batch(clock: DrivenClock) -> None:
-    samples = Samples(16, lambda: clock.wait(0.5))
+    samples = Samples(16, lambda: clock.idle(0.5))
     with ThreadLoader(samples, 4, threads=0, collate_fn=list) as loader:
         with warnings.catch_warnings():
             warnings.simplefilter("error", SlowLoadingWarning)

@@ -65,17 +65,6 @@ def test_the_first_rank_draws_what_a_single_process_draws() -> None:
     assert numbers(loader_of(0)) == numbers(alone)[:12]
 
 
-def test_states_from_before_go_on_with_the_same_numbers_on_all_ranks() -> None:
-    loader = loader_of(1)
-    iterator = iter(loader)
-    next(iterator)
-    state = json.loads(json.dumps(loader.state_dict())) | {"threadloader": 3}
-    older = loader_of(1)
-    older.load_state_dict(state)
-    assert numbers(older) == numbers(loader_of(0))[4:]
-    assert older.state_dict()["draws"] == {"alike": True}
-
-
 def test_the_state_of_one_rank_is_good_for_all() -> None:
     expected = [indices(loader_of(rank)) for rank in range(2)]
     loaders = [loader_of(rank) for rank in range(2)]

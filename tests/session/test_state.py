@@ -57,8 +57,6 @@ def test_a_state_with_the_seed_0_is_not_one_without_a_seed() -> None:
     state = state_after(make(seed=0, shuffle=True), 1)
     with pytest.raises(StateError, match="seed"):
         make(seed=None, shuffle=True).load_state_dict(state)
-    del state["loader"]["seed"]  # as it was left out once
-    state["entries"] -= 1
     left = list(make(seed=0, shuffle=True))[1:]
     assert after(make(seed=0, shuffle=True), state) == left
 
@@ -208,7 +206,8 @@ FOREIGN: list[tuple[str, Any]] = [
     ("no state of a ThreadLoader", lambda state: state | {"threadloader": "1"}),
     ("no state of a ThreadLoader", lambda state: state | {"threadloader": True}),
     ("no state of a ThreadLoader", lambda state: without(state, "threadloader")),
-    ("version 5, saved by a newer threadloader", lambda state: state | {"threadloader": 5}),
+    ("version 4, saved by another release", lambda state: state | {"threadloader": 4}),
+    ("version 6, saved by another release", lambda state: state | {"threadloader": 6}),
     ("incomplete or changed: see its epoch", lambda state: without(state, "epoch")),
     (
         "incomplete or changed: see its loader, lanes",

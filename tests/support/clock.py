@@ -21,7 +21,7 @@ class DrivenClock:
         self.now = 1000.0
         self.cpu = 0.0
 
-    def wait(self, seconds: float) -> None:
+    def idle(self, seconds: float) -> None:
         """Let time pass in which nothing is computed."""
         self.now += seconds
 

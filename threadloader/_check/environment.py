@@ -12,7 +12,11 @@ from typing import Any
 from threadloader import _torch
 from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.cores import cpu_quota, default_threads, usable_cores
-from threadloader._threads.gil_switch import is_free_threaded, what_switched_the_gil_on
+from threadloader._threads.gil_switch import (
+    AN_IMPORT,
+    is_free_threaded,
+    what_switched_the_gil_on,
+)
 from threadloader._version import __version__
 
 __all__ = ["advice", "examine"]
@@ -46,8 +50,8 @@ def examine() -> dict[str, Any]:
         },
         "gil": {
             "enabled": gil_is_enabled(),
-            "requested_by": switch.requested if switch else "",
-            "switched_on_by": list(switch.modules) if switch else [],
+            "requested_by": "" if switch == AN_IMPORT else switch,
+            "switched_on_by": [],  # for who has watched the imports
         },
         "cores": {
             "machine": os.cpu_count(),

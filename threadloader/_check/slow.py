@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from threadloader._check.findings import Finding
 from threadloader._fetch.kinds import LARGE
 from threadloader._threads.concurrency import gil_is_enabled
-from threadloader._threads.gil_switch import what_switched_the_gil_on
+from threadloader._threads.gil_switch import AN_IMPORT, what_switched_the_gil_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,10 +26,10 @@ def gil_finding(*, before: bool) -> Finding | None:
         before: Whether it was on before samples were loaded.
     """
     switch = what_switched_the_gil_on()
-    if switch is None or switch.requested:
+    if switch != AN_IMPORT:
         return None
     when = "the imports of the dataset" if before else "loading samples"
-    return Finding("gil-enabled", f"{when} switched the GIL on: {switch}")
+    return Finding("gil-enabled", f"{when} switched the GIL on")
 
 
 def slow_dicts(sharing: Sharing, line: Line | None) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._epoch.feed import Receipt
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._rng.isolation import isolated_here, redirect_for
+from threadloader._rng.isolation import isolated_batch, redirect_for
 from threadloader._work.made_at_once import make_at_once
 from threadloader._work.open_batch import OpenBatch, work_inline
 from threadloader.errors import StateError
@@ -145,12 +145,12 @@ class SamplerFeed:
         """Call a function in the calling thread, as the worker that it is."""
         stream, introduction = self._stream, self._introduction
         try:
+            if stream is not None:
+                function, args = isolated_batch, (stream, function, *args)
             if introduction is not None:
-                introduction.call(isolated_here, stream, function, *args)
-            elif stream is None:
-                function(*args)
+                introduction.call(function, *args)
             else:
-                isolated_here(stream, function, *args)
+                function(*args)
         finally:
             self = stream = introduction = function = DROPPED  # an error keeps this frame
             args = ()

@@ -14,7 +14,7 @@ from threadloader import _torch
 from threadloader._fetch.array_rows import arrays_of
 from threadloader._fetch.each_sample import call_each, getitem_of
 from threadloader._fetch.own_generators import OwnGenerators
-from threadloader._rng.streams import enter_sample_streams, leave_streams
+from threadloader._rng.streams import enter_sample_streams, leave_streams, seeding
 
 if TYPE_CHECKING:
     from threadloader._fetch.dataset_copy import Copied
@@ -143,9 +143,10 @@ class Fetcher:
     ) -> Fetched:
         samples: list[Any] = []
         try:
+            getitem, own = getitem_of(self.dataset), self._generators
             if seed is not None:
                 enter_sample_streams(seed, position, samples)
-            getitem, own = getitem_of(self.dataset), self._generators
+                getitem = seeding(getitem)
             if own is None:
                 call_each(getitem, indices, samples, epoch)
             else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader._fetch.each_sample import call_each
 from threadloader._fetch.own_generators import OwnGenerators
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._rng.streams import enter_sample_streams, leave_streams
+from threadloader._rng.streams import enter_sample_streams, leave_streams, seeding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,17 +66,19 @@ class ReadSamples:
             return samples, None
         transformed: list[Any] = []
         try:
+            transform = self._transform
             if seed is not None:
                 enter_sample_streams(seed, ticket.batch.position + ticket.start, transformed)
+                transform = seeding(transform)
             part, own = read[ticket.start : ticket.stop], self._generators
             if own is None:
-                call_each(self._transform, part, transformed, epoch)
+                call_each(transform, part, transformed, epoch)
             else:
-                own.call(call_each, self._transform, part, transformed, epoch, each=True)
+                own.call(call_each, transform, part, transformed, epoch, each=True)
             return transformed, None
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return transformed, error
         finally:
             leave_streams()
             # The error keeps this frame.
-            self = ticket = epoch = read = transformed = part = own = DROPPED
+            self = ticket = epoch = read = transformed = part = own = transform = DROPPED

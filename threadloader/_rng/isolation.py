@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from threadloader._rng.streams import WorkerStream
 
-__all__ = ["isolated", "isolated_here", "redirect_for", "redirection"]
+__all__ = ["isolated", "isolated_batch", "isolated_here", "redirect_for", "redirection"]
 
 T = TypeVar("T")
 
@@ -82,6 +82,20 @@ def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args
     finally:
         here.stream, here.outer, here.samples = before
         stream, function, args = None, DROPPED, ()  # an error keeps this frame
+
+
+def isolated_batch(stream: WorkerStream, function: Callable[..., T], *args: Any) -> T:
+    """Do the same where all that the function draws is drawn for samples, or for their batch."""
+    before = here.stream, here.outer, here.samples
+    try:
+        here.stream = here.outer = stream
+        here.samples = samples = stream.samples
+        result: T = samples.call_with_default(function, args, redirection().operators.redirected)
+        return result
+    finally:
+        here.stream, here.outer, here.samples = before
+        # An error keeps this frame.
+        stream, samples, function, args = None, None, DROPPED, ()  # type: ignore[assignment]
 
 
 @contextmanager

@@ -34,6 +34,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader._lifetime.exit_and_fork import around_fork, in_forked_child
 from threadloader._rng.streams import here
+from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,9 +59,9 @@ def _without_collections() -> Iterator[None]:
 
 
 _Random = random.Random
-_shared: Any = vars(random)["_inst"]  # the instance whose methods the functions are
+_shared: Any = vars(random).get("_inst")  # the instance whose methods the functions are
 with _without_collections():  # `numpy.random` may be imported here
-    _legacy: Any = vars(np.random.mtrand)["_rand"]  # the same for numpy.random
+    _legacy: Any = vars(np.random.mtrand).get("_rand")  # the same for numpy.random
 
 
 class _Redirected(_Random):
@@ -71,50 +72,36 @@ class _Redirected(_Random):
     """
 
     def random(self) -> float:
-        stream = here.stream
-        return _Random.random(self) if stream is None else stream.random()
+        return _Random.random(_generator_for(self))
 
     def getrandbits(self, k: int, /) -> int:
-        stream = here.stream
-        if stream is None:
-            return _Random.getrandbits(self, k)
-        return stream.getrandbits(k)
+        return _Random.getrandbits(_generator_for(self), k)
 
     def seed(self, *args: Any, **kwargs: Any) -> None:
-        stream = here.stream
-        if stream is None:
-            _Random.seed(self, *args, **kwargs)
-        else:
-            stream.seed_random(*args, **kwargs)
+        _Random.seed(_generator_for(self), *args, **kwargs)
 
     def getstate(self) -> Any:
-        stream = here.stream
-        return _Random.getstate(self) if stream is None else stream.random_generator.getstate()
+        return _Random.getstate(_generator_for(self))
 
     def setstate(self, state: Any) -> None:
-        stream = here.stream
-        if stream is None:
-            _Random.setstate(self, state)
-        else:
-            stream.random_generator.setstate(state)
+        _Random.setstate(_generator_for(self), state)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _Random, (), self.getstate()
 
     @property
     def gauss_next(self) -> float | None:  # `gauss` keeps every second draw
-        stream = here.stream
-        if stream is None:
-            return vars(self).get("gauss_next")
-        return stream.gauss_next
+        return vars(_generator_for(self)).get("gauss_next")
 
     @gauss_next.setter
     def gauss_next(self, value: float | None) -> None:
-        stream = here.stream
-        if stream is None:
-            vars(self)["gauss_next"] = value
-        else:
-            stream.gauss_next = value
+        vars(_generator_for(self))["gauss_next"] = value
+
+
+def _generator_for(shared: _Redirected) -> _Random:
+    """Return what the calling thread draws from; without a stream the instance that all share."""
+    stream = here.stream
+    return shared if stream is None else stream.random_generator
 
 
 class _RedirectedLegacy(np.random.RandomState):
@@ -124,13 +111,9 @@ class _RedirectedLegacy(np.random.RandomState):
     """
 
 
-# A sample's own generator is none that can be seeded, or that has a state like the RandomState's.
-_GENERATORS = {"seed": "unseeded_twister", "set_state": "unseeded_twister", "get_state": "twister"}
-
-
 def _legacy_method(name: str) -> Callable[..., Any]:
     own = getattr(_legacy, name)
-    generator = attrgetter(f"{_GENERATORS.get(name, 'legacy_generator')}.{name}")
+    generator = attrgetter(f"legacy_generator.{name}")
 
     def method(_: Any, *args: Any, **kwargs: Any) -> Any:
         stream = here.stream
@@ -198,12 +181,19 @@ class _Redirection:
                 self._names[name] = new[name]
 
 
-def _redirections() -> tuple[_Redirection, ...]:
-    primitive = ("random", "getrandbits", "seed", "getstate", "setstate")
-    methods = {
-        name: _equal(vars(random)[name], getattr(_Redirected, name).__get__(_shared))
-        for name in primitive
-    }
+def _redirections() -> Iterator[_Redirection]:
+    if _shared is None:
+        _warn_of("random")
+    else:
+        primitive = ("random", "getrandbits", "seed", "getstate", "setstate")
+        methods = {
+            name: _equal(vars(random)[name], getattr(_Redirected, name).__get__(_shared))
+            for name in primitive
+        }
+        yield _Redirection(random, methods)
+    if _legacy is None:
+        _warn_of("numpy.random")
+        return
     names = [
         name
         for name in dir(np.random)
@@ -214,10 +204,14 @@ def _redirections() -> tuple[_Redirection, ...]:
             setattr(_RedirectedLegacy, name, _legacy_method(name))
     proxy = _RedirectedLegacy(_legacy._bit_generator)  # noqa: SLF001  # the very same state
     functions = {name: _equal(getattr(np.random, name), getattr(proxy, name)) for name in names}
-    return (
-        _Redirection(random, methods),
-        _Redirection(np.random, functions),
-        _Redirection(np.random.mtrand, {"_rand": proxy}),
+    yield _Redirection(np.random, functions)
+    yield _Redirection(np.random.mtrand, {"_rand": proxy})
+
+
+def _warn_of(module: str) -> None:
+    warn_user(
+        f"this {module} lacks what its functions are redirected by: what samples draw from it "
+        "depends on the moment.  Draw from sample_rng() instead"
     )
 
 
@@ -264,11 +258,11 @@ class Hooks:
         try:
             while self._redirected is not (redirect := bool(self._holders)):
                 self._redirected = None
-                if redirect:
+                if redirect and _shared is not None:
                     _shared.__class__ = _Redirected
                 for redirection in self._redirections:
                     redirection.start() if redirect else redirection.stop()
-                if not redirect:
+                if not redirect and _shared is not None:
                     _shared.__class__ = _Random
                 self._redirected = redirect
         finally:
@@ -301,6 +295,6 @@ class Hooks:
 
 with _without_collections():
     operators = _torch.teach_random(here)
-    hooks = Hooks(_redirections())
+    hooks = Hooks(tuple(_redirections()))
 in_forked_child(hooks.forked)
 around_fork(hooks.before_fork, hooks.after_fork)

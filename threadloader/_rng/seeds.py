@@ -15,7 +15,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._rng.generators import encoded_state, restore_generator, state_of
-from threadloader._rng.words import OlderSeed, epoch_seed, rank_seed, streams_seed
+from threadloader._rng.keys import epoch_seed, rank_seed, streams_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,9 +42,6 @@ class Seeds:
         self.epoch = 0  # the number of the epoch that begins next
         self.base: int | None = None  # the base seed that was drawn last
         self.since = 0  # epochs since the base seed was drawn
-        self.drawn = False  # whether a generator seeded with ``seed`` draws: before state version 2
-        self.older = False  # whether samples draw as before state version 3
-        self.alike = False  # whether all ranks draw the same: before state version 4
         self.agreed: int | None = None  # the seed that the ranks agreed on, which gave none
 
     def begin_epoch(
@@ -66,14 +63,11 @@ class Seeds:
             self.epoch, drawn, begun = saved["epoch"], saved["draws"], saved["begun"]
             if "base" in drawn:
                 self.base, self.since = drawn["base"], drawn["since"] - 1
-            self.drawn, self.older = bool(drawn.get("drawn")), bool(drawn.get("older"))
-            self.alike, self.agreed = bool(drawn.get("alike")), drawn.get("agreed", self.agreed)
+            self.agreed = drawn.get("agreed", self.agreed)
         epoch, self.epoch = self.epoch, self.epoch + 1
         if seed is not None:
             order = epoch_seed(seed, epoch)
             generator = _torch.new_generator(order)
-            if self.drawn:
-                return EpochDraws(self, generator, lambda: generator, seeded=True)
             keyed = partial(np.random.default_rng, order)
             return EpochDraws(self, generator, keyed, seeded=True, base=streams_seed(seed, epoch))
         if given is not None and "generator" in drawn:
@@ -98,13 +92,11 @@ class Seeds:
             state["generator"] = encoded_state(state_of(given))
         if kept and self.base is not None:
             state |= {"base": self.base, "since": self.since + 1}
-        return state | self.version_state()
+        return state | self.agreed_state()
 
-    def version_state(self) -> dict[str, Any]:
-        """Return the part of a state that says which older ways go on, JSON-able."""
-        ways = {"drawn": self.drawn, "older": self.older, "alike": self.alike}
-        state: dict[str, Any] = {name: True for name, goes_on in ways.items() if goes_on}
-        return state if self.agreed is None else state | {"agreed": self.agreed}
+    def agreed_state(self) -> dict[str, Any]:
+        """Return the part of a state that says what the ranks agreed on, JSON-able."""
+        return {} if self.agreed is None else {"agreed": self.agreed}
 
 
 class EpochDraws:
@@ -174,11 +166,11 @@ class EpochDraws:
             msg = "workers are kept, but no seed was ever drawn for them"
             raise RuntimeError(msg)
         common = epoch_seed(base, seeds.since) if seeds.since else base
-        samples = rank_seed(common, 0 if seeds.alike else rank)
+        samples = rank_seed(common, rank)
         self._drawn_base = base
-        if replicas and not seeds.alike and (self.seeded or self.generator is not None):
+        if replicas and (self.seeded or self.generator is not None):
             base = rank_seed(base, rank)  # of a generator that all ranks have alike, too
-        self._epoch = EpochSeeds(base, OlderSeed(samples) if seeds.older else samples, common)
+        self._epoch = EpochSeeds(base, samples, common)
         self._since = seeds.since
         return self._epoch
 
@@ -190,7 +182,7 @@ class EpochDraws:
     def state(self) -> dict[str, Any]:
         """Return the draws, JSON-able."""
         if self.seeded:
-            return self._seeds.version_state()
+            return self._seeds.agreed_state()
         if self._state is None:
             state: dict[str, Any] = {"base": self._drawn_base, "since": self._since}
             if self._start is not None:
@@ -198,7 +190,7 @@ class EpochDraws:
             elif self._shared is not None:
                 state["shared"] = self._shared
             self._state = state
-        return self._state | self._seeds.version_state()
+        return self._state | self._seeds.agreed_state()
 
 
 def draw_seed(generator: Any) -> int:

@@ -10,20 +10,17 @@ import random
 import secrets
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from threadloader import _torch
-from threadloader._rng.older_sample_stream import OlderSampleStream
-from threadloader._rng.protocol import GeneratorStream
 from threadloader._rng.sample_stream import BATCH, SAMPLE, SampleStream
-from threadloader._rng.words import OlderSeed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sized
+    from collections.abc import Callable, Iterator, Sized
 
-    from threadloader._rng.protocol import Stream
+    from threadloader._rng.stream import Stream
 
 __all__ = [
     "Current",
@@ -35,10 +32,13 @@ __all__ = [
     "leave_streams",
     "sample_rng",
     "sample_seed",
+    "seeding",
 ]
 
+T = TypeVar("T")
 
-class WorkerStream(GeneratorStream):
+
+class WorkerStream:
     """The stream of one worker, from its start on: a replica of an iterable dataset draws from it.
 
     It is seeded as torch seeds a worker process, so a replica draws the same numbers as there.
@@ -55,7 +55,6 @@ class WorkerStream(GeneratorStream):
         "_legacy",
         "_number",
         "_numpy",
-        "_older",
         "_random",
         "_torch",
         "samples",
@@ -69,19 +68,6 @@ class WorkerStream(GeneratorStream):
         self._legacy: np.random.RandomState | None = None
         self._numpy: np.random.Generator | None = None
         self._torch: Any = None
-        self._older: OlderSampleStream | None = None
-
-    def samples_of(self, seed: int) -> SampleStream | OlderSampleStream:
-        """Return the stream for samples of an epoch.
-
-        Args:
-            seed: Of the epoch.
-        """
-        if not isinstance(seed, OlderSeed):
-            return self.samples
-        if self._older is None:
-            self._older = OlderSampleStream(self.samples.keyed)
-        return self._older
 
     def initial_seed(self) -> int | None:
         """Return the seed that user code gave `torch_generator`; None if it gave none."""
@@ -129,7 +115,7 @@ class WorkerStream(GeneratorStream):
 class _Here(threading.local):
     stream: Stream | None = None  # the one to draw from now; None leaves draws alone
     outer: WorkerStream | None = None  # the one to draw from outside of samples
-    samples: SampleStream | OlderSampleStream | None = None  # the one in samples
+    samples: SampleStream | None = None  # the one in samples
 
 
 here = _Here()
@@ -189,8 +175,20 @@ def enter_batch_stream(seed: int, sequence: int) -> None:
 def _enter(seed: int, kind: bytes, first: int, counted: Sized) -> None:
     outer = here.outer
     if outer is not None:
-        here.stream = here.samples = samples = outer.samples_of(seed)
+        here.stream = here.samples = samples = outer.samples
         samples.move(seed, kind, first, counted)
+        if samples.uses_default:
+            samples.torch_generator  # noqa: B018  # seeds it
+
+
+def seeding(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Return what to call in place of a function that makes one sample a call.
+
+    Args:
+        function: Of the user's; its samples are those of `enter_sample_streams`.
+    """
+    samples = here.samples
+    return function if samples is None else samples.seeding(function)
 
 
 def leave_streams() -> None:

@@ -20,7 +20,7 @@ from threadloader.errors import StateError
 
 __all__ = ["VERSION", "checked_state", "fingerprint_of", "has_ended", "make_state"]
 
-VERSION = 4
+VERSION = 5
 _VERSION_KEY, _ENTRIES_KEY = "threadloader", "entries"
 _ADDED = ("_iterator_finished",)  # to a state, by others
 _ENTRIES = 64
@@ -112,19 +112,19 @@ def _entries(value: Any) -> int:
 def checked_state(
     state: Mapping[str, Any], fingerprint: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return a state that a loader can go on from, of this version; None for the beginning.
+    """Return a state that a loader can go on from, as one of its own; None for the beginning.
 
     Args:
         state: As ``state_dict`` returned it, perhaps of another loader; ``{}`` for the beginning.
         fingerprint: Of the loader that is to go on; see `fingerprint_of`.
 
     Raises:
-        StateError: It is no state, or incomplete, of a newer version, or of another loader.
+        StateError: It is no state, or incomplete, of another version, or of another loader.
     """
     if state == {}:
         return None
     _check(state, fingerprint)
-    return _upgraded(state)
+    return copy.deepcopy(dict(state))
 
 
 def _check(state: Any, fingerprint: Mapping[str, Any]) -> None:
@@ -133,10 +133,10 @@ def _check(state: Any, fingerprint: Mapping[str, Any]) -> None:
     if type(version) is not int or version < 1:
         msg = f"this is no state of a ThreadLoader: it has no version under {_VERSION_KEY!r}"
         raise StateError(msg)
-    if version > VERSION:
+    if version != VERSION:
         msg = (
-            f"the state has version {version}, saved by a newer threadloader: this one reads "
-            f"versions up to {VERSION}"
+            f"the state has version {version}, saved by another release of threadloader: this one "
+            f"reads version {VERSION}"
         )
         raise StateError(msg)
     wrong = [name for name, kind in _PARTS.items() if not isinstance(state.get(name), kind)]
@@ -168,8 +168,6 @@ def _comparable(
         saved = {**saved, "sharded": True}
         saved.pop("batch_size", None)
         saved.pop("batches", None)
-    if "seed" not in saved and fingerprint.get("seed") == 0 and not state["draws"]:
-        saved = {**saved, "seed": 0}  # which was once left out, as None is
     if not state["begun"] and not any("mark" in lane for lane in state["lanes"]):
         # Each rank's share of an iterable dataset is whole.
         saved, fingerprint = _without_ranks(saved), _without_ranks(fingerprint)
@@ -195,26 +193,6 @@ def _check_entries(state: Mapping[str, Any]) -> None:
             "threadloader.integrations.checkpoint.WholeState"
         )
         raise StateError(msg)
-
-
-def _upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state that was checked, as one of this version.
-
-    In version 1 a generator seeded with ``seed`` drew the seeds of random streams and keyed orders.
-    Up to version 2 each generator of a sample had a key of its own.  Up to version 3 all ranks with
-    a DistributedSampler drew the same.  It is still so in all later epochs and states of this
-    loader, as they are of the same run.
-    """
-    current = copy.deepcopy(dict(state))
-    if current[_VERSION_KEY] < 4:
-        current["draws"] = {**current["draws"], "alike": True}
-    if current[_VERSION_KEY] < 3:
-        current["draws"] = {**current["draws"], "older": True}
-    if current[_VERSION_KEY] == 1 and "seed" in current["loader"]:
-        current["draws"]["drawn"] = True
-    added = {name: current.pop(name) for name in (_ENTRIES_KEY, *_ADDED) if name in current}
-    added[_ENTRIES_KEY] = _entries(current)
-    return current | {_VERSION_KEY: VERSION} | added
 
 
 def _wrong_parts(state: Mapping[str, Any], *, iterable: bool) -> list[str]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from threadloader._lifetime.dropping import DROPPED
 from threadloader._torch.absent_types import Dataset
+from threadloader._torch.operators import NoOperators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager, ExitStack
+    from contextlib import ExitStack
 
     from threadloader._torch.device import Device, TargetDevice
-    from threadloader._torch.random_ops import RandomOperators
+    from threadloader._torch.operators import RandomOperators
 
 __all__ = [
     "BATCHING",
@@ -30,6 +29,7 @@ __all__ = [
     "can_pin",
     "default_collate",
     "default_convert",
+    "default_generator",
     "dense_nbytes",
     "draw_base_seed",
     "draw_shared_seed",
@@ -95,24 +95,6 @@ def make_worker_info(number: int, workers: int, seed: int, dataset: Any, rng: An
     return WorkerInfo(number, workers, seed, dataset, rng)
 
 
-class NoOperators:
-    """Stands for torch's random operators where there are none; see `RandomOperators`."""
-
-    def redirecting(self) -> AbstractContextManager[None]:
-        """Return a context that changes nothing."""
-        return nullcontext()
-
-    def redirected(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function."""
-        try:
-            return function(*args)
-        finally:
-            function, args = DROPPED, ()  # an error keeps this frame
-
-    def stop(self) -> None:
-        """Do nothing."""
-
-
 def teach_random(here: Any) -> RandomOperators:  # noqa: ARG001  # same signature as with torch
     """Return an object that redirects no operators."""
     return NoOperators()
@@ -143,6 +125,10 @@ def unwrapped(dataset: Any) -> Any:
 
 def draw_shared_seed(dataset: object, generator: Any) -> None:  # the same
     """Return None: there are no pipes to seed."""
+
+
+def default_generator() -> None:
+    """Return None: there is none."""
 
 
 def draw_base_seed(generator: Any) -> int:  # noqa: ARG001  # the same

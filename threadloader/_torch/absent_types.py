@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-__all__ = ["DataLoader", "Dataset", "Generator", "IterableDataset", "KeyedGenerator", "Tensor"]
+__all__ = ["DataLoader", "Dataset", "Generator", "IterableDataset", "Tensor"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -22,10 +22,6 @@ class Tensor:
 
 
 class Generator:
-    """A type that no object has."""
-
-
-class KeyedGenerator:
     """A type that no object has."""
 
 

@@ -29,9 +29,10 @@ class Profile(torch.profiler.profile):
         self, started: Callable[[], None], stopped: Callable[[], None], **options: Any
     ) -> None:
         if options.get("experimental_config") is None:
-            options["experimental_config"] = torch._C._profiler._ExperimentalConfig(
-                profile_all_threads=True
-            )
+            # Without it, workers are in the trace by their ranges alone.
+            config: Any = getattr(torch._C._profiler, "_ExperimentalConfig", None)
+            if config is not None:
+                options["experimental_config"] = config(profile_all_threads=True)
         super().__init__(**options)
         self._started = started
         self._stopped = stopped

@@ -5,25 +5,24 @@ for; all other operators fall through.  The key counts only in threads that incl
 rest of the process neither changes nor gets slower.  Dropout, initialisers, distributions,
 scripted code and torchvision's transforms all end in these operators.
 
-This uses names that torch does not promise, so it is tried once; `random_mode` takes its place
-where it fails.
+This uses names that torch does not promise, so it is tried once.  Where it fails, operators are
+not redirected, and the user is told.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from threadloader._lifetime.dropping import DROPPED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator
 
-__all__ = ["OperatorsByKey", "RandomOperators", "draws_alone", "on_cpu"]
+__all__ = ["OperatorsByKey"]
 
 T = TypeVar("T")
 
@@ -66,39 +65,13 @@ PACKETS = (
     "uniform",
     "uniform_",
 )
-# Upper bounds of the words of 32 bits that a method of tensors draws for a real value; an empty
-# tensor counts as one value.
-# Source: aten/src/ATen/native/cpu/DistributionTemplates.h and core/DistributionsHelper.h; from 16
-# values on, `normal_` may draw more for them, but a generator that was begun has not as many left.
-_MOST_WORDS = {
-    "bernoulli_": 4,
-    "cauchy_": 4,
-    "exponential_": 4,
-    "geometric_": 4,
-    "log_normal_": 4,
-    "normal_": 4,
-    "random_": 2,
-    "uniform_": 2,
-}
-_PERMUTE = "randperm.generator_out"
+# Those that are methods of tensors: to call a method is faster than to hand its arguments on with
+# a set of keys.
+_METHODS = frozenset(
+    {"bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_"}
+    | {"uniform_"}
+)
 MOST_KEPT = 1024  # Python objects of generators that are kept, 5 KB each with their generator
-
-
-class RandomOperators(Protocol):
-    """The redirection of torch's random operators to the calling thread's stream.
-
-    Threads:
-        all: any.
-    """
-
-    def redirecting(self) -> AbstractContextManager[None]:
-        """Return a context in which the calling thread's operators draw from its stream."""
-
-    def redirected(self, function: Callable[..., T], *args: Any) -> T:
-        """Call a function, in the calling thread, as in `redirecting`."""
-
-    def stop(self) -> None:
-        """Redirect no operators in the calling thread any more."""
 
 
 class OperatorsByKey:
@@ -106,8 +79,6 @@ class OperatorsByKey:
 
     Args:
         here: A `threading.local`; its ``stream`` has the thread's ``torch_generator``, or is None.
-        writing: For the names of some operators what puts a faster kernel before theirs: called
-            with ``here`` and the kernel.
 
     Raises:
         Exception: torch lacks one of these names.
@@ -123,7 +94,7 @@ class OperatorsByKey:
         all: any.
     """
 
-    def __init__(self, here: Any, writing: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, here: Any) -> None:
         self._lock = RLock()  # a finalizer that comes up inside may draw from another generator
         # All below that changes: guarded by _lock; read without it, as reading a dict is atomic on
         # both builds.
@@ -137,14 +108,10 @@ class OperatorsByKey:
         fallback.fallback(torch.library.fallthrough_kernel)
         for name, schema in _random_operators():
             packet = name.partition(".")[0]
-            words = _MOST_WORDS.get(packet)
-            if name == _PERMUTE:
-                library.impl(name, self._kernel_of_permutations())
-            elif words is None:
-                library.impl(name, self._kernel(name, schema.arguments), with_keyset=True)
+            if packet in _METHODS:
+                library.impl(name, self._kernel_in_place(getattr(torch.Tensor, packet)))
             else:
-                kernel = self._kernel_in_place(getattr(torch.Tensor, packet), words)
-                library.impl(name, writing[name](here, kernel) if name in writing else kernel)
+                library.impl(name, self._kernel(name, schema.arguments), with_keyset=True)
         self._libraries = fallback, library
 
     @contextmanager
@@ -172,51 +139,20 @@ class OperatorsByKey:
         """Redirect no operators in the calling thread any more."""
         self._include(self._key, False)
 
-    def _kernel_in_place(self, method: Any, words: int) -> Callable[..., Any]:
-        """Return the function that a thread that includes the key calls for a method of tensors.
-
-        It calls the method, which is faster than to hand its arguments on with a set of keys.
-
-        Args:
-            method: Of the tensor.
-            words: How many of 32 bits it draws for a value, at most.
-        """
+    def _kernel_in_place(self, method: Any) -> Callable[..., Any]:
+        """Return the function that a thread that includes the key calls for a method of tensors."""
         here, key, include, own_of = self._here, self._key, self._include, self._own_of
-        plain, real = torch.Tensor, _REAL
 
         def kernel(tensor: Any, *args: Any, generator: Any = None) -> Any:
             stream = here.stream
             if generator is not None:
                 generator = own_of(generator, stream, tensor)
             elif stream is not None and tensor.is_cpu:
-                if type(tensor) is plain and tensor.dtype in real and draws_alone():
-                    generator = stream.torch_generator_for(words * (tensor.numel() or 1))
-                else:
-                    generator = stream.torch_generator
+                generator = stream.torch_generator
             # Operators that this one calls get its generator.
             include(key, False)
             try:
                 return method(tensor, *args, generator=generator)
-            finally:
-                include(key, True)
-
-        return kernel
-
-    def _kernel_of_permutations(self) -> Callable[..., Any]:
-        """Return the same for `torch.randperm`, which draws a word for each of its numbers."""
-        here, key, include, own_of = self._here, self._key, self._include, self._own_of
-        permute, plain = torch.randperm, torch.Tensor
-
-        def kernel(n: int, *, generator: Any = None, out: Any) -> Any:
-            stream = here.stream
-            if generator is not None:
-                generator = own_of(generator, stream, out)
-            elif stream is not None and out.is_cpu:
-                counted = type(out) is plain and draws_alone()
-                generator = stream.torch_generator_for(n) if counted else stream.torch_generator
-            include(key, False)
-            try:
-                return permute(n, generator=generator, out=out)
             finally:
                 include(key, True)
 
@@ -246,7 +182,7 @@ class OperatorsByKey:
             if given is not None:
                 given = own_of(given, stream, args[0] if on_tensor else kwargs.get("device"))
             elif stream is not None and (
-                args[0].is_cpu if on_tensor else on_cpu(kwargs.get("device"))
+                args[0].is_cpu if on_tensor else _on_cpu(kwargs.get("device"))
             ):  # an accelerator's generator is left alone
                 given = stream.torch_generator
             if len(args) > place:
@@ -276,7 +212,7 @@ class OperatorsByKey:
         default: Any = torch.default_generator
         if stream is None or given._cdata != default._cdata:
             return given
-        cpu = place.is_cpu if isinstance(place, torch.Tensor) else on_cpu(place)
+        cpu = place.is_cpu if isinstance(place, torch.Tensor) else _on_cpu(place)
         return stream.torch_generator if cpu else given
 
     def _keep(self, generator: Any) -> None:
@@ -288,25 +224,7 @@ class OperatorsByKey:
         del oldest
 
 
-_REAL = frozenset(
-    {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool, torch.uint8}
-    | {torch.int8, torch.int16, torch.int32, torch.int64}
-)
-# None where torch lacks one: then kernels fail when they are tried, and are not used.
-_modes: Any = getattr(torch._C, "_len_torch_dispatch_stack", None)
-_level: Any = getattr(torch._C._functorch, "maybe_current_level", None)
-_tracing: Any = getattr(torch._C, "_get_tracing_state", None)
-
-
-def draws_alone() -> bool:
-    """Whether an operator on a plain tensor does what it says, and draws for its values alone.
-
-    Not under torch.func (a tensor may stand for many), a mode that takes operators, or a tracer.
-    """
-    return not _modes() and _level() is None and _tracing() is None
-
-
-def on_cpu(device: Any) -> bool:
+def _on_cpu(device: Any) -> bool:
     """Whether a factory function with this ``device`` makes a tensor on the CPU."""
     return device is None or torch.device(device).type == "cpu"
 

@@ -1,4 +1,4 @@
-"""torch's random state in a worker: the seeding functions, and a generator that is set to a key.
+"""torch's random state in a worker: the seeding functions, and the operators.
 
 `torch.manual_seed` and its like get their code exchanged, as they may have been imported long
 ago (see `worker_info`).
@@ -7,30 +7,20 @@ ago (see `worker_info`).
 from __future__ import annotations
 
 import inspect
-import warnings
-from contextlib import contextmanager, suppress
-from functools import partial
-from types import FunctionType
+from contextlib import suppress
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
-from threadloader._torch.random_mode import OperatorsByMode
+from threadloader._torch.operators import NoOperators
 from threadloader._torch.random_ops import OperatorsByKey
-from threadloader._torch.random_values import WRITING, References, writes_as_torch_does
+from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from threadloader._torch.operators import RandomOperators
 
-    from threadloader._torch.random_ops import RandomOperators
-
-__all__ = ["KeyedGenerator", "teach_random"]
-
-
-# Four words of a Mersenne twister's state, and what it makes of them.
-_STATE = (0x00000001, 0x243F6A88, 0x9E3779B9, 0xFFFFFFFF)
-_DRAWN: Any = memoryview(np.array([0x00400091, 0xD6DDCA52, 0xC0AA8D7C, 0x6FE01BF8], np.uint32))  # type: ignore[arg-type]
+__all__ = ["teach_random"]
 
 
 def teach_random(here: Any) -> RandomOperators:
@@ -52,137 +42,33 @@ def teach_random(here: Any) -> RandomOperators:
         with suppress(ValueError):  # a function of another kind: it is left alone
             function.__code__ = code
     try:
-        writes = writes_as_torch_does(_generator_of_known_words, _DRAWN)
-        references = {name: References() for name in WRITING if writes}
-        operators = OperatorsByKey(
-            here,
-            {name: partial(WRITING[name], references=each) for name, each in references.items()},
-        )
+        operators = OperatorsByKey(here)
         if _works(operators, here):
-            with _trying(operators, here, 2):
-                for name, each in references.items():
-                    each.learn(name)
             return operators
     except Exception:  # noqa: BLE001, S110  # whatever torch has changed
         pass
-    warnings.warn(
-        f"torch {torch.__version__} lacks what random operators are redirected by; another way is "
-        "used, which misses dropout, torch.nn.init and scripted code",
-        stacklevel=2,
+    warn_user(
+        f"torch {torch.__version__} lacks what random operators are redirected by: what samples "
+        "draw from torch depends on the moment.  Draw from sample_rng() instead"
     )
-    return OperatorsByMode(here)
+    return NoOperators()
 
 
 def _works(operators: OperatorsByKey, here: Any) -> bool:
     """Return whether draws come from the thread's stream and leave the global state alone."""
-    expected = torch.Generator().manual_seed(1)
-    state = torch.default_generator.get_state()
-    with _trying(operators, here, 1):
-        drawn = [
-            torch.rand(1, generator=generator, device="cpu")  # the user may have set another
-            for generator in (torch.default_generator, None)
-        ]
-    works = all(
-        torch.equal(each, torch.rand(1, generator=expected, device="cpu")) for each in drawn
-    )
-    if not works:
-        torch.default_generator.set_state(state)
-    return works
-
-
-@contextmanager
-def _trying(operators: OperatorsByKey, here: Any, seed: int) -> Iterator[None]:
-    """Let the calling thread draw from a stream that has a generator, and no words."""
-
-    class Trial:
-        torch_generator = torch.Generator().manual_seed(seed)
-        torch_generator_for = staticmethod(lambda words: Trial.torch_generator)  # noqa: ARG005
-        take_torch_words = staticmethod(lambda count: -1)  # noqa: ARG005  # as a stream's
-
-    before = here.stream
-    here.stream = Trial
+    default = torch.default_generator
+    own, expected = (torch.Generator().manual_seed(1) for _ in range(2))
+    before, state = here.stream, default.get_state()
+    here.stream = SimpleNamespace(torch_generator=own)
     try:
-        with operators.redirecting():
-            yield
+        # The user may have set another device.
+        drawn = operators.redirected(
+            lambda: [torch.rand(1, generator=each, device="cpu") for each in (default, None)]
+        )
     finally:
         here.stream = before
-
-
-def _generator_of_known_words() -> Any:
-    """Return a generator that draws the words of `_DRAWN` next."""
-    keyed, tail = KeyedGenerator(), np.zeros(KeyedGenerator.TAIL, np.uint64)
-    tail[: len(_STATE)] = _STATE
-    keyed.begin(0, tail.data, KeyedGenerator.TAIL)
-    return keyed.generator
-
-
-class KeyedGenerator:
-    """A ``torch.Generator`` of the CPU that is set to a state of given words.
-
-    ``manual_seed`` would keep 32 bits of a key: of 100,000 samples, two would likely share one.
-    Source: ``CPUGeneratorImplStateLegacy`` in aten/src/ATen/CPUGeneratorImpl.cpp, and
-    ``mt19937_engine`` in aten/src/ATen/core/MT19937RNGEngine.h.
-    """
-
-    WORDS = 624  # of 32 bits, the state of a Mersenne twister
-    TAIL = 24  # words at the end of the state that are drawn first
-    HEAD = WORDS - TAIL
-    _OFFSET = 24  # bytes: seed, words left, whether it is seeded, next word
-    _seeded = torch.Generator().manual_seed(0).get_state().numpy()
-
-    def __init__(self) -> None:
-        self.generator = torch.Generator()
-        state: Any = self._seeded.copy()
-        self._state = torch.from_numpy(state)
-        self._seed = memoryview(state[:8].view("u8"))
-        self._left = memoryview(state[8:12].view("i4"))
-        self._next = memoryview(state[16:24].view("u8"))
-        self._words = self._words_in(state)
-        self._head = self._words[: self.HEAD]
-        self._tail = memoryview(self._words[self.HEAD :])
-
-    def set(self, seed: int, words: Any) -> None:
-        """Set the state.
-
-        Args:
-            seed: The value of ``initial_seed()``.
-            words: ``WORDS // 2`` random numbers of 64 bits.
-        """
-        self._seed[0] = seed
-        self._left[0], self._next[0] = 1, 0
-        self._words[:] = words.view("u4")
-        self.generator.set_state(self._state)
-
-    def begin(self, seed: int, tail: Any, left: int, head: Any = None) -> None:
-        """Set the end of the state, from which words are drawn first.
-
-        Before more are drawn, the rest is to be set by `complete`, if it is not given here.
-
-        Args:
-            seed: The value of ``initial_seed()``.
-            tail: ``TAIL`` random numbers of 32 bits, as they are in a state.
-            left: How many of them are to be drawn; the others were drawn already.
-            head: ``HEAD // 2`` random numbers of 64 bits, or None.
-        """
-        self._seed[0] = seed
-        self._left[0], self._next[0] = left + 1, self.WORDS - left
-        self._tail[:] = tail
-        if head is not None:
-            self._head[:] = head.view("u4")
-        self.generator.set_state(self._state)
-
-    def complete(self, head: Any) -> None:
-        """Set all other words of a state that was begun, wherever it is now.
-
-        Args:
-            head: ``HEAD // 2`` random numbers of 64 bits.
-        """
-        state = self.generator.get_state()
-        self._words_in(state.numpy())[: self.HEAD] = head.view("u4")
-        self.generator.set_state(state)
-
-    def _words_in(self, state: Any) -> Any:
-        return state[self._OFFSET : self._OFFSET + 8 * self.WORDS].view("u8")
+        default.set_state(state)
+    return all(torch.equal(each, torch.rand(1, generator=expected, device="cpu")) for each in drawn)
 
 
 # What follows runs with the globals of torch.random.

@@ -23,6 +23,7 @@ __all__ = [
     "DRAWING",
     "SEEDED",
     "SEQUENTIAL",
+    "default_generator",
     "draw_base_seed",
     "generator_state",
     "new_generator",
@@ -50,6 +51,11 @@ def draw_base_seed(generator: Any) -> int:
     device = "cpu" if generator is None else generator.device  # not the default one
     drawn = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
     return int(drawn.item())
+
+
+def default_generator() -> Any:
+    """Return the generator of the process, which operators draw from that are given none."""
+    return torch.default_generator
 
 
 def new_generator(seed: int) -> Any:

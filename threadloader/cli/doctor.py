@@ -7,7 +7,6 @@ import json
 import os
 import sys
 import textwrap
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from threadloader.cli.errors import CommandError
@@ -52,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     here = os.getcwd()  # noqa: PTH109  # a text, as the others are
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
-    # CPython's own warning about the GIL would come first, and say less.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    from threadloader._threads.gil_switch import modules_that_need_the_gil
+
+    with modules_that_need_the_gil() as modules:
         for name in arguments.imports:
             try:
                 importlib.import_module(name)
@@ -64,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         from threadloader._check.environment import advice, examine
 
         found = examine()
+    found["gil"]["switched_on_by"] += modules
     texts = advice(found)
     if arguments.json:
         print(json.dumps({**found, "advice": texts}, indent=2))

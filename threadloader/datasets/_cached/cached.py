@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
+from threadloader._rng.isolation import redirection
 from threadloader._rng.streams import here
 from threadloader.datasets._cached.record import packed, unpacked
 from threadloader.datasets._cached.store import RecordStore
@@ -165,7 +166,7 @@ class Cached(Dataset):
 
 
 class _NoDraws:
-    """A stream that nobody may draw from; see `threadloader._rng.protocol.Stream`."""
+    """A stream that nobody may draw from; see `threadloader._rng.stream.Stream`."""
 
     def __init__(self, sample: str, folder: str) -> None:
         self._sample, self._folder = sample, folder
@@ -196,7 +197,9 @@ def _no_draws(sample: str, folder: str) -> Iterator[None]:
     refusing = _NoDraws(sample, folder)
     here.stream = refusing
     try:
-        yield
+        # The calling thread of a loader may draw from torch's default generator.
+        with redirection().operators.redirecting():
+            yield
     finally:
         here.stream = before
     refusing.check()

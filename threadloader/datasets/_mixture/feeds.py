@@ -22,7 +22,7 @@ from threadloader._resume.stateful import (
     snapshot,
     states_of,
 )
-from threadloader._rng.words import epoch_seed
+from threadloader._rng.keys import epoch_seed
 from threadloader._threads.parts import Part, asked, is_askable
 from threadloader._threads.worker_info import in_part, in_pass, pass_seed_here
 from threadloader.errors import SampleError, StateError

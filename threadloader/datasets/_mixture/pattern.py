@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from threadloader._rng.keys import key_of
 from threadloader._rng.permutation import short_permutations
-from threadloader._rng.words import key_of
 from threadloader.datasets._mixture.weights import by_weight, shares
 
 if TYPE_CHECKING:

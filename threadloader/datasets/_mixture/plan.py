@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader._rng.words import key_of
+from threadloader._rng.keys import key_of
 from threadloader.datasets._mixture.pattern import Pattern
 from threadloader.datasets._mixture.source_order import SourceOrder
 from threadloader.datasets._mixture.stopping import ENDLESS, STOPS, end_of

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from threadloader._rng.keys import key_of
 from threadloader._rng.permutation import ManyPermutations, mixed, short_permutations
-from threadloader._rng.words import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
