@@ -42,7 +42,7 @@ from threadloader._session.arguments import (
 )
 from threadloader._session.attributes import Attributes
 from threadloader._session.begin import begin
-from threadloader._session.ranks import index_sampler_of, sampled_batches
+from threadloader._session.ranks import sampled_batches
 from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
 from threadloader._session.state import checked_state, fingerprint_of, make_state
@@ -393,7 +393,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown,
         fingerprint = fingerprint_of(self._settings(), iterable=self._iterable)
         state = checked_state(state_dict, fingerprint)
         self._live_here()
-        self._session.load(state, index_sampler_of(self))
+        self._session.load(state)
 
     def check_worker_number_rationality(self) -> None:
         """Do nothing: more threads than cores are right for samples that wait for a network."""

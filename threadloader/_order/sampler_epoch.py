@@ -3,8 +3,8 @@
 Samplers that share data out between ranks have ``epoch`` and ``set_epoch()``, and each epoch has
 the same order if nobody calls that.  The number is the same on all ranks, so a state has it.
 
-Between two epochs, a number that nobody has set since the last one is marked: that shows whether
-``set_epoch()`` was called, with whatever number.
+A loader calls ``set_epoch()`` to go on with a saved epoch.  Otherwise that is the user's, as with
+torch's loader; who forgets it is told.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._order.known_samplers import is_known
-from threadloader._resume.stateful import is_stateful
 from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
@@ -21,11 +20,10 @@ if TYPE_CHECKING:
 __all__ = [
     "SavedEpoch",
     "epoch_of",
-    "mark_untold",
-    "next_epoch_of",
     "tell_again",
     "tell_of_epoch",
     "told_epoch",
+    "warn_of_same_order",
     "within",
 ]
 
@@ -38,24 +36,6 @@ class SavedEpoch(NamedTuple):
     number: int | None  # in the sampler: of the epoch that goes on, or else of the next one
     begun: bool  # whether an epoch goes on
     ended: bool  # whether nothing of it is left, so that the user may have told of the next one
-
-
-class _Untold(int):
-    """A number that nobody has set since; a copy, in the sampler's own state say, is a plain int.
-
-    It belongs to the epoch ``at`` of the loader.
-    """
-
-    at = 0
-
-    def __copy__(self) -> int:
-        return int(self)
-
-    def __deepcopy__(self, memo: object) -> int:
-        return int(self)
-
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        return int, (int(self),)
 
 
 def within(sampler: Any) -> Iterator[Any]:
@@ -78,74 +58,30 @@ def epoch_of(sampler: Any) -> int | None:
     return None if counting is None else int(counting.epoch)
 
 
-def told_epoch(sampler: Any) -> int | None:
+def told_epoch(sampler: Any, seen: int | None) -> int | None:
     """Return the number of the epoch that the user has told a sampler of; None if nobody did.
 
     Args:
         sampler: Yields a batch's indices, or single ones.
+        seen: The number when the loader began its last epoch; None if it began none.
     """
-    counting = _counting(sampler)
-    if counting is None or type(counting.epoch) is _Untold:
-        return None
-    number = int(counting.epoch)
-    return number if number or _can_mark(counting) else None  # 0 is what nobody has set
+    number = epoch_of(sampler)
+    return None if number == (seen or 0) else number
 
 
-def next_epoch_of(sampler: Any, epoch: int, *, shares_out: bool) -> int | None:
-    """Return the number of the epoch that comes next, if nobody tells a sampler of another one.
+def tell_of_epoch(sampler: Any, seen: int | None, saved: SavedEpoch | None) -> None:
+    """Tell a sampler of the epoch that goes on, or of the next one after a saved one.
 
     Args:
         sampler: Yields a batch's indices, or single ones.
-        epoch: The number of that epoch in the loader.
-        shares_out: Whether the sampler shares data out, and has another order in each epoch.
-    """
-    counting = _counting(sampler)
-    if counting is None:
-        return None
-    number = counting.epoch
-    if shares_out and type(number) is _Untold and getattr(counting, "shuffle", True):
-        return int(number) + max(0, epoch - number.at)  # another loader may be further
-    return int(number)
-
-
-def mark_untold(sampler: Any, epoch: int) -> None:
-    """Note that nobody has told a sampler of an epoch, if it has the number of a new one.
-
-    Args:
-        sampler: Yields a batch's indices, or single ones.
-        epoch: The number of the epoch in the loader.
-    """
-    counting = _counting(sampler)
-    if counting is not None and not counting.epoch:
-        _mark(counting, epoch)
-
-
-def tell_of_epoch(sampler: Any, epoch: int, saved: SavedEpoch | None, *, shares_out: bool) -> None:
-    """Tell a sampler of the epoch that begins, or goes on, if the user did not.
-
-    Args:
-        sampler: Yields a batch's indices, or single ones.
-        epoch: The number of the epoch in the loader.
+        seen: As of `told_epoch`.
         saved: What a state says of it; None without a state.
-        shares_out: Whether the sampler shares data out, and has another order in each epoch.
     """
     counting = _counting(sampler)
-    if counting is None:
+    if counting is None or saved is None or saved.number in {None, counting.epoch}:
         return
-    told = told_epoch(sampler)
-    if saved is not None and saved.begun:
-        _go_on(counting, told, saved)
-    elif told is None:
-        comes = None if saved is None else saved.number
-        if comes is None:
-            comes = next_epoch_of(sampler, epoch, shares_out=shares_out)
-        _begin(counting, comes, warns=shares_out)
-    if shares_out:  # else nobody is to be reminded
-        _mark(counting, epoch)
-
-
-def _go_on(counting: Any, told: int | None, saved: SavedEpoch) -> None:
-    if saved.number in {None, counting.epoch}:
+    told = told_epoch(sampler, seen)
+    if told is not None and not saved.begun:
         return
     counting.set_epoch(saved.number)
     if told is not None and not saved.ended:
@@ -156,14 +92,21 @@ def _go_on(counting: Any, told: int | None, saved: SavedEpoch) -> None:
         )
 
 
-def _begin(counting: Any, comes: int | None, *, warns: bool) -> None:
-    if comes == counting.epoch:
+def warn_of_same_order(sampler: Any, seen: int | None) -> None:
+    """Warn if the epoch that begins has the order of the one before, which was read to its end.
+
+    Args:
+        sampler: Shares data out between ranks; yields a batch's indices, or single ones.
+        seen: As of `told_epoch`.
+    """
+    counting = _counting(sampler)
+    if seen is None or counting is None or not getattr(counting, "shuffle", True):
         return
-    counting.set_epoch(comes)
-    if warns:
+    if counting.epoch == seen:
+        name = type(counting).__name__
         warn_user(
-            f"set_epoch() of the {type(counting).__name__} was not called after the epoch before, "
-            f"so this one would have the order of another: the loader calls set_epoch({comes})"
+            f"set_epoch() of the {name} was not called since the last epoch, or with the same "
+            "number, so this one has the same order: call set_epoch(epoch) before each epoch"
         )
 
 
@@ -175,22 +118,6 @@ def tell_again(sampler: Any, told: int) -> None:
         told: The number.
     """
     _counting(sampler).set_epoch(told)
-
-
-def _mark(counting: Any, epoch: int) -> None:
-    if _can_mark(counting):
-        counting.epoch = number = _Untold(counting.epoch)
-        number.at = epoch
-
-
-def _can_mark(counting: Any) -> bool:
-    """Whether the number is no property, and not in a state of the sampler's own.
-
-    Users save that by `torch.save`, and `torch.load` refuses numbers of a class of ours.
-    """
-    if "epoch" not in getattr(counting, "__dict__", ()):
-        return False
-    return not (is_stateful(counting) and any("epoch" in str(key) for key in counting.state_dict()))
 
 
 def _counting(sampler: Any) -> Any:

@@ -14,6 +14,7 @@ from threadloader._order.sampler_epoch import (
     tell_again,
     tell_of_epoch,
     told_epoch,
+    warn_of_same_order,
 )
 from threadloader._order.sampler_pass import open_pass
 from threadloader._order.samplers import length_of
@@ -52,7 +53,7 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
             before, workers = session.run, session.kept_workers.workers
             saved = before.saved
             over = saved is not None and has_ended(saved)
-            told = told_epoch(settings.index_sampler) if over else None
+            told = told_epoch(settings.index_sampler, session.seen_number) if over else None
             if over:
                 settings = settings._replace(move=None)
             # At once, for an epoch that the user's code begins meanwhile.
@@ -100,7 +101,7 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
     draws = seeds.begin_epoch(seed, settings.generator, saved)
     rank = rank_with_own_streams(settings, share)
     if not settings.iterable:
-        _tell_of_epoch(settings.index_sampler, position, shares_out=rank is not None)
+        _tell_of_epoch(settings.index_sampler, position, session, shares_out=rank is not None)
     shared_seed = draws.shared_seed(settings.dataset)
     sampler_pass = _open_sampler_pass(settings, draws, position, share, checked=rank is None)
     reused = session.kept_workers.reuse(settings)
@@ -160,20 +161,24 @@ def _agreed(steps: Steps, replicas: int, world_size: int) -> Callable[..., Epoch
     return partial(AgreedEpoch, steps=steps, replicas=replicas, world_size=world_size)
 
 
-def _tell_of_epoch(sampler: Any, position: Position, *, shares_out: bool) -> None:
-    """Tell the sampler which epoch begins, or goes on, if the user did not.
+def _tell_of_epoch(sampler: Any, position: Position, session: Session, *, shares_out: bool) -> None:
+    """Tell the sampler which epoch goes on, and the user if the order is that of the one before.
 
     Args:
         sampler: Yields a batch's indices, or single ones.
         position: Where the epoch begins; has one lane.
+        session: Of the loader.
         shares_out: Whether the sampler shares the data out between ranks.
     """
     (lane,) = position.lanes
-    state, saved = position.saved, None
+    state, seen, last = position.saved, session.seen_number, session.run.last
     if state is not None:
         saved = SavedEpoch(lane.sampler_epoch, bool(state["begun"]), has_ended(state))
-    tell_of_epoch(sampler, position.epoch, saved, shares_out=shares_out)
-    lane.sampler_epoch = epoch_of(sampler)  # until it is started: it may be told of another one
+        tell_of_epoch(sampler, seen, saved)
+    elif shares_out and last is not None and last.position.finished:
+        warn_of_same_order(sampler, seen)
+    # Until it is started, it may be told of another one.
+    lane.sampler_epoch = session.seen_number = epoch_of(sampler)
 
 
 def _open_sampler_pass(

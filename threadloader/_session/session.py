@@ -17,7 +17,7 @@ from threadloader import _torch
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
 from threadloader._epoch.skipped import SkippedSamples
-from threadloader._order.sampler_epoch import mark_untold, next_epoch_of
+from threadloader._order.sampler_epoch import epoch_of
 from threadloader._order.sampler_pass import checkpoint_between, order_between
 from threadloader._report.counted import Counted
 from threadloader._resume.position import Lane, Position
@@ -30,7 +30,6 @@ from threadloader._resume.stateful import (
 )
 from threadloader._session.agreement import Agreement
 from threadloader._session.kept_workers import KeptWorkers
-from threadloader._session.ranks import rank_of
 from threadloader._trace.traced import new_tracers
 from threadloader._work.stats import Stats
 from threadloader.errors import StateError
@@ -101,6 +100,7 @@ class Session:
         self.agreement = Agreement()
         self.kept_workers = KeptWorkers(self.stats)
         self._epoch: Callable[[], Epoch | None] = _no_epoch  # that began last, if it lives
+        self.seen_number: int | None = None  # of the last epoch, in the user's sampler
         self.skip = 0  # batches of a sampler that the next epoch leaves out, without a state
 
     @property
@@ -181,19 +181,16 @@ class Session:
         if self.kept_workers.workers is not workers:
             self.kept_workers.dismiss()
 
-    def load(self, state: State | None, index_sampler: Any) -> None:
+    def load(self, state: State | None) -> None:
         """Let the next epoch continue from a state, with new threads and replicas.
 
         Args:
             state: As `ThreadLoader.state_dict` returned it; None for the beginning.
-            index_sampler: Of the loader.
         """
         self.kept_workers.dismiss()
         self.kept_workers.cancel()
         with self.planning:  # another thread may be about to begin an epoch
             self.run = self.run._replace(loaded=state, last=None)
-        if state is not None:
-            mark_untold(index_sampler, state["epoch"])
 
     def close(self) -> None:
         """End all epochs and threads, after running samples, and keep no memory of batches."""
@@ -284,11 +281,7 @@ class Session:
             checkpoint = checkpoint_between(
                 settings.index_sampler, before, between_passes=finished or last is None
             )
-            epoch = next_epoch_of(
-                settings.index_sampler,
-                self.run.seeds.epoch,
-                shares_out=rank_of(settings.index_sampler) is not None,
-            )
+            epoch = epoch_of(settings.index_sampler)
             return [Lane(first=checkpoint, sampler_epoch=epoch)]
         if last is None or not finished:
             return []
