@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from conftest import PATIENCE, TEST_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "threadloader"
@@ -30,11 +35,22 @@ VAGUE = {"utils", "util", "common", "misc", "helpers", "base", "manager", "core"
 BOUNDED = {"result", "exception", "wait", "join", "acquire", "poll", "communicate", "run"}
 TEST_COMMAND = "python3 -m venv .venv && .venv/bin/pip install nox && .venv/bin/nox"
 
-every_module = pytest.mark.parametrize(
-    "path", MODULES, ids=lambda path: path.relative_to(PACKAGE).with_suffix("").as_posix()
-)
+
+def every_module(check: Callable[[Path], None]) -> Callable[[], None]:
+    """Return a test that checks all modules."""
+
+    def test() -> None:
+        for path in MODULES:
+            try:
+                check(path)
+            except AssertionError as error:
+                error.add_note(str(path))
+                raise
+
+    return test
 
 
+@cache
 def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
