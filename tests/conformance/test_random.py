@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sysconfig
+import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,12 @@ from conformance.loading import processes
 from threadloader import ThreadLoader
 from threadloader._rng.sample_stream import SampleStream
 from threadloader._rng.streams import sample_seed
+from threadloader.datasets import Cached
+from threadloader.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from support.patience import Spawn
 
@@ -445,3 +449,54 @@ def test_without_isolation_draws_come_from_the_global_state(threads: int, spawn:
     iter(processes(0)(range(3)))  # draws a base seed, as every loader does
     expected = sorted(torch.rand(()).item() for _ in range(22 + sum(n % 3 for n in range(22))))
     assert set(spawn(rows, threads).result(PATIENCE)) <= set(expected)
+
+
+class Rare:
+    """Sample ``i`` is ``i``; only the first one and the last one draw from torch."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> float:
+        return index + (torch.rand(1).item() if index in (0, 11) else 0.0)
+
+
+def test_two_threads_that_make_batches_themselves_draw_the_same_as_one(spawn: Spawn) -> None:
+    """One at a time may draw from torch's default generator."""
+    meet = threading.Barrier(2)
+
+    class Meeting(Rare):
+        def __getitem__(self, index: int) -> float:
+            if index == 6:
+                meet.wait(PATIENCE)
+            drawn = torch.rand(2).sum().item()
+            if index == 7:
+                meet.wait(PATIENCE)
+            return drawn
+
+    def load(dataset: Any, threads: int) -> list[Any]:
+        return list(ThreadLoader(dataset, 2, threads=threads, seed=3, collate_fn=list))
+
+    state = torch.get_rng_state()
+    first, second = (spawn(load, Meeting(), 0) for _ in range(2))
+    drawn = first.result(PATIENCE)
+    assert drawn == second.result(PATIENCE)
+    meet.reset()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert len({number for batch in drawn for number in batch}) == 12
+
+
+@each_number_of_threads
+def test_a_draw_behind_a_cache_is_refused_whoever_draws_besides(
+    threads: int, tmp_path: Path, spawn: Spawn
+) -> None:
+    def varied(sample: float) -> float:
+        return sample + torch.rand(1).item()
+
+    def load() -> None:
+        cached = Cached(Rare(), tmp_path, key="rare", transform=varied)
+        loader = ThreadLoader(cached, 2, sampler=[1, 2, 3, 4, 11, 5], threads=threads)
+        with pytest.raises(DataError, match=r"sample 11 .* drew random numbers"):
+            list(loader)
+
+    spawn(load).result(PATIENCE)

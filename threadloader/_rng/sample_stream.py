@@ -198,10 +198,12 @@ class SampleStream:
             otherwise: Called in its place, with it and its arguments, where no sample drew from
                 torch before, or another thread has the default generator.
         """
-        own = state = None
+        own = state = held = None
         try:
-            if not (self._draws_torch and _default.lock.acquire(blocking=False)):
+            lock = _default.lock  # a child that is forked meanwhile has another one
+            if not (self._draws_torch and lock.acquire(blocking=False)):
                 return otherwise(function, *args)
+            held = lock
             own, default = self._torch, _torch.default_generator()
             state = default.get_state()
             self._torch, self.uses_default, self._torch_at = default, True, -1
@@ -211,7 +213,8 @@ class SampleStream:
                 self._torch, self.uses_default, self._torch_at = own, False, -1
                 if state is not None:
                     default.set_state(state)
-                _default.lock.release()
+            if held is not None:
+                held.release()
             self = function = args = otherwise = DROPPED  # an error keeps this frame
 
     def seeding(self, function: Callable[[Any], T]) -> Callable[[Any], T]:
