@@ -11,7 +11,7 @@ from threadloader._threads.inline_choice import (
     LONG_BATCHES,
     MOST_BATCHES,
     InlineChoice,
-    Window,
+    Waited,
     is_slower,
 )
 
@@ -217,4 +217,4 @@ def test_what_was_long_ago_does_not_count() -> None:
 
 
 def test_a_little_wait_says_nothing() -> None:
-    assert not is_slower(Window(1, ROWS, 0.001, 1.0), 1e-9, settled=True)
+    assert not is_slower(Waited(1, ROWS, 0.001, 1.0), 1e-9, settled=True)

@@ -20,7 +20,7 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader._trace.chrome import chrome_events
-from threadloader._trace.recorder import Lane, Stage
+from threadloader._trace.recorder import Stage, ThreadEvents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -265,7 +265,7 @@ def test_the_consumers_row_has_waiting_planning_and_the_loop_body(
 
 
 def test_a_stage_that_ends_just_after_the_trace_does_not_outlast_its_ticket() -> None:
-    lane = Lane()
+    lane = ThreadEvents()
     lane.open.append(("ticket", 1.0, (0, 0, 0, 4)))
     lane.events.append(Stage("fetch", 2.0, 9.0, (0, 0, 0, 4)))  # while the lists were read
     slices = [each for each in chrome_events([lane], 0.0, 5.0) if each["ph"] == "X"]

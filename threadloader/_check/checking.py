@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from threadloader._check.findings import Line
-    from threadloader._check.interleaving import Mixture
+    from threadloader._check.interleaving import WrongSample
     from threadloader._check.serial import Pass
-    from threadloader._check.states import Part
+    from threadloader._check.states import SharedObject
     from threadloader._check.tracing import Write
     from threadloader._fetch.dataset_copy import DatasetCopy
 
@@ -207,7 +207,7 @@ class _Checking:
                 self._add("hang", text, line, key)
 
     def _writes(
-        self, interleavings: Interleavings, found: Pass, watched: Sequence[Part]
+        self, interleavings: Interleavings, found: Pass, watched: Sequence[SharedObject]
     ) -> list[Write]:
         """Return what the samples change, place by place; more parts become candidates by it."""
         writes: list[Write] = []
@@ -252,7 +252,7 @@ class _Checking:
                     text = f"samples change {write.part.path}, for all threads"
                     self._add("process-state", text, write.line, None, write.part.path)
 
-    def _add_mixture(self, mixture: Mixture) -> None:
+    def _add_mixture(self, mixture: WrongSample) -> None:
         when = "when other threads loaded samples at once"
         if mixture.others:
             others = ", ".join(map(repr, mixture.others))
@@ -278,5 +278,5 @@ class _Checking:
         self.findings.append(Finding(kind, text, line, key))
 
 
-def _without_doubles(parts: Sequence[Part]) -> list[Part]:
+def _without_doubles(parts: Sequence[SharedObject]) -> list[SharedObject]:
     return list({id(part): part for part in parts}.values())

@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from threading import Barrier, BrokenBarrierError
 from typing import TYPE_CHECKING, Any
 
-from threadloader._check.interleaving import Mixture
+from threadloader._check.interleaving import WrongSample
 from threadloader._check.loading import WorkerThread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from threadloader._check.limit import Limit
-    from threadloader._check.loading import Loading, Outcome
+    from threadloader._check.loading import LoadedSample, Loading
 
 __all__ = ["hammer"]
 
@@ -26,8 +26,8 @@ SWITCH_SECONDS = 1e-5  # between two turns of the GIL
 
 
 def hammer(
-    loading: Loading, expected: Mapping[Any, Outcome], threads: int, limit: Limit
-) -> list[Mixture]:
+    loading: Loading, expected: Mapping[Any, LoadedSample], threads: int, limit: Limit
+) -> list[WrongSample]:
     """Load all samples in many threads at once.
 
     Args:
@@ -65,11 +65,11 @@ def hammer(
 def _run(
     workers: Sequence[WorkerThread],
     loading: Loading,
-    expected: Mapping[Any, Outcome],
+    expected: Mapping[Any, LoadedSample],
     barrier: Barrier,
     passes_of_all: Sequence[Sequence[tuple[Any, Sequence[Any]]]],
     limit: Limit,
-) -> list[Mixture | None]:
+) -> list[WrongSample | None]:
     """Return what each thread found, when all have ended.
 
     No loop of this is in the block that takes the interval back: see python/cpython#108214.
@@ -92,11 +92,11 @@ def _orders(keys: Sequence[Any], threads: int) -> Iterator[list[list[Any]]]:
 
 def _load_all(
     loading: Loading,
-    expected: Mapping[Any, Outcome],
+    expected: Mapping[Any, LoadedSample],
     barrier: Barrier,
     passes: Sequence[tuple[Any, Sequence[Any]]],
     limit: Limit,
-) -> Mixture | None:
+) -> WrongSample | None:
     wrong = None
     try:
         for twin, order in passes:
@@ -108,7 +108,7 @@ def _load_all(
                 text = outcome.difference(expected[key])
                 if text is not None and wrong is None:
                     text = f"index {key!r} came out wrong ({text})"
-                    wrong = Mixture(key, (), text, outcome.line, None, "")
+                    wrong = WrongSample(key, (), text, outcome.line, None, "")
     except BrokenBarrierError:  # time is up, or another thread has ended, by an error
         return wrong
     except BaseException:  # SystemExit, say

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from threadloader._check.loading import WorkerThread
 from threadloader._check.tracing import (
     Hold,
+    LineTracer,
     Recording,
-    Tracer,
     chosen_steps,
     steps_beside,
     trace_nothing,
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from threadloader._check.findings import Line
     from threadloader._check.limit import Limit
-    from threadloader._check.loading import Loading, Outcome
+    from threadloader._check.loading import LoadedSample, Loading
     from threadloader._check.sharing import Sharing, States
-    from threadloader._check.states import Part
+    from threadloader._check.states import SharedObject
     from threadloader._check.tracing import Write
 
-__all__ = ["Interleavings", "Mixture"]
+__all__ = ["Interleavings", "WrongSample"]
 
 BLOCKED_SECONDS = 1.0  # after which a thread counts as waiting for a lock that is not known
 SHORT_SECONDS = 0.02  # the same, once that has happened often
@@ -43,14 +43,14 @@ MOST_BLOCKED = 3  # and how often that is
 MOST_MIXTURES = 6  # places of one pair that show that it is wrong
 
 
-class Mixture(NamedTuple):
+class WrongSample(NamedTuple):
     """A place at which a sample came out wrong, since another thread loaded samples."""
 
     key: Any  # of the sample that was held
     others: tuple[Any, ...]  # those that the other thread loaded meanwhile
     text: str  # what is wrong
     line: Line | None  # where the thread was held, or what it had written last
-    part: Part | None  # what both share; None if that is not known
+    part: SharedObject | None  # what both share; None if that is not known
     name: str  # of that
 
 
@@ -58,11 +58,11 @@ class Mixture(NamedTuple):
 class _Serial:
     """What comes of two threads one after the other."""
 
-    outcomes: dict[Any, list[Outcome]] = field(default_factory=dict)
+    outcomes: dict[Any, list[LoadedSample]] = field(default_factory=dict)
     before: dict[int, Any] = field(default_factory=dict)
     numbers: list[dict[int, Any]] = field(default_factory=list)  # of the parts; one an order
 
-    def wrong_sample(self, key: Any, outcome: Outcome) -> str | None:
+    def wrong_sample(self, key: Any, outcome: LoadedSample) -> str | None:
         """Return what differs from all outcomes in this order or the other; None for nothing."""
         texts = [outcome.difference(expected) for expected in self.outcomes[key]]
         return None if None in texts else texts[0]
@@ -87,7 +87,7 @@ class Interleavings:
         loading: Loading,
         sharing: Sharing,
         start: States,
-        candidates: Sequence[Part],
+        candidates: Sequence[SharedObject],
         limit: Limit,
     ) -> None:
         self.tried = 0
@@ -110,19 +110,19 @@ class Interleavings:
             thread.stop()
             thread.join()
 
-    def add_candidates(self, parts: Sequence[Part]) -> None:
+    def add_candidates(self, parts: Sequence[SharedObject]) -> None:
         """Let more parts be watched and put back."""
         known = {id(part) for part in self._candidates}
         self._candidates += {id(part): part for part in parts if id(part) not in known}.values()
 
-    def record(self, key: Any, watched: Sequence[Part] | None = None) -> Recording:
+    def record(self, key: Any, watched: Sequence[SharedObject] | None = None) -> Recording:
         """Load a sample once, from the start; return its places and what it changes."""
         watched = self._candidates if watched is None else watched
         # From Python 3.12 on, a function's instructions are not traced in its first call.
         self._recorded(key, ())
         return self._recorded(key, watched)
 
-    def _recorded(self, key: Any, watched: Sequence[Part]) -> Recording:
+    def _recorded(self, key: Any, watched: Sequence[SharedObject]) -> Recording:
         self._restart()
         recording = Recording(self._sharing, watched)
         twin = self._loading.copy()
@@ -133,7 +133,7 @@ class Interleavings:
             self.orders.setdefault(locks, (line, key))
         return recording
 
-    def pair(self, key: Any, others: tuple[Any, ...]) -> list[Mixture]:
+    def pair(self, key: Any, others: tuple[Any, ...]) -> list[WrongSample]:
         """Hold a sample at each of its places while others are loaded.
 
         Args:
@@ -150,7 +150,7 @@ class Interleavings:
         serial = self._serial(key, others, self._unlocked(writes))
         if serial is None:
             return []
-        mixtures: list[Mixture] = []
+        mixtures: list[WrongSample] = []
         for step in chosen_steps(recording, taken):
             if self._limit.is_over():
                 self.left_out += 1
@@ -170,7 +170,7 @@ class Interleavings:
         serial: _Serial,
         recording: Recording,
         recorded: Sequence[Recording],
-    ) -> list[Mixture]:
+    ) -> list[WrongSample]:
         """Hold both threads, each beside its changes of what the other changes, too."""
         for other, its in zip(others[:1], recorded, strict=False):
             both = {id(write.part) for write in recording.writes}
@@ -182,10 +182,12 @@ class Interleavings:
                         continue
                     text = self._try_both(step, other_step, key, other, serial)
                     if text is not None:
-                        return [Mixture(key, (other,), text, write.line, write.part, write.name)]
+                        return [
+                            WrongSample(key, (other,), text, write.line, write.part, write.name)
+                        ]
         return []
 
-    def _unlocked(self, writes: Sequence[Write]) -> list[Part]:
+    def _unlocked(self, writes: Sequence[Write]) -> list[SharedObject]:
         """Return the parts whose numbers count: those written without a lock in common."""
         locks: dict[int, frozenset[int]] = {}
         for write in writes:
@@ -196,7 +198,9 @@ class Interleavings:
             if part.kind in _COMPARED and part.can_be_put_back and not locks.get(id(part))
         ]
 
-    def _serial(self, key: Any, others: tuple[Any, ...], parts: list[Part]) -> _Serial | None:
+    def _serial(
+        self, key: Any, others: tuple[Any, ...], parts: list[SharedObject]
+    ) -> _Serial | None:
         """Load in both orders; return None if samples differ without any interleaving."""
         serial = _Serial()
         begin = perf_counter()
@@ -227,8 +231,8 @@ class Interleavings:
         key: Any,
         others: tuple[Any, ...],
         serial: _Serial,
-        undo: Part | None = None,
-    ) -> tuple[str, Part | None, list[Part]] | None:
+        undo: SharedObject | None = None,
+    ) -> tuple[str, SharedObject | None, list[SharedObject]] | None:
         """Hold the sample at one place; return what is wrong, and what the other thread changed.
 
         Args:
@@ -241,7 +245,7 @@ class Interleavings:
         self._begin_try()
         twins = self._loading.copy(), self._loading.copy()
         futures: list[Future[Any]] = []
-        changed: list[Part] = []
+        changed: list[SharedObject] = []
 
         def meanwhile() -> None:
             states = {id(part): part.state() for part in self._candidates}
@@ -295,8 +299,8 @@ class Interleavings:
         return None
 
     def _lost_update(
-        self, serial: _Serial, changed: list[Part]
-    ) -> tuple[str, Part | None, list[Part]] | None:
+        self, serial: _Serial, changed: list[SharedObject]
+    ) -> tuple[str, SharedObject | None, list[SharedObject]] | None:
         """Return the part that is not what it is after the two threads one after the other.
 
         Only numbers count that were there before, and are there in any order.
@@ -313,14 +317,14 @@ class Interleavings:
 
     def _explained(
         self,
-        wrong: tuple[str, Part | None, list[Part]],
+        wrong: tuple[str, SharedObject | None, list[SharedObject]],
         step: int,
         key: Any,
         others: tuple[Any, ...],
         serial: _Serial,
         writes: Sequence[Write],
         recording: Recording,
-    ) -> Mixture:
+    ) -> WrongSample:
         """Return what is wrong with its cause: the part without whose change it comes out right."""
         text, part, changed = wrong
         if part is None:
@@ -340,14 +344,16 @@ class Interleavings:
         its += [write for write in (*after, *recording.writes) if write.part is part]
         if not its:
             path = "" if part is None else part.path
-            return Mixture(key, others, text, recording.steps[step].line, part, path)
+            return WrongSample(key, others, text, recording.steps[step].line, part, path)
         line, name = its[0].line, its[0].name
-        return Mixture(key, others, text, line, part, name)
+        return WrongSample(key, others, text, line, part, name)
 
-    def _load_all(self, twin: Any, keys: Sequence[Any]) -> list[tuple[Any, Outcome]]:
+    def _load_all(self, twin: Any, keys: Sequence[Any]) -> list[tuple[Any, LoadedSample]]:
         # Traced for nothing: from Python 3.12 on, instructions that come to pass without are not
         # traced the next time, whichever thread runs them.
-        return [(key, self._loading.load(twin, key, Tracer().user_only, number=1)) for key in keys]
+        return [
+            (key, self._loading.load(twin, key, LineTracer().user_only, number=1)) for key in keys
+        ]
 
     def _begin_try(self) -> None:
         self.tried += 1

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from threadloader._check.findings import Line
     from threadloader._fetch.dataset_copy import DatasetCopy
 
-__all__ = ["Loading", "Outcome", "WorkerThread"]
+__all__ = ["LoadedSample", "Loading", "WorkerThread"]
 
 SEED = 17  # of all random streams
 REPLICAS = 2  # of an iterable dataset
@@ -38,7 +38,7 @@ MOST_INDICES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LoadedSample:
     """What came of loading a sample.
 
     Args:
@@ -53,7 +53,7 @@ class Outcome:
     error: str | None
     line: Line | None
 
-    def difference(self, expected: Outcome) -> str | None:
+    def difference(self, expected: LoadedSample) -> str | None:
         """Return what differs from another outcome of the same sample; None for nothing."""
         if self.error is not None:
             same = (expected.error or "").partition(":")[0] == self.error.partition(":")[0]
@@ -110,7 +110,7 @@ class Loading:
 
     def load(
         self, twin: Any, key: Any, trace: Callable[..., Any] | None = None, number: int = 0
-    ) -> Outcome:
+    ) -> LoadedSample:
         """Load a sample in the calling thread.
 
         Args:
@@ -127,10 +127,10 @@ class Loading:
                 enter_sample_streams(SEED, self._positions.get(repr(key), 0), ())
             try:
                 sample = OwnGenerators(twin, None).call(self._traced, twin, key, trace)
-                return Outcome(contents(sample), sample, None, None)
+                return LoadedSample(contents(sample), sample, None, None)
             except Exception as error:  # noqa: BLE001  # whatever the user's code raises
                 line = line_of_error(error.__traceback__)
-                return Outcome({}, None, f"{type(error).__name__}: {error}", line)
+                return LoadedSample({}, None, f"{type(error).__name__}: {error}", line)
             finally:
                 leave_streams()
                 with self._lock:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from threadloader._check.findings import Line
-    from threadloader._check.loading import Loading, Outcome, WorkerThread
+    from threadloader._check.loading import LoadedSample, Loading, WorkerThread
     from threadloader._check.sharing import States
-    from threadloader._check.states import Part
+    from threadloader._check.states import SharedObject
 
 __all__ = ["Pass", "Serial", "begins_at", "direct_findings"]
 
@@ -29,11 +29,13 @@ class Pass(NamedTuple):
 
     sharing: Sharing
     start: States  # before it
-    changed: dict[int, tuple[Part, Any, str]]  # by ids: the part, the first sample, the name
+    changed: dict[
+        int, tuple[SharedObject, Any, str]
+    ]  # by ids: the part, the first sample, the name
     changing: dict[Any, None]  # the samples that change anything
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SharedObject]:
         """The parts that were changed."""
         return [part for part, _, _ in self.changed.values()]
 
@@ -59,9 +61,9 @@ class Serial:
         self.loads = 0
         self._tell = tell
         self._loading, self._thread = loading, thread
-        self.expected: dict[Any, Outcome] = {}
+        self.expected: dict[Any, LoadedSample] = {}
         self.findings: list[Finding] = []
-        self._differing: list[tuple[Any, Outcome, str]] = []
+        self._differing: list[tuple[Any, LoadedSample, str]] = []
 
     def first_pass(self) -> Pass:
         """Load all samples in the calling thread, and see whether one overwrites another."""
@@ -104,11 +106,11 @@ class Serial:
                 self._differing.append((key, outcome, text))
         return found
 
-    def _load(self, twin: Any, key: Any, *, in_thread: bool) -> Outcome:
+    def _load(self, twin: Any, key: Any, *, in_thread: bool) -> LoadedSample:
         self.loads += 1
         self._tell("samples loaded one by one", self.loads)
         if in_thread:
-            outcome: Outcome = self._thread.start(self._loading.load, twin, key).result()
+            outcome: LoadedSample = self._thread.start(self._loading.load, twin, key).result()
             return outcome
         return self._loading.load(twin, key)
 
@@ -129,7 +131,13 @@ class Serial:
                 self.findings.append(Finding("shared-buffer", text, line, key))
 
     def _explain(
-        self, key: Any, outcome: Outcome, text: str, first: Pass, second: Pass, written: list[str]
+        self,
+        key: Any,
+        outcome: LoadedSample,
+        text: str,
+        first: Pass,
+        second: Pass,
+        written: list[str],
     ) -> None:
         """Say why a sample was different when it was loaded for the second time."""
         if any(finding.kind == "shared-buffer" for finding in self.findings):
@@ -163,7 +171,7 @@ class Serial:
             return
         self._add("not-repeatable", f"loaded again, with the same seed, {text}", line, key)
 
-    def _cause(self, key: Any, found: Pass) -> tuple[Part, str] | None:
+    def _cause(self, key: Any, found: Pass) -> tuple[SharedObject, str] | None:
         """Return the part on whose state a sample depends, and its name; None for none."""
         now = found.sharing.states()
         found.sharing.put_back(found.start, found.parts)
@@ -180,7 +188,7 @@ class Serial:
         found.sharing.put_back(now)
         return None
 
-    def _load_fresh(self, key: Any, found: Pass, states: States | None) -> Outcome:
+    def _load_fresh(self, key: Any, found: Pass, states: States | None) -> LoadedSample:
         """Load a sample with a new copy, and put back what it changes."""
         outcome = self._load(self._loading.copy(), key, in_thread=False)
         if states is not None:
@@ -191,7 +199,7 @@ class Serial:
         self.findings.append(Finding(kind, f"index {key!r}: {text}", line, key))
 
 
-def direct_findings(found: Pass, *, again: bool) -> Iterator[tuple[Part, Any, str, str]]:
+def direct_findings(found: Pass, *, again: bool) -> Iterator[tuple[SharedObject, Any, str, str]]:
     """Yield what needs no second thread to be wrong: the part, the sample, the name, and the text.
 
     Args:
@@ -216,7 +224,7 @@ def begins_at(dataset: Any) -> Line | None:
     return None
 
 
-def _memory_of(sample: Any, sharing: Sharing) -> Part | None:
+def _memory_of(sample: Any, sharing: Sharing) -> SharedObject | None:
     """Return the part whose memory a sample is."""
     leaves = list(_leaves(sample))
     for part in sharing.parts:

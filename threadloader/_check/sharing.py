@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import CodeType
 
-    from threadloader._check.states import Part
+    from threadloader._check.states import SharedObject
 
 __all__ = ["Sharing", "States", "locks_held"]
 
@@ -74,7 +74,7 @@ class Sharing:
             for key, (path, value) in own.found.items()
             if key in others.found and isinstance(value, dict)
         ]
-        self.own: list[Part] = []  # of one worker alone
+        self.own: list[SharedObject] = []  # of one worker alone
         self.parts = [*own.parts.values(), *process_parts()]
         for key, (path, value) in own.found.items():
             parts = self.parts if key in others.found else self.own
@@ -90,7 +90,9 @@ class Sharing:
         """Return the states of all parts now."""
         return {id(part): part.state() for part in self.parts}
 
-    def changed(self, before: States, *, of: Sequence[Part] | None = None) -> list[Part]:
+    def changed(
+        self, before: States, *, of: Sequence[SharedObject] | None = None
+    ) -> list[SharedObject]:
         """Return the parts that have changed since ``before``."""
         parts = self.parts if of is None else of
         return [
@@ -99,7 +101,7 @@ class Sharing:
             if id(part) in before and not same(before[id(part)], part.state())
         ]
 
-    def put_back(self, states: States, parts: Sequence[Part] | None = None) -> None:
+    def put_back(self, states: States, parts: Sequence[SharedObject] | None = None) -> None:
         """Bring parts to states that they had, handles last."""
         for part in self.parts if parts is None else parts:
             if id(part) in states:
@@ -127,7 +129,7 @@ class _Walk:
     def __init__(self, root: Any) -> None:
         self.found: dict[int, tuple[str, Any]] = {}
         self.locks: dict[int, tuple[str, Any]] = {}
-        self.parts: dict[int, Part] = {}  # of classes and modules
+        self.parts: dict[int, SharedObject] = {}  # of classes and modules
         self.descriptors: dict[str, int] = {}
         self.cut_off = False
         self.names_used: set[str] = set()  # by the user's code, those of attributes included

@@ -26,7 +26,7 @@ from threadloader._check.contents import array_of
 from threadloader._fetch.kinds import LARGE, attributes
 
 __all__ = [
-    "Part",
+    "SharedObject",
     "attributes_part",
     "class_part",
     "descriptor_part",
@@ -54,7 +54,7 @@ class _Bytes(NamedTuple):
     original: Any
 
 
-class Part:
+class SharedObject:
     """One object that workers share.
 
     Args:
@@ -153,37 +153,37 @@ def _same_entry(one: Any, other: Any) -> bool:
     return type(one) is type(other) and isinstance(one, _EXACT) and bool(one == other)
 
 
-def part_of(value: Any, path: str) -> Part | None:
+def part_of(value: Any, path: str) -> SharedObject | None:
     """Return an object as a part, or None if nothing of it can change."""
     for kinds, kind, capture, restore in _BUILTIN:
         if isinstance(value, kinds):
-            return Part(path, kind, value, capture, restore)
+            return SharedObject(path, kind, value, capture, restore)
     if array_of(value) is not None:
-        return Part(path, "shared-container", value, _array, _put_array)
+        return SharedObject(path, "shared-container", value, _array, _put_array)
     if all(hasattr(value, name) for name in ("read", "seek", "tell")):
-        return Part(path, "shared-handle", value, _position, _seek)
+        return SharedObject(path, "shared-handle", value, _position, _seek)
     if isinstance(value, type) or (isinstance(value, FunctionType) and not vars(value)):
         return None
     if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
-        return Part(path, "shared-container", value, _progress, None)
+        return SharedObject(path, "shared-container", value, _progress, None)
     if hasattr(value, "__dict__") or any("__slots__" in vars(kind) for kind in type(value).__mro__):
-        return Part(path, "shared-attribute", value, _attributes, _put_attributes)
+        return SharedObject(path, "shared-attribute", value, _attributes, _put_attributes)
     return None
 
 
-def attributes_part(value: Any, path: str) -> Part | None:
+def attributes_part(value: Any, path: str) -> SharedObject | None:
     """Return the attributes of an object that is a container or a file, too; None without any."""
     if type(value).__module__ == "builtins" or not hasattr(value, "__dict__"):
         return None
-    return Part(path, "shared-attribute", value, _attributes, _put_attributes)
+    return SharedObject(path, "shared-attribute", value, _attributes, _put_attributes)
 
 
-def class_part(kind: type, path: str) -> Part:
+def class_part(kind: type, path: str) -> SharedObject:
     """Return the attributes of a class as a part."""
-    return Part(path, "class-attribute", kind, _class_attributes, _put_class_attributes)
+    return SharedObject(path, "class-attribute", kind, _class_attributes, _put_class_attributes)
 
 
-def globals_part(names: dict[str, Any], used: frozenset[str], path: str) -> Part:
+def globals_part(names: dict[str, Any], used: frozenset[str], path: str) -> SharedObject:
     """Return the global variables that a function uses as a part."""
 
     def capture(namespace: dict[str, Any]) -> _Entries:
@@ -195,12 +195,12 @@ def globals_part(names: dict[str, Any], used: frozenset[str], path: str) -> Part
             namespace.pop(name, None)
         namespace.update(before)
 
-    return Part(path, "global-variable", names, capture, restore)
+    return SharedObject(path, "global-variable", names, capture, restore)
 
 
-def descriptor_part(descriptor: int, path: str) -> Part:
+def descriptor_part(descriptor: int, path: str) -> SharedObject:
     """Return a file descriptor's position as a part."""
-    return Part(
+    return SharedObject(
         path,
         "shared-handle",
         descriptor,
@@ -209,10 +209,10 @@ def descriptor_part(descriptor: int, path: str) -> Part:
     )
 
 
-def process_parts() -> list[Part]:
+def process_parts() -> list[SharedObject]:
     """Return what belongs to the whole process."""
     return [
-        Part(name, "process-state", None, read, write)
+        SharedObject(name, "process-state", None, read, write)
         for name, read, write in (
             ("the working directory", lambda _: str(Path.cwd()), lambda _, state: os.chdir(state)),
             ("the environment", _environment, _put_environment),

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from threadloader._check.findings import Line
     from threadloader._check.sharing import Sharing
-    from threadloader._check.states import Part
+    from threadloader._check.states import SharedObject
 
 __all__ = [
     "Hold",
+    "LineTracer",
     "Recording",
     "Step",
-    "Tracer",
     "Write",
     "chosen_steps",
     "steps_beside",
@@ -56,7 +56,7 @@ def trace_nothing(_: FrameType, __: str, ___: Any) -> None:
     """Look at no function; for `sys.settrace`, between two samples."""
 
 
-class Tracer:
+class LineTracer:
     """Calls `reached` at each place; given to `sys.settrace`."""
 
     def __init__(self) -> None:
@@ -105,13 +105,13 @@ class Write(NamedTuple):
     """A change of something that is shared."""
 
     step: int  # the number of the step that made it
-    part: Part
+    part: SharedObject
     name: str
     line: Line | None
     held: frozenset[int]
 
 
-class Recording(Tracer):
+class Recording(LineTracer):
     """The places of one sample, and what it changes of what is shared.
 
     Args:
@@ -119,7 +119,7 @@ class Recording(Tracer):
         watched: The parts of it that are looked at, at every place.
     """
 
-    def __init__(self, sharing: Sharing, watched: Sequence[Part] = ()) -> None:
+    def __init__(self, sharing: Sharing, watched: Sequence[SharedObject] = ()) -> None:
         super().__init__()
         self.steps: list[Step] = []
         self.writes: list[Write] = []
@@ -172,7 +172,7 @@ class Recording(Tracer):
         return frozenset().union(*(step.held for step in self.steps))
 
 
-class Hold(Tracer):
+class Hold(LineTracer):
     """Calls a function once, when a sample has come to a place.
 
     Args:
@@ -184,7 +184,7 @@ class Hold(Tracer):
         super().__init__()
         self._step, self._function = step, function
 
-    def reached(self, frame: FrameType) -> None:  # noqa: ARG002  # see `Tracer`
+    def reached(self, frame: FrameType) -> None:  # noqa: ARG002  # see `LineTracer`
         """Call the function if this is the place."""
         if self.count == self._step:
             self._function()

@@ -47,7 +47,16 @@ from threadloader._fetch.single_owner import is_shared, rule_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Change", "Memory", "Snapshot", "changes", "give", "memory", "settled", "snapshot"]
+__all__ = [
+    "AttributesBefore",
+    "Change",
+    "Memory",
+    "changes",
+    "give",
+    "memory",
+    "settled",
+    "snapshot",
+]
 __all__ += ["take_back"]
 
 OBJECTS = 10_000  # that are looked at, at most: what leads to more of them without a handle is data
@@ -66,7 +75,7 @@ class _Object(NamedTuple):
     attributes: dict[str, tuple[Any, Any]]  # by name: the value, and a dict's or list's entries
 
 
-class Snapshot(NamedTuple):
+class AttributesBefore(NamedTuple):
     """The attributes that one worker's objects had."""
 
     objects: list[_Object]
@@ -74,7 +83,7 @@ class Snapshot(NamedTuple):
 
 
 class Change(NamedTuple):
-    """An attribute that has another value than in a `Snapshot`, or a dict with more entries."""
+    """An attribute that has another value than before, or a dict with more entries."""
 
     key: int  # of the object in `Copied`
     owner: Any  # the object
@@ -108,7 +117,7 @@ class Change(NamedTuple):
         return self.value if type(self.before) is _Entries else self.before
 
 
-def snapshot(copied: Copied, *, originals: bool = False) -> Snapshot:
+def snapshot(copied: Copied, *, originals: bool = False) -> AttributesBefore:
     """Return the attributes that the objects of one worker have now.
 
     Args:
@@ -123,11 +132,11 @@ def snapshot(copied: Copied, *, originals: bool = False) -> Snapshot:
         if not code and rule_for(type(value)) is None:  # what a library keeps is its own
             names = {name: (part, _entries(part)) for name, part, _ in attributes(value)}
             objects.append(_Object(key, value, names))
-    return Snapshot(objects, keys)
+    return AttributesBefore(objects, keys)
 
 
-def changes(before: Snapshot) -> list[Change]:
-    """Return which attributes have changed since a `Snapshot`, and whether they are data now."""
+def changes(before: AttributesBefore) -> list[Change]:
+    """Return which attributes have changed since then, and whether they are data now."""
     return [change for each in before.objects for change in _changes_of(each, before)]
 
 
@@ -156,7 +165,7 @@ class Memory(NamedTuple):
         return _some_bytes(self.array, FEW) != self.content
 
 
-def memory(now: Snapshot) -> list[Memory]:
+def memory(now: AttributesBefore) -> list[Memory]:
     """Return the arrays that the objects have now, of those that may be scratch memory."""
     return [
         Memory(each.value, name, part, _some_bytes(part, FEW))
@@ -295,7 +304,7 @@ def _entries(part: Any) -> Any:
     return None
 
 
-def _changes_of(each: _Object, snapshot: Snapshot) -> Iterator[Change]:
+def _changes_of(each: _Object, snapshot: AttributesBefore) -> Iterator[Change]:
     for name, value, is_slot in attributes(each.value):
         before, entries = each.attributes.get(name, (_MISSING, None))
         make = functools.partial(Change, each.key, each.value, name, is_slot)
@@ -308,7 +317,7 @@ def _changes_of(each: _Object, snapshot: Snapshot) -> Iterator[Change]:
             yield make(entries, before_key, value, is_data=False, parts=[])
 
 
-def _got_handles(container: Any, before: Any, snapshot: Snapshot) -> bool:
+def _got_handles(container: Any, before: Any, snapshot: AttributesBefore) -> bool:
     """Whether handles were put into a dict, or in the place of None into a list."""
     if type(container) is list:
         if len(container) != len(before):

@@ -11,7 +11,7 @@ from functools import partial, wraps
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from threadloader._replacement.report import Made, Report, made_here
+from threadloader._replacement.report import Made, RunReport, made_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ class Exchange:
     """
 
     def __init__(
-        self, module: ModuleType, report: Report, *, threads: int | None, replace: bool
+        self, module: ModuleType, report: RunReport, *, threads: int | None, replace: bool
     ) -> None:
         # Private names of torch's.
         self._loader_class: Any = module.DataLoader

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["Made", "Report", "Row", "made_here"]
+__all__ = ["LoaderRates", "Made", "RunReport", "made_here"]
 
 IN_PROCESS = "torch, in-process"
 
@@ -24,7 +24,7 @@ class StepsDone(SystemExit):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MadeAt:
     """Where a loader was made.
 
     Two loaders that a function makes for two of its callers have two places.
@@ -47,7 +47,7 @@ class Place:
         return ", ".join(f"{short_path(file)}:{line}" for file, line in self.lines[1:])
 
 
-def made_here(frame: FrameType | None) -> Place:
+def made_here(frame: FrameType | None) -> MadeAt:
     """Return the place of a loader that is being made.
 
     Args:
@@ -66,7 +66,7 @@ def made_here(frame: FrameType | None) -> Place:
         if name == "__main__" and frame.f_code.co_name == "<module>":
             break
         frame = frame.f_back
-    return Place(tuple(lines), tuple(inside), package)
+    return MadeAt(tuple(lines), tuple(inside), package)
 
 
 class Made:
@@ -76,25 +76,25 @@ class Made:
         place: Where it was made.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: MadeAt) -> None:
         self.place = place
         self.reason: str | None = None  # why torch loads; None while nothing is against threads
         self.twin: Any = None  # the arguments and the `ThreadLoader` that were used last
 
-    def __reduce__(self) -> tuple[type[Made], tuple[Place]]:
+    def __reduce__(self) -> tuple[type[Made], tuple[MadeAt]]:
         return Made, (self.place,)
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class LoaderRates:
     """All loaders of one place of the program.
 
     Threads:
         all: the consumer's; of two consumers at once some numbers may be lost.
     """
 
-    report: Report
-    place: Place
+    report: RunReport
+    place: MadeAt
     num_workers: int  # as the program has it
     loaded_by: str = IN_PROCESS
     reason: str | None = None  # why torch loads
@@ -178,7 +178,7 @@ class Row:
         }
 
 
-class Report:
+class RunReport:
     """All loaders that a program iterates over.
 
     Args:
@@ -191,19 +191,19 @@ class Report:
         self.hashed = hashed
         self.memory = MemoryMeter()
         self.began = perf_counter()
-        self._rows: dict[tuple[Place, int], Row] = {}
+        self._rows: dict[tuple[MadeAt, int], LoaderRates] = {}
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[LoaderRates]:
         """The loaders, in the order of their first passes."""
         return list(self._rows.values())
 
-    def row(self, place: Place, loader: Any) -> Row:
+    def row(self, place: MadeAt, loader: Any) -> LoaderRates:
         """Return the row of a loader."""
         key = place, loader.num_workers
         row = self._rows.get(key)
         if row is None:
-            row = self._rows[key] = Row(self, *key)
+            row = self._rows[key] = LoaderRates(self, *key)
         return row
 
     def as_json(self) -> dict[str, Any]:

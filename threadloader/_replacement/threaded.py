@@ -21,7 +21,7 @@ from threadloader.loader import ThreadLoader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from threadloader._replacement.report import Made, Row
+    from threadloader._replacement.report import LoaderRates, Made
 
 __all__ = ["by_threads"]
 
@@ -30,7 +30,7 @@ _SAME = ("dataset", "collate_fn", "pin_memory", "generator", "in_order", "pin_me
 _OF_WORKERS = ("timeout", "worker_init_fn", "persistent_workers")
 
 
-def by_threads(loader: Any, made: Made, row: Row, *, threads: int | None) -> Any:
+def by_threads(loader: Any, made: Made, row: LoaderRates, *, threads: int | None) -> Any:
     """Return an iterator that loads by threads; None, and note the reason, if torch must load.
 
     Args:
@@ -129,7 +129,7 @@ class Threaded:
         all: consumer.
     """
 
-    def __init__(self, epoch: Any, row: Row) -> None:
+    def __init__(self, epoch: Any, row: LoaderRates) -> None:
         self._epoch = epoch
         self._row = row
 

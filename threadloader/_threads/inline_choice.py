@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["InlineChoice", "Slower", "Window", "is_slower"]
+__all__ = ["InlineChoice", "Slower", "Waited", "is_slower"]
 
 SOON_SECONDS = 0.02  # waited for threads, from which on they may be found far slower
 FAR_SLOWER = 4.0  # seconds waited for a sample, of those that it takes in the calling thread
@@ -36,7 +36,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 2.0, 600.0  # seconds until the next try; each doub
 COST_SHARE = 0.01  # of the time, at most, that tries of slower threads take
 
 
-class Window(NamedTuple):
+class Waited(NamedTuple):
     """What the consumer had of threads since they began."""
 
     batches: int = 0
@@ -52,7 +52,7 @@ class Slower(NamedTuple):
     here: float  # seconds of one in the calling thread
 
 
-def is_slower(window: Window, seconds: float, *, settled: bool) -> bool:
+def is_slower(window: Waited, seconds: float, *, settled: bool) -> bool:
     """Return whether batches would come sooner from the calling thread.
 
     Args:
@@ -94,11 +94,11 @@ class InlineChoice:
         self.seconds = 0.0  # of a sample in the calling thread; 0 if that is not known
         self._clock = clock
         self._cpu = cpu
-        self._window = Window()
+        self._window = Waited()
         self._begun = 0.0, 0.0  # seconds waited, and CPU seconds, when it began
         self._pause = FIRST_PAUSE  # seconds until the next try
         self._due = 0.0  # on the clock; before that nothing is tried
-        self._tried: Window | None = None  # what is compared with the calling thread
+        self._tried: Waited | None = None  # what is compared with the calling thread
         self._here = 0, 0, 0.0  # batches, samples and seconds of it, meanwhile
         self._compared = 0.0  # seconds of a sample in it, when it was compared
         self._slow = 0, 0.0  # the last batches in a row that took much longer, and their seconds
@@ -145,7 +145,7 @@ class InlineChoice:
         before, cpu = self._begun
         window = self._window
         batches = window.batches + 1
-        self._window = window = Window(batches, window.samples + samples, waited - before)
+        self._window = window = Waited(batches, window.samples + samples, waited - before)
         if window.waited < SOON_SECONDS or not self.seconds:
             if batches >= MOST_BATCHES:
                 self._begin_window(waited)
@@ -231,5 +231,5 @@ class InlineChoice:
 
     def _begin_window(self, waited: float) -> None:
         """Forget what the consumer had of threads until now."""
-        self._window = Window()
+        self._window = Waited()
         self._begun = waited, self._cpu()

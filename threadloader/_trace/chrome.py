@@ -24,7 +24,7 @@ from threadloader._trace.recorder import Stage, Taken
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from threadloader._trace.recorder import Lane
+    from threadloader._trace.recorder import ThreadEvents
 
 __all__ = ["Event", "chrome_events"]
 
@@ -70,7 +70,7 @@ class _Step(NamedTuple):
     thread: int  # the row's number
 
 
-def chrome_events(lanes: Iterable[Lane], started: float, ended: float) -> Iterator[Event]:
+def chrome_events(lanes: Iterable[ThreadEvents], started: float, ended: float) -> Iterator[Event]:
     """Yield the events of a trace, metadata first.
 
     Args:
@@ -187,7 +187,7 @@ def _epoch_numbers(rows: Sequence[_Row]) -> dict[int, int]:
     return {epoch: number for number, epoch in enumerate(sorted(epochs), 1)}
 
 
-def _rows(lanes: Iterable[Lane], ended: float) -> list[_Row]:
+def _rows(lanes: Iterable[ThreadEvents], ended: float) -> list[_Row]:
     """Return a row for each thread; consumers first, and threads that followed one another in one.
 
     The workers of the next epoch have the names of those before, and go on in their rows, unless
@@ -212,7 +212,7 @@ def _rows(lanes: Iterable[Lane], ended: float) -> list[_Row]:
     return sorted(rows, key=lambda row: (not _is_consumer(row), _natural(row.name)))
 
 
-def _row_of(lane: Lane, ended: float) -> _Row:
+def _row_of(lane: ThreadEvents, ended: float) -> _Row:
     """Return the row of one lane, with what has not ended, and with the deliveries as stages."""
     # In this order: a stage that ends meanwhile is in both, and counts once.
     unended = [Stage(name, started, ended, rows) for name, started, rows in lane.open.copy()]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from threadloader._trace.tracers import BatchRows
 
-__all__ = ["Lane", "Recorder", "Slots", "Stage", "Taken"]
+__all__ = ["Recorder", "Slots", "Stage", "Taken", "ThreadEvents"]
 
 GRANTED = 256  # events that a thread may record before it asks again
 SLOTS_SECONDS = 1e-3  # from one count of the slots to the next: it takes some microseconds
@@ -50,7 +50,7 @@ class Taken(NamedTuple):
     slots: Slots | None  # counted now and then only
 
 
-class Lane:
+class ThreadEvents:
     """The events of one thread, in the order in which they ended.
 
     Threads:
@@ -86,7 +86,7 @@ class Recorder:
         self._count_slots = count_slots
         self._slots_due = 0.0  # a race counts them once more
         # Both appended to, popped and copied by single calls, which are atomic on both builds.
-        self._lanes: list[Lane] = []
+        self._lanes: list[ThreadEvents] = []
         full, rest = divmod(limit, GRANTED)
         self._grants = [rest, *[GRANTED] * full]  # of events; each goes to one lane
 
@@ -104,7 +104,7 @@ class Recorder:
         """Note the end of a stage; see `Tracer`."""
         ended = perf_counter()
         try:
-            lane: Lane = self._here.lane
+            lane: ThreadEvents = self._here.lane
             name, started, rows = lane.open.pop()
         except (AttributeError, IndexError):  # Ctrl-C came up as it was about to begin
             return
@@ -114,7 +114,7 @@ class Recorder:
 
     def broken_off(self) -> None:
         """End all stages of this thread; see `Tracer`."""
-        lane: Lane | None = getattr(self._here, "lane", None)
+        lane: ThreadEvents | None = getattr(self._here, "lane", None)
         while lane is not None and lane.open:
             self.end()
 
@@ -125,24 +125,24 @@ class Recorder:
             self._slots_due = at + SLOTS_SECONDS
             slots = self._count_slots()
         try:
-            lane: Lane = self._here.lane
+            lane: ThreadEvents = self._here.lane
         except AttributeError:
             lane = self._new_lane()
         if lane.room or self._grant(lane):
             lane.room -= 1
             lane.events.append(Taken(at, epoch, batch, running, planned, done, slots))
 
-    def stop(self) -> list[Lane]:
+    def stop(self) -> list[ThreadEvents]:
         """Return what every thread has recorded; one may still append to it."""
         self._count_slots = _no_slots  # which led to the loader's memory
         return self._lanes.copy()
 
-    def _new_lane(self) -> Lane:
-        lane = self._here.lane = Lane()
+    def _new_lane(self) -> ThreadEvents:
+        lane = self._here.lane = ThreadEvents()
         self._lanes.append(lane)
         return lane
 
-    def _grant(self, lane: Lane) -> bool:
+    def _grant(self, lane: ThreadEvents) -> bool:
         """Let a lane record some more events; return False if there were enough."""
         try:
             lane.room = self._grants.pop()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.run_delay import run_delay
 
-__all__ = ["COUNTED", "Counters", "Timing"]
+__all__ = ["COUNTED", "Counters", "JobTiming"]
 
 TIMING_SECONDS = 0.02  # from one job of a thread that is measured to the next, in the mean
 GOLDEN = 0.618034  # its multiples, without their whole parts, fill the numbers from 0 to 1 evenly
@@ -35,7 +35,7 @@ COUNTED = attrgetter(
 )
 
 
-class Timing(NamedTuple):
+class JobTiming(NamedTuple):
     """What is known as a job begins that is measured; None for what is not asked."""
 
     asked: float  # when ``delay`` was about to be asked for, on the clock
@@ -74,7 +74,7 @@ class Counters:
         """Seconds in which the thread made samples and batches."""
         return self.fetch_seconds + self.write_seconds + self.collate_seconds
 
-    def begin_timing(self) -> Timing:
+    def begin_timing(self) -> JobTiming:
         """Return what `timed` takes, for a job that begins; call it if ``timing_due`` has come.
 
         To ask for CPU time takes half a microsecond, and for the wait for a core some 10 us, which
@@ -91,9 +91,9 @@ class Counters:
         cpu, began = thread_time(), perf_counter()
         taken = watches and began - asked > GIVEN_AWAY_SECONDS and gil_is_enabled()
         self.watches = not taken
-        return Timing(asked, delay, None if taken and self.measured else cpu, began)
+        return JobTiming(asked, delay, None if taken and self.measured else cpu, began)
 
-    def timed(self, now: float, begun: Timing) -> None:
+    def timed(self, now: float, begun: JobTiming) -> None:
         """Count a job that was measured.
 
         Args:

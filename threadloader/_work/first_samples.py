@@ -21,7 +21,7 @@ from threadloader.errors import InProcessWarning
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from threadloader._fetch.loaded import Change, Memory, Snapshot
+    from threadloader._fetch.loaded import AttributesBefore, Change, Memory
 
 __all__ = ["SHARED_ADVICE", "FirstSamples"]
 
@@ -62,7 +62,7 @@ class FirstSamples:
         self.begun = False  # whether the user's objects were looked at
         self.leaves = False  # whether a sample in the calling thread has left them as they are
         # The user's objects as they were when last seen, and what is left of that for the loop.
-        self._before: Snapshot | None = None
+        self._before: AttributesBefore | None = None
         self._memory: list[Memory] = []
         self._marks: list[_Marks] = []
         self._set: dict[tuple[int, str], Change] = {}  # by samples in the calling thread

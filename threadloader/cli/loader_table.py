@@ -19,7 +19,7 @@ def reported(report: Mapping[str, Any], whose: str = "") -> list[str]:
     """Return the lines about one run.
 
     Args:
-        report: As `Report.as_json` returned it.
+        report: As `RunReport.as_json` returned it.
         whose: The process, if there are several; empty for the only one.
     """
     seconds = report["seconds"]

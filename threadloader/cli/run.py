@@ -17,7 +17,7 @@ from threadloader.cli.errors import CommandError, printable
 from threadloader.cli.program import Program, traceback_of
 
 if TYPE_CHECKING:
-    from threadloader._replacement.report import Report
+    from threadloader._replacement.report import RunReport
 
 __all__ = ["add_to"]
 
@@ -88,10 +88,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, program: Program) -> int:
     from threadloader._replacement.methods import Exchange
-    from threadloader._replacement.report import Report
+    from threadloader._replacement.report import RunReport
     from threadloader.cli.torch_import import when_imported
 
-    report = Report(arguments.steps, arguments.hashed)
+    report = RunReport(arguments.steps, arguments.hashed)
     when_imported(
         lambda module: Exchange(
             module, report, threads=arguments.threads, replace=not arguments.torch
@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace, program: Program) -> int:
             _finish(arguments, report)
 
 
-def _finish(arguments: argparse.Namespace, report: Report) -> None:
+def _finish(arguments: argparse.Namespace, report: RunReport) -> None:
     """Write the table, and the file."""
     from threadloader.cli.loader_table import reported
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from threadloader.datasets._mixture.source_order import SourceOrder
     from threadloader.datasets._shards.sharding import Replica
 
-__all__ = ["Fresh", "IterableFeed", "MapFeed", "put_back"]
+__all__ = ["Fresh", "SourceSamples", "SourceStream", "put_back"]
 
 # By the names of sources: what has a state, and that state.
 Fresh = dict[str, tuple[Any, Any]]
@@ -41,7 +41,7 @@ Fresh = dict[str, tuple[Any, Any]]
 _TURNS = 256  # of a map-style source, whose indices are computed at once: 60 us
 
 
-class IterableFeed:
+class SourceStream:
     """An iterable source.
 
     Args:
@@ -179,7 +179,7 @@ class IterableFeed:
         self._restored = state if self._given or "states" in state else None
 
 
-class MapFeed:
+class SourceSamples:
     """A map-style source: the replicas take its samples in turn, in the order of `SourceOrder`.
 
     Args:
@@ -211,7 +211,7 @@ class MapFeed:
         self._indices: Iterator[int] = iter(())
 
     def next(self) -> Any:
-        """Return the next sample; see `IterableFeed.next`."""
+        """Return the next sample; see `SourceStream.next`."""
         if self._turn >= (self._pass + 1) * self._length:
             raise StopIteration
         index = next(self._indices, None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._threads.parts import PROTOCOL, has_share, is_askable
-from threadloader.datasets._mixture.feeds import IterableFeed, MapFeed, put_back
+from threadloader.datasets._mixture.feeds import SourceSamples, SourceStream, put_back
 from threadloader.datasets._mixture.pattern import Pattern
 from threadloader.datasets._mixture.plan import Mixing, check_changing, checked_count, pattern_key
 from threadloader.datasets._mixture.saved import check_saved, merged_changes, saved_state
@@ -206,18 +206,18 @@ class MixtureStream(IterableDataset):
         told = self._shared.epoch
         return self._asked_epoch if told is None else told
 
-    def feeds(self, replica: Replica, epoch: int) -> list[IterableFeed | MapFeed]:
+    def feeds(self, replica: Replica, epoch: int) -> list[SourceStream | SourceSamples]:
         """Return a feed for each source."""
         mixing = self._mixing
         lengths = [length or 0 for length in self._lengths]
         order = SourceOrder(self.names, lengths, mixing.seed, epoch, shuffle=mixing.shuffle)
-        feeds: list[IterableFeed | MapFeed] = []
+        feeds: list[SourceStream | SourceSamples] = []
         for number, (name, dataset) in enumerate(zip(self.names, self._datasets, strict=True)):
             length = self._lengths[number]
             if length is None:
-                feeds.append(IterableFeed(name, dataset, replica, epoch, self._fresh))
+                feeds.append(SourceStream(name, dataset, replica, epoch, self._fresh))
             else:
-                feeds.append(MapFeed(name, dataset, number, length, replica, order))
+                feeds.append(SourceSamples(name, dataset, number, length, replica, order))
         return feeds
 
     @property
