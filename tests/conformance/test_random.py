@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sysconfig
-import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -303,7 +303,7 @@ def test_the_seed_that_torch_tells_a_sample_is_its_own_and_a_worker_s_the_worker
     samples = spawn(told, Seeds(), threads).result(PATIENCE)
     assert len({seed for seed, _ in samples}) == 12
     assert [seed for seed, _ in samples] == [seed for seed, _ in told(Seeds(), 0)]
-    assert [seed for seed, _ in samples] == told(EpochDraws(sample_seed, 12), 0)
+    assert not {seed for seed, _ in samples} & set(told(EpochDraws(sample_seed, 12), 0))
     assert not {seed for seed, _ in samples} & {seed for _, seed in samples}
     torch.manual_seed(5)
     first = int(torch.empty((), dtype=torch.int64).random_().item())
@@ -328,7 +328,7 @@ def test_a_replica_is_told_its_worker_s_seed_and_its_transform_the_sample_s(
         tell = spawn(
             lambda size=size: told(Replica(size), threads, transform=lambda _: torch.initial_seed())
         )
-        assert tell.result(PATIENCE) == told(EpochDraws(sample_seed, size), 0)
+        assert tell.result(PATIENCE) == told(EpochDraws(torch.initial_seed, size), 0)
 
 
 @each_number_of_threads
@@ -461,29 +461,60 @@ class Rare:
         return index + (torch.rand(1).item() if index in (0, 11) else 0.0)
 
 
-def test_two_threads_that_make_batches_themselves_draw_the_same_as_one(spawn: Spawn) -> None:
-    """One at a time may draw from torch's default generator."""
-    meet = threading.Barrier(2)
+class Nested(Rare):
+    """Samples that load from a loader without threads, and draw before and behind it."""
 
-    class Meeting(Rare):
+    def __getitem__(self, index: int) -> list[float]:
+        before = torch.rand(1).item()
+        inner = list(ThreadLoader(Rare(), 2, threads=0, seed=5, collate_fn=sum))
+        return [before, *inner, torch.rand(1).item()]
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_loaders_beside_the_main_thread_leave_its_draws_alone(threads: int, spawn: Spawn) -> None:
+    def load() -> list[Any]:
+        return list(ThreadLoader(Nested(), 2, threads=threads, seed=3, collate_fn=list))
+
+    generator = torch.Generator().manual_seed(7)
+    torch.manual_seed(7)
+    loading = spawn(load)
+    while not loading.done():
+        assert torch.equal(torch.rand(3), torch.rand(3, generator=generator))
+    expected = list(ThreadLoader(Nested(), 2, threads=0, seed=3, collate_fn=list))
+    assert loading.result(PATIENCE) == expected
+    assert torch.equal(torch.rand(3), torch.rand(3, generator=generator))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_child_that_a_sample_forks_draws_what_the_program_would(
+    threads: int, tmp_path: Path
+) -> None:
+    class Forking(Rare):
         def __getitem__(self, index: int) -> float:
-            if index == 6:
-                meet.wait(PATIENCE)
-            drawn = torch.rand(2).sum().item()
-            if index == 7:
-                meet.wait(PATIENCE)
+            drawn = torch.rand(1).item()
+            if index == 9:
+                child = os.fork()
+                if not child:
+                    (tmp_path / "drawn").write_text(repr(torch.rand(1).item()), encoding="utf-8")
+                    os._exit(0)
+                os.waitpid(child, 0)
             return drawn
 
-    def load(dataset: Any, threads: int) -> list[Any]:
-        return list(ThreadLoader(dataset, 2, threads=threads, seed=3, collate_fn=list))
+    torch.manual_seed(7)
+    list(ThreadLoader(Forking(), 2, threads=threads, seed=3, output="numpy"))
+    expected = torch.rand(1, generator=torch.Generator().manual_seed(7)).item()
+    assert float((tmp_path / "drawn").read_text(encoding="utf-8")) == expected
 
-    state = torch.get_rng_state()
-    first, second = (spawn(load, Meeting(), 0) for _ in range(2))
-    drawn = first.result(PATIENCE)
-    assert drawn == second.result(PATIENCE)
-    meet.reset()
-    assert torch.equal(torch.get_rng_state(), state)
-    assert len({number for batch in drawn for number in batch}) == 12
+
+def test_a_seed_for_another_generator_gives_other_numbers_than_torch_s() -> None:
+    class Both(Rare):
+        def __getitem__(self, index: int) -> bool:
+            own = torch.Generator().manual_seed(sample_seed())
+            return bool(torch.rand(1) == torch.rand(1, generator=own))
+
+    assert not any(map(any, ThreadLoader(Both(), 2, threads=0, collate_fn=list)))
 
 
 @each_number_of_threads

@@ -102,6 +102,27 @@ def test_who_calls_set_epoch_is_left_alone() -> None:
     assert type(sampler.epoch) is int
 
 
+def test_an_epoch_that_did_not_begin_is_not_the_one_before() -> None:
+    fails = []
+
+    def copied(data: Any) -> Any:
+        if fails:
+            raise KeyboardInterrupt
+        return data
+
+    sampler = sampler_of(0)
+    loader = loader_of(0, sampler=sampler, threads=1, dataset_copy=copied)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(loader)
+        sampler.set_epoch(1)
+        fails.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            list(loader)
+        fails.clear()
+        list(loader)
+
+
 def test_without_shuffling_there_is_nothing_to_tell() -> None:
     loader = loader_of(0, sampler=sampler_of(0, shuffle=False))
     with warnings.catch_warnings():

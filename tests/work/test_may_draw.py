@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.child import run_child
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
@@ -117,3 +118,40 @@ def test_a_sample_that_loads_plain_data_keeps_its_random_stream(
 ) -> None:
     numbers = spawn(drawn, Nested(inner), threads).result(PATIENCE)
     assert numbers == spawn(drawn, Opened([""] * 6), 1).result(PATIENCE)
+
+
+class Reading(Nested):
+    """Samples that read from an iterable, with a transform, before they draw."""
+
+    def __getitem__(self, index: int) -> float:
+        list(ThreadLoader(iter(range(4)), 2, threads=0, transform=abs, isolate_rng=False))
+        return random.random()
+
+
+@each_number_of_threads
+def test_a_sample_that_reads_an_iterable_keeps_its_random_stream(
+    threads: int, spawn: Spawn
+) -> None:
+    numbers = spawn(drawn, Reading({}), threads).result(PATIENCE)
+    assert numbers == spawn(drawn, Opened([""] * 6), 1).result(PATIENCE)
+
+
+def test_who_asks_for_torch_s_generator_without_torch_gets_an_error_and_later_batches() -> None:
+    script = """
+import sys
+sys.modules["torch"] = None
+from threadloader import ThreadLoader, get_worker_info
+
+class Asking:
+    def __len__(self): return 8
+    def __getitem__(self, index):
+        info = get_worker_info()
+        if info is not None:
+            assert not hasattr(info.rng, "torch_generator")
+        return index
+
+print([list(ThreadLoader(Asking(), 4, threads=n, collate_fn=list)) for n in (None, 0, 1)])
+"""
+    code, out, complaints = run_child(script)
+    assert code == 0, complaints
+    assert out == str([[[0, 1, 2, 3], [4, 5, 6, 7]]] * 3)

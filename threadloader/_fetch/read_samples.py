@@ -79,6 +79,7 @@ class ReadSamples:
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             return transformed, error
         finally:
-            leave_streams()
+            if seed is not None:  # the streams may be those of a sample that loads from here
+                leave_streams()
             # The error keeps this frame.
             self = ticket = epoch = read = transformed = part = own = transform = DROPPED

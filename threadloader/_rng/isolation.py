@@ -90,8 +90,10 @@ def isolated_batch(stream: WorkerStream, function: Callable[..., T], *args: Any)
     try:
         here.stream = here.outer = stream
         here.samples = samples = stream.samples
-        result: T = samples.call_with_default(function, args, redirection().operators.redirected)
-        return result
+        redirected: Callable[..., T] = redirection().operators.redirected
+        if before[0] is not None:  # a sample loads from here
+            return redirected(function, *args)
+        return samples.call_with_default(function, args, redirected)
     finally:
         here.stream, here.outer, here.samples = before
         # An error keeps this frame.

@@ -8,7 +8,7 @@ import struct
 __all__ = ["epoch_seed", "key_of", "rank_seed", "streams_seed"]
 
 _input = struct.Struct("<QQ").pack
-MASK = (1 << 64) - 1
+_MASK = (1 << 64) - 1
 _EPOCH = b"epoch"
 _RANK = b"rank"
 _STREAMS = b"streams"
@@ -28,7 +28,7 @@ def key_of(seed: int, position: int, purpose: bytes, nbytes: int = 16) -> bytes:
         nbytes: 64 at most.
     """
     return hashlib.blake2b(
-        _input(seed & MASK, position & MASK), digest_size=nbytes, person=purpose
+        _input(seed & _MASK, position & _MASK), digest_size=nbytes, person=purpose
     ).digest()
 
 

@@ -11,7 +11,7 @@ batch.  It gives the numbers of any other generator with that seed.
 from __future__ import annotations
 
 from random import Random
-from threading import Lock
+from threading import get_ident, main_thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -28,29 +28,28 @@ __all__ = ["BATCH", "SAMPLE", "SampleStream"]
 
 SAMPLE = b"sample"
 BATCH = b"batch"
-_SEED, _NUMPY, _RANDOM, _LEGACY = slice(8), slice(8, 24), slice(24, 40), slice(40, 44)
-_NBYTES = 44  # of a key: all of these
+_SEED, _NUMPY, _RANDOM = slice(8), slice(8, 24), slice(24, 40)  # bytes of a key
+_LEGACY, _TORCH = slice(40, 44), slice(44, 52)
+_NBYTES = 64
 
 T = TypeVar("T")
 
 
 class _Default:
-    """torch's default generator, which one thread of the process at a time may seed.
-
-    Invariants:
-        1. The generator's state is that of no sample, whenever ``lock`` is not held.
+    """torch's default generator, as long as samples draw from it.
 
     Threads:
-        lock: shared.
+        state: the main thread.
         forked: the thread of the child.
     """
 
     def __init__(self) -> None:
-        self.lock = Lock()  # the generator's state is guarded by it, from other loaders
+        self.state: Any = None  # before samples drew from it; None when none does
 
     def forked(self) -> None:
-        """Start anew in a child process: the thread that had it may be gone."""
-        self.lock = Lock()
+        """Let a child process, that is forked while a sample draws, have the state of before."""
+        if self.state is not None:
+            _torch.default_generator().set_state(self.state)
 
 
 _default = _Default()
@@ -176,45 +175,45 @@ class SampleStream:
         """See `Stream`."""
         done = len(self._counted)
         if self._torch_at != done:
-            self._draws_torch = True
-            self._torch.manual_seed(self._bits(_SEED, done) >> 1)
+            self._torch.manual_seed(self._bits(_TORCH, done) >> 1)
             self._torch_at = done
+            self._draws_torch = True
         return self._torch
 
     def initial_seed(self) -> int:
         """Return the seed of `torch_generator`, which user code may have changed."""
         if self._torch_at == len(self._counted):
             return self._torch.initial_seed()  # type: ignore[no-any-return]
-        return self.seed()
+        return self._bits(_TORCH, len(self._counted)) >> 1
 
     def call_with_default(
         self, function: Callable[..., T], args: tuple[Any, ...], otherwise: Callable[..., T]
     ) -> T:
         """Call a function that enters this stream, with torch's default generator for its own.
 
+        That is for the main thread alone, where no other stream is entered: what other threads load
+        leaves alone what the main thread draws.
+
         Args:
             function: Makes a batch in the calling thread.
             args: Its arguments.
-            otherwise: Called in its place, with it and its arguments, where no sample drew from
-                torch before, or another thread has the default generator.
+            otherwise: Called in its place, with it and its arguments, where the thread is another
+                one, or no sample drew from torch before.
         """
-        own = state = held = None
+        own = None
         try:
-            lock = _default.lock  # a child that is forked meanwhile has another one
-            if not (self._draws_torch and lock.acquire(blocking=False)):
+            if not self._draws_torch or get_ident() != main_thread().ident:
                 return otherwise(function, *args)
-            held = lock
             own, default = self._torch, _torch.default_generator()
-            state = default.get_state()
+            _default.state = default.get_state()
             self._torch, self.uses_default, self._torch_at = default, True, -1
             return function(*args)
         finally:
             if own is not None:
                 self._torch, self.uses_default, self._torch_at = own, False, -1
-                if state is not None:
-                    default.set_state(state)
-            if held is not None:
-                held.release()
+                if _default.state is not None:
+                    default.set_state(_default.state)
+                    _default.state = None
             self = function = args = otherwise = DROPPED  # an error keeps this frame
 
     def seeding(self, function: Callable[[Any], T]) -> Callable[[Any], T]:

@@ -47,10 +47,11 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
     Raises:
         StateError: The state is not of this sampler, dataset, generator or number of replicas.
     """
-    before = workers = run = epoch = None  # nothing to put back
+    before = workers = run = epoch = seen = None  # nothing to put back
     try:
         with session.planning:
             before, workers = session.run, session.kept_workers.workers
+            seen = session.seen_number
             saved = before.saved
             over = saved is not None and has_ended(saved)
             told = told_epoch(settings.index_sampler, session.seen_number) if over else None
@@ -73,6 +74,7 @@ def begin(session: Session, settings: Settings) -> Epoch | None:
             # If it was begun, and nobody has begun another one since.
             if before is not None and run is not None and session.run.seeds is run.seeds:
                 session.put_back(before, workers)
+                session.seen_number = seen
         if epoch is not None:
             epoch.cancel()
         raise
