@@ -145,12 +145,10 @@ class SamplerFeed:
         """Call a function in the calling thread, as the worker that it is."""
         stream, introduction = self._stream, self._introduction
         try:
-            if stream is not None:
-                function, args = isolated_batch, (stream, function, *args)
-            if introduction is not None:
-                introduction.call(function, *args)
+            if introduction is None:
+                isolated_batch(stream, function, *args)
             else:
-                function(*args)
+                introduction.call(isolated_batch, stream, function, *args)
         finally:
             self = stream = introduction = function = DROPPED  # an error keeps this frame
             args = ()

@@ -36,6 +36,7 @@ from threadloader._fetch.kinds import (
 )
 from threadloader._fetch.single_owner import rule_for
 from threadloader._lifetime.dropping import DROPPED
+from threadloader._rng.sample_stream import Seeded
 from threadloader._rng.streams import here, sample_seed
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class OwnGenerators:
             if not each:
                 self.seed()
                 return function(*args)
-            return function(_Seeded(self, args[0]), *args[1:])
+            return function(Seeded(self.seed, args[0]), *args[1:])
         finally:
             for generator, state in states:
                 _put_state(generator, state)
@@ -164,23 +165,6 @@ class OwnGenerators:
     def _generators(self) -> list[Any]:
         found = (place.get() for place in self._places)
         return list({id(each): each for each in found if each is not None}.values())
-
-
-class _Seeded:
-    """A function of the user's, before each call of which the generators are seeded."""
-
-    __slots__ = ("_function", "_own")
-
-    def __init__(self, own: OwnGenerators, function: Callable[[Any], Any]) -> None:
-        self._own = own
-        self._function = function
-
-    def __call__(self, argument: Any) -> Any:
-        self._own.seed()
-        try:
-            return self._function(argument)
-        finally:
-            self = argument = DROPPED  # an error keeps this frame
 
 
 class SeededFunction:

@@ -69,16 +69,16 @@ def told_epoch(sampler: Any, seen: int | None) -> int | None:
     return None if number == (seen or 0) else number
 
 
-def tell_of_epoch(sampler: Any, seen: int | None, saved: SavedEpoch | None) -> None:
+def tell_of_epoch(sampler: Any, seen: int | None, saved: SavedEpoch) -> None:
     """Tell a sampler of the epoch that goes on, or of the next one after a saved one.
 
     Args:
         sampler: Yields a batch's indices, or single ones.
         seen: As of `told_epoch`.
-        saved: What a state says of it; None without a state.
+        saved: What a state says of it.
     """
     counting = _counting(sampler)
-    if counting is None or saved is None or saved.number in {None, counting.epoch}:
+    if counting is None or saved.number in {None, counting.epoch}:
         return
     told = told_epoch(sampler, seen)
     if told is not None and not saved.begun:

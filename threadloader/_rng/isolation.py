@@ -6,7 +6,7 @@ What is redirected for that is made by `redirect`, at the first call.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader._lifetime.dropping import DROPPED, when_dropped
@@ -60,7 +60,9 @@ def _nothing() -> None:
     """Do nothing: no functions were redirected."""
 
 
-def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args: Any) -> T:
+def isolated_here(
+    stream: WorkerStream | None, function: Callable[..., T], *args: Any, alone: bool = False
+) -> T:
     """Call a function in the consumer's thread, which draws from ``stream`` meanwhile.
 
     Like `isolated`, but see `redirect_for`: the functions are redirected already.
@@ -69,6 +71,7 @@ def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args
         stream: The stream; None changes nothing.
         function: The function.
         args: Its arguments.
+        alone: Whether all that it draws is drawn for samples, or for their batch.
     """
     # No context manager: Ctrl-C can come up in one before it has restored the streams.
     before = here.stream, here.outer, here.samples
@@ -77,27 +80,16 @@ def isolated_here(stream: WorkerStream | None, function: Callable[..., T], *args
             return function(*args)
         here.stream = here.outer = stream
         here.samples = stream.samples
-        result: T = redirection().operators.redirected(function, *args)
-        return result
+        redirected: Callable[..., T] = redirection().operators.redirected
+        if alone and before[0] is None:  # no sample loads from here
+            return stream.samples.call_with_default(function, args, redirected)
+        return redirected(function, *args)
     finally:
         here.stream, here.outer, here.samples = before
         stream, function, args = None, DROPPED, ()  # an error keeps this frame
 
 
-def isolated_batch(stream: WorkerStream, function: Callable[..., T], *args: Any) -> T:
-    """Do the same where all that the function draws is drawn for samples, or for their batch."""
-    before = here.stream, here.outer, here.samples
-    try:
-        here.stream = here.outer = stream
-        here.samples = samples = stream.samples
-        redirected: Callable[..., T] = redirection().operators.redirected
-        if before[0] is not None:  # a sample loads from here
-            return redirected(function, *args)
-        return samples.call_with_default(function, args, redirected)
-    finally:
-        here.stream, here.outer, here.samples = before
-        # An error keeps this frame.
-        stream, samples, function, args = None, None, DROPPED, ()  # type: ignore[assignment]
+isolated_batch = partial(isolated_here, alone=True)
 
 
 @contextmanager

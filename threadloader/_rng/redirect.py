@@ -181,6 +181,18 @@ class _Redirection:
                 self._names[name] = new[name]
 
 
+class _OfRandom(_Redirection):
+    """The same, and the class of the instance whose methods the functions are."""
+
+    def start(self) -> None:
+        _shared.__class__ = _Redirected
+        super().start()
+
+    def stop(self) -> None:
+        super().stop()
+        _shared.__class__ = _Random
+
+
 def _redirections() -> Iterator[_Redirection]:
     if _shared is None:
         _warn_of("random")
@@ -190,7 +202,7 @@ def _redirections() -> Iterator[_Redirection]:
             name: _equal(vars(random)[name], getattr(_Redirected, name).__get__(_shared))
             for name in primitive
         }
-        yield _Redirection(random, methods)
+        yield _OfRandom(random, methods)
     if _legacy is None:
         _warn_of("numpy.random")
         return
@@ -258,12 +270,8 @@ class Hooks:
         try:
             while self._redirected is not (redirect := bool(self._holders)):
                 self._redirected = None
-                if redirect and _shared is not None:
-                    _shared.__class__ = _Redirected
                 for redirection in self._redirections:
                     redirection.start() if redirect else redirection.stop()
-                if not redirect and _shared is not None:
-                    _shared.__class__ = _Random
                 self._redirected = redirect
         finally:
             self._settling = False

@@ -24,13 +24,14 @@ from threadloader._rng.keys import key_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sized
 
-__all__ = ["BATCH", "SAMPLE", "SampleStream"]
+__all__ = ["BATCH", "SAMPLE", "SampleStream", "Seeded"]
 
 SAMPLE = b"sample"
 BATCH = b"batch"
 _SEED, _NUMPY, _RANDOM = slice(8), slice(8, 24), slice(24, 40)  # bytes of a key
 _LEGACY, _TORCH = slice(40, 44), slice(44, 52)
 _NBYTES = 64
+_WORD = (1 << 64) - 1
 
 T = TypeVar("T")
 
@@ -48,8 +49,9 @@ class _Default:
 
     def forked(self) -> None:
         """Let a child process, that is forked while a sample draws, have the state of before."""
-        if self.state is not None:
-            _torch.default_generator().set_state(self.state)
+        state, self.state = self.state, None
+        if state is not None:
+            _torch.default_generator().set_state(state)
 
 
 _default = _Default()
@@ -84,7 +86,7 @@ class SampleStream:
         "_seed",
         "_torch",
         "_torch_at",
-        "uses_default",
+        "_uses_default",
     )
 
     def __init__(self) -> None:
@@ -101,7 +103,7 @@ class SampleStream:
         # Made here: while a sample is loaded, torch may be in a mode that makes none.
         self._torch: Any = _torch.Generator() if _torch.AVAILABLE else None
         self._draws_torch = False  # whether any sample drew from it
-        self.uses_default = False  # whether ``_torch`` is torch's default generator
+        self._uses_default = False  # whether ``_torch`` is torch's default generator
         self._forget()
 
     def move(self, seed: int, kind: bytes, first: int, counted: Sized) -> None:
@@ -206,15 +208,20 @@ class SampleStream:
                 return otherwise(function, *args)
             own, default = self._torch, _torch.default_generator()
             _default.state = default.get_state()
-            self._torch, self.uses_default, self._torch_at = default, True, -1
+            self._torch, self._uses_default, self._torch_at = default, True, -1
             return function(*args)
         finally:
             if own is not None:
-                self._torch, self.uses_default, self._torch_at = own, False, -1
+                self._torch, self._uses_default, self._torch_at = own, False, -1
                 if _default.state is not None:
                     default.set_state(_default.state)
                     _default.state = None
             self = function = args = otherwise = DROPPED  # an error keeps this frame
+
+    def seed_default(self) -> None:
+        """Seed torch's default generator for the present position, if it is used."""
+        if self._uses_default:
+            self.torch_generator  # noqa: B018  # which seeds it
 
     def seeding(self, function: Callable[[Any], T]) -> Callable[[Any], T]:
         """Return a function that seeds torch's default generator before each call, if it is used.
@@ -222,23 +229,25 @@ class SampleStream:
         Args:
             function: Of the user's; called once for each position.
         """
-        return _Seeding(self, function) if self.uses_default else function
+        return Seeded(self.seed_default, function) if self._uses_default else function
 
 
-_WORD = (1 << 64) - 1
+class Seeded:
+    """A function of the user's that makes a sample a call; before each, generators are seeded.
 
+    Args:
+        seed: Seeds them for the sample that is made next.
+        function: The user's.
+    """
 
-class _Seeding:
-    """A function of the user's, before each call of which torch's default generator is seeded."""
+    __slots__ = ("_function", "_seed")
 
-    __slots__ = ("_function", "_stream")
-
-    def __init__(self, stream: SampleStream, function: Callable[[Any], Any]) -> None:
-        self._stream = stream
+    def __init__(self, seed: Callable[[], object], function: Callable[[Any], Any]) -> None:
+        self._seed = seed
         self._function = function
 
     def __call__(self, argument: Any) -> Any:
-        self._stream.torch_generator  # noqa: B018  # seeds it
+        self._seed()
         try:
             return self._function(argument)
         finally:

@@ -177,8 +177,7 @@ def _enter(seed: int, kind: bytes, first: int, counted: Sized) -> None:
     if outer is not None:
         here.stream = here.samples = samples = outer.samples
         samples.move(seed, kind, first, counted)
-        if samples.uses_default:
-            samples.torch_generator  # noqa: B018  # seeds it
+        samples.seed_default()
 
 
 def seeding(function: Callable[[Any], T]) -> Callable[[Any], T]:
