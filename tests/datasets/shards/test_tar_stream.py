@@ -338,14 +338,15 @@ def test_a_pass_that_was_left_closes_its_shard(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2])
-def test_a_closed_loader_has_closed_its_shards(tmp_path: Path, threads: int, spawn: Spawn) -> None:
+def test_a_closed_loader_has_closed_its_shards(tmp_path: Path, threads: int) -> None:
     if not Path("/proc/self/fd").exists():
         pytest.skip("open files are not told of")
     write_numbered(tmp_path, [400, 400])
     options: dict[str, Any] = {"prefetch_factor": 1} if threads else {}
     with ThreadLoader(stream(tmp_path), 2, threads=threads, output="numpy", **options) as loader:
         iterator = iter(loader)
-        spawn(next, iterator).result(PATIENCE)
+        # Here: what another thread has opened may, without a GIL, be closed only as that one ends.
+        next(iterator)
         assert _open_files(tmp_path) > 0
     assert _open_files(tmp_path) == 0  # although the iterator is still referenced
     del iterator
