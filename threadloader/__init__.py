@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from threadloader._rng.streams import sample_rng, sample_seed
     from threadloader._session.session import Statistics
     from threadloader._threads.worker_info import get_worker_info
-    from threadloader._trace.profiling import profile
+    from threadloader._trace.ranges import profile
     from threadloader.datasets._packing.packed import pack
     from threadloader.loader import ThreadLoader
 
@@ -64,7 +64,7 @@ _LAZY = frozenset({"Statistics", "ThreadLoader", "get_worker_info", "sample_rng"
 _APART = {
     "TokenBatches": "threadloader._order.token_batches",
     "pack": "threadloader.datasets._packing.packed",
-    "profile": "threadloader._trace.profiling",
+    "profile": "threadloader._trace.ranges",
 }
 
 

@@ -47,7 +47,6 @@ from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
 from threadloader._session.state import checked_state, fingerprint_of, make_state
 from threadloader._threads.concurrency import Concurrency
-from threadloader._trace.traced import Traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -77,7 +76,7 @@ class _Local(threading.local):
 _here = _Local()
 
 
-class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown, Traced):
+class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown):
     """Loads batches with threads, in order: ``torch.utils.data.DataLoader`` without processes.
 
     Batches equal those of torch's loader with the same arguments: tensors where torch is

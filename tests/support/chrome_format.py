@@ -70,7 +70,7 @@ class Trace:
         """Fail for anything that a viewer would refuse, or drop, or show in the wrong place."""
         for event in self.events:
             _check_event(event)
-        times = [event["ts"] for event in self.events if event["ph"] != "M"]
+        times = [event["ts"] for event in self.slices]
         assert times == sorted(times)
         assert {event["tid"] for event in self.slices} == set(self.threads)
         assert len(set(self.threads.values())) == len(self.threads)

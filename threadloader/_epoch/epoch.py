@@ -25,6 +25,8 @@ from threadloader._fetch.failure import set_notes, strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._report.ending import warn_if_slow
+from threadloader._trace import stages
+from threadloader._trace.stages import Counts
 from threadloader._work.open_batch import FailedBatch, OpenBatch, Worker
 from threadloader._work.progress import Progress
 from threadloader._work.stats import LONG_SECONDS
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device
-    from threadloader._trace.tracers import Tracer
+    from threadloader._trace.stages import Tracer
     from threadloader._work.copier import Copier
     from threadloader._work.stats import Stats
     from threadloader._work.workers import Workers
@@ -69,7 +71,7 @@ class Epoch(TorchNames, Iterator[Any]):
 
     Threads:
         start: the caller of ``iter()``, once.
-        next, close, cancel, trace: shared; next is meant for one thread, the consumer.
+        next, close, cancel: shared; next is meant for one thread, the consumer.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class Epoch(TorchNames, Iterator[Any]):
         self._concurrency = settings.concurrency
         self._move = settings.move
         self._prepare = prepare
-        self._progress = progress = Progress()
+        self._progress = progress = Progress(stats)
         self._patience: Patience | None = None
         self._copier: Copier | None = None
         if device is not None:
@@ -187,18 +189,18 @@ class Epoch(TorchNames, Iterator[Any]):
 
     def __next__(self) -> Any:
         take = receipt = failure = batch = None
-        entered = perf_counter()
+        entered, tracer = perf_counter(), stages.tracer
         try:
-            if self._ring.seems_hoarded or self._tally.must_warn:
-                self._warn()
+            if tracer is not None or self._ring.seems_hoarded or self._tally.must_warn:
+                self._enter(tracer)
             with self._turn:
                 take, receipt, failure = self._next_delivery()
                 if failure is None:
                     batch = take() if self._move is None else moved(take, self._move, self._stats)
                     receipt.count(returned=True)
                     self._num_yielded += 1
-                elif isinstance(failure.error, Exception):
-                    self._failed = receipt
+                else:
+                    self._failed = receipt if isinstance(failure.error, Exception) else None
                 counted = self._counted
                 counted.latest = now = perf_counter()
                 counted.loading_seconds += now - entered
@@ -214,6 +216,8 @@ class Epoch(TorchNames, Iterator[Any]):
             self._break_off(error, receipt, failure)
             raise
         finally:
+            if tracer is not None:
+                tracer.end("next")
             # An error keeps the frames that it was raised through, here and in the methods below.
             self = take = receipt = failure = batch = DROPPED
 
@@ -243,13 +247,11 @@ class Epoch(TorchNames, Iterator[Any]):
         if self._copier is not None:
             self._copier.nudge()
 
-    def trace(self, tracer: Tracer | None) -> None:
-        """Tell a tracer of the stages of this epoch, from now on; None tells nobody."""
-        self._turn, self._feed = self._in_flight.trace(tracer, self._turn)
-
-    def _warn(self) -> None:
-        """Warn, where no batch is lost if warnings are made errors."""
+    def _enter(self, tracer: Tracer | None) -> None:
+        """Tell that `next` begins; and warn, where no batch is lost if warnings are made errors."""
         try:
+            if tracer is not None:
+                tracer.begin("next", self._progress.key)
             self._ring.warn_if_hoarded()
             self._tally.warn()
         finally:
@@ -261,7 +263,6 @@ class Epoch(TorchNames, Iterator[Any]):
         """End the epoch by an error that is no `Exception`; its batch does not count."""
         try:
             self.cancel()  # and wait for nobody: the sample that runs may never end
-            getattr(self._turn, "broken_off", bool)()  # of an epoch that is traced
             if receipt is not None:
                 receipt.take_back()
             if failure is None:
@@ -373,7 +374,11 @@ class Epoch(TorchNames, Iterator[Any]):
         try:
             if not self._in_flight.remove(batch):
                 raise self._closed()  # by another thread
+            tracer = stages.tracer
             if isinstance(batch, OpenBatch):
+                if tracer is not None and not batch.exhausted:  # up to the end of `next`
+                    counts = self._counts()
+                    tracer.begin("deliver", self._progress.key, batch.plan.sequence, counts=counts)
                 receipts = self._feed.done(batch)
             if self._threads is not None and self._in_flight.plans_ahead:
                 self._in_flight.fill()
@@ -385,6 +390,11 @@ class Epoch(TorchNames, Iterator[Any]):
             return receipts
         finally:
             self = batch = receipts = DROPPED
+
+    def _counts(self) -> Counts:
+        """Return what there is in the window and in the ring."""
+        slots = self._ring.statistics()
+        return Counts(*self.moment(), slots.free, slots.filling, slots.leased)
 
     def _delivery_of(
         self, batch: OpenBatch | FailedBatch, receipts: Sequence[Receipt]

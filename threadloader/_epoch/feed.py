@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from threadloader._work.open_batch import OpenBatch, Worker
     from threadloader._work.progress import Progress
@@ -70,14 +70,13 @@ class Feed(Protocol):
         """
 
     def make_next(
-        self, progress: Progress, worker: Worker, make: Callable[..., None] = ...
+        self, progress: Progress, worker: Worker
     ) -> tuple[Any, Receipt] | OpenBatch | None:
         """Plan the next batch, and make it at once in the calling thread if that can be.
 
         Args:
             progress: Of the epoch.
             worker: The calling thread.
-            make: Makes it; see `make_at_once`.
 
         Returns:
             The batch and its receipt; or an open batch, as `plan_next` does; None after the last,

@@ -18,18 +18,17 @@ from threadloader._lifetime.dropping import DROPPED
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._order.known_samplers import is_known
 from threadloader._order.tickets import INLINE_SECONDS
+from threadloader._trace import stages
 from threadloader._work.open_batch import FailedBatch, OpenBatch
 from threadloader._work.workers import runs_event_loop
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from threading import RLock
 
     from threadloader._batch.collate import Collation
     from threadloader._epoch.feed import Feed, Receipt
     from threadloader._settings import Settings
-    from threadloader._trace.tracers import Tracer
     from threadloader._work.copier import Copier
     from threadloader._work.open_batch import Worker
     from threadloader._work.progress import Progress
@@ -55,8 +54,8 @@ class InFlight:
         copier: Copies each to a device; None for no copies.
 
     Threads:
-        all but clear, moment and trace: consumer, one thread at a time.
-        clear, moment, trace: shared.
+        all but clear and moment: consumer, one thread at a time.
+        clear, moment: shared.
     """
 
     def __init__(
@@ -146,30 +145,12 @@ class InFlight:
                 batches = list(self._batches)
                 return running, len(batches), sum(batch.done for batch in batches)
 
-    def trace(self, tracer: Tracer | None, turn: RLock) -> tuple[RLock, Feed]:
-        """Tell a tracer of the stages of the epoch, from now on; None tells nobody.
-
-        Args:
-            tracer: The tracer.
-            turn: What the consumer holds while it gets a batch.
-
-        Returns:
-            The turn and the feed that tell; the plain ones for nobody.
-        """
-        from threadloader._epoch import traced  # noqa: PLC0415  # rarely used
-
-        progress = self._progress
-        turn = traced.set_tracer(progress, tracer, turn)
-        self._feed = traced.traced_feed(self._feed, progress, self.moment)
-        self._delivery = traced.traced_delivery(self._delivery, progress)
-        if self._copier is not None:
-            self._copier = traced.traced_delivery(self._copier, progress)
-        return turn, self._feed
-
     def fill(self) -> None:
         """Plan batches until the window is full."""
-        batch = None
+        batch, tracer = None, stages.tracer
         try:
+            if tracer is not None:
+                tracer.begin("plan", self._progress.key)
             depth = self._collation.depth
             inline = self._inline.on
             groups = (
@@ -192,6 +173,8 @@ class InFlight:
                 if self._copier is not None:
                     self._copier.put(batch)
         finally:
+            if tracer is not None:
+                tracer.end("plan")
             self = batch = DROPPED  # an error of the sampler keeps this frame
 
     def _needed(self) -> int:
@@ -315,7 +298,7 @@ class InFlight:
             if isinstance(head, OpenBatch):
                 self._feed.work(head, self._progress, self._inline_worker)
                 if self._copier is not None:
-                    self._copier.wait(head)
+                    return self._wait_for_workers(head, most)
             return head
         finally:
             # An error of a sample in the calling thread keeps this frame.
@@ -512,13 +495,15 @@ class InFlight:
         self, head: OpenBatch | FailedBatch, most: float | None
     ) -> OpenBatch | FailedBatch | None:
         """Wait for a batch that other threads make; see `wait`."""
-        limit, batches = self._limit, None
+        limit, batches, tracer = self._limit, None, stages.tracer
         try:
             if most is not None:
                 limit = most if limit is None else min(most, limit)
                 self._limit = None if self._limit is None else self._limit - limit
             if isinstance(head, FailedBatch):
                 return head
+            if tracer is not None and not self._delivery.has(head):
+                tracer.begin("wait", self._progress.key)
             if self._in_order:
                 return head if self._delivery.wait(head, limit) else None
             batches = [batch for batch in self._batches if isinstance(batch, OpenBatch)]
@@ -526,4 +511,6 @@ class InFlight:
                 return None
             return next(filter(self._delivery.has, batches), head)
         finally:
+            if tracer is not None:
+                tracer.end("wait")
             self = head = batches = DROPPED  # an interrupt keeps this frame

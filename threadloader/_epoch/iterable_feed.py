@@ -131,7 +131,6 @@ class IterableFeed:
         self,
         progress: Progress,
         worker: Worker,  # noqa: ARG002
-        make: Callable[..., None] | None = None,  # noqa: ARG002
     ) -> OpenBatch | None:
         """Plan the next batch, which is read when it is worked on; see `Feed`."""
         return self.plan_next(progress)

@@ -87,7 +87,7 @@ class SamplerFeed:
         return self._open(plan, progress)
 
     def make_next(
-        self, progress: Progress, worker: Worker, make: Callable[..., None] = make_at_once
+        self, progress: Progress, worker: Worker
     ) -> tuple[Any, Receipt] | OpenBatch | None:
         """Plan the next batch, and make it at once if that can be; see `Feed`."""
         plan = made = None
@@ -96,7 +96,7 @@ class SamplerFeed:
             plan = self._draw()
             if plan is None:
                 return None
-            self._here(make, results, plan, self._pipeline_here, progress, worker)
+            self._here(make_at_once, results, plan, self._pipeline_here, progress, worker)
             made = results.pop() if results else None
             if not isinstance(made, tuple):
                 return made

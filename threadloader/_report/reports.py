@@ -1,10 +1,13 @@
-"""The methods with which a loader says how it does: metrics, verdict, headspace."""
+"""The methods with which a loader says how it does: metrics, verdict, headspace, trace."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
+    import os
+    from contextlib import AbstractContextManager
+
     from threadloader._report.headspace import Headspace
     from threadloader._report.verdict import Verdict
 
@@ -17,7 +20,7 @@ class Reports:
     """What a `ThreadLoader` says of itself; a part of that class.
 
     Threads:
-        metrics, verdict: shared.
+        metrics, verdict, trace: shared.
         headspace: consumer.
     """
 
@@ -64,6 +67,34 @@ class Reports:
 
         self._headspace = headspace = Headspace(steps)
         return headspace
+
+    def trace(
+        self: Any, path: str | os.PathLike[str], *, limit: int = 500_000
+    ) -> AbstractContextManager[None]:
+        """Record what every thread does, for Perfetto (ui.perfetto.dev) or chrome://tracing.
+
+        It is a context, around an epoch, a part of one, or several::
+
+            with loader.trace("trace.json"):
+                for batch in loader:
+                    train_step(batch)
+
+        Args:
+            path: Of the file, which is written at the end; ``.json.gz`` is compressed.
+            limit: Events that are recorded, at least 1; the file and the log (``threadloader``)
+                say how many more there were.  A ticket makes three or four.
+
+        Raises:
+            OSError: By ``with``: the file can't be written.
+            ValueError: The limit is less than 1.
+        """
+        from threadloader._trace.recording import recorded  # noqa: PLC0415  # rarely used
+
+        if limit < 1:
+            msg = f"limit must be at least 1, not {limit}"
+            raise ValueError(msg)
+        self._live_here()
+        return recorded(path, self._session.stats, limit)
 
     def _observed(self, epoch: E) -> E:
         """Return an epoch, or what measures the headspace in it."""

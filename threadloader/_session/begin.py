@@ -135,7 +135,6 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
             base_seed=epoch_seeds.workers,
             begun=position.batches,
         )
-        session.tracers.entered(epoch)
         order = None if sampler_pass is None else sampler_pass.order
         session.add(epoch, LastEpoch(position, draws, order, dataset))
     except BaseException as error:  # Ctrl-C, say

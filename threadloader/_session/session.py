@@ -30,7 +30,6 @@ from threadloader._resume.stateful import (
 )
 from threadloader._session.agreement import Agreement
 from threadloader._session.kept_workers import KeptWorkers
-from threadloader._trace.traced import new_tracers
 from threadloader._work.stats import Stats
 from threadloader.errors import StateError
 
@@ -95,7 +94,7 @@ class Session:
         self.collation = _new_collation(settings, self.ring)
         self._memory = settings.device, settings.pinned
         self.stats = Stats()
-        self.tracers = new_tracers()
+        _mark_stages_if_asked()
         self.skipped = SkippedSamples()
         self.agreement = Agreement()
         self.kept_workers = KeptWorkers(self.stats)
@@ -287,6 +286,14 @@ class Session:
             return []
         continues = settings.shares_dataset or self.kept_workers.keeps
         return last.position.lanes_after() if continues else []
+
+
+def _mark_stages_if_asked() -> None:
+    """Mark what loaders do by NVTX ranges, if the environment asks for them."""
+    if os.environ.get("THREADLOADER_NVTX", "0") not in {"", "0"}:
+        from threadloader._trace.ranges import mark_with_nvtx  # noqa: PLC0415  # rarely used
+
+        mark_with_nvtx()
 
 
 def _no_epoch() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import local
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +10,7 @@ from torch.profiler import record_function
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Profile", "RecordFunctions", "nvtx_functions"]
+__all__ = ["Profile", "nvtx_range", "record_function"]
 
 
 class Profile(torch.profiler.profile):
@@ -54,35 +53,10 @@ class Profile(torch.profiler.profile):
             self._stopped()
 
 
-class RecordFunctions:
-    """Ranges of ``record_function``, which nest in each thread.
-
-    Threads:
-        all: shared.
-    """
-
-    def __init__(self) -> None:
-        self._here = local()
-
-    def push(self, name: str) -> None:
-        """Begin a range."""
-        opened = record_function(name)
-        opened.__enter__()  # type: ignore[no-untyped-call]  # torch's
-        vars(self._here).setdefault("open", []).append(opened)
-
-    def pop(self) -> None:
-        """End the range that was begun last."""
-        opened = vars(self._here).get("open")
-        if opened:  # else Ctrl-C came up as it was about to begin
-            opened.pop().__exit__(None, None, None)
-
-
-def nvtx_functions() -> tuple[Callable[[str], Any], Callable[[], Any]] | None:
-    """Return how to begin and end an NVTX range; None where torch was built without CUDA."""
+def nvtx_range() -> Any:
+    """Return what makes an NVTX range of a name; None where torch was built without CUDA."""
     try:
-        nvtx: Any = torch.cuda.nvtx
-        nvtx.range_push("threadloader")
-        nvtx.range_pop()
+        with torch.cuda.nvtx.range("threadloader"):
+            return torch.cuda.nvtx.range
     except RuntimeError:  # what the calls of a build without CUDA do
         return None
-    return nvtx.range_push, nvtx.range_pop

@@ -1,4 +1,4 @@
-"""A recorded trace in Chrome's trace event format, which Perfetto and chrome://tracing open.
+"""A trace in Chrome's trace event format, which Perfetto and chrome://tracing open.
 
 Source: "Trace Event Format", Google, and the importer of Perfetto's trace processor.  Slices are
 complete events (``X``), arrows are flow events (``s``, ``t``, ``f``) bound to the slices that
@@ -7,286 +7,186 @@ enclose them, and all times are microseconds since the trace began.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from math import inf
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-
-from threadloader._trace.counters import (
-    SERIES,
-    allowed_threads,
-    in_flight_and_ready,
-    running_threads,
-    slots,
-)
-from threadloader._trace.recorder import Stage, Taken
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
+    from threading import Thread
 
-    from threadloader._trace.recorder import ThreadEvents
+    from _typeshed import SupportsWrite
 
-__all__ = ["Event", "chrome_events"]
+    from threadloader._trace.stages import Counts, Rows
+
+__all__ = ["Slice", "write_chrome"]
 
 Event: TypeAlias = dict[str, Any]
 
-PROCESS = 1  # a trace is of one process; its number says nothing
-ARROWS = "batch"  # the category of flow events
-# The order of stages along the arrows of a batch.
-READ, TICKET, COLLATE, COPY, DELIVER = range(5)
-_STEPS = {"read": READ, "ticket": TICKET, "collate": COLLATE, "copy": COPY}
+_JOBS = {"read", "ticket"}  # the stages in which a thread runs
+_ENDS = ("collate", "copy", "deliver")  # what becomes of a ticket, in this order
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class _Row(NamedTuple):
-    """A row of the viewer: the lanes of one thread after another that had the same name."""
+@dataclass(slots=True, eq=False)
+class Slice:
+    """A stage of one thread."""
 
-    name: str
-    stages: list[Stage]  # by start; what began first encloses what began at the same time
-    taken: list[Taken]
+    stage: str
+    rows: Rows
+    counts: Counts | None
+    thread: Thread
+    started: float  # seconds of `perf_counter`
+    ended: float = inf  # the same
 
-
-class _End(NamedTuple):
-    """Where an arrow begins, goes on or ends."""
-
-    arrow: int  # its number
-    phase: str
-
-
-class _Count(NamedTuple):
-    """What a counter says from a moment on."""
-
-    name: str
-    values: tuple[int, ...]  # in the order of `SERIES`
+    def end(self) -> None:
+        """Note that the stage ends now."""
+        self.ended = perf_counter()
 
 
-# When, in seconds; the row's number; and what.
-_Entry: TypeAlias = "tuple[float, int, Stage | _End | _Count]"
-
-
-class _Step(NamedTuple):
-    """A place that arrows lead to or from."""
-
-    at: float  # seconds
-    thread: int  # the row's number
-
-
-def chrome_events(lanes: Iterable[ThreadEvents], started: float, ended: float) -> Iterator[Event]:
-    """Yield the events of a trace, metadata first.
+def write_chrome(
+    file: SupportsWrite[bytes], slices: list[Slice], began: float, about: Mapping[str, object]
+) -> None:
+    """Write a trace, one event a line.
 
     Args:
-        lanes: What the threads recorded.
-        started: When the trace began, in seconds of `perf_counter`.
-        ended: When it ended, the same.
+        file: Gets it.
+        slices: All have ended; those of each thread in the order in which they began.
+        began: When the trace did, in seconds of `perf_counter`.
+        about: Is added to the file.
     """
-    rows = _rows(lanes, ended)
-    yield _metadata("process_name", 0, name="threadloader")
-    for thread, row in enumerate(rows, 1):
-        yield _metadata("thread_name", thread, name=row.name)
-        yield _metadata("thread_sort_index", thread, sort_index=thread)
-    epochs = _epoch_numbers(rows)
-    clock = _Clock(started)
-    # As tuples until each is written: there may be a million.
-    entries: list[_Entry] = []
-    for thread, row in enumerate(rows, 1):
-        entries += ((stage.started, thread, stage) for stage in row.stages)
-    for number, steps in enumerate(_arrows(rows), 1):
-        last = len(steps) - 1
-        for index, step in enumerate(steps):
-            phase = "s" if not index else "f" if index == last else "t"
-            entries.append((step.at, step.thread, _End(number, phase)))
-    entries += _counts(rows)
-    # Stable: slices stay before the arrows that begin or end in them at the same time.
-    entries.sort(key=itemgetter(0))
-    for at, thread, entry in entries:
-        if isinstance(entry, Stage):
-            yield _slice(entry, thread, clock, epochs)
-        elif isinstance(entry, _End):
-            yield _flow(entry, thread, clock.at(at))
-        else:
-            yield _counter(entry, clock.at(at))
+    file.write(b'{"displayTimeUnit":"ms","otherData":' + _encode(about).encode())
+    file.write(b',"traceEvents":[')
+    between = b"\n"
+    for event in _events(slices, began):
+        file.write(between + _encode({"pid": 1} | event).encode())  # a trace is of one process
+        between = b",\n"
+    file.write(b"\n]}\n")
 
 
-class _Clock(NamedTuple):
-    """Converts times to those of the trace."""
+def _events(slices: list[Slice], began: float) -> Iterator[Event]:
+    """Yield the events of a trace one by one: there may be a million."""
+    # Stable: what encloses another slice of the same begin stays before it.
+    slices = sorted([*slices, *_loop_bodies(slices)], key=attrgetter("started"))
+    rows = _rows(slices)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(rows.values()), 1)}
+    tids = {thread: numbers[name] for thread, name in rows.items()}
+    order = sorted({each.rows.epoch for each in slices}, key=itemgetter(1))
+    epochs = {epoch: number for number, epoch in enumerate(order, 1)}
 
-    started: float  # seconds
+    def at(seconds: float) -> float:
+        return round((seconds - began) * 1e9) / 1e3  # microseconds, to the nanosecond
 
-    def at(self, seconds: float) -> float:
-        """Return microseconds since the beginning, to the nanosecond."""
-        return round((seconds - self.started) * 1e9) / 1e3
-
-    def between(self, first: float, last: float) -> float:
-        """Return the microseconds from one moment to another, such that the two add up."""
-        nanoseconds = round((last - self.started) * 1e9) - round((first - self.started) * 1e9)
-        return nanoseconds / 1e3
-
-
-def _metadata(kind: str, thread: int, **args: Any) -> Event:
-    return {"ph": "M", "name": kind, "pid": PROCESS, "tid": thread, "args": args}
-
-
-def _slice(stage: Stage, thread: int, clock: _Clock, epochs: dict[int, int]) -> Event:
-    event: Event = {
-        "ph": "X",
-        "name": stage.name,
-        "cat": stage.name,
-        "pid": PROCESS,
-        "tid": thread,
-        "ts": clock.at(stage.started),
-        "dur": clock.between(stage.started, stage.ended),
-    }
-    if stage.rows is not None:
-        epoch, batch, first, after = stage.rows
-        if stage.name == "ticket":
-            event["name"] = f"batch {batch}"
-        event["args"] = args = {"epoch": epochs[epoch]}
-        if batch >= 0:
-            args["batch"] = batch
-        if after > first:
-            args |= {"first row": first, "rows": after - first}
-    return event
+    yield {"ph": "M", "name": "process_name", "tid": 0, "args": {"name": "threadloader"}}
+    for name, tid in numbers.items():
+        yield {"ph": "M", "name": "thread_name", "tid": tid, "args": {"name": name}}
+        yield {"ph": "M", "name": "thread_sort_index", "tid": tid, "args": {"sort_index": tid}}
+    for each in slices:
+        yield {
+            "ph": "X",
+            "name": f"batch {each.rows.batch}" if each.stage == "ticket" else each.stage,
+            "cat": each.stage,
+            "tid": tids[each.thread],
+            "ts": at(each.started),
+            "dur": round(at(each.ended) - at(each.started), 3),
+            "args": {"epoch": epochs[each.rows.epoch]} | _args(each.rows),
+        }
+    for number, arrow in enumerate(_arrows(slices), 1):
+        phases = ["s", *"t" * (len(arrow) - 2), "f"]
+        for phase, (seconds, thread) in zip(phases, arrow.items(), strict=True):
+            flow = {"ph": phase, "name": "batch", "cat": "batch", "id": number}
+            # An arrow leads to the slice that encloses its end, not to the next one.
+            bound = {} if phase == "s" else {"bp": "e"}
+            yield flow | bound | {"tid": tids[thread], "ts": at(seconds)}
+    for name, seconds, values in _counters(slices):
+        yield {"ph": "C", "name": name, "ts": at(seconds), "args": values}
 
 
-def _flow(end: _End, thread: int, at: float) -> Event:
-    event: Event = {
-        "ph": end.phase,
-        "name": ARROWS,
-        "cat": ARROWS,
-        "id": end.arrow,
-        "pid": PROCESS,
-        "tid": thread,
-        "ts": at,
-    }
-    if end.phase != "s":
-        event["bp"] = "e"  # the slice that encloses it, not the next one
-    return event
+def _args(rows: Rows) -> dict[str, int]:
+    """Return what a viewer shows of a slice, beside its epoch."""
+    args = {} if rows.batch < 0 else {"batch": rows.batch}
+    if rows.after > rows.first:
+        args |= {"first row": rows.first, "rows": rows.after - rows.first}
+    return args
 
 
-def _counter(count: _Count, at: float) -> Event:
-    args = dict(zip(SERIES[count.name], count.values, strict=True))
-    return {"ph": "C", "name": count.name, "pid": PROCESS, "ts": at, "args": args}
+def _loop_bodies(slices: Iterable[Slice]) -> Iterator[Slice]:
+    """Yield a slice for each loop body: from one ``next()`` of a thread to the next one."""
+    before: dict[Thread, Slice] = {}
+    for each in slices:
+        if each.stage == "next":
+            last = before.get(each.thread)
+            if last is not None and last.rows == each.rows:
+                yield replace(each, stage="loop body", started=last.ended, ended=each.started)
+            before[each.thread] = each
 
 
-def _counts(rows: Sequence[_Row]) -> Iterator[_Entry]:
-    """Yield what is counted over time."""
-    taken = sorted((one for row in rows for one in row.taken), key=attrgetter("at"))
-    lists = [row.stages for row in rows]
-    counted = {
-        "threads": running_threads(lists),
-        "threads that may run": allowed_threads(taken),
-        "window": in_flight_and_ready(taken, lists),
-        "ring": slots(taken),
-    }
-    for name, values in counted.items():
-        yield from ((at, 0, _Count(name, value)) for at, value in values)
-
-
-def _epoch_numbers(rows: Sequence[_Row]) -> dict[int, int]:
-    """Return the epochs' numbers in this trace, from 1, by those that the process counts."""
-    epochs = {stage.rows[0] for row in rows for stage in row.stages if stage.rows is not None}
-    return {epoch: number for number, epoch in enumerate(sorted(epochs), 1)}
-
-
-def _rows(lanes: Iterable[ThreadEvents], ended: float) -> list[_Row]:
-    """Return a row for each thread; consumers first, and threads that followed one another in one.
+def _rows(slices: Iterable[Slice]) -> dict[Thread, str]:
+    """Return the name of each thread's row, in the viewer's order: consumers first.
 
     The workers of the next epoch have the names of those before, and go on in their rows, unless
     one of those was still running.
     """
-    rows: list[_Row] = []
-    free: dict[str, list[tuple[float, _Row]]] = defaultdict(list)  # rows, and when they end
-    found = [_row_of(lane, ended) for lane in lanes]
-    for row in sorted(filter(lambda row: row.stages, found), key=lambda row: row.stages[0].started):
-        used = free[row.name]
-        last = max(stage.ended for stage in row.stages)
-        for index, (end, earlier) in enumerate(used):
-            if end <= row.stages[0].started:
-                earlier.stages.extend(row.stages)
-                earlier.taken.extend(row.taken)
-                used[index] = last, earlier
-                break
-        else:
-            used.append((last, row))
-            rows.append(row if len(used) == 1 else row._replace(name=f"{row.name} ({len(used)})"))
-            used[-1] = last, rows[-1]
-    return sorted(rows, key=lambda row: (not _is_consumer(row), _natural(row.name)))
+    started: dict[Thread, float] = {}
+    ended: dict[Thread, float] = {}
+    for each in slices:
+        started.setdefault(each.thread, each.started)
+        ended[each.thread] = max(each.ended, ended.get(each.thread, 0.0))
+    names: dict[Thread, str] = {}
+    taken: dict[str, float] = {}  # until when, by the name
+    for thread, begun in started.items():
+        name, copies = thread.name, 1
+        while taken.get(name, begun) > begun:
+            copies += 1
+            name = f"{thread.name} ({copies})"
+        names[thread], taken[name] = name, ended[thread]
+    consumers = {names[each.thread] for each in slices if each.stage == "next"}
+
+    def place(thread: Thread) -> tuple[bool, int, str]:
+        name = names[thread]
+        return name not in consumers, len(name), name  # worker 10 comes behind worker 9
+
+    return {thread: names[thread] for thread in sorted(names, key=place)}
 
 
-def _row_of(lane: ThreadEvents, ended: float) -> _Row:
-    """Return the row of one lane, with what has not ended, and with the deliveries as stages."""
-    # In this order: a stage that ends meanwhile is in both, and counts once.
-    unended = [Stage(name, started, ended, rows) for name, started, rows in lane.open.copy()]
-    events = lane.events.copy()
-    stages = [event for event in events if isinstance(event, Stage)]
-    opened = {stage.started: stage for stage in unended}
-    for stage in stages:
-        opened.pop(stage.started, None)
-    stages += opened.values()
-    stages += _deliveries(events)
-    # A stage that ended after the trace is cut off, as is the one that encloses it.
-    stages = [
-        stage if stage.ended <= ended else stage._replace(ended=ended)
-        for stage in stages
-        if stage.started <= ended
-    ]
-    stages.sort(key=lambda stage: (stage.started, -stage.ended))
-    return _Row(lane.name, stages, [event for event in events if isinstance(event, Taken)])
-
-
-def _deliveries(events: Sequence[Stage | Taken]) -> Iterator[Stage]:
-    """Yield a stage from each taking of a batch to its delivery, and one for the loop body.
-
-    Args:
-        events: Of one thread, in the order in which they ended.
-    """
-    pending: Taken | None = None
-    before: Stage | None = None
-    for event in events:
-        if isinstance(event, Taken):
-            pending = event
-        elif event.name == "next" and event.rows is not None:
-            epoch = event.rows[0]
-            if pending is not None and pending.epoch == epoch and pending.at >= event.started:
-                rows = (epoch, pending.batch, 0, 0)
-                yield Stage("deliver", pending.at, event.ended, rows)
-            pending = None
-            if before is not None and before.rows == event.rows:
-                yield Stage("loop body", before.ended, event.started, event.rows)
-            before = event
-
-
-def _is_consumer(row: _Row) -> bool:
-    return any(stage.name == "next" for stage in row.stages)
-
-
-def _natural(name: str) -> list[tuple[bool, int | str]]:
-    """Return a key that sorts worker 10 behind worker 9."""
-    parts = name.replace("(", "-").replace(")", "").split("-")
-    return [(not part.isdecimal(), int(part) if part.isdecimal() else part) for part in parts]
-
-
-def _arrows(rows: Sequence[_Row]) -> Iterator[list[_Step]]:
-    """Yield the steps of each arrow: one for each ticket; the first goes on to the delivery."""
-    batches: dict[tuple[int, int], list[list[_Step]]] = defaultdict(lambda: [[] for _ in range(5)])
-    for thread, row in enumerate(rows, 1):
-        for stage in row.stages:
-            step = _STEPS.get(stage.name)
-            if step is not None and stage.rows is not None:
-                batches[stage.rows[:2]][step].append(_Step(stage.started, thread))
-        for taken in row.taken:
-            batches[taken.epoch, taken.batch][DELIVER].append(_Step(taken.at, thread))
+def _arrows(slices: Iterable[Slice]) -> Iterator[dict[float, Thread]]:
+    """Yield when and where each arrow leads: one for each ticket; the first one to the delivery."""
+    batches: dict[Any, dict[str, list[tuple[float, Thread]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for each in slices:
+        if each.stage in {*_JOBS, *_ENDS}:
+            batches[each.rows[:2]][each.stage].append((each.started, each.thread))
     for steps in batches.values():
-        yield from _arrows_of(steps)
+        read = steps["read"][:1]
+        ends = [steps[stage][0] for stage in _ENDS if steps[stage]]
+        for ticket in steps["ticket"] or read:
+            path = dict(sorted([*read, ticket, *ends], key=itemgetter(0)))
+            if len(path) > 1:
+                yield path
+            ends = ends[:1]  # of the other tickets
 
 
-def _arrows_of(steps: list[list[_Step]]) -> Iterator[list[_Step]]:
-    """Yield the arrows of one batch."""
-    read, tickets = steps[READ][:1], sorted(steps[TICKET])
-    after = [min(step) for step in steps[COLLATE:] if step]
-    if not tickets:
-        tickets, read = read, []
-    for index, ticket in enumerate(tickets):
-        path = sorted([*read, ticket, *(after[:1] if index else after)])
-        path = [path[0], *(step for before, step in pairwise(path) if step.at > before.at)]
-        if len(path) > 1:
-            yield path
+def _counters(slices: Iterable[Slice]) -> Iterator[tuple[str, float, dict[str, int]]]:
+    """Yield what is counted over time: the counter's name, seconds, and the counts from then on."""
+    changes = [
+        change
+        for each in slices
+        if each.stage in _JOBS
+        for change in ((each.started, 1), (each.ended, -1))
+    ]
+    changes.sort(key=itemgetter(0))
+    running = accumulate(change for _, change in changes)
+    for (seconds, _), threads in zip(changes, running, strict=True):
+        yield "threads", seconds, {"running": threads}
+    for each in slices:
+        if each.counts is not None:
+            allowed, planned, done, free, filling, leased = each.counts
+            yield "threads that may run", each.started, {"at once": allowed}
+            yield "window", each.started, {"in flight": planned, "ready": done}
+            yield "ring", each.started, {"free": free, "filling": filling, "leased": leased}

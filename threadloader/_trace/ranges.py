@@ -1,45 +1,100 @@
-"""Stages as ranges of a profiler: each is pushed as it begins, and popped as it ends."""
+"""Stages as ranges of a profiler: torch's, or those that show NVTX, as Nsight Systems does."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
+
+from threadloader import _torch
+from threadloader._trace.stages import add_listener, remove_listener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
-    from threadloader._trace.tracers import BatchRows
+    from threadloader._torch.profiler import Profile
+    from threadloader._trace.stages import Counts, Rows
 
-__all__ = ["Ranges"]
+    Range = Callable[[str], AbstractContextManager[Any]]
+
+__all__ = ["mark_with_nvtx", "profile"]
 
 
 class Ranges:
-    """Tells a profiler of stages; a `Tracer`.
+    """Marks each stage by a range in its thread; a `Listener`.
 
     Args:
-        push: Begins a range of this name in the calling thread.
-        pop: Ends the thread's last.
-
-    Threads:
-        all: shared.
+        range_of: Returns a range of a name, which is entered and left in one thread.
     """
 
-    def __init__(self, push: Callable[[str], Any], pop: Callable[[], Any]) -> None:
-        self._push = push
-        self._pop = pop
+    def __init__(self, range_of: Range) -> None:
+        self._range_of = range_of
 
-    def begin(self, stage: str, rows: BatchRows | None = None) -> None:  # noqa: ARG002
-        """Begin a range; see `Tracer`.
+    def opened(
+        self,
+        stage: str,
+        rows: Rows | None,  # noqa: ARG002  # profilers add up the ranges of one name
+        counts: Counts | None,  # noqa: ARG002
+    ) -> Callable[[], object]:
+        """Enter a range; see `Listener`."""
+        entered = self._range_of(f"threadloader: {stage}")
+        entered.__enter__()
+        return partial(entered.__exit__, None, None, None)
 
-        Its name says nothing of the rows, since profilers add up the ranges of one name.
-        """
-        self._push(f"threadloader: {stage}")
 
-    def end(self) -> None:
-        """End a range; see `Tracer`."""
-        self._pop()
+def profile(**options: Any) -> Profile:
+    """Return a ``torch.profiler.profile`` that shows the threads of loaders, and their stages.
 
-    def broken_off(self) -> None:
-        """Do nothing: a profiler ends what is left; see `Tracer`."""
+    Ranges ``threadloader: fetch``, ``threadloader: write`` and so on are those of
+    ``record_function``, of all loaders of this process::
 
-    def taken(self, epoch: int, batch: int, running: int, planned: int, done: int) -> None:
-        """Do nothing; see `Tracer`."""
+        with threadloader.profile() as prof:
+            for batch in loader:
+                train_step(batch)
+        prof.export_chrome_trace("profile.json")
+
+    Args:
+        options: Arguments of ``torch.profiler.profile``.  An ``experimental_config`` is taken as
+            it is; worker threads show if it has ``profile_all_threads``.
+
+    Raises:
+        ModuleNotFoundError: torch is not installed.
+    """
+    if not _torch.AVAILABLE:
+        msg = "threadloader.profile needs torch, which is not installed; see loader.trace"
+        raise ModuleNotFoundError(msg)
+    from threadloader._torch.profiler import (  # noqa: PLC0415  # torch is optional
+        Profile,
+        record_function,
+    )
+
+    ranges = Ranges(record_function)
+    return Profile(partial(add_listener, ranges), partial(remove_listener, ranges), **options)
+
+
+@cache  # once in a process
+def mark_with_nvtx() -> None:
+    """Mark the stages of all loaders by NVTX ranges, if there is a package that can."""
+    range_of = _nvtx_of_torch() or _nvtx_of_its_own_package()
+    if range_of is not None:
+        add_listener(Ranges(range_of))
+
+
+def _nvtx_of_torch() -> Range | None:
+    """Return what makes a range; None where torch is missing, or was built without CUDA."""
+    if not _torch.AVAILABLE:
+        return None
+    from threadloader._torch.profiler import nvtx_range  # noqa: PLC0415  # rarely used
+
+    found: Range | None = nvtx_range()
+    return found
+
+
+def _nvtx_of_its_own_package() -> Range | None:
+    """Return what makes a range; None where the package ``nvtx`` is missing."""
+    with suppress(ImportError):
+        import nvtx  # noqa: PLC0415  # an optional package
+
+        return partial(nvtx.annotate, domain="threadloader")
+    return None

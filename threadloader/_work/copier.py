@@ -28,6 +28,7 @@ from threadloader._lifetime.dropping import DROPPED
 from threadloader._threads.pool import Pool
 from threadloader._threads.thread_group import SingleJob
 from threadloader._threads.waiting import Tokens, wait_until
+from threadloader._trace import stages
 from threadloader.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -379,9 +380,9 @@ class _CopyLoop:
         """Begin to copy a batch; an error, no memory on the device say, is the batch's failure."""
         device, filling = self._shared.device, batch.filling
         device_batch = event = None
-        started, tracer = perf_counter(), self._shared.progress.tracer
+        started, tracer = perf_counter(), stages.tracer
         if tracer is not None:
-            tracer.begin("copy", batch.plan.sequence)
+            tracer.begin("copy", self._shared.progress.key, batch.plan.sequence)
         try:
             try:
                 device_batch = self._begin_copy(filling)
@@ -395,7 +396,7 @@ class _CopyLoop:
         finally:
             self._copied(perf_counter() - started)
             if tracer is not None:
-                tracer.end()
+                tracer.end("copy")
             device_batch = event = None
             batch = filling = DROPPED
 
@@ -428,9 +429,9 @@ class _CopyLoop:
     def _finish_oldest(self) -> None:
         """Wait for the oldest copy, and give back the memory that it was copied from."""
         event, filling = self._copying.popleft()
-        tracer = self._shared.progress.tracer
+        tracer = stages.tracer
         if tracer is not None:
-            tracer.begin("wait for the device")
+            tracer.begin("wait for the device", self._shared.progress.key)
         try:
             event.synchronize()
         except BaseException:
@@ -438,5 +439,5 @@ class _CopyLoop:
             raise
         finally:
             if tracer is not None:
-                tracer.end()
+                tracer.end("wait for the device")
         filling.release()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader._fetch.array_rows import Rows
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import Ticket, TicketSize
+from threadloader._trace import stages
 from threadloader._work.open_batch import OpenBatch
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def make_at_once(
     fetcher = pipeline.fetchers[worker.number]
     try:
         rows = len(plan.indices)
-        path = pipeline.collation.path_at_once(rows) if rows else None
+        # An open batch tells of its stages.
+        at_once = rows and stages.tracer is None
+        path = pipeline.collation.path_at_once(rows) if at_once else None
         if path is None:
             results.append(OpenBatch(plan, pipeline, progress))
             return

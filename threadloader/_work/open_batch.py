@@ -21,6 +21,7 @@ from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
 from threadloader._rng.streams import enter_batch_stream, enter_sample_streams, leave_streams
 from threadloader._threads.debugging import TURNS
 from threadloader._threads.run_delay import run_delay
+from threadloader._trace import stages
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from threadloader._threads.concurrency import Concurrency
     from threadloader._threads.thread_group import Job
     from threadloader._torch.device import Event
+    from threadloader._trace.stages import Tracer
     from threadloader._work.counters import Counters
     from threadloader._work.progress import Progress
 
@@ -161,9 +163,6 @@ class OpenBatch:
         ticket = None if progress.cancelled or self._dropped else self._cutter.cut()
         if ticket is None:
             return None
-        tracer = progress.tracer
-        if tracer is not None:
-            return partial(tracer.work, _work, self, ticket, self._pipeline, progress)
         return partial(_work, self, ticket, self._pipeline, progress)
 
     def jobs(self) -> int:
@@ -201,48 +200,57 @@ def _work(
     batch: OpenBatch, ticket: Ticket, pipeline: Pipeline, progress: Progress, worker: Worker
 ) -> None:
     """Do one ticket; the job that a worker runs."""
-    failure = batch.failure
+    failure, tracer = batch.failure, stages.tracer
     try:
+        if tracer is not None:
+            of_batch = ticket.batch.sequence
+            tracer.begin("ticket", progress.key, of_batch, ticket.start, ticket.stop)
         worker.adopt()
         if failure is None or ticket.start < failure.row:
-            failure = _fill(batch, ticket, pipeline, progress, worker)
+            failure = _fill(batch, ticket, pipeline, progress, worker, tracer)
         # Rows need not be counted where one ticket has them all.
-        if ticket.stop - ticket.start < len(ticket.batch.indices):
-            last = progress.finished(batch, ticket, failure)
-        else:
-            last = not progress.cancelled
-        if last:
+        counts = ticket.stop - ticket.start < len(ticket.batch.indices)
+        if progress.finished(batch, ticket, failure) if counts else not progress.cancelled:
             if failure is None and not batch.filling.is_complete():
-                failure = _finish(batch, pipeline, worker)
+                failure = _finish(batch, pipeline, worker, tracer)
             progress.collated(batch, failure)
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         progress.collated(batch, Failure(error, ticket.start))
     finally:
+        if tracer is not None:
+            tracer.end("ticket")
         if TURNS.taken:
             TURNS.leave()
         batch = ticket = pipeline = progress = failure = DROPPED
 
 
 def _fill(
-    batch: OpenBatch, ticket: Ticket, pipeline: Pipeline, progress: Progress, worker: Worker
+    batch: OpenBatch,
+    ticket: Ticket,
+    pipeline: Pipeline,
+    progress: Progress,
+    worker: Worker,
+    tracer: Tracer | None,
 ) -> Failure | None:
     """Fetch the samples of a ticket and write them."""
     samples = failed = None
     fetcher, concurrency = pipeline.fetchers[worker.number], pipeline.concurrency
-    counters, begun, timing = worker.counters, None, None
+    counters = worker.counters
     try:
         counters.task, counters.task_began = ticket, (started := perf_counter())
-        if concurrency is not None and started >= concurrency.due:
-            begun = _begin(concurrency)
-        if started >= counters.timing_due:
-            timing = counters.begin_timing()
+        begun = _begin(concurrency) if concurrency and started >= concurrency.due else None
+        timing = counters.begin_timing() if started >= counters.timing_due else None
         singly = not (pipeline.whole_batches or pipeline.gathers)
+        if tracer is not None:
+            tracer.begin("fetch")
         samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=singly)
         fetched = perf_counter()
         if failed is not None:
             return _fill_without_failed(batch, ticket, samples, failed, pipeline, progress, worker)
         if progress.cancelled:
             return None  # not all of them were fetched
+        if tracer is not None:
+            tracer.begin("write")
         batch.filling.write(ticket.start, ticket.stop, samples)
         written = perf_counter()
         rows = ticket.stop - ticket.start
@@ -348,7 +356,9 @@ def _error_to_raise(
         failure = plan = pipeline = DROPPED
 
 
-def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | None:
+def _finish(
+    batch: OpenBatch, pipeline: Pipeline, worker: Worker, tracer: Tracer | None
+) -> Failure | None:
     """Collate a batch that has all its rows."""
     failed = collate_fn = None
     counters, concurrency, started = worker.counters, pipeline.concurrency, perf_counter()
@@ -360,6 +370,8 @@ def _finish(batch: OpenBatch, pipeline: Pipeline, worker: Worker) -> Failure | N
         if pipeline.seed is not None:
             enter_batch_stream(pipeline.seed, batch.plan.stream)
         collate_fn = None if pipeline.collate_fns is None else pipeline.collate_fns[worker.number]
+        if tracer is not None:
+            tracer.begin("collate")
         failed = batch.filling.finish(collate_fn)
         if failed is None:
             return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.failure import Failure
     from threadloader._order.tickets import Ticket
-    from threadloader._work.epoch_tracer import EpochTracer
+    from threadloader._trace.stages import EpochKey
 
 __all__ = ["Awaited", "Progress"]
 
@@ -62,6 +62,9 @@ def _cancel_all() -> None:
 class Progress:
     """The progress of one epoch.
 
+    Args:
+        loader: See `EpochKey`.
+
     Invariants, whenever ``_lock`` is not held:
         1. A batch that is done has no running ticket, and never changes again.
 
@@ -76,12 +79,9 @@ class Progress:
         reached_at: consumer, after a wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, loader: object = None) -> None:
         _epochs.add(self)
-        self.number = next(_numbers)  # of the epoch, in traces
-        # Does the work in place of who asks for it, and tells; None for nobody.  It may come and go
-        # in the middle of the epoch: read it once for each stage.
-        self.tracer: EpochTracer | None = None
+        self.key: EpochKey = loader, next(_numbers)  # in traces
         self.cancelled = False  # only ever set; read and written whole, on both builds
         # Called when a batch is done, and at the end, with the lock held or by a finalizer: it must
         # do no more than `SimpleQueue.put` does.

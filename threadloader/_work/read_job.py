@@ -11,13 +11,14 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.failure import failure_of
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import PlannedBatch
 from threadloader._threads.debugging import TURNS
 from threadloader._threads.thread_group import SingleJob
+from threadloader._trace import stages
 from threadloader._work.open_batch import OpenBatch, Worker, work_inline
 from threadloader.errors import ClosedError
 
@@ -110,8 +111,7 @@ def _read(
         worker.adopt()
         counters.task, counters.task_began = (batch.plan,), (started := perf_counter())
         timing = counters.begin_timing() if started >= counters.timing_due else None
-        tracer = progress.tracer
-        samples = batch.reader.read(progress) if tracer is None else tracer.read(batch, progress)
+        samples = _samples(batch, progress)
         batch.checkpoint = batch.reader.checkpoint
         counters.fetch_seconds += (read := perf_counter()) - started
         if timing is not None:
@@ -143,6 +143,19 @@ def _read(
             TURNS.leave()
         samples = plan = counters.task = None
         batch = pipeline = progress = hand_on = DROPPED  # noqa: F841
+
+
+def _samples(batch: IterableBatch, progress: Progress) -> list[Any] | None:
+    """Return the samples of a batch; see `IterableReader.read`."""
+    tracer = stages.tracer
+    try:
+        if tracer is not None:
+            tracer.begin("read", progress.key, batch.plan.sequence)
+        return batch.reader.read(progress)
+    finally:
+        if tracer is not None:
+            tracer.end("read")
+        batch = progress = DROPPED
 
 
 def _note_unread(batch: IterableBatch, plan: PlannedBatch, worker: Worker) -> None:
