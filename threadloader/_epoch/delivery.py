@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
     from threadloader._epoch.feed import Receipt
     from threadloader._fetch.failure import Failure
+    from threadloader._work.counters import Deliveries
     from threadloader._work.open_batch import OpenBatch
     from threadloader._work.progress import Progress
-    from threadloader._work.stats import Deliveries, Stats
+    from threadloader._work.stats import Stats
 
 __all__ = ["CLOSED", "FORKED", "Delivery", "abandon", "deliveries_of", "moved"]
 

@@ -122,7 +122,7 @@ class Epoch(TorchNames, Iterator[Any]):
         # for the next batch would wait for itself.  All below: guarded by _turn, but that `close`
         # may drop the batches at any moment.
         self._turn = RLock()
-        inline = Worker(0, "the calling thread", counted.calling)
+        inline = Worker(0, "the calling thread", counted)
         self._in_flight = InFlight(
             settings, feed, progress, collation, workers, inline=inline, copier=self._copier
         )
@@ -205,7 +205,7 @@ class Epoch(TorchNames, Iterator[Any]):
                 counted.latest = now = perf_counter()
                 counted.loading_seconds += now - entered
                 if now >= counted.due or now - entered >= LONG_SECONDS:
-                    counted.note(now - entered, self._stats, self._in_flight)
+                    self._stats.note(counted, now - entered, self._in_flight)
             if failure is not None:
                 set_notes(failure.error, failure.notes)
                 raise failure.error
@@ -346,8 +346,8 @@ class Epoch(TorchNames, Iterator[Any]):
 
     def _await(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:
         """Wait for the workers to begin, and for a batch; raise what `_next_delivery` does."""
-        calling, copying = self._counted.calling, self._copier is not None and head.done
-        here = calling.busy_seconds
+        counted, copying = self._counted, self._copier is not None and head.done
+        here = counted.busy_seconds
         self._concurrency.begin_wait()
         try:
             try:
@@ -359,13 +359,13 @@ class Epoch(TorchNames, Iterator[Any]):
             if self._patience is None:
                 find = None if self._threads is None else self._threads.find_lost
                 self._patience = Patience(self._timeout, self._stats, self._progress, find)
-            self._counted.waits_since = perf_counter()
+            counted.waits_since = perf_counter()
             return self._patience.wait(self._in_flight, head, begun=begun)
         finally:
-            self._counted.waits_since = 0.0
+            counted.waits_since = 0.0
             seconds = self._concurrency.end_wait()
-            seconds -= calling.busy_seconds - here  # it may have begun the first batch
-            self._counted.waited(seconds, self._progress.reached_at, copying=copying)
+            seconds -= counted.busy_seconds - here  # it may have begun the first batch
+            counted.waited(seconds, self._progress.reached_at, copying=copying)
             self = head = DROPPED
 
     def _take_out(self, batch: OpenBatch | FailedBatch) -> Sequence[Receipt]:

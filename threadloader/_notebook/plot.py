@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import BytesIO
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from threadloader._work.snapshot import Snapshot
+    from threadloader._work.counters import Sums
 
 __all__ = ["plot"]
 
@@ -31,7 +32,7 @@ class _Shown(Figure):  # type: ignore[misc]  # matplotlib is not installed where
         return written.getvalue()
 
 
-def plot(history: Sequence[Snapshot], delivered: float = 0.0) -> Any:
+def plot(history: Sequence[Sums], delivered: float = 0.0) -> Any:
     """Return a figure.
 
     Args:
@@ -42,11 +43,11 @@ def plot(history: Sequence[Snapshot], delivered: float = 0.0) -> Any:
     figure = _Shown(figsize=(8.0, 4.8), layout="constrained")
     rate, waited, threads = figure.subplots(3, sharex=True)
     run = _until(history, delivered)
-    edges = [snapshot.at - run[0].at for snapshot in run]
+    edges = [snapshot.seconds - run[0].seconds for snapshot in run]
 
-    def drawn(axes: Any, of: Callable[[Snapshot], float], most: float, colour: str) -> None:
+    def drawn(axes: Any, of: Callable[[Sums], float], most: float, colour: str) -> None:
         values = [
-            min(most, (of(after) - of(before)) / (after.at - before.at))
+            min(most, (of(after) - of(before)) / (after.seconds - before.seconds))
             for before, after in pairwise(run)
         ]
         if values:
@@ -55,10 +56,10 @@ def plot(history: Sequence[Snapshot], delivered: float = 0.0) -> Any:
 
     drawn(rate, lambda one: one.samples, float("inf"), _RATE)
     drawn(waited, lambda one: one.wait_seconds + one.inline_seconds, 1.0, _WAITED)
-    drawn(threads, _busy, float("inf"), _AT_WORK)
+    drawn(threads, lambda one: one.busy_seconds, float("inf"), _AT_WORK)
     if len(run) > 1:
         # After an epoch there are none; as in the calling thread, which is one.
-        allowed = [after.running or before.running or 1 for before, after in pairwise(run)]
+        allowed = [after.threads or before.threads or 1 for before, after in pairwise(run)]
         threads.stairs(allowed, edges, color=_ALLOWED, baseline=None, linestyle=":", linewidth=1.5)
     for axes, label in ((rate, "samples/s"), (waited, "you waited"), (threads, "threads")):
         axes.set_ylabel(label)
@@ -74,16 +75,13 @@ def plot(history: Sequence[Snapshot], delivered: float = 0.0) -> Any:
     return figure
 
 
-def _until(history: Sequence[Snapshot], delivered: float) -> list[Snapshot]:
+def _until(history: Sequence[Sums], delivered: float) -> list[Sums]:
     """Return the snapshots up to the last batch, each later than the one before."""
     run = [*history]
-    if len(run) > 1 and run[-2].at < delivered < run[-1].at:
-        run[-1] = run[-1]._replace(at=delivered)
-    elif len(run) > 1 and delivered and delivered <= run[-2].at:
+    if len(run) > 1 and run[-2].seconds < delivered < run[-1].seconds:
+        run[-1] = replace(run[-1], seconds=delivered)
+    elif len(run) > 1 and delivered and delivered <= run[-2].seconds:
         run.pop()
-    return [one for index, one in enumerate(run) if not index or one.at > run[index - 1].at]
-
-
-def _busy(snapshot: Snapshot) -> float:
-    """Return the seconds in which threads were at work, all together."""
-    return snapshot.fetch_seconds + snapshot.write_seconds + snapshot.collate_seconds
+    return [
+        one for index, one in enumerate(run) if not index or one.seconds > run[index - 1].seconds
+    ]

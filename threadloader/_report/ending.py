@@ -10,7 +10,8 @@ from threadloader.errors import SlowLoadingWarning
 if TYPE_CHECKING:
     from threadloader._report.verdict import Verdict
     from threadloader._threads.concurrency import Concurrency
-    from threadloader._work.stats import Deliveries, Stats
+    from threadloader._work.counters import Deliveries
+    from threadloader._work.stats import Stats
 
 __all__ = ["judged", "warn_if_slow"]
 
@@ -25,14 +26,17 @@ def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Concurrency, bo
         counted: Of the epoch.
         setup: As of `Setup.of`.
     """
-    once = counted.first_seconds + counted.longest_seconds  # the machine may have stood still
-    seconds = counted.latest - counted.began - once
-    if seconds < LEAST_SECONDS or stats.told or counted is not stats.last:
+    if counted.latest - counted.began < LEAST_SECONDS or stats.told or counted is not stats.last:
         return
     from threadloader._report.verdict import NOTICED  # noqa: PLC0415  # rarely needed
 
-    loading = counted.loading_seconds - counted.earlier_seconds - once
-    if loading < NOTICED * seconds:
+    before, after = stats.epoch()
+    first = after.first_seconds - before.first_seconds
+    once = first + counted.longest_seconds  # the machine may have stood still
+    seconds = after.seconds - before.seconds - once
+    if seconds < LEAST_SECONDS:
+        return
+    if after.loading_seconds - before.loading_seconds - once < NOTICED * seconds:
         return
     verdict = judged(stats, *setup)
     if verdict.kind not in {"consumer-bound", "unknown"}:
@@ -53,4 +57,4 @@ def judged(stats: Stats, concurrency: Concurrency, has_workers: bool, iterable: 
     from threadloader._report.verdict import Setup, verdict_of  # noqa: PLC0415  # the same
 
     setup = Setup.of(concurrency, has_workers, iterable)._replace(first=stats.epochs <= 1)
-    return verdict_of(interval_of(stats.epoch(), setup.running), setup)
+    return verdict_of(interval_of(*stats.epoch(), setup.running), setup)

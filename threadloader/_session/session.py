@@ -19,7 +19,6 @@ from threadloader._batch.ring import Ring
 from threadloader._epoch.skipped import SkippedSamples
 from threadloader._order.sampler_epoch import epoch_of
 from threadloader._order.sampler_pass import checkpoint_between, order_between
-from threadloader._report.counted import Counted
 from threadloader._resume.position import Lane, Position
 from threadloader._resume.stateful import (
     is_stateful,
@@ -37,22 +36,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from threadloader._batch.memory import BatchMemory
+    from threadloader._batch.ring import RingStatistics
     from threadloader._epoch.epoch import Epoch
     from threadloader._epoch.skipped import Skipped
     from threadloader._layout.layout import Layout
+    from threadloader._report.interval import Interval
     from threadloader._session.run_state import LastEpoch, RunState, State
     from threadloader._settings import Settings
     from threadloader._threads.concurrency import Concurrency
-    from threadloader._work.snapshot import Snapshot
+    from threadloader._work.counters import Sums
     from threadloader._work.workers import Workers
 
 __all__ = ["Session", "Statistics"]
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics(Counted):
+class Statistics:
     """What a loader has done so far; stale as soon as returned."""
 
+    workers: int  # threads of an epoch, or as many as run; 0 is the calling thread
+    running: int  # of them that may run samples at once; found by trying, see docs/workers.md
+    window: int  # batches that are planned ahead at the most, while they are as large as now
+    planned: int  # batches that are planned now, and not delivered
+    done: int  # of them that are done
+    totals: Sums  # all epochs together; ``collate_seconds`` with writing
+    epoch: Interval  # since the last ``iter()``
+    recent: Interval  # the last five seconds or so of it, or the last batches if those are slower
+    epochs: int  # that were begun
+    slots: RingStatistics
+    skipped_count: int  # samples left out
     skipped: tuple[Skipped, ...]  # samples left out: the latest 1,000; `skipped_count` is of all
 
 
@@ -244,17 +256,17 @@ class Session:
             planned=planned,
             done=done,
             totals=stats.total(),
-            epoch=interval_of(stats.epoch(), running),
-            recent=interval_of(stats.recent(), running),
+            epoch=interval_of(*stats.epoch(), running),
+            recent=interval_of(*stats.recent(), running),
             epochs=stats.epochs,
             slots=self.ring.statistics(),
             skipped=skipped,
             skipped_count=skipped_count,
         )
 
-    def history(self) -> list[Snapshot]:
+    def history(self) -> list[Sums]:
         """Return what was counted in the course of all epochs; see `Stats.history`."""
-        return self.stats.history(self._moment())
+        return self.stats.history(self._moment()[0])
 
     def _moment(self) -> tuple[int, int, int]:
         """Return how the last epoch's window is; see `InFlight.moment`."""

@@ -1,42 +1,31 @@
 """What a loader has counted: the sums over its threads and epochs, now and over time.
 
-A snapshot adds up all counters: when an epoch begins, when somebody asks, and at most once a second
-in between, by the consumer.
+All records are added up when somebody asks, when an epoch begins, and at most once a second in
+between, by the consumer.
 """
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from operator import add, attrgetter, sub
+from operator import attrgetter
 from threading import Lock, get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from threadloader._work.counters import COUNTED, Counters
-from threadloader._work.process_use import process_use
-from threadloader._work.snapshot import Reading, Snapshot, Span, Totals
+from threadloader._work.counters import VALUES, Counters, Deliveries, Sums, process_use
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from threadloader._threads.thread_group import ThreadGroup
-
-__all__ = [
-    "LONG_SECONDS",
-    "Deliveries",
-    "InWindow",
-    "Stats",
-    "wait_of",
-]
+__all__ = ["LONG_SECONDS", "InWindow", "Stats"]
 
 SNAPSHOT_SECONDS = 1.0  # from one snapshot to the next, at first
-USED_SECONDS = 0.02  # for which what the process has used need not be asked again by an epoch
 LONG_SECONDS = 1e-4  # of a call of ``next()``: shorter ones are not sorted by their time
-STEPS = 4  # buckets from one power of two to the next, for the percentiles of waits
-BUCKETS = 64 * STEPS  # the last one is of 2**64 us
 RECENT = 6  # snapshots for the rates of the last seconds
 MOST_SNAPSHOTS = 512  # kept: with more, every second one goes, and they come half as often
+
+# Records that are still to be added up.
+Rows: TypeAlias = list[tuple[Any, ...]]
 
 
 class InWindow(Protocol):
@@ -46,141 +35,15 @@ class InWindow(Protocol):
         """Return threads that may run, batches that are planned, and those of them done."""
 
 
-# What is added up, of one `Deliveries`; as `COUNTED`.
-_DELIVERED = attrgetter(
-    "batches",
-    "nbytes",
-    "loading_seconds",
-    "wait_seconds",
-    "late_seconds",
-    "copy_wait_seconds",
-    "rank_wait_seconds",
-    "waits",
-    "seen",
-    "seen_done",
-)
-
-
-_CALLING = attrgetter("calling")
-
-
-class Deliveries:
-    """What the consumer of an epoch was given, and what it waited for; later that of another one.
-
-    Args:
-        now: On the clock.
-
-    Threads:
-        begin: planner.
-        adding to the numbers: consumer, in its turn.
-        all numbers: read by any, one attribute load each, atomic on both builds.
-    """
-
-    __slots__ = (
-        "batches",
-        "began",
-        "calling",
-        "copy_wait_seconds",
-        "due",
-        "earlier_seconds",
-        "ended",
-        "first_seconds",
-        "in_next",
-        "late_seconds",
-        "latest",
-        "loading_seconds",
-        "longest_seconds",
-        "nbytes",
-        "rank_wait_seconds",
-        "seen",
-        "seen_done",
-        "start_seconds",
-        "used",
-        "wait_seconds",
-        "waits",
-        "waits_since",
-    )
-
-    def __init__(self, now: float) -> None:
-        self.calling = Counters()  # of the consumer's thread, where it makes samples itself
-        self.batches = self.nbytes = self.waits = self.seen = self.seen_done = 0
-        self.loading_seconds = self.wait_seconds = 0.0
-        self.late_seconds = self.copy_wait_seconds = self.rank_wait_seconds = 0.0
-        self.begin(now)
-
-    def begin(self, now: float) -> None:
-        """Begin an epoch, whose numbers are added to those of earlier ones.
-
-        Args:
-            now: On the clock.
-        """
-        self.ended = False
-        self.used: tuple[float, int] | None = None  # as `process_use`, at the end; None before that
-        self.waits_since = 0.0  # when the present wait for workers began, on the clock; 0 for none
-        self.began = self.latest = now  # when a batch was delivered last, on the clock
-        self.due = 0.0  # on the clock: of a snapshot; 0 before the first batch
-        self.earlier_seconds = self.loading_seconds
-        self.first_seconds = 0.0  # of ``loading_seconds``: of this epoch, up to its first batch
-        self.start_seconds = 0.0  # of these: for starting threads
-        self.longest_seconds = 0.0  # the same: of the longest call after that
-        # How many calls of ``next()`` after the first one took long, by the bucket of their time.
-        self.in_next: list[int] = []
-
-    def end(self) -> None:
-        """Note that no batch comes any more; a finalizer may call this, inside any lock."""
-        self.used = process_use()
-        self.ended = True
-
-    def started(self, groups: Iterable[ThreadGroup[Any]] = ()) -> None:
-        """Note the end of ``iter()``, which has started these threads, if they were not before."""
-        self.latest = now = perf_counter()
-        self.loading_seconds += now - self.began
-        for group in groups:
-            seconds, group.start_seconds = group.start_seconds, 0.0
-            self.start_seconds += seconds
-
-    def note(self, seconds: float, stats: Stats, window: InWindow) -> None:
-        """Note the end of a call of ``next()`` that took long, or ended when ``due`` had come.
-
-        Args:
-            seconds: That it took.
-            stats: Has a snapshot kept.
-            window: Of the epoch.
-        """
-        if seconds >= LONG_SECONDS and self.due:
-            self.longest_seconds = max(seconds, self.longest_seconds)
-            if not self.in_next:
-                self.in_next = [0] * BUCKETS
-            self.in_next[int((1e6 * seconds) ** STEPS).bit_length()] += 1
-        if self.latest >= self.due:
-            stats.note(self, window)
-
-    def waited(self, seconds: float, reached: float, *, copying: bool) -> None:
-        """Count a wait for workers.
-
-        Args:
-            seconds: That it took.
-            reached: When the batch was done, on the clock; or when an earlier one was.
-            copying: Whether it was done when the wait began, and had to be copied.
-        """
-        self.waits += 1
-        self.wait_seconds += seconds
-        late = perf_counter() - reached
-        if late < seconds:
-            self.late_seconds += late
-        if copying:
-            self.copy_wait_seconds += seconds
-
-
 class Stats:
-    """Hands out counters to worker threads and epochs, and adds them up.
+    """Hands out records to worker threads and epochs, and adds them up.
 
     Invariants, whenever ``_lock`` is not held:
-        1. Each open set of counters belongs to one thread that has not called `retire`.
+        1. Each open record belongs to one thread that has not called `retire`.
 
     Threads:
         open, total, snapshot, epoch, recent, history, busy: shared.
-        retire: the worker that owns the counters, once, as its last act.
+        retire: the worker that owns the record, once, as its last act.
         begin_epoch: planner.
         note: consumer.
         copied: copier, or the consumer.
@@ -194,17 +57,15 @@ class Stats:
         self._lock = Lock()
         # All below: guarded by _lock.
         self._open: list[Counters] = []
-        self._retired: tuple[float, ...] = COUNTED(Counters())  # the sums of threads that ended
+        self._ended = Sums()  # of threads that ended; and of copying
         self._deliveries: list[Deliveries] = []  # as many as there were epochs at once
-        self._copy_seconds = 0.0
-        self._begun: Reading | None = None  # when the last epoch began
-        self._recent: deque[tuple[Snapshot, list[int]]] = deque(maxlen=RECENT)
-        self._history: list[Snapshot] = []
+        self._begun: Rows = []  # when the last epoch began; replaced whole
+        self._recent: deque[Sums] = deque(maxlen=RECENT)
+        self._history: list[Sums] = []
         self._every, self._history_due = SNAPSHOT_SECONDS, 0.0
-        self._used, self._used_at = (0.0, 0), -math.inf  # by the process, and when
 
     def open(self, number: int | None = None) -> Counters:
-        """Return counters for a new thread, which calls this.
+        """Return a record for a new thread, which calls this.
 
         Args:
             number: Of the worker.
@@ -215,10 +76,10 @@ class Stats:
         return counters
 
     def retire(self, counters: Counters) -> None:
-        """Fold the counters of a thread that ends into the totals."""
+        """Fold the record of a thread that ends into the sums."""
         with self._lock:
             self._open.remove(counters)
-            self._retired = tuple(map(add, self._retired, COUNTED(counters)))
+            self._ended = _added([VALUES(self._ended), VALUES(counters)])
 
     def begin_epoch(self) -> Deliveries:
         """Return what counts the deliveries of an epoch that begins.
@@ -227,171 +88,126 @@ class Stats:
         """
         now = perf_counter()
         with self._lock:
-            deliveries = self.last
-            if deliveries is None or not deliveries.ended:
-                deliveries = next(filter(_has_ended, self._deliveries), None)
+            deliveries = next(filter(_HAS_ENDED, self._deliveries), None)
             if deliveries is None:
-                deliveries = Deliveries(now)
+                deliveries = Deliveries()
                 self._deliveries.append(deliveries)
-            self._begun = begun = self._read(now, (0, 0, 0), USED_SECONDS)
+            self._begun = begun = self._read(now)
             self.epochs += 1
             deliveries.begin(now)
             self.last = deliveries
-            if self._recent:
-                self._recent.clear()
+            self._recent.clear()
             if now >= self._history_due:
-                self._keep(begun.snapshot())
+                self._keep(_added(begun))
         return deliveries
 
-    def note(self, deliveries: Deliveries, window: InWindow) -> None:
-        """Keep a snapshot, as one is due; after the first batch only prepare for the next ones.
+    def note(self, counted: Deliveries, seconds: float, window: InWindow) -> None:
+        """Note the end of a call of ``next()`` that took long, or ended when a snapshot was due.
 
         Args:
-            deliveries: Of the epoch whose consumer calls this.
+            counted: Of the epoch whose consumer calls this.
+            seconds: That it took.
             window: Of that epoch.
         """
-        now, first = deliveries.latest, not deliveries.due
-        deliveries.due = now + SNAPSHOT_SECONDS
-        if first:
-            deliveries.first_seconds = deliveries.loading_seconds - deliveries.earlier_seconds
+        now, due = counted.latest, counted.due
+        if due and seconds >= LONG_SECONDS:
+            counted.took_long(seconds)
+        if now < due:
             return
-        moment = window.moment()
-        deliveries.seen += moment[1]
-        deliveries.seen_done += moment[2]
+        counted.due = now + SNAPSHOT_SECONDS
+        if not due:
+            counted.first_seconds += seconds
+            return
+        running, planned, done = window.moment()
+        counted.seen += planned
+        counted.seen_done += done
         with self._lock:
-            snapshot = self._read(now, moment).snapshot()
-            if deliveries is self.last:
-                self._recent.append((snapshot, deliveries.in_next.copy()))
+            snapshot = _added(self._read(now, running))
+            if counted is self.last:
+                self._recent.append(snapshot)
             if now >= self._history_due:
                 self._keep(snapshot)
 
     def copied(self, seconds: float) -> None:
         """Count the time that giving a batch to a device took."""
         with self._lock:
-            self._copy_seconds += seconds
+            self._ended.copy_seconds += seconds
 
-    def total(self) -> Totals:
-        """Add up the counters of all threads and epochs, also of those that have ended."""
+    def total(self) -> Sums:
+        """Return the sums over all threads and epochs; collating is with writing here."""
         sums = self.snapshot()
-        return Totals(
-            batches=sums.batches,
-            tickets=sums.tickets,
-            samples=sums.samples,
-            fetch_seconds=sums.fetch_seconds,
-            collate_seconds=sums.write_seconds + sums.collate_seconds,
-            wait_seconds=sums.wait_seconds,
-            write_seconds=sums.write_seconds,
-            copy_seconds=sums.copy_seconds,
-            inline_seconds=sums.inline_seconds,
-            loading_seconds=sums.loading_seconds,
-            nbytes=sums.nbytes,
-        )
+        sums.collate_seconds += sums.write_seconds
+        return sums
 
     def snapshot(
-        self, now: float | None = None, moment: tuple[int, int, int] = (0, 0, 0)
-    ) -> Snapshot:
+        self, now: float | None = None, running: int = 0, used: tuple[float, int] | None = None
+    ) -> Sums:
         """Return all that was counted so far.
 
         Args:
             now: On the clock; None for the present.
-            moment: As `InWindow.moment` returned it.
+            running: Threads that may run samples.
+            used: As `process_use` has returned it; None to ask.
         """
         with self._lock:
-            reading = self._read(perf_counter() if now is None else now, moment)
-        return reading.snapshot()
+            return _added(self._read(perf_counter() if now is None else now, running, used))
 
-    def history(self, moment: tuple[int, int, int] = (0, 0, 0)) -> list[Snapshot]:
+    def history(self, running: int = 0) -> list[Sums]:
         """Return what was counted in the course of all epochs, oldest first, and the present.
 
         There are some hundred snapshots at the most, a second or more apart.
 
         Args:
-            moment: As `InWindow.moment` returned it.
+            running: Threads that may run samples at present.
         """
-        now = self.snapshot(moment=moment)
+        now = self.snapshot(running=running)
         with self._lock:
             return [*self._history, now]
 
-    def epoch(self) -> Span:
-        """Return what was counted in the last epoch, until now or until its last batch."""
+    def epoch(self) -> tuple[Sums, Sums]:
+        """Return what was counted before the last epoch, and by now or by its last batch."""
         last, begun = self.last, self._begun  # unlocked: each read whole
-        if last is None or begun is None:
-            end = self.snapshot()
-            return Span(end, end, ())
+        if last is None:
+            return (end := self.snapshot()), end
         used, since = last.used, last.waits_since  # once each: the epoch goes on meanwhile
-        if used is not None:
-            end = self.snapshot(last.latest)
-            end = end._replace(process_seconds=used[0], read_nbytes=used[1])
-        else:
-            end = self.snapshot()
-            if since:
-                waited = max(0.0, end.at - since)
-                end = end._replace(
-                    wait_seconds=end.wait_seconds + waited,
-                    loading_seconds=end.loading_seconds + waited,
-                )
-        first = last.first_seconds, last.start_seconds
-        return Span(begun.snapshot(), end, last.in_next.copy(), *first)
+        end = self.snapshot(None if used is None else last.latest, used=used)
+        if since and used is None:
+            waited = max(0.0, end.seconds - since)
+            end.wait_seconds += waited
+            end.loading_seconds += waited
+        return _added(begun), end
 
-    def recent(self) -> Span:
-        """Return what was counted in the last seconds; while there are few, all of the epoch."""
-        span = self.epoch()
+    def recent(self) -> tuple[Sums, Sums]:
+        """Return the same of the last seconds; while there are few, of all of the epoch."""
+        before, after = self.epoch()
         with self._lock:
             recent = list(self._recent)
-        if len(recent) < RECENT:
-            return span
-        before, in_next = recent[0]
-        earlier = in_next or [0] * len(span.in_next)
-        return Span(before, span.after, list(map(sub, span.in_next, earlier)))
+        return (before if len(recent) < RECENT else recent[0]), after
 
     def busy(self) -> list[Counters]:
-        """Return the counters of the threads that have a task now, longest first."""
+        """Return the records of the threads that have a task now, longest first."""
         with self._lock:
             counters = list(self._open)
-        return sorted(filter(_is_busy, counters), key=_task_began)
+        busy = [each for each in counters if each.task is not None]
+        return sorted(busy, key=attrgetter("task_began"))
 
-    def _keep(self, snapshot: Snapshot) -> None:
+    def _keep(self, snapshot: Sums) -> None:
         """Append to the history.  Call with ``_lock`` held."""
         if len(self._history) >= MOST_SNAPSHOTS:
             self._history = self._history[::2]
             self._every *= 2
         self._history.append(snapshot)
-        self._history_due = snapshot.at + self._every
+        self._history_due = snapshot.seconds + self._every
 
-    def _read(self, now: float, moment: tuple[int, int, int], old: float = 0.0) -> Reading:
-        """Read all counters.  Call with ``_lock`` held.
-
-        Args:
-            now: On the clock.
-            moment: As `InWindow.moment` returned it.
-            old: Seconds; what the process has used need not be newer.
-        """
-        if now >= self._used_at + old:
-            self._used, self._used_at = process_use(), now
-        return Reading(
-            now,
-            self.epochs,
-            moment,
-            list(map(_DELIVERED, self._deliveries)),
-            list(map(COUNTED, map(_CALLING, self._deliveries))),
-            [self._retired, *map(COUNTED, self._open)],
-            self._copy_seconds,
-            self._used,
-        )
+    def _read(self, now: float, running: int = 0, used: tuple[float, int] | None = None) -> Rows:
+        """Read all records; for the arguments see `snapshot`.  Call with ``_lock`` held."""
+        inline = sum(each.busy_seconds for each in self._deliveries)
+        here = Sums(now, running, *(used or process_use()), inline_seconds=inline)
+        return list(map(VALUES, (here, self._ended, *self._deliveries, *self._open)))
 
 
-def _has_ended(deliveries: Deliveries) -> bool:
-    return deliveries.ended
+_HAS_ENDED = attrgetter("ended")
 
 
-def _is_busy(counters: Counters) -> bool:
-    return counters.task is not None
-
-
-def _task_began(counters: Counters) -> float:
-    return counters.task_began
-
-
-def wait_of(bucket: int) -> float:
-    """Return the seconds in the middle of a bucket of ``in_next``, to some 9%."""
-    return 1e-6 * math.exp2((bucket - 0.5) / STEPS)
+def _added(rows: Iterable[tuple[Any, ...]]) -> Sums:
+    return Sums(*map(sum, zip(*rows, strict=True)))

@@ -62,12 +62,14 @@ class LoaderCollector(Collector):  # type: ignore[misc]  # not installed where t
         found = [(name, reference()) for name, reference in self._loaders.items()]
         metrics = {name: loader.metrics("") for name, loader in found if loader is not None}
         found.clear()
-        kinds: list[tuple[dict[str, str], type[CounterMetricFamily | GaugeMetricFamily]]] = [
+        kinds: list[
+            tuple[dict[str, tuple[str, str, str]], type[CounterMetricFamily | GaugeMetricFamily]]
+        ] = [
             (COUNTERS, CounterMetricFamily),
             (GAUGES, GaugeMetricFamily),
         ]
         for documented, kind in kinds:
-            for metric, text in documented.items():
+            for metric, (_, _, text) in documented.items():
                 family = kind(f"threadloader_{metric}", text, labels=["loader"])
                 for name, values in metrics.items():
                     if metric in values:

@@ -1,0 +1,303 @@
+"""What is counted: all epochs together, the last one, and the last seconds, on a driven clock."""
+
+# ruff: noqa: SLF001  # what a plot is drawn from has no public name
+
+from __future__ import annotations
+
+import copy
+import threading
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader
+from threadloader._report.interval import interval_of
+from threadloader._work import counters as counters_module
+from threadloader._work import stats as stats_module
+from threadloader._work.counters import Counters, Sums
+from threadloader._work.stats import Stats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from support.clock import DrivenClock
+    from support.patience import Spawn
+
+    from threadloader._report.interval import Interval
+
+
+class Samples:
+    """Sample ``i`` is an array of 1 KiB, for which ``act`` is called first."""
+
+    def __init__(self, size: int = 40, act: Callable[[int], object] = int) -> None:
+        self.size = size
+        self.act = act
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        self.act(index)
+        return np.full(1024, index % 256, np.uint8)
+
+
+def made(act: Callable[[int], object] = int, size: int = 40, **options: Any) -> ThreadLoader[Any]:
+    """Return a loader of batches of 4, by default in the calling thread."""
+    return ThreadLoader(Samples(size, act), **{"batch_size": 4, "threads": 0} | options)
+
+
+def epoch_of(loader: ThreadLoader[Any]) -> Interval:
+    """Return what was counted in an epoch."""
+    with loader:
+        list(loader)
+        return loader.statistics().epoch
+
+
+@pytest.mark.parametrize("threads", [None, 0, 1, 2])
+def test_an_epoch_is_counted_by_itself(threads: int | None, spawn: Spawn) -> None:
+    with made(threads=threads) as loader:
+        for _ in range(2):
+            spawn(list, loader).result(PATIENCE)
+        statistics = loader.statistics()
+    epoch, totals = statistics.epoch, statistics.totals
+    assert (epoch.batches, epoch.samples) == (10, 40)
+    assert (totals.batches, totals.samples) == (20, 80)
+    if threads:  # of others it is not known
+        assert (epoch.nbytes, totals.nbytes) == (40 * 1024, 80 * 1024)
+    assert statistics.epochs == 2
+    assert statistics.recent.batches <= 10
+
+
+def test_before_the_first_epoch_there_are_zeros_and_what_is_unknown_is_none() -> None:
+    epoch = made().statistics().epoch
+    assert (epoch.seconds, epoch.batches, epoch.samples_per_second, epoch.wait_p99) == (0, 0, 0, 0)
+    shares = (epoch.cpu_share, epoch.delay_share, epoch.waiting_share, epoch.window_share)
+    assert (*shares, epoch.worker_cores, epoch.pool_share) == (None,) * 6
+
+
+def test_rates_and_shares_are_those_of_the_seconds_that_passed(clock: DrivenClock) -> None:
+    def act(_: int) -> None:
+        clock.idle(0.75)
+        clock.compute(0.25)
+
+    with made(act) as loader:
+        for _ in islice(iterator := iter(loader), 10):
+            clock.compute(4.0)
+        epoch = loader.statistics().epoch
+        iterator.close()
+    assert (epoch.seconds, epoch.samples_per_second, epoch.batches_per_second) == (80, 0.5, 0.125)
+    assert (epoch.inline_seconds, epoch.wait_share, epoch.loading_share) == (40, 0.5, 0.5)
+    assert (epoch.per_sample.fetch, epoch.stages.fetch, epoch.is_inline) == (1.0, 40, True)
+    assert (epoch.cpu_share, epoch.waiting_share, epoch.delay_share) == (0.25, 0.75, 0.0)
+    assert (epoch.worker_cores, epoch.cores) == (0.125, 50 / 80)
+
+
+def test_stages_are_apart_in_an_epoch_and_collating_is_with_writing_in_the_totals(
+    clock: DrivenClock,
+) -> None:
+    def collate(samples: list[Any]) -> list[Any]:
+        clock.compute(2.0)
+        return samples
+
+    with made(lambda _: clock.idle(1.0), collate_fn=collate) as loader:
+        list(loader)
+        statistics = loader.statistics()
+    stages = statistics.epoch.stages
+    assert (stages.fetch, stages.write, stages.collate, stages.copy) == (40, 0, 20, 0)
+    assert (statistics.totals.fetch_seconds, statistics.totals.collate_seconds) == (40, 20)
+    with made() as loader:
+        list(loader)
+        totals = loader.statistics().totals
+    assert totals.collate_seconds == totals.write_seconds
+
+
+def test_what_is_neither_waiting_nor_making_batches_is_planning(clock: DrivenClock) -> None:
+    class Sampler:
+        def __iter__(self) -> Iterator[list[int]]:
+            for index in range(10):
+                clock.compute(3.0)
+                yield [index]
+
+    loader = ThreadLoader(
+        Samples(act=lambda _: clock.idle(1.0)), batch_sampler=Sampler(), threads=0
+    )
+    epoch = epoch_of(loader)
+    assert (epoch.plan_seconds, epoch.inline_seconds, epoch.loading_seconds) == (30, 10, 40)
+
+
+def test_percentiles_are_of_all_batches_but_the_first(clock: DrivenClock) -> None:
+    slow = {0: 100.0, **dict.fromkeys(range(40, 78), 0.25), 78: 8.0, 79: 8.0}
+    epoch = epoch_of(made(lambda i: clock.idle(slow.get(i, 1e-6)), 100, batch_size=1))
+    assert epoch.wait_p50 == 0.0
+    assert epoch.wait_p99 == pytest.approx(8.0, rel=0.1)
+    assert epoch.first_seconds == pytest.approx(100)
+    assert epoch.loading_share == 1.0
+    assert epoch.steady_share == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seconds", [2e-4, 0.003, 0.05, 0.999, 1.0, 7.0, 3600.0])
+def test_a_wait_is_found_again_to_some_percent(seconds: float, clock: DrivenClock) -> None:
+    epoch = epoch_of(made(lambda _: clock.idle(seconds), batch_size=1))
+    assert epoch.wait_p50 == pytest.approx(seconds, rel=0.1)
+    assert epoch.wait_p99 == epoch.wait_p50
+
+
+def test_samples_have_no_more_cpu_time_than_the_process() -> None:
+    # The few jobs that were measured never waited.
+    after = Sums(4.0, process_seconds=2.0, fetch_seconds=8.0, timed_seconds=1.0)
+    after.timed_cpu_seconds = 1.0
+    interval = interval_of(Sums(), after, threads=2)
+    assert (interval.cpu_share, interval.worker_cores, interval.cores) == (0.25, 0.5, 0.5)
+
+
+def test_an_epoch_ends_with_its_last_batch(clock: DrivenClock) -> None:
+    with made(lambda _: clock.compute(1.0)) as loader:
+        for leave in (3, None):
+            iterator = iter(loader)
+            batches = len(list(islice(iterator, leave)))
+            del iterator
+            clock.compute(900.0)  # a validation, say
+            statistics = loader.statistics()
+            assert (statistics.epoch.batches, statistics.epoch.seconds) == (batches, 4 * batches)
+            assert (statistics.epoch.cores, statistics.recent.cores) == (1.0, 1.0)
+
+
+def test_the_last_seconds_are_apart_from_what_came_before(clock: DrivenClock) -> None:
+    with made(size=400) as loader:
+        for number, _ in enumerate(loader):
+            clock.idle(0.1 if number < 50 else 1.0)
+            if number == 20:  # all of it, while there is little
+                assert loader.statistics().recent.seconds == pytest.approx(2.1)
+        recent = loader.statistics().recent
+    assert recent.seconds == pytest.approx(5.0)
+    assert recent.batches_per_second == pytest.approx(1.0)
+
+
+def test_a_wait_that_lasts_is_counted_already_but_not_in_the_totals(
+    clock: DrivenClock, spawn: Spawn
+) -> None:
+    gate, asked = threading.Event(), threading.Event()
+
+    with made(lambda _: asked.set() or gate.wait(PATIENCE), threads=1) as loader:  # type: ignore[func-returns-value]
+        taken = spawn(next, iter(loader))
+        assert asked.wait(PATIENCE)
+        while not loader._session.stats.last.waits_since:  # type: ignore[union-attr]
+            assert not taken.done()
+        clock.idle(2.5)
+        statistics = loader.statistics()
+        assert (statistics.epoch.wait_seconds, statistics.totals.wait_seconds) == (2.5, 0.0)
+        gate.set()
+        taken.result(PATIENCE)
+
+
+def test_of_the_window_is_seen_once_a_second_how_much_is_done(
+    clock: DrivenClock, spawn: Spawn
+) -> None:
+    gate, reached = threading.Event(), threading.Event()
+
+    def act(index: int) -> None:
+        if index == 3:
+            reached.set()
+            assert gate.wait(PATIENCE)
+
+    with made(act, batch_size=1, threads=1, prefetch=4) as loader:
+        assert loader.statistics().planned == 0
+        iterator = iter(loader)
+        spawn(next, iterator).result(PATIENCE)
+        assert reached.wait(PATIENCE)
+        clock.idle(2.0)
+        spawn(next, iterator).result(PATIENCE)
+        statistics = loader.statistics()
+        assert (statistics.planned, statistics.done) == (4, 1)
+        assert statistics.epoch.window_share == 0.25
+        gate.set()
+        spawn(list, iterator).result(PATIENCE)
+        assert loader.statistics().planned == 0
+
+
+def test_the_history_goes_over_epochs_a_second_or_more_apart(clock: DrivenClock) -> None:
+    with made(size=1000) as loader:
+        for _ in range(2):
+            for _ in loader:
+                clock.idle(0.2)
+        history = loader._session.history()
+    assert (history[0].batches, history[-1].batches, history[-1].samples) == (0, 500, 2000)
+    steps = [after.seconds - before.seconds for before, after in pairwise(history[:-1])]
+    assert min(steps) == pytest.approx(1.0)
+    assert len(history) > 90
+
+
+def test_a_long_history_becomes_coarser_and_stays_short(
+    clock: DrivenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stats_module, "MOST_SNAPSHOTS", 8)
+    with made(size=400) as loader:
+        for _ in loader:
+            clock.idle(1.0)
+        history = loader._session.history()
+    assert len(history) <= 9
+    steps = {after.seconds - before.seconds for before, after in pairwise(history[1:-1])}
+    assert steps == {16.0}
+
+
+@pytest.mark.parallel
+def test_threads_that_take_epochs_at_once_lose_no_count(spawn: Spawn) -> None:
+    with made(size=4000, output="numpy") as loader, made(threads=2, output="numpy") as threaded:
+        epochs = [spawn(lambda: sum(1 for _ in loader)) for _ in range(4)]
+        short = [spawn(lambda: [len(list(threaded)) for _ in range(20)]) for _ in range(2)]
+        loader.statistics()  # reading meanwhile disturbs nothing
+        assert [epoch.result(PATIENCE) for epoch in epochs] == [1000] * 4
+        assert [counted.result(PATIENCE) for counted in short] == [[10] * 20] * 2
+        totals, of_threads = loader.statistics().totals, threaded.statistics().totals
+    assert (totals.batches, totals.samples) == (4000, 16_000)
+    assert (of_threads.batches, of_threads.samples) == (400, 1600)
+
+
+def test_a_long_run_of_epochs_at_once_takes_no_more_memory() -> None:
+    stats = Stats()
+    for _ in range(3):
+        training, validation = stats.begin_epoch(), stats.begin_epoch()
+        for epoch in (training, validation):
+            epoch.batches += 1
+            epoch.ended = True
+    assert len(stats._deliveries) == 2
+    assert stats.total().batches == 6
+
+
+def test_a_copy_of_a_loader_has_counted_nothing() -> None:
+    with made() as loader:
+        list(loader)
+        twin = copy.copy(loader)
+        assert twin.statistics().epoch.batches == twin.statistics().epochs == 0
+
+
+@pytest.mark.parametrize("gil", [False, True])
+def test_jobs_are_measured_now_and_then_and_measuring_is_no_part_of_them(
+    gil: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, asked = 100.0, []
+
+    def run_delay() -> float:
+        nonlocal now
+        now += 5.0  # it gave the GIL away
+        return 0.0
+
+    monkeypatch.setattr(counters_module, "perf_counter", lambda: now)
+    monkeypatch.setattr(counters_module, "run_delay", run_delay)
+    monkeypatch.setattr(counters_module, "gil_is_enabled", lambda: gil)
+    counters = Counters()
+    for _ in range(4):
+        begun = counters.begin_timing()
+        asked.append((begun.delay is not None, begun.cpu is not None))
+        now += 1.0
+        ended = now
+        counters.timed(ended, begun)
+        assert 0.01 <= counters.timing_due - ended <= 0.03
+    # With a GIL they take turns, but for the first job, as there may be no other.
+    turns = [(True, True), (False, True), (True, False), (False, True)]
+    assert asked == (turns if gil else [(True, True)] * 4)
+    assert counters.timed_seconds == sum(cpu for _, cpu in asked)
+    assert counters.watched_seconds == 11.0 * sum(delay for delay, _ in asked)
