@@ -7,7 +7,7 @@ that is not trusted is shown without the style sheet; the text says all by itsel
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,15 +42,6 @@ column-gap:10px;align-items:center;margin:.4em 0}}
 </style>"""
 
 
-class _Bar(NamedTuple):
-    """A row with a bar."""
-
-    name: str
-    seconds: float
-    colour: str  # a variable of the style sheet
-    note: str
-
-
 def page(
     name: str, described: Sequence[str], statistics: Statistics, verdict: Verdict | None
 ) -> str:
@@ -66,7 +57,7 @@ def page(
     if verdict is not None:
         parts.append(f"<p>{escape(str(verdict))}</p>")
     if statistics.totals.batches:
-        parts.append(_rows(_bars(statistics.epoch)))
+        parts.append(_bars(statistics.epoch))
         parts.append(_line(_progress(statistics)))
     else:
         parts.append(_line(["nothing was loaded yet"]))
@@ -74,32 +65,23 @@ def page(
     return f'{_STYLE}<div class="threadloader">{"".join(parts)}</div>'
 
 
-def _bars(epoch: Interval) -> list[_Bar]:
+def _bars(epoch: Interval) -> str:
     """Return a bar for each stage that took any time, and for what the loop waited."""
-    each = epoch.per_sample
-    stages = [
-        _Bar(name, seconds, name, f"{_time(one)} a sample")
-        for name, seconds, one in (
-            ("fetch", epoch.stages.fetch, each.fetch),
-            ("write", epoch.stages.write, each.write),
-            ("collate", epoch.stages.collate, each.collate),
-            ("copy", epoch.stages.copy, each.copy),
-        )
-        if seconds
-    ]
+    bars = []  # names, colours (variables of the style sheet), seconds and notes
+    for name in ("fetch", "write", "collate", "copy"):
+        seconds, each = getattr(epoch.stages, name), getattr(epoch.per_sample, name)
+        if seconds:
+            bars.append((name, name, seconds, f"{_time(each)} a sample"))
     waited = epoch.wait_seconds + epoch.inline_seconds
-    return [*stages, _Bar("you waited", waited, "wait", f"{epoch.wait_share:.0%} of the time")]
-
-
-def _rows(bars: Sequence[_Bar]) -> str:
-    longest = max(bar.seconds for bar in bars) or 1.0
+    bars.append(("you waited", "wait", waited, f"{epoch.wait_share:.0%} of the time"))
+    longest = max(seconds for _, _, seconds, _ in bars) or 1.0
     rows = [
-        f'<div class="row"><span>{bar.name}</span> <span class="rail">'
-        f'<span class="fill" style="width:{100 * bar.seconds / longest:.1f}%;'
-        f'background:var(--{bar.colour})"></span></span> '
-        f'<span class="number">{_time(bar.seconds)}</span> '
-        f'<span class="soft">{escape(bar.note)}</span></div>'
-        for bar in bars
+        f'<div class="row"><span>{name}</span> <span class="rail">'
+        f'<span class="fill" style="width:{100 * seconds / longest:.1f}%;'
+        f'background:var(--{colour})"></span></span> '
+        f'<span class="number">{_time(seconds)}</span> '
+        f'<span class="soft">{note}</span></div>'
+        for name, colour, seconds, note in bars
     ]
     return f'<div class="rows">{"".join(rows)}</div>'
 
@@ -147,7 +129,7 @@ def _number(count: int, one: str, several: str) -> str:
 
 def _time(seconds: float) -> str:
     """Return a time with a unit, and three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size or unit == "µs":
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
-    raise AssertionError  # unreachable
+    return f"{1e6 * seconds:.3g} µs"

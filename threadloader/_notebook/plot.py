@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import BytesIO
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 try:
@@ -13,8 +13,10 @@ except ImportError as error:
     msg = "loader.plot() needs matplotlib: pip install matplotlib (extra: plot)"
     raise ModuleNotFoundError(msg) from error
 
+from threadloader._report.interval import interval_of
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from threadloader._work.counters import Sums
 
@@ -42,26 +44,21 @@ def plot(history: Sequence[Sums], delivered: float = 0.0) -> Any:
     """
     figure = _Shown(figsize=(8.0, 4.8), layout="constrained")
     rate, waited, threads = figure.subplots(3, sharex=True)
-    run = _until(history, delivered)
-    edges = [snapshot.seconds - run[0].seconds for snapshot in run]
-
-    def drawn(axes: Any, of: Callable[[Sums], float], most: float, colour: str) -> None:
-        values = [
-            min(most, (of(after) - of(before)) / (after.seconds - before.seconds))
-            for before, after in pairwise(run)
-        ]
-        if values:
+    *past, now = history
+    run = [*past, replace(now, seconds=min(now.seconds, delivered or now.seconds))]
+    # After an epoch no threads may run; as in the calling thread, which is one.
+    parts = [interval_of(one, two, two.threads or one.threads or 1) for one, two in pairwise(run)]
+    parts = [part for part in parts if part.seconds > 0]
+    edges = [0.0, *accumulate(part.seconds for part in parts)]
+    drawn = (
+        (rate, _RATE, "samples/s", [part.samples_per_second for part in parts]),
+        (waited, _WAITED, "you waited", [part.wait_share for part in parts]),
+        (threads, _AT_WORK, "threads", [part.busy_seconds / part.seconds for part in parts]),
+    )
+    for axes, colour, label, values in drawn:
+        if parts:
             axes.stairs(values, edges, color=colour, fill=True, alpha=0.25)
             axes.stairs(values, edges, color=colour, baseline=None, linewidth=1.5)
-
-    drawn(rate, lambda one: one.samples, float("inf"), _RATE)
-    drawn(waited, lambda one: one.wait_seconds + one.inline_seconds, 1.0, _WAITED)
-    drawn(threads, lambda one: one.busy_seconds, float("inf"), _AT_WORK)
-    if len(run) > 1:
-        # After an epoch there are none; as in the calling thread, which is one.
-        allowed = [after.threads or before.threads or 1 for before, after in pairwise(run)]
-        threads.stairs(allowed, edges, color=_ALLOWED, baseline=None, linestyle=":", linewidth=1.5)
-    for axes, label in ((rate, "samples/s"), (waited, "you waited"), (threads, "threads")):
         axes.set_ylabel(label)
         axes.set_ylim(bottom=0)
         axes.spines[["top", "right"]].set_visible(False)
@@ -70,18 +67,9 @@ def plot(history: Sequence[Sums], delivered: float = 0.0) -> Any:
     waited.set_yticks([0, 0.5, 1], ["0%", "50%", "100%"])
     threads.set_title("at work; dotted: those that may run", loc="left", fontsize="small")
     threads.set_xlabel("seconds")
-    if len(run) < 2:
+    if parts:
+        allowed = [part.threads for part in parts]
+        threads.stairs(allowed, edges, color=_ALLOWED, baseline=None, linestyle=":", linewidth=1.5)
+    else:
         rate.set_title("too few batches so far")
     return figure
-
-
-def _until(history: Sequence[Sums], delivered: float) -> list[Sums]:
-    """Return the snapshots up to the last batch, each later than the one before."""
-    run = [*history]
-    if len(run) > 1 and run[-2].seconds < delivered < run[-1].seconds:
-        run[-1] = replace(run[-1], seconds=delivered)
-    elif len(run) > 1 and delivered and delivered <= run[-2].seconds:
-        run.pop()
-    return [
-        one for index, one in enumerate(run) if not index or one.seconds > run[index - 1].seconds
-    ]

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from threadloader._resume.position import Position
 from threadloader._session.state import has_ended
-
-if TYPE_CHECKING:
-    from threadloader._report.verdict import Verdict
-    from threadloader._session.session import Session, Statistics
 
 __all__ = ["Shown"]
 
 
 class Shown:
-    """Gives `ThreadLoader` what it shows of itself."""
+    """What a `ThreadLoader` shows of itself; a part of that class."""
 
-    _session: Session
-    _iterable: bool
-    dataset: Any
-    batch_size: int | None
-    num_workers: int
-    _tunes_threads: bool
-
-    def resumes_after(self) -> int:
+    def resumes_after(self: Any) -> int:
         """Return how many batches the next ``iter()`` leaves out: it goes on from a loaded state.
 
         ``len()`` is that of the whole epoch, for progress bars, too: they begin here, as in
@@ -36,7 +25,7 @@ class Shown:
             return 0
         return Position.of(saved["epoch"], saved).batches
 
-    def plot(self) -> Any:
+    def plot(self: Any) -> Any:
         """Draw rate, waiting and threads over time, all epochs together.
 
         A notebook shows the figure where it is the last value of a cell; ``.savefig(path)`` writes
@@ -55,7 +44,7 @@ class Shown:
         last = self._session.stats.last
         return plot(self._session.history(), 0.0 if last is None else last.latest)
 
-    def __repr__(self) -> str:
+    def __repr__(self: Any) -> str:
         kind = type(self).__name__
         try:
             described = ", ".join(self._described())
@@ -67,7 +56,7 @@ class Shown:
             threads = f"{self.num_workers} thread{'s' * (self.num_workers != 1)}"
         return f"<{kind} of {described}, {threads}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self: Any) -> str:
         """Return the page that a notebook shows."""
         from threadloader._notebook.page import page  # noqa: PLC0415  # rarely used
 
@@ -75,26 +64,14 @@ class Shown:
         verdict = self.verdict() if statistics.epoch.batches else None
         return page(type(self).__name__, self._described(), statistics, verdict)
 
-    def _described(self) -> list[str]:
+    def _described(self: Any) -> list[str]:
         """Return in a few words what is loaded."""
         described = [type(self.dataset).__name__]
         # The length of an iterable is noted when it is asked for: see `__len__`.
         if not self._iterable:
             with suppress(Exception):  # a sampler of the user's may have none
-                batches = len(self)  # type: ignore[arg-type]
+                batches = len(self)
                 described.append(f"{batches:,} {'batch' if batches == 1 else 'batches'}")
         if self.batch_size is not None:
             described.append(f"{self.batch_size:,} sample{'s' * (self.batch_size != 1)} in each")
         return described
-
-    def statistics(self) -> Statistics:
-        """See `ThreadLoader`."""
-        raise NotImplementedError
-
-    def verdict(self) -> Verdict:
-        """See `Reports`."""
-        raise NotImplementedError
-
-    def _live_here(self) -> None:
-        """See `ThreadLoader`."""
-        raise NotImplementedError
