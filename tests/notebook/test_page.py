@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
@@ -78,17 +79,8 @@ def test_each_stage_has_a_bar_and_the_longest_is_whole() -> None:
 
 def test_an_epoch_under_way_shows_its_window() -> None:
     meeting = threading.Barrier(2)
-
-    class Gated:
-        def __len__(self) -> int:
-            return 100
-
-        def __getitem__(self, index: int) -> int:
-            if index in {10, 20}:
-                meeting.wait(PATIENCE)
-            return index
-
-    with ThreadLoader(Gated(), batch_size=10, threads=1, prefetch=3) as loader:
+    gated = Acting(100, lambda index: index in {10, 20} and meeting.wait(PATIENCE))
+    with ThreadLoader(gated, batch_size=10, threads=1, prefetch=3) as loader:
         iterator = iter(loader)
         next(iterator)
         meeting.wait(PATIENCE)
@@ -127,14 +119,9 @@ def test_a_loader_whose_sampler_has_no_length_is_shown() -> None:
 
 
 def test_samples_that_were_left_out_are_counted() -> None:
-    class Faulty:
-        def __len__(self) -> int:
-            return 10
-
-        def __getitem__(self, index: int) -> int:
-            if index == 3:
-                raise ValueError(index)
-            return index
+    def fails(index: int) -> None:
+        if index == 3:
+            raise ValueError(index)
 
     with pytest.warns(UserWarning, match="left out"):
-        assert "1 sample left out" in loaded(dataset=Faulty(), on_error="skip").text
+        assert "1 sample left out" in loaded(dataset=Acting(10, fails), on_error="skip").text

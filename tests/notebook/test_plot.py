@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.acting import Acting
 from support.child import run_child
 
 from threadloader import ThreadLoader
@@ -38,15 +39,8 @@ def test_without_matplotlib_the_error_says_what_to_install() -> None:
 
 @drawn
 def test_rates_and_shares_are_drawn_up_to_the_last_batch(clock: DrivenClock) -> None:
-    class Slow:
-        def __len__(self) -> int:
-            return 8
-
-        def __getitem__(self, index: int) -> int:
-            clock.compute(0.5 if index < 4 else 2.0)
-            return index
-
-    with ThreadLoader(Slow(), 2, threads=0) as loader:
+    slow = Acting(8, lambda index: clock.compute(0.5 if index < 4 else 2.0))
+    with ThreadLoader(slow, 2, threads=0) as loader:
         for _ in loader:
             clock.idle(1.0)
         clock.idle(100.0)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
+from support.fake_device import FakeDevice
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
@@ -29,24 +31,14 @@ if TYPE_CHECKING:
     from threadloader._report.interval import Interval
 
 
-class Samples:
-    """Sample ``i`` is an array of 1 KiB, for which ``act`` is called first."""
-
-    def __init__(self, size: int = 40, act: Callable[[int], object] = int) -> None:
-        self.size = size
-        self.act = act
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> Any:
-        self.act(index)
-        return np.full(1024, index % 256, np.uint8)
+def kibibyte(index: int) -> Any:
+    return np.full(1024, index % 256, np.uint8)
 
 
 def made(act: Callable[[int], object] = int, size: int = 40, **options: Any) -> ThreadLoader[Any]:
     """Return a loader of batches of 4, by default in the calling thread."""
-    return ThreadLoader(Samples(size, act), **{"batch_size": 4, "threads": 0} | options)
+    samples = Acting(size, act, kibibyte)
+    return ThreadLoader(samples, **{"batch_size": 4, "threads": 0} | options)
 
 
 def epoch_of(loader: ThreadLoader[Any]) -> Interval:
@@ -72,7 +64,11 @@ def test_an_epoch_is_counted_by_itself(threads: int | None, spawn: Spawn) -> Non
 
 
 def test_before_the_first_epoch_there_are_zeros_and_what_is_unknown_is_none() -> None:
-    epoch = made().statistics().epoch
+    with made() as loader:
+        list(loader)
+        statistics = copy.copy(loader).statistics()  # a copy has counted nothing
+    assert statistics.epochs == 0
+    epoch = statistics.epoch
     assert (epoch.seconds, epoch.batches, epoch.samples_per_second, epoch.wait_p99) == (0, 0, 0, 0)
     shares = (epoch.cpu_share, epoch.delay_share, epoch.waiting_share, epoch.window_share)
     assert (*shares, epoch.worker_cores, epoch.pool_share) == (None,) * 6
@@ -114,6 +110,19 @@ def test_stages_are_apart_in_an_epoch_and_collating_is_with_writing_in_the_total
     assert totals.collate_seconds == totals.write_seconds
 
 
+def test_the_time_that_copying_to_a_device_takes_is_counted(
+    clock: DrivenClock, spawn: Spawn
+) -> None:
+    class Slow(FakeDevice):
+        def begin(self, *arguments: Any) -> Any:
+            clock.idle(1.0)
+            return super().begin(*arguments)
+
+    with made(device=Slow(), output="numpy") as loader:
+        spawn(list, loader).result(PATIENCE)
+        assert loader.statistics().epoch.stages.copy >= 10
+
+
 def test_what_is_neither_waiting_nor_making_batches_is_planning(clock: DrivenClock) -> None:
     class Sampler:
         def __iter__(self) -> Iterator[list[int]]:
@@ -121,9 +130,7 @@ def test_what_is_neither_waiting_nor_making_batches_is_planning(clock: DrivenClo
                 clock.compute(3.0)
                 yield [index]
 
-    loader = ThreadLoader(
-        Samples(act=lambda _: clock.idle(1.0)), batch_sampler=Sampler(), threads=0
-    )
+    loader = ThreadLoader(Acting(40, lambda _: clock.idle(1.0)), batch_sampler=Sampler(), threads=0)
     epoch = epoch_of(loader)
     assert (epoch.plan_seconds, epoch.inline_seconds, epoch.loading_seconds) == (30, 10, 40)
 
@@ -265,13 +272,6 @@ def test_a_long_run_of_epochs_at_once_takes_no_more_memory() -> None:
             epoch.ended = True
     assert len(stats._deliveries) == 2
     assert stats.total().batches == 6
-
-
-def test_a_copy_of_a_loader_has_counted_nothing() -> None:
-    with made() as loader:
-        list(loader)
-        twin = copy.copy(loader)
-        assert twin.statistics().epoch.batches == twin.statistics().epochs == 0
 
 
 @pytest.mark.parametrize("gil", [False, True])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.child import run_child
 
 import threadloader
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STAGES = {"ticket", "fetch", "write", "next", "plan"}
 
@@ -61,38 +64,22 @@ print(json.dumps(found))
 """
 
 
-@pytest.fixture(scope="module")
-def profiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the script above found."""
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("torch is not installed")
-    path = tmp_path_factory.mktemp("profiled") / "profile.json"
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_torchs_profiler_shows_the_stages_of_all_threads_while_it_profiles(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
     code, printed, complained = run_child(PROFILED.replace("sys.argv[1]", repr(str(path))))
     assert code == 0, complained
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return found
-
-
-def test_torchs_profiler_shows_the_stages_of_all_threads(profiled: dict[str, Any]) -> None:
-    ranges = profiled["ranges"]
+    ranges = found["ranges"]
     assert {name.removeprefix("threadloader: ") for name, _, _ in ranges} >= STAGES
+    assert {category for _, _, category in ranges} == {"user_annotation"}
     consumer = {thread for name, thread, _ in ranges if name == "threadloader: next"}
     workers = {thread for name, thread, _ in ranges if name == "threadloader: fetch"}
     assert len(consumer) == 1
     assert workers
     assert not workers & consumer
-
-
-def test_stages_are_ranges_of_record_function(profiled: dict[str, Any]) -> None:
-    assert {category for _, _, category in profiled["ranges"]} == {"user_annotation"}
-
-
-def test_the_profile_takes_torchs_arguments(profiled: dict[str, Any]) -> None:
-    assert profiled["ready"]
-
-
-def test_after_a_profile_nothing_is_a_range_any_more(profiled: dict[str, Any]) -> None:
-    assert profiled["afterwards"] == []
+    assert found["ready"]  # torch's arguments are taken
+    assert found["afterwards"] == []
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")

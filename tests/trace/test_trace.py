@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
 from support.chrome_format import Trace, read_trace
 from support.fake_device import FakeDevice
 from support.patience import PATIENCE
@@ -18,36 +19,23 @@ from support.patience import PATIENCE
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from support.patience import Spawn
 
-ROWS = [np.full(5, i, dtype=np.float32) for i in range(26)]
+
+def row(index: int) -> np.ndarray:
+    return np.full(5, index, dtype=np.float32)
 
 
-class Computed:
-    """26 samples, before each of which ``act`` is called."""
-
-    def __init__(self, act: Callable[[int], object] = int) -> None:
-        self.act = act
-
-    def __len__(self) -> int:
-        return 26
-
-    def __getitem__(self, index: int) -> np.ndarray:
-        self.act(index)
-        return np.full(5, index, dtype=np.float32)
-
-
-class Ragged(Computed):
-    def __getitem__(self, index: int) -> np.ndarray:
-        return np.zeros(index % 3)
+def ragged(index: int) -> np.ndarray:
+    return np.zeros(index % 3)
 
 
 class Stream:
     def __iter__(self) -> Iterator[np.ndarray]:
-        return iter(ROWS)
+        return map(row, range(26))
 
 
 def fails(index: int) -> None:
@@ -69,11 +57,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "out of order": {"threads": 3, "in_order": False},
     "collate_fn": {"threads": 2, "collate_fn": as_list},
     "collate_fn, no threads": {"threads": 0, "collate_fn": as_list},
-    "ragged": {"dataset": Ragged(), "threads": 2, "collate_fn": as_list},
-    "skipped": {"dataset": Computed(fails), "threads": 2, "on_error": "skip"},
-    "skipped, no threads": {"dataset": Computed(fails), "threads": 0, "on_error": "skip"},
+    "ragged": {"dataset": Acting(26, sample=ragged), "threads": 2, "collate_fn": as_list},
+    "skipped": {"dataset": Acting(26, fails, row), "threads": 2, "on_error": "skip"},
+    "skipped, no threads": {"dataset": Acting(26, fails, row), "threads": 0, "on_error": "skip"},
     "arrays in groups": {"dataset": np.arange(400), "threads": 2},
-    "rows in a list": {"dataset": ROWS, "threads": 2},
+    "rows in a list": {"dataset": list(map(row, range(26))), "threads": 2},
     "single samples": {"batch_size": None, "threads": 2},
     "single samples, no threads": {"batch_size": None, "threads": 0},
     "iterable": {"dataset": Stream(), "threads": 1},
@@ -85,7 +73,11 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def made(kind: str = "map", **options: Any) -> ThreadLoader[Any]:
-    given = {"dataset": Computed(), "batch_size": 4, "output": "numpy"} | KINDS[kind] | options
+    given = (
+        {"dataset": Acting(26, sample=row), "batch_size": 4, "output": "numpy"}
+        | KINDS[kind]
+        | options
+    )
     return ThreadLoader(given.pop("dataset"), **given)
 
 
@@ -120,7 +112,7 @@ def test_viewers_accept_every_event_and_the_batches_are_those_without_a_trace(
 
 def test_each_thread_has_a_row_of_its_name_and_the_consumers_comes_first(path: Path) -> None:
     meeting = threading.Barrier(3)  # so that each has a ticket
-    met = Computed(lambda index: index < 3 and meeting.wait(PATIENCE))
+    met = Acting(26, lambda index: index < 3 and meeting.wait(PATIENCE), row)
     names = list(traced(path, dataset=met, threads=3, batch_size=1).threads.values())
     assert names[0] == threading.current_thread().name
     assert [name.partition("-")[2] for name in names[1:]] == ["worker-0", "worker-1", "worker-2"]
@@ -158,12 +150,6 @@ def test_a_batch_that_the_calling_thread_makes_is_in_its_row(kind: str, path: Pa
     assert set(running) == {0, 1}
 
 
-def test_each_batch_is_collated_in_its_last_ticket(path: Path) -> None:
-    trace = traced(path, "collate_fn")
-    assert sorted(event["args"]["batch"] for event in trace.of("collate")) == list(range(7))
-    assert {trace.parent(event) for event in trace.of("collate")} == {"ticket"}
-
-
 @pytest.mark.parametrize(
     ("kind", "steps"),
     [
@@ -181,6 +167,12 @@ def test_an_arrow_leads_from_a_batch_s_first_stage_to_its_delivery(
 ) -> None:
     trace = traced(path, kind)
     assert steps in [trace.steps(number) for number in trace.arrows]
+    for stage, parent, row in (("collate", "ticket", "worker"), ("copy", None, "copier-0")):
+        if stage in steps:
+            found = trace.of(stage)
+            assert sorted(event["args"]["batch"] for event in found) == list(range(7))
+            assert {trace.parent(event) for event in found} == {parent}
+            assert all(row in trace.threads[event["tid"]] for event in found)
     ends = {
         trace.enclosing(arrow[-1])[-1]["args"]["batch"]
         for number, arrow in trace.arrows.items()
@@ -195,13 +187,6 @@ def test_each_ticket_has_an_arrow(path: Path) -> None:
     begun = [trace.enclosing(arrow[0])[-1]["args"] for arrow in trace.arrows.values()]
     # That of the last one, which collates, too, leads from it to a part of it.
     assert len({(one["batch"], one["first row"]) for one in begun}) == 26
-
-
-def test_a_copy_to_a_device_is_a_stage_of_the_copier(path: Path) -> None:
-    trace = traced(path, "device")
-    assert sorted(event["args"]["batch"] for event in trace.of("copy")) == list(range(7))
-    (thread,) = {event["tid"] for event in trace.of("copy")}
-    assert trace.threads[thread].endswith("-copier-0")
 
 
 @pytest.mark.usefixtures("slots_for_all_leaves")
@@ -228,7 +213,7 @@ def test_the_consumers_row_has_waiting_planning_and_the_loop_body(spawn: Spawn, 
         spawn(gate.set)
         list(iterator)
 
-    late = Computed(lambda _: gate.wait(PATIENCE))
+    late = Acting(26, lambda _: gate.wait(PATIENCE), row)
     with made(dataset=late) as loader, loader.trace(path):
         spawn(consume, loader).result(PATIENCE)
     trace = read_trace(path)
@@ -262,7 +247,7 @@ def test_what_is_left_of_an_epoch_when_a_trace_begins_is_shown(
             begun.set()
             assert gate.wait(PATIENCE)
 
-    with made(dataset=Computed(act), threads=threads, prefetch=4) as loader:
+    with made(dataset=Acting(26, act, row), threads=threads, prefetch=4) as loader:
         iterator = iter(loader)
         list(itertools.islice(iterator, 2))
         assert not threads or begun.wait(PATIENCE)
@@ -278,7 +263,7 @@ def test_what_is_left_of_an_epoch_when_a_trace_begins_is_shown(
 
 def test_what_has_not_ended_is_shown_up_to_the_end(spawn: Spawn, path: Path) -> None:
     begun, gate = Event(), Event()
-    hanging = Computed(lambda _: begun.set() or gate.wait(PATIENCE))  # type: ignore[func-returns-value]
+    hanging = Acting(26, lambda _: begun.set() or gate.wait(PATIENCE), row)  # type: ignore[func-returns-value]
     with made(dataset=hanging, threads=1) as loader:
         with loader.trace(path):
             spawn(list, loader)
@@ -295,21 +280,13 @@ def test_ctrl_c_in_a_traced_sample_ends_the_epoch_alone(threads: int, path: Path
         if index == 9:
             raise KeyboardInterrupt
 
-    with made(dataset=Computed(act), threads=threads) as loader, loader.trace(path):
+    with made(dataset=Acting(26, act, row), threads=threads) as loader, loader.trace(path):
         with pytest.raises(KeyboardInterrupt):
             list(loader)
         assert len(list(itertools.islice(loader, 2))) == 2
     trace = read_trace(path)
     assert {event["args"]["batch"] for event in trace.of("deliver")} >= {0, 1}
     assert {trace.parent(event) for event in trace.of("next")} == {None}
-
-
-def test_threads_that_share_a_traced_iterator_take_turns(spawn: Spawn, path: Path) -> None:
-    with made(batch_size=1) as loader, loader.trace(path):
-        iterator = iter(loader)
-        counts = [spawn(lambda: sum(1 for _ in iterator)) for _ in range(3)]
-        assert sum(count.result(PATIENCE) for count in counts) == 26
-    assert len(read_trace(path).of("next")) == 29
 
 
 def test_later_events_than_the_limit_allows_are_dropped_and_counted(
@@ -344,12 +321,10 @@ def test_the_file_is_written_after_an_error_too(path: Path) -> None:
     assert read_trace(path).of("ticket")
 
 
-def test_a_name_that_ends_with_gz_is_compressed(tmp_path: Path) -> None:
-    assert len(traced(tmp_path / "trace.json.gz").of("next")) == 8
-
-
-def test_traces_at_once_are_whole_and_each_of_its_loader(tmp_path: Path) -> None:
-    first, second, third = (tmp_path / f"{name}.json" for name in "abc")
+def test_traces_at_once_are_whole_and_each_of_its_loader_and_may_be_compressed(
+    tmp_path: Path,
+) -> None:
+    first, second, third = (tmp_path / f"{name}.json.gz" for name in "abc")
     with (
         made() as loader,
         made("no threads") as other,
