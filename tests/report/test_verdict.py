@@ -77,16 +77,9 @@ CASES: dict[str, tuple[Interval, Setup, str]] = {
     "the loop is slower": (changed(loading_seconds=0.3, wait_seconds=0.3), GIL, "consumer-bound"),
     "only the first batch is slow": (changed(first_seconds=5.9), GIL, "consumer-bound"),
     "decoding": (SLOW, GIL, "cpu-bound"),
-    "decoding without GIL": (SLOW, NO_GIL, "cpu-bound"),
-    "decoding by as many as are found": (SLOW, TUNED, "cpu-bound"),
     "decoding on a busy machine": (
         changed(cpu=0.4, delay=0.55, late_seconds=0.5),
         GIL,
-        "cpu-bound",
-    ),
-    "decoding on a busy machine, one thread is found": (
-        changed(cpu=0.4, delay=0.55),
-        TUNED._replace(running=1),
         "cpu-bound",
     ),
     "decoding, one thread is enough": (ONE_THREAD, GIL._replace(running=1), "cpu-bound"),
@@ -95,7 +88,6 @@ CASES: dict[str, tuple[Interval, Setup, str]] = {
     "one thread is found without GIL": (ONE_THREAD, SLOWER._replace(running=1), "cpu-bound"),
     "threads that were slower in an epoch before": (SLOW, SLOWER, "cpu-bound"),
     "reading": (READING, GIL, "waiting"),
-    "reading without GIL": (READING, NO_GIL, "waiting"),
     "reading by as many as there may be": (READING, TUNED._replace(running=256), "waiting"),
     "reading without threads": (replace(IN_PROCESS, timed_cpu_seconds=0.01), ALONE, "waiting"),
     "reading for the first time": (changed(cpu=0.01, read_nbytes=9_000_000), FIRST, "cold-cache"),
@@ -132,11 +124,6 @@ CASES: dict[str, tuple[Interval, Setup, str]] = {
     "many small parts": (changed(2.0, 36.0), GIL, "write-bound"),
     "a slow collate_fn": (changed(2.0, 1.0, 35.0), GIL, "collate-bound"),
     "a slow sampler": (changed(1.0, 0.0, wait_seconds=0.1), GIL, "sampler-bound"),
-    "a slow sampler without threads": (
-        changed(1.0, 0.1, wait_seconds=0.0, inline_seconds=1.1),
-        ALONE,
-        "sampler-bound",
-    ),
     "threads that start for each of many short epochs": (
         changed(seconds=2e-3, loading_seconds=1.5e-3, start_seconds=1e-3, wait_seconds=1e-4),
         GIL,
@@ -236,10 +223,3 @@ ADVICE: list[tuple[Interval, Setup, str]] = [
 @pytest.mark.parametrize(("interval", "setup", "advice"), ADVICE)
 def test_the_advice_is_by_what_was_found(interval: Interval, setup: Setup, advice: str) -> None:
     assert verdict_of(interval, setup).advice.startswith(advice)
-
-
-def test_a_verdict_never_changes() -> None:
-    verdict = judge("decoding")
-    assert verdict == judge("decoding")
-    with pytest.raises(AttributeError):
-        verdict.kind = "waiting"  # type: ignore[misc]

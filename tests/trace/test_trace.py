@@ -302,13 +302,10 @@ def test_later_events_than_the_limit_allows_are_dropped_and_counted(
     assert str(trace.about["dropped events"]) in caplog.text
 
 
-def test_a_limit_below_one_is_refused(path: Path) -> None:
-    with made() as loader, pytest.raises(ValueError, match="limit must be at least 1, not 0"):
-        loader.trace(path, limit=0)
-
-
-def test_a_path_that_cannot_be_written_fails_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_wrong_limit_or_path_fails_before_anything_is_loaded(tmp_path: Path) -> None:
     with made() as loader:
+        with pytest.raises(ValueError, match="limit must be at least 1, not 0"):
+            loader.trace(tmp_path / "trace.json", limit=0)
         with pytest.raises(FileNotFoundError), loader.trace(tmp_path / "missing" / "trace.json"):
             pytest.fail("it began")
         assert len(list(loader)) == 7
