@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from threadloader._layout.leaves import Output
     from threadloader._order.shares import Uneven
     from threadloader._order.tickets import TicketSize
-    from threadloader._threads.concurrency import Concurrency
     from threadloader._torch.device import Device
+    from threadloader._tuning.tuner import Tuner
 
 __all__ = ["KEPT", "TORCHS", "Settings"]
 
@@ -36,7 +36,7 @@ KEPT = (
     "whole_batches",
     "tunes_threads",
     "ticket_size",
-    "concurrency",
+    "tuner",
     "reported_length",
 )
 
@@ -91,7 +91,7 @@ class Settings(NamedTuple):
     move: Callable[[Any], Any] | None  # moves a batch to a device without streams; None for none
     pinned: bool  # whether batches are put into page-locked memory, for the user to copy
     ticket_size: TicketSize
-    concurrency: Concurrency
+    tuner: Tuner
     reported_length: int | None  # of an iterable dataset, by the latest ``len(loader)``
 
     @classmethod
@@ -128,14 +128,17 @@ class Settings(NamedTuple):
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
     @property
+    def needs_threads(self) -> bool:
+        """Whether there must be threads: that they are kept, or waited for, or copy ahead."""
+        return bool(self.persistent_workers or self.timeout or self.device or self.worker_init_fn)
+
+    @property
     def is_default(self) -> bool:
         """Whether batches are those of torch's default, which the calling thread makes.
 
-        So they are where the user chose neither a number of threads, nor anything for which there
-        must be threads: that they are kept, or waited for, or copy ahead.
+        So they are where the user chose neither a number of threads, nor what needs some.
         """
-        kept = self.persistent_workers or self.timeout or self.device or self.worker_init_fn
-        return self.tunes_threads and not (self.iterable or kept)
+        return self.tunes_threads and not (self.iterable or self.needs_threads)
 
     @property
     def draws_ahead(self) -> bool:

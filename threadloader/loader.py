@@ -46,7 +46,7 @@ from threadloader._session.ranks import sampled_batches
 from threadloader._session.run_state import RunState
 from threadloader._session.session import Session, Statistics
 from threadloader._session.state import checked_state, fingerprint_of, make_state
-from threadloader._threads.concurrency import Concurrency
+from threadloader._tuning.tuner import Tuner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -112,7 +112,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         memory_budget: Bytes that batches planned ahead may take, but for two; by default half of
             what is free for threads beyond the cores, else 1 GiB.
         prefetch: Batches planned ahead, at least 1.  By default 4; up to 16 of less than 1 MiB
-            each, 64 small ones of arrays, 3 of 16 MiB or more, as many as keep all threads busy
+            each, 3 of 16 MiB or more, as many as keep all threads busy
             where batches have few samples, and fewer where ``memory_budget`` says so.
         output: ``"torch"`` or ``"numpy"``; by default torch where it is installed.
         dataset_copy: What each worker has of the dataset: ``"auto"``, an object of its own that
@@ -278,7 +278,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
             mine["sampler"], mine["batch_sampler"] = sampler, batch_sampler
         self._reported_length: int | None = None  # samples; see `__len__`
         self._name = f"tl{next(_loaders)}"
-        self._ticket_size, self._concurrency = TicketSize(), Concurrency()
+        self._ticket_size, self._tuner = TicketSize(), Tuner()
         self._session = Session(self._settings(), RunState(Seeds()))
 
     @classmethod
@@ -424,7 +424,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         run: RunState = state["_run"]
         arguments = {name: value for name, value in state.items() if name != "_run"}
         vars(self).update(arguments, _opened=(None, None), _cached_settings=None)
-        self._concurrency = Concurrency()  # it finds its own number of threads
+        self._tuner = Tuner()  # it finds its own number of threads
         self._session = Session(self._settings(), run.carried_over())
 
     def close(self) -> None:
@@ -439,10 +439,10 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
     def statistics(self) -> Statistics:
         """Return what was counted so far, in this process."""
         self._live_here()
-        return self._session.statistics(self.num_workers, self._concurrency)
+        return self._session.statistics(self.num_workers, self._tuner)
 
     def _live_here(self) -> None:
         """In a forked child, start afresh: threads and locks of the parent's are dead."""
         if not self._session.is_here:
-            self._concurrency = Concurrency()
+            self._tuner = Tuner()
             self._session = Session(self._settings(), self._session.run.carried_over())

@@ -16,7 +16,6 @@ from threadloader import ThreadLoader
 from threadloader._batch import ring as ring_module
 from threadloader._order import window as window_module
 from threadloader._order.window import PrefetchDepth, Window
-from threadloader.datasets import ArrayDataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,16 +72,6 @@ def test_each_large_leaf_is_kept_by_itself(spawn: Spawn) -> None:
         slots = slots_of(loader)
         assert (slots.leased, slots.leased_bytes) == (4, 4 * 2 * MIB // 4)
     assert [mask[:, 0].tolist() for mask in kept] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-
-
-def test_a_kept_batch_of_a_group_keeps_no_other(spawn: Spawn) -> None:
-    rows = np.arange(8000).reshape(4000, 2)
-    with ThreadLoader(ArrayDataset(rows, rows[:, 0]), 8, threads=2, output="numpy") as loader:
-        batches = spawn(list, loader).result(PATIENCE)
-    assert loader.statistics().totals.tickets < 100  # they were made in groups
-    owners = {id(owner(leaf)): owner(leaf).nbytes for batch in batches for leaf in batch}
-    assert len(owners) == 2 * 500
-    assert sum(owners.values()) == rows.nbytes + rows[:, 0].nbytes
 
 
 def owner(array: Any) -> Any:
@@ -142,7 +131,7 @@ def depths(sizes: list[int], window: Window) -> list[int]:
     depth, found = PrefetchDepth(), []
     for nbytes in sizes:
         depth.delivered(nbytes)
-        found.append(depth.room(window, 1))
+        found.append(depth.room(window))
     return found
 
 
@@ -205,7 +194,7 @@ def test_batches_that_many_threads_need_may_take_what_is_free_or_chosen(
     depth.needed, depth.free_nbytes = 100, free * MIB
     for _ in range(200):
         depth.delivered(40 * MIB)
-        found = depth.room(chosen(None if mebibytes is None else mebibytes * MIB), 1)
+        found = depth.room(chosen(None if mebibytes is None else mebibytes * MIB))
     assert found == room
 
 
@@ -229,7 +218,7 @@ def test_a_window_that_is_chosen_later_counts_at_once() -> None:
     for prefetch in (4, 64, 2):
         window = Window.chosen(2, rows=64, whole_batches=False, prefetch=prefetch, factor=None)
         depth.delivered(MIB)
-        rooms.append(depth.room(window, 1))
+        rooms.append(depth.room(window))
     assert rooms == [4, 64, 2]
 
 
@@ -237,14 +226,6 @@ def test_the_largest_of_the_last_batches_counts() -> None:
     sizes = [MIB] * 20 + [500 * MIB, *[200 * MIB] * 10, *[MIB] * 6]
     assert depths(sizes, WINDOW)[20:31] == [2] * 11
     assert depths([*sizes, *[MIB] * 9], WINDOW)[-1] > 2
-
-
-def test_large_batches_are_made_one_by_one() -> None:
-    depth = PrefetchDepth()
-    depth.delivered(64 << 10)
-    assert depth.group_size(WINDOW) == 16
-    depth.delivered(200 << 10)
-    assert depth.group_size(WINDOW) == 1
 
 
 def test_few_batches_are_drawn_when_they_become_large(
@@ -372,8 +353,8 @@ def test_epochs_that_deliver_at_once_may_share_a_depth(spawn: Spawn) -> None:
     def deliver() -> None:
         for _ in range(5000):
             depth.delivered(MIB)
-            depth.room(WINDOW, 1)
+            depth.room(WINDOW)
 
     for delivering in [spawn(deliver) for _ in range(4)]:
         delivering.result(PATIENCE)
-    assert depth.room(WINDOW, 1) == 16
+    assert depth.room(WINDOW) == 16

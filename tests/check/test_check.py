@@ -27,7 +27,7 @@ from support.unsafe_datasets import (
 from threadloader._check import limit
 from threadloader._check.checking import UncheckableError, check
 from threadloader._check.findings import ADVICE
-from threadloader._threads.concurrency import gil_is_enabled
+from threadloader._tuning.tuner import gil_is_enabled
 from threadloader.testing import assert_thread_safe
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from support.streams import make
 from support.workers import join_workers
 
 from threadloader import ClosedError, ThreadLoader
-from threadloader._epoch import epoch, in_flight
+from threadloader._epoch import epoch, made_here
 from threadloader._work.progress import Progress
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def test_out_of_order_close_may_come_at_any_look_at_the_window(
     OpenBatch = epoch.OpenBatch  # noqa: N806  # a class
     iterator = iter(make(range(1000), 1, in_order=False, prefetch=4))
     kind = Looking("OpenBatch", (), {})
-    for module in (epoch, in_flight):
+    for module in (epoch, made_here):
         monkeypatch.setattr(module, "OpenBatch", kind)
     told = spawn(error_of, [iterator]).result(PATIENCE)
     assert closed == [look]

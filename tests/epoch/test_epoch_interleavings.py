@@ -13,10 +13,11 @@ from support.patience import PATIENCE
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import direct_filling, ring
-from threadloader._epoch import epoch, in_flight
+from threadloader._epoch import epoch, made_here
 from threadloader._session import kept_workers, session
-from threadloader._threads import concurrency, pool, thread_group
+from threadloader._threads import pool, thread_group
 from threadloader._threads.starting import start_each
+from threadloader._tuning import tuner
 from threadloader._work import open_batch, progress, stats
 
 if TYPE_CHECKING:
@@ -51,11 +52,11 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Looked up within the run, where it is the one written in Python.
     monkeypatch.setattr(thread_group, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
     # A second a look, so that tickets have one row and every schedule can be repeated.
-    for module in (epoch, in_flight, open_batch, stats):
+    for module in (epoch, made_here, open_batch, stats):
         monkeypatch.setattr(module, "perf_counter", itertools.count(1.0).__next__)
     clock = itertools.count(1.0).__next__  # of the time that the consumer waits
     defaults = clock, lambda: 0.0  # and no CPU time
-    monkeypatch.setattr(concurrency.Concurrency.__init__, "__defaults__", defaults)
+    monkeypatch.setattr(tuner.Tuner.__init__, "__defaults__", defaults)
     # The collector would finalise an iterator in the midst of the scheduler.
     gc.disable()
     yield
@@ -96,7 +97,7 @@ SWITCHED = [
     for module in (
         direct_filling,
         epoch,
-        in_flight,
+        made_here,
         pool,
         thread_group,
         progress,

@@ -51,7 +51,6 @@ def first(samples: list[Any]) -> Any:
     return samples
 
 
-@pytest.mark.skipif(not FREE_THREADED, reason="with the GIL it makes no difference")
 @pytest.mark.parametrize("how", ["auto", "deep"])
 def test_the_thread_that_loads_is_the_one_that_copied(how: Any, spawn: Spawn) -> None:
     def load() -> None:
@@ -59,15 +58,6 @@ def test_the_thread_that_loads_is_the_one_that_copied(how: Any, spawn: Spawn) ->
             for batch in loader:
                 for _, copied_by, loaded_by in batch:
                     assert copied_by == [get_ident(), loaded_by]
-
-    spawn(load).result(PATIENCE)
-
-
-@pytest.mark.skipif(FREE_THREADED, reason="there, copies are made once more")
-def test_with_the_gil_copies_are_made_once(spawn: Spawn) -> None:
-    def load() -> None:
-        with ThreadLoader(Copied(), 2, threads=2, collate_fn=first) as loader:
-            assert {len(copied_by) for batch in loader for _, copied_by, _ in batch} == {1}
 
     spawn(load).result(PATIENCE)
 
@@ -125,8 +115,7 @@ def test_an_exchanged_collate_fn_belongs_to_the_dataset_of_a_worker_that_begins_
     spawn(load).result(PATIENCE)
 
 
-@pytest.mark.parametrize("how", ["auto", "deep"])
-def test_what_can_be_copied_once_only_is_no_error(how: Any, spawn: Spawn) -> None:
+def test_what_can_be_copied_once_only_is_no_error(spawn: Spawn) -> None:
     class Once:
         copies = 0
 
@@ -147,7 +136,7 @@ def test_what_can_be_copied_once_only_is_no_error(how: Any, spawn: Spawn) -> Non
             return self.copies
 
     def load() -> list[Any]:
-        with ThreadLoader(Once(), 2, threads=2, collate_fn=first, dataset_copy=how) as loader:
+        with ThreadLoader(Once(), 2, threads=2, collate_fn=first) as loader:
             return list(loader)
 
     assert spawn(load).result(PATIENCE) == [[1, 1], [1, 1]]

@@ -52,7 +52,7 @@ def _tickets(cutter: TicketCutter) -> list[Ticket]:
 
 
 def _sizes(rows: int, pace: TicketSize, threads: int, *, whole: bool = False) -> list[int]:
-    cutter = TicketCutter(_batch(rows), pace, threads, one_ticket=whole)
+    cutter = TicketCutter(_batch(rows), pace, lambda: 1 / threads, one_ticket=whole)
     return [ticket.stop - ticket.start for ticket in _tickets(cutter)]
 
 
@@ -216,7 +216,7 @@ def test_tickets_partition_the_rows_in_order_whatever_is_measured(
     rows: int, threads: int, whole: bool, measured: list[tuple[int, float]]
 ) -> None:
     pace, batch = TicketSize(), _batch(rows)
-    cutter = TicketCutter(batch, pace, threads, one_ticket=whole)
+    cutter = TicketCutter(batch, pace, lambda: 1 / threads, one_ticket=whole)
     tickets = []
     while (ticket := cutter.cut()) is not None:
         tickets.append(ticket)
@@ -235,7 +235,7 @@ def test_an_empty_batch_has_one_empty_ticket() -> None:
 
 
 def test_a_cutter_that_ends_stays_ended() -> None:
-    cutter = TicketCutter(_batch(2), TicketSize(), 4, one_ticket=True)
+    cutter = TicketCutter(_batch(2), TicketSize(), lambda: 0.25, one_ticket=True)
     _tickets(cutter)
     assert [cutter.cut(), cutter.cut()] == [None, None]
 
@@ -280,7 +280,7 @@ def test_where_a_batch_is_worth_sharing_no_ticket_exceeds_a_fair_share(
 def test_threads_share_all_batches_that_are_open(batches: int, sizes: list[int]) -> None:
     # 16 rows of 0.1 ms, 16 threads: shared alone, a batch is cut into tickets of one row.
     cutter = TicketCutter(
-        _batch(16), _pace(0.1 * MILLISECOND), 16, lambda: batches, one_ticket=False
+        _batch(16), _pace(0.1 * MILLISECOND), lambda: batches / 16, one_ticket=False
     )
     assert [ticket.stop - ticket.start for ticket in _tickets(cutter)] == sizes
 
@@ -289,7 +289,7 @@ def test_threads_share_all_batches_that_are_open(batches: int, sizes: list[int])
 def test_tickets_grow_no_faster_than_the_evidence(measured: list[tuple[int, float]]) -> None:
     pace, seen = TicketSize(), 0
     for rows, seconds in measured:
-        assert 1 <= pace.rows(10_000, 2) <= max(1, seen)
+        assert 1 <= pace.rows(10_000, lambda: 0.5) <= max(1, seen)
         pace.measured(rows, seconds)
         seen += rows
 
@@ -297,9 +297,9 @@ def test_tickets_grow_no_faster_than_the_evidence(measured: list[tuple[int, floa
 def test_a_ticket_without_rows_is_no_evidence() -> None:
     pace = TicketSize()
     pace.measured(0, 1.0)
-    assert pace.rows(100, 1) == 1
+    assert pace.rows(100, lambda: 1.0) == 1
     pace.measured(10, 10 * MICROSECOND)
-    assert pace.rows(100, 1) == 10
+    assert pace.rows(100, lambda: 1.0) == 10
 
 
 def test_one_slow_sample_alone_changes_little() -> None:
@@ -326,7 +326,7 @@ def test_samples_that_became_slow_make_small_tickets_soon() -> None:
 
 def test_what_was_cut_of_a_batch_does_not_bind_the_rest_of_it() -> None:
     pace = TicketSize()
-    cutter = TicketCutter(_batch(100), pace, 2, one_ticket=False)
+    cutter = TicketCutter(_batch(100), pace, lambda: 0.5, one_ticket=False)
     first = cutter.cut()
     pace.measured(200, 200 * MICROSECOND)
     second = cutter.cut()
@@ -344,7 +344,7 @@ def test_what_was_cut_of_a_batch_does_not_bind_the_rest_of_it() -> None:
 def test_the_tickets_left_are_foretold_where_the_pace_does_not_change(
     rows: int, threads: int, whole: bool, seconds: float
 ) -> None:
-    cutter = TicketCutter(_batch(rows), _pace(seconds), threads, one_ticket=whole)
+    cutter = TicketCutter(_batch(rows), _pace(seconds), lambda: 1 / threads, one_ticket=whole)
     foretold = cutter.left()
     tickets = 0
     while cutter.cut() is not None:

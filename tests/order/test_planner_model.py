@@ -50,7 +50,7 @@ class OrderMachine(RuleBasedStateMachine):
         assert not self.ended
         assert batch.sequence == len(self.cut_rows)
         self.cut_rows.append([])
-        cutter = TicketCutter(batch, self.pace, THREADS, one_ticket=self.whole)
+        cutter = TicketCutter(batch, self.pace, lambda: 1 / THREADS, one_ticket=self.whole)
         self.open.append((batch, cutter))
 
     @precondition(lambda self: self.open)

@@ -57,8 +57,7 @@ def test_an_epoch_is_counted_by_itself(threads: int | None, spawn: Spawn) -> Non
     epoch, totals = statistics.epoch, statistics.totals
     assert (epoch.batches, epoch.samples) == (10, 40)
     assert (totals.batches, totals.samples) == (20, 80)
-    if threads:  # of others it is not known
-        assert (epoch.nbytes, totals.nbytes) == (40 * 1024, 80 * 1024)
+    assert (epoch.nbytes, totals.nbytes) == (40 * 1024, 80 * 1024)
     assert statistics.epochs == 2
     assert statistics.recent.batches <= 10
 

@@ -11,7 +11,7 @@ import pytest
 
 from threadloader._report.interval import Interval
 from threadloader._report.verdict import Setup, Verdict, verdict_of
-from threadloader._threads.inline_choice import Slower
+from threadloader._tuning.tuner import Slower
 
 DOCS = Path(__file__).parents[2] / "docs" / "observing.md"
 

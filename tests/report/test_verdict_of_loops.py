@@ -11,22 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.acting import Acting
-from support.patience import PATIENCE
-from support.slower_threads import (
-    DearInThreads,
-    let_no_batch_be_cheap,
-    let_threads_be_far_slower,
-    takes_cpu,
-)
+from support.scripted_tuner import script
 
 from threadloader import SlowLoadingWarning, ThreadLoader
-from threadloader._threads.concurrency import gil_is_enabled
+from threadloader._tuning.tuner import Slower, gil_is_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from support.clock import DrivenClock
-    from support.patience import Spawn
 
 
 def _half_waits(clock: DrivenClock) -> Acting:
@@ -86,21 +79,13 @@ def test_a_slow_loop_is_the_slower_one(clock: DrivenClock) -> None:
         assert loader.verdict().kind == "consumer-bound"
 
 
-@pytest.mark.parametrize("threads", [None, 2])
-def test_threads_that_were_tried_and_found_slower_are_told_but_none_that_the_user_chose(
-    threads: int | None, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    let_no_batch_be_cheap(monkeypatch)
-    let_threads_be_far_slower(monkeypatch)
-    with ThreadLoader(DearInThreads(256 if threads else 4096), 16, threads=threads) as loader:
-        takes_cpu(loader)
-        for _ in range(2):
-            batches = spawn(list, loader).result(PATIENCE)
+def test_threads_that_were_tried_and_found_slower_are_told(clock: DrivenClock) -> None:
+    with ThreadLoader(Acting(64, lambda _: clock.compute(0.01)), 1) as loader:
+        script(loader, 0)
+        list(loader)
+        loader._tuner.slower = Slower(waited=0.03, here=0.01)  # noqa: SLF001  # it has no public name
+        list(loader)
         verdict = loader.verdict()
-    if threads:
-        assert "were tried" not in verdict.sentence
-        return
-    assert not any(in_thread for _, flags in batches for in_thread in flags)
     kinds = {"contention-bound", "gil-bound"} if gil_is_enabled() else {"contention-bound"}
     assert verdict.kind in kinds
     if verdict.kind == "contention-bound":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import inspect
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -179,35 +178,19 @@ def test_a_device_without_streams_is_given_each_batch_by_the_consumer(
 def test_a_setting_has_the_name_of_its_argument() -> None:
     names = set(Settings._fields)
     derived = {
-        "concurrency",
         "iterable",
         "move",
         "name",
         "pinned",
         "reported_length",
         "ticket_size",
+        "tuner",
         "tunes_threads",
         "unsharded",
         "whole_batches",
         "window",
     }
     assert names - set(inspect.signature(ThreadLoader).parameters) == derived
-
-
-def test_nothing_that_an_epoch_leaves_running_keeps_its_settings(spawn: Spawn) -> None:
-    def begun(loader: ThreadLoader[Any]) -> Any:
-        iterator = iter(loader)
-        next(iterator)
-        return iterator
-
-    dataset = list(range(99))
-    # The loader keeps those of its last epoch, for the next one.
-    iterator = spawn(lambda: begun(make(dataset, threads=2, persistent_workers=True))).result(
-        PATIENCE
-    )
-    kept = [each for each in gc.get_objects() if type(each) is Settings]
-    assert not [settings for settings in kept if settings.dataset is dataset]
-    iterator.close()
 
 
 def test_an_attribute_that_a_batch_sampler_changes_counts_from_the_next_epoch() -> None:

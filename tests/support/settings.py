@@ -7,7 +7,7 @@ from typing import Any
 
 from threadloader._order.tickets import TicketSize
 from threadloader._settings import Settings
-from threadloader._threads.concurrency import Concurrency
+from threadloader._tuning.tuner import Tuner
 
 __all__ = ["settings_of"]
 
@@ -57,6 +57,4 @@ def settings_of(dataset: Any, **given: Any) -> Settings:
     arguments = _ARGUMENTS | {name: given[name] for name in given if name in _ARGUMENTS}
     derived = _DERIVED | {name: given[name] for name in given if name not in _ARGUMENTS}
     loader = SimpleNamespace(dataset=dataset, **arguments)
-    return Settings.of(
-        loader, arguments, **derived, ticket_size=TicketSize(), concurrency=Concurrency()
-    )
+    return Settings.of(loader, arguments, **derived, ticket_size=TicketSize(), tuner=Tuner())

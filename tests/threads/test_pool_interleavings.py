@@ -16,7 +16,6 @@ from support.patience import PATIENCE
 from threadloader import ClosedError
 from threadloader._threads import pool as pool_module
 from threadloader._threads import thread_group
-from threadloader._threads.concurrency import Concurrency
 from threadloader._threads.pool import Pool
 from threadloader._threads.starting import start_each
 
@@ -156,16 +155,15 @@ def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> 
 @pytest.mark.parametrize("strategy", ["random", "pct"])
 def test_with_a_limit_each_work_is_run_and_no_more_at_once(strategy: str, most: int) -> None:
     def scenario() -> None:
-        concurrency = Concurrency()
-        concurrency.limit = most
-        pool = Pool(3, "tl", nullcontext, concurrency=concurrency)
+        pool = Pool(3, "tl", nullcontext)
+        pool.resize(most)
         running: list[int] = []
         ran: list[int] = []
         done = it.Event()
 
         def job(worker: int) -> None:
             running.append(worker)
-            assert len(running) <= most or concurrency.limit > most  # a standby lifts it
+            assert len(running) <= most
             running.remove(worker)
             ran.append(worker)
             if len(ran) == 5:
@@ -184,19 +182,18 @@ def test_a_limit_that_is_raised_leaves_no_job_behind(strategy: str) -> None:
     """The jobs wait for each other, so two threads alone would wait for ever."""
 
     def scenario() -> None:
-        concurrency = Concurrency()
-        concurrency.limit = 1
-        pool = Pool(3, "tl", nullcontext, concurrency=concurrency)
+        pool = Pool(3, "tl", nullcontext)
+        pool.resize(1)
         met = [it.Event() for _ in range(3)]
 
         def job(number: int) -> None:
-            concurrency.limit = 3
             met[number].set()
             for event in met:
                 event.wait()
 
-        # No thread that has a job comes back to take another: the standby sees the limit.
+        # No thread that has a job comes back to take another.
         pool.put(Jobs(*[lambda _worker, n=n: job(n) for n in range(3)]))
+        pool.resize(3)
         for event in met:
             event.wait()
         _end(pool)

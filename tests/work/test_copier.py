@@ -50,9 +50,7 @@ class Setting:
         collation = Collation(
             None, output="numpy", batched=True, ring=self.ring, memory=staging, pin=device.pin
         )
-        self._pipeline = Pipeline(
-            [], whole_batches=True, ticket_size=TicketSize(), collation=collation
-        )
+        self._pipeline = Pipeline(True, TicketSize(), collation)
         self.copier = Copier(device.here(), self.progress, ahead, in_order=in_order, name=name)
         self.copier.start()
 

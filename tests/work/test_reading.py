@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from support.child import run_child
 from support.patience import PATIENCE
-from support.settings import settings_of
 from support.streams import (
     Hiccups,
     Rows,
@@ -26,16 +25,6 @@ from support.streams import (
     square,
 )
 from support.workers import join_workers
-
-from threadloader._batch.collate import Collation
-from threadloader._batch.ring import Ring
-from threadloader._fetch.read_samples import ReadSamples
-from threadloader._order.tickets import PlannedBatch, Ticket, TicketSize
-from threadloader._resume.position import Lane, Position
-from threadloader._work.iterable_reader import IterableReader
-from threadloader._work.open_batch import Pipeline
-from threadloader._work.progress import Progress
-from threadloader._work.read_job import IterableBatch, ReadJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,76 +39,7 @@ pytestmark = [
 ]
 
 
-def pipeline_of(workers: int = 1, rows: int | None = 2) -> Pipeline:
-    collation = Collation(list, output="numpy", batched=rows is not None, ring=Ring(batches=4))
-    return Pipeline([ReadSamples(None) for _ in range(workers)], True, TicketSize(), collation)
-
-
-def reader_of(dataset: Any, **given: Any) -> IterableReader:
-    settings = settings_of(dataset, iterable=True, unsharded=True, **given)
-    return IterableReader(0, dataset, settings, Position(0, [Lane()]))
-
-
 # IterableReader, ReadSamples, ReadJob
-
-
-def test_a_reader_gives_batches_and_then_none_for_ever() -> None:
-    reader = reader_of(range(5))
-    assert [reader.read(Progress()) for _ in range(5)] == [[0, 1], [2, 3], [4], None, None]
-
-
-def test_a_reader_may_leave_the_short_batch_out() -> None:
-    reader = reader_of(range(5), drop_last=True)
-    assert [reader.read(Progress()) for _ in range(4)] == [[0, 1], [2, 3], None, None]
-
-
-def test_a_reader_goes_on_after_an_error() -> None:
-    reader = reader_of(Hiccups(6, {1}))
-    with pytest.raises(LookupError):
-        reader.read(Progress())
-    assert [reader.read(Progress()) for _ in range(3)] == [[2, 3], [4, 5], None]
-
-
-def test_a_reader_that_could_not_start_has_nothing_to_read() -> None:
-    reader = reader_of(7)
-    with pytest.raises(TypeError):
-        reader.read(Progress())
-    assert reader.read(Progress()) is None
-
-
-def test_a_cancelled_reader_reads_one_sample_more_at_the_most() -> None:
-    rows, progress = iter(range(10)), Progress()
-    progress.cancel()
-    reader_of(rows, batch_size=5).read(progress)
-    assert next(rows) <= 1
-
-
-def test_what_was_read_is_given_once_and_then_let_go() -> None:
-    read = [1, 2]
-    ticket = Ticket(PlannedBatch(0, range(2), read, label="row"), 0, 2)
-    assert ReadSamples(None).fetch(ticket, Progress()) == ([1, 2], None)
-    assert read == []
-
-
-def test_a_transform_is_applied_to_the_rows_of_a_ticket() -> None:
-    ticket = Ticket(PlannedBatch(0, range(4), [1, 2, 3, 4], label="row"), 1, 3)
-    assert ReadSamples(None, square).fetch(ticket, Progress()) == ([4, 9], None)
-
-
-def test_a_transform_that_fails_comes_with_the_samples_before_it() -> None:
-    ticket = Ticket(PlannedBatch(0, range(3), [1, 2, 0], label="row"), 0, 3)
-    done, error = ReadSamples(None, lambda row: 1 // row).fetch(ticket, Progress())
-    assert done == [1, 0]
-    assert isinstance(error, ZeroDivisionError)
-
-
-def test_reading_a_batch_is_one_job() -> None:
-    pipeline, progress = pipeline_of(), Progress()
-    batch = IterableBatch(0, reader_of(range(4)), 0, pipeline, progress)
-    reading = ReadJob(batch, pipeline, progress, None)
-    assert reading.jobs() == 1
-    assert reading.claim() is not None
-    assert reading.claim() is None
 
 
 # Plain iterables

@@ -13,7 +13,7 @@ from support.patience import PATIENCE
 from support.workers import join_workers
 
 from threadloader import ClosedError, ThreadLoader
-from threadloader._epoch import in_flight
+from threadloader._epoch import hanging
 from threadloader._threads import worker_startup as startup_module
 from threadloader._threads.waiting import wait_until
 from threadloader._work import progress as progress_module
@@ -134,7 +134,7 @@ def test_the_timeout_is_that_of_init_fn_and_batch_together(
     clock = itertools.count(step=3)  # three seconds from one look to the next
     monkeypatch.setattr(startup_module, "wait_until", telling(init))
     monkeypatch.setattr(progress_module, "wait_until", telling(sample))
-    monkeypatch.setattr(in_flight, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(hanging, "perf_counter", lambda: next(clock))
     loader = ThreadLoader(
         Gated(), threads=1, timeout=30, worker_init_fn=lambda _: init.wait(PATIENCE)
     )

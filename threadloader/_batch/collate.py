@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._batch.direct_filling import DirectFilling, DirectPath
-from threadloader._batch.grouped_filling import GroupedFilling
 from threadloader._batch.list_filling import ListFilling, SampleFilling
 from threadloader._batch.memory import LeasedMemory
 from threadloader._batch.numpy_collate import numpy_collate, numpy_convert
@@ -67,7 +66,6 @@ class Collation:
             collate_fn = None
         # Whether no code of the user's makes batches.
         self.direct = batched and collate_fn is None
-        self._may_group = self.direct and memory is None
         self.function = collate
         if not self.direct:
             self.function = convert_sample if collate_fn is None else collate_fn
@@ -81,11 +79,6 @@ class Collation:
         """Whether these are the function and the output that it was made for."""
         return self._made_of[0] is collate_fn and self._made_of[1] == output
 
-    @property
-    def groups(self) -> bool:
-        """Whether several batches may be made as one: no code of the user's sees them."""
-        return self._may_group and not (self._tensors and _torch.is_extended())
-
     def path_at_once(self, rows: int) -> DirectPath | None:
         """Return the direct path if a batch of ``rows`` samples may be made on it at once."""
         path = self._direct_path
@@ -93,17 +86,10 @@ class Collation:
             return None
         return path
 
-    def open(self, rows: int, ends: tuple[int, ...] = ()) -> Filling:
-        """Start a batch of ``rows`` samples.
-
-        Args:
-            rows: Samples.
-            ends: Of several batches that are made as one, the row after each one's last.
-        """
+    def open(self, rows: int) -> Filling:
+        """Start a batch of ``rows`` samples."""
         if not self._batched:
             return SampleFilling(self.function, self._pin)
-        if ends:
-            return GroupedFilling(self.function, self._memory, self._convert, ends)
         extended = self._tensors and _torch.is_extended()
         if self.direct and not extended and self._direct_path.admits_next():
             return DirectFilling(self._direct_path, rows)

@@ -92,6 +92,10 @@ class DirectPath:
             return False
         return layout.sizes(rows)[1] <= AT_ONCE_NBYTES
 
+    def nbytes(self, rows: int) -> int:
+        """Return the bytes of a batch that `make` has made."""
+        return 0 if self._layout is None else self._layout.sizes(rows)[1]
+
     def make(self, samples: list[Any] | Rows) -> tuple[Any] | None:
         """Return the batch of all its samples, alone; None if they do not fit the layout."""
         rows, layout = len(samples), self._layout

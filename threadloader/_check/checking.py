@@ -14,8 +14,8 @@ from threadloader._check.limit import HangError, Limit
 from threadloader._check.loading import Loading, WorkerThread
 from threadloader._check.serial import Serial, begins_at, direct_findings
 from threadloader._check.slow import gil_finding, slow_dicts
-from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.process_blocks import tangled
+from threadloader._tuning.tuner import gil_is_enabled
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from threadloader._check.findings import Finding
 from threadloader._fetch.kinds import LARGE
-from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.gil_switch import AN_IMPORT, what_switched_the_gil_on
+from threadloader._tuning.tuner import gil_is_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

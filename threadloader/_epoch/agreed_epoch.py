@@ -13,10 +13,8 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._epoch.delivery import FORKED
 from threadloader._epoch.empty_streams import empty_ranks
-from threadloader._epoch.epoch import Epoch
-from threadloader._epoch.feed import Receipt
+from threadloader._epoch.epoch import FORKED, Epoch
 from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._report.ending import warn_if_slow
@@ -24,9 +22,9 @@ from threadloader._warnings import warn_user
 from threadloader.errors import ClosedError, EmptyReplicaWarning, RankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from threadloader._epoch.delivery import Delivery
+    from threadloader._epoch.epoch import Delivery
     from threadloader._epoch.steps import Outcome, Steps
     from threadloader._work.open_batch import FailedBatch, OpenBatch
 
@@ -97,27 +95,27 @@ class AgreedEpoch(Epoch):
             self._steps.give_up()  # if an interrupt came before it began
 
     def _next_delivery(self) -> Delivery:
-        take = receipt = failure = None
+        take = count_as = failure = None
         try:
             if self._repeats:
                 return self._repeated()
             try:
-                take, receipt, failure = super()._next_delivery()
+                take, count_as, failure = super()._next_delivery()
             except _OutOfBatches:
                 self._repeats = True
                 return self._repeated()
             may_be_last = self._steps.ready <= self._step or self._last is None
             if failure is None and self._steps.pads and may_be_last:
                 take = partial(self._keep, take)
-            return take, receipt, failure
+            return take, count_as, failure
         finally:
-            self = take = receipt = failure = DROPPED
+            self = take = count_as = failure = DROPPED
 
     def _wait_for_batch(self) -> OpenBatch | FailedBatch:
         batch = None
-        in_flight, pads = self._in_flight, self._steps.pads
+        pads = self._steps.pads
         try:
-            if pads and in_flight.head() is None and not self._progress.cancelled:
+            if pads and self._head() is None and not self._progress.cancelled:
                 raise _OutOfBatches
             batch = super()._wait_for_batch()
             if not batch.exhausted:
@@ -128,24 +126,22 @@ class AgreedEpoch(Epoch):
                 self._step += 1
             return batch
         finally:
-            self = batch = in_flight = DROPPED
+            self = batch = DROPPED
 
-    def _delivery_of(
-        self, batch: OpenBatch | FailedBatch, receipts: Sequence[Receipt]
-    ) -> Delivery | None:
+    def _delivery_of(self, batch: OpenBatch | FailedBatch) -> Delivery | None:
         delivery = None
         try:
-            delivery = super()._delivery_of(batch, receipts)
+            delivery = super()._delivery_of(batch)
             if delivery is None and not batch.exhausted:
                 (batch.failure, *_) = batch.skipped  # type: ignore[union-attr]  # all of its rows
                 batch.failure = batch.failure.also(
                     "all samples of the batch failed: it can't be left out, since other ranks have "
                     "a batch for the same step"
                 )
-                delivery = batch.take, receipts[0], batch.failure
+                delivery = batch.take, batch.count_as, batch.failure
             return delivery
         finally:
-            self = batch = receipts = delivery = DROPPED  # noqa: F841
+            self = batch = delivery = DROPPED  # noqa: F841
 
     def _repeated(self) -> Delivery:
         """Return the last batch once more, if the epoch goes on; else see `_go_on`."""
@@ -163,7 +159,7 @@ class AgreedEpoch(Epoch):
                 raise RankError(_ALL_FAILED)
             self._step += 1
             self._counted.batches += 1
-            return partial(_copied, *self._last), Receipt(), None
+            return partial(_copied, *self._last), None, None
         finally:
             self = DROPPED
 
@@ -198,7 +194,7 @@ class AgreedEpoch(Epoch):
             self._ended = True
             self.cancel()
             self._feed.end(finished=True)
-            setup = self._concurrency, self._threads is not None, self._iterable
+            setup = self._tuner, self._threads is not None, self._iterable
             warn_if_slow(self._stats, self._counted, setup)
             if outcome.empty:
                 warn_user(empty_ranks(outcome.empty, self._world_size), EmptyReplicaWarning)

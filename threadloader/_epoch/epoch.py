@@ -2,55 +2,67 @@
 
     feed -> OpenBatch -> pool -> (work: fetch, write, collate) -> delivered, by default in order
 
-The consumer's thread plans a whole window of batches when the epoch starts, and one more (or one
-more group) before each that it returns, as torch does; workers never touch the sampler.
+The consumer's thread plans a whole window of batches when the epoch starts, and one more before
+each that it returns, as torch does; workers never touch the sampler.  Where the calling thread
+makes the batches itself, see `MadeHere`, it plans each when it is asked for.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from threading import RLock
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from threadloader._epoch.delivery import CLOSED, FORKED, abandon, deliveries_of, moved
-from threadloader._epoch.feed import Receipt
 from threadloader._epoch.hanging import Patience
-from threadloader._epoch.in_flight import InFlight
+from threadloader._epoch.made_here import MadeHere
 from threadloader._epoch.torch_names import TorchNames
 from threadloader._fetch.failure import set_notes, strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
+from threadloader._order.known_samplers import is_known
 from threadloader._report.ending import warn_if_slow
 from threadloader._trace import stages
 from threadloader._trace.stages import Counts
-from threadloader._work.open_batch import FailedBatch, OpenBatch, Worker
+from threadloader._work.open_batch import FailedBatch, OpenBatch
 from threadloader._work.progress import Progress
 from threadloader._work.stats import LONG_SECONDS
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
-    from threadloader._epoch.delivery import Delivery
     from threadloader._epoch.feed import Feed
     from threadloader._epoch.skipped import Tally
     from threadloader._fetch.failure import Failure
-    from threadloader._order.tickets import PlannedBatch
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device
     from threadloader._trace.stages import Tracer
+    from threadloader._work.calling_thread import CallingThread
     from threadloader._work.copier import Copier
+    from threadloader._work.counters import Deliveries
     from threadloader._work.stats import Stats
     from threadloader._work.workers import Workers
 
-__all__ = ["Epoch"]
+__all__ = ["CLOSED", "FORKED", "Delivery", "Epoch"]
+
+FORKED = (
+    "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"
+)
+CLOSED = (
+    "this iterator was closed, by close() or, where one iterator at a time reads an iterable, by a "
+    "later iter(); iter(loader) starts a new one"
+)
+# A function that returns the batch, once; what the feed counts it as; the error in its place, or
+# None.
+Delivery: TypeAlias = "tuple[Callable[[], Any], Any, Failure | None]"
 
 
-class Epoch(TorchNames, Iterator[Any]):
+class Epoch(TorchNames, MadeHere, Iterator[Any]):
     """An iterator over the batches of one epoch.
 
     Args:
@@ -58,20 +70,23 @@ class Epoch(TorchNames, Iterator[Any]):
         feed: Plans the batches and gives them to the threads.
         collation: Knows how large batches are, and the ring of their slots.
         tally: Counts the samples that were left out.
-        workers: The threads that do the work; None for the calling thread.
+        workers: The threads that do the work; None for the calling thread alone.
+        calling: The calling thread.
         stats: Counts the batches that are delivered.
+        counted: Of this epoch.
         device: The device of the settings, opened for this epoch; None to leave batches in memory.
         prepare: Called by `start`, before batches are planned.
         base_seed: Of the workers.
         begun: Batches that were delivered before this epoch was resumed.
 
     Invariants, whenever ``_turn`` is not held:
-        1. Each batch that was planned is in flight, or in ``_group``, or was delivered.  In order,
-           the delivered batches come first, without a gap.
+        1. Each batch that was planned is in flight, or was delivered.  In order, the delivered
+           batches come first, without a gap.
 
     Threads:
         start: the caller of ``iter()``, once.
         next, close, cancel: shared; next is meant for one thread, the consumer.
+        moment: shared.
     """
 
     def __init__(
@@ -82,27 +97,36 @@ class Epoch(TorchNames, Iterator[Any]):
         tally: Tally,
         workers: Workers | None,
         *,
+        calling: CallingThread,
         stats: Stats,
+        counted: Deliveries,
         device: Device | None,
         prepare: Callable[[Progress], None] | None,
         base_seed: int = 0,
         begun: int = 0,
     ) -> None:
         end_thread_at_exit()
-        super().__init__(settings, base_seed, begun)
-        self._feed = feed
-        self._depth = collation.depth
-        self._ring = collation.ring
+        self._progress = progress = Progress(stats)
+        TorchNames.__init__(self, settings, base_seed, begun)
+        MadeHere.__init__(self, settings, feed, workers, calling, progress)
+        self._collation = collation
+        self._depth, self._ring = collation.depth, collation.ring
+        self._window = settings.window
         self._tally = tally
-        self._threads = workers
         self._owns_workers = not settings.persistent_workers
         self._stats = stats
-        self._counted = counted = stats.begin_epoch()
+        self._counted = counted
         self._iterable = settings.iterable
-        self._concurrency = settings.concurrency
         self._move = settings.move
         self._prepare = prepare
-        self._progress = progress = Progress(stats)
+        # How far a sampler of the user's is drawn ahead must not depend on the speed of threads.
+        self._may_widen = settings.iterable or is_known(settings.index_sampler)
+        self._has_budget = False  # whether was asked what batches may take in this epoch
+        self._kept_batches, self._whole_batches = settings.kept_batches, settings.whole_batches
+        self._in_order = settings.in_order
+        # Whether all workers are known to have begun.  From then on an error that ends one of them
+        # also cancels the epoch.
+        self._begun = workers is None
         self._patience: Patience | None = None
         self._copier: Copier | None = None
         if device is not None:
@@ -116,19 +140,17 @@ class Epoch(TorchNames, Iterator[Any]):
                 name=settings.name,
                 copied=stats.copied,
             )
+        self._delivery: Copier | Progress = self._copier or progress
         self._pid = os.getpid()
         # Held while one thread gets its batch, so that threads that share an iterator take turns;
         # also while the calling thread runs the dataset's code.  Re-entrant, or a sample that asks
         # for the next batch would wait for itself.  All below: guarded by _turn, but that `close`
         # may drop the batches at any moment.
         self._turn = RLock()
-        inline = Worker(0, "the calling thread", counted)
-        self._in_flight = InFlight(
-            settings, feed, progress, collation, workers, inline=inline, copier=self._copier
-        )
-        self._group: deque[Delivery] = deque()  # batches left of a group that was taken out
-        self._group_plan: PlannedBatch | None = None  # of that group
-        self._failed: Receipt | None = None  # of the batch whose error was raised by the last call
+        self._batches: deque[OpenBatch | FailedBatch] = deque()  # in flight, oldest first
+        self._planned_all = False
+        self._entered = 0.0  # when the present `next` began, on the clock
+        self._failed: Any = None  # of the batch whose error was raised by the last call
         self._ended = False  # whether there is nothing more to deliver
         signals: list[Callable[[], None]] = [partial(self._ring.leave, progress)]
         if workers is not None:
@@ -136,7 +158,7 @@ class Epoch(TorchNames, Iterator[Any]):
         if self._copier is not None:
             signals.append(self._copier.wake)
         # Dropping the iterator only signals: a finalizer must not wait for anybody.
-        self._signal = when_dropped(self, abandon, progress, counted, signals)
+        self._signal = when_dropped(self, _abandon, progress, counted, signals)
         try:
             self._ring.enter(progress)
             if workers is not None:
@@ -159,8 +181,8 @@ class Epoch(TorchNames, Iterator[Any]):
                 self._copier.start()
             if self._threads is not None:
                 self._threads.start()
-                if self._feed.eager and self._in_flight.plans_ahead:
-                    self._in_flight.fill()
+                if self._feed.eager:
+                    self._go_ahead()
             self._counted.started(self.thread_groups)
         except BaseException as error:  # Ctrl-C in the sampler, say
             end_thread_at_exit()
@@ -179,8 +201,20 @@ class Epoch(TorchNames, Iterator[Any]):
         return groups if self._threads is None else [*groups, *self._threads.thread_groups]
 
     def moment(self) -> tuple[int, int, int]:
-        """Return the state of the window; see `InFlight.moment`."""
-        return self._in_flight.moment()
+        """Return how the window is at this moment; from any thread.
+
+        Returns:
+            Threads that may run samples, 0 for the calling thread; batches that are planned; and
+            those of them that are done.
+        """
+        running = 0 if self._here else self._progress.threads
+        while True:
+            # To list a deque is one call, but no atomic one without a GIL.  It takes far less time
+            # than from one change to the next.  (Its own `copy` takes 0.1 s on CPython 3.13 without
+            # GIL, where other threads are busy.)
+            with suppress(RuntimeError):
+                batches = list(self._batches)
+                return running, len(batches), sum(batch.done for batch in batches)
 
     @property
     def ended(self) -> bool:
@@ -188,38 +222,37 @@ class Epoch(TorchNames, Iterator[Any]):
         return self._ended or self._progress.cancelled
 
     def __next__(self) -> Any:
-        take = receipt = failure = batch = None
+        take = count_as = failure = batch = None
         entered, tracer = perf_counter(), stages.tracer
         try:
             if tracer is not None or self._ring.seems_hoarded or self._tally.must_warn:
                 self._enter(tracer)
             with self._turn:
-                take, receipt, failure = self._next_delivery()
+                self._entered = entered
+                take, count_as, failure = self._next_delivery()
                 if failure is None:
-                    batch = take() if self._move is None else moved(take, self._move, self._stats)
-                    receipt.count(returned=True)
+                    batch = take() if self._move is None else self._moved(take)
+                    self._feed.count(count_as, returned=True)
                     self._num_yielded += 1
                 else:
-                    self._failed = receipt if isinstance(failure.error, Exception) else None
+                    self._failed = count_as if isinstance(failure.error, Exception) else None
                 counted = self._counted
                 counted.latest = now = perf_counter()
                 counted.loading_seconds += now - entered
                 if now >= counted.due or now - entered >= LONG_SECONDS:
-                    self._stats.note(counted, now - entered, self._in_flight)
+                    self._stats.note(counted, now - entered, self)
             if failure is not None:
                 set_notes(failure.error, failure.notes)
                 raise failure.error
             return batch
-        except Exception:
-            raise
-        except BaseException as error:  # Ctrl-C, say, here or in a sample
-            self._break_off(error, receipt, failure)
+        except BaseException as error:
+            self._let_go(error, count_as, users=failure is not None)
             raise
         finally:
             if tracer is not None:
                 tracer.end("next")
-            # An error keeps the frames that it was raised through, here and in the methods below.
-            self = take = receipt = failure = batch = DROPPED
+            # An error keeps the frames that it was raised through, and these keep their callers.
+            self = take = count_as = failure = batch = DROPPED
 
     def close(self) -> None:
         """Cancel the batches in flight, and wait until running samples have ended.  Idempotent.
@@ -238,8 +271,9 @@ class Epoch(TorchNames, Iterator[Any]):
             self._progress.cancel()
             return
         self._progress.close()
-        self._in_flight.clear()
-        self._group = deque()
+        self._forget()
+        self._batches = deque()  # not cleared: the consumer may be iterating over it
+        self._calling.end()
         self._feed.end()
         self._signal()  # which dropping the iterator will not do again
         if self._threads is not None:
@@ -249,29 +283,41 @@ class Epoch(TorchNames, Iterator[Any]):
 
     def _enter(self, tracer: Tracer | None) -> None:
         """Tell that `next` begins; and warn, where no batch is lost if warnings are made errors."""
-        try:
-            if tracer is not None:
-                tracer.begin("next", self._progress.key)
-            self._ring.warn_if_hoarded()
-            self._tally.warn()
-        finally:
-            self = DROPPED
+        if tracer is not None:
+            tracer.begin("next", self._progress.key)
+        self._ring.warn_if_hoarded()
+        self._tally.warn()
 
-    def _break_off(
-        self, error: BaseException, receipt: Receipt | None, failure: Failure | None
-    ) -> None:
-        """End the epoch by an error that is no `Exception`; its batch does not count."""
-        try:
-            self.cancel()  # and wait for nobody: the sample that runs may never end
-            if receipt is not None:
-                receipt.take_back()
-            if failure is None:
-                # It was raised in our own frames, all of which hold this iterator.
-                error.with_traceback(None)
-            else:
+    def _let_go(self, error: BaseException, count_as: Any, *, users: bool) -> None:
+        """Let an error keep no frames of ours, which hold this iterator, and batches.
+
+        One that is no `Exception`, Ctrl-C say, ends the epoch, and its batch does not count.
+
+        Args:
+            error: The error.
+            count_as: As what the batch would be counted.
+            users: Whether it was raised by the user's code, and has no frames of ours.
+        """
+        if isinstance(error, Exception):
+            if not users:
                 strip_all(error)
+            return
+        self.cancel()  # and wait for nobody: the sample that runs may never end
+        if count_as is not None:
+            self._feed.take_back(count_as)
+        if users:
+            strip_all(error)
+        else:
+            error.with_traceback(None)
+
+    def _moved(self, take: Callable[[], Any]) -> Any:
+        """Return a batch on a device without streams."""
+        batch, started = take(), perf_counter()
+        try:
+            return self._move(batch)  # type: ignore[misc]  # it is not None
         finally:
-            self = receipt = failure = DROPPED  # a second Ctrl-C keeps this frame
+            self._stats.copied(perf_counter() - started)
+            self = take = batch = DROPPED  # an error keeps this frame
 
     def _next_delivery(self) -> Delivery:
         """Wait for the next batch that has samples, or for the error in its place.
@@ -283,164 +329,263 @@ class Epoch(TorchNames, Iterator[Any]):
             BaseException: A worker, or the copier, could not begin, and raised this.
         """
         made = batch = due = None
-        receipts: Sequence[Receipt] = ()
         try:
             failed, self._failed = self._failed, None
             if failed is not None:
                 # A consumer that goes on after the error does without the batch.
-                failed.count(returned=False)
+                self._feed.count(failed, returned=False)
             if self._ended:
                 raise StopIteration
-            if self._pid != os.getpid():
-                raise ClosedError(FORKED)
-            group = self._group
-            if group and not self._progress.cancelled:
-                self._counted.batches += 1
-                return group.popleft()
-            self._in_flight.look_at_objects()
-            made = self._in_flight.make_next()
-            if made is not None:
-                self._counted.batches += 1
-                return [made[0]].pop, made[1], None
+            self._check()
+            self._look_at_objects()
+            if self._here and self._copier is None and not self._batches:
+                made = self._make_next()
+                if made is not None:
+                    self._counted.batches += 1
+                    return [made[0]].pop, made[1], None
             while due is None:
                 batch = self._wait_for_batch()
-                receipts = self._take_out(batch)
-                due = self._delivery_of(batch, receipts)
+                self._take_out(batch)
+                due = self._delivery_of(batch)
                 if due is None:
-                    receipts[0].count(returned=False)
+                    self._feed.count(batch.count_as, returned=False)
             return due
         finally:
-            self = made = batch = due = receipts = group = DROPPED
+            self = made = batch = due = DROPPED
+
+    def _check(self) -> None:
+        """Raise an error where no batch can come."""
+        if self._pid != os.getpid():
+            raise ClosedError(FORKED)
+        if self._making:
+            msg = "a sample can't ask for the next batch of the iterator that loads it"
+            raise RuntimeError(msg)
 
     def _wait_for_batch(self) -> OpenBatch | FailedBatch:
         """Return the next batch in flight once it is done; raise what `_next_delivery` does."""
-        head = batch = None
+        head = None
         try:
-            batch = self._in_flight.done()
-            head = self._in_flight.head() if batch is None else batch
-            # In this order: `close`, in another thread, first cancels, then clears.
+            head = self._head()
+            # In this order: `close`, in another thread, first cancels, then drops them.
             if self._progress.cancelled:
                 raise self._closed()
             if head is None:
-                self._ended = True
-                self.cancel()  # for an epoch of no batches; others have ended their threads
-                self._feed.end(finished=True)
-                setup = self._concurrency, self._threads is not None, self._iterable
-                warn_if_slow(self._stats, self._counted, setup)
-                raise StopIteration
-            if batch is None and self._threads is None:
-                batch = self._in_flight.wait(head) or head  # it never takes too long
-            elif batch is None:
-                batch = self._await(head)
-            batch = self._in_flight.in_doubt(batch)
-            if isinstance(batch, OpenBatch) and batch.plan.ends and batch.failure is not None:
-                # Its batches are made again one by one: those before the error can be delivered.
-                if not self._in_flight.split(batch):
-                    raise self._closed()  # by another thread
-                return self._wait_for_batch()
-            if not batch.empty and (self._threads is not None or isinstance(batch, OpenBatch)):
+                self._end()
+            if not (head.done and self._begun and self._copier is None):
+                if self._here and not self._draining and isinstance(head, OpenBatch):
+                    self._work_here(head)
+                if self._threads is not None or self._copier is not None:
+                    head = self._await(head)
+            head = self._in_doubt(head)
+            if not head.empty and (self._threads is not None or isinstance(head, OpenBatch)):
                 self._counted.batches += 1
-            return batch
+            return head
         finally:
-            self = head = batch = DROPPED
+            self = head = DROPPED
+
+    def _end(self) -> NoReturn:
+        """End the epoch, all of whose batches were delivered."""
+        self._ended = True
+        self.cancel()  # for an epoch of no batches; others have ended their threads
+        self._feed.end(finished=True)
+        setup = self._tuner, self._threads is not None, self._iterable
+        warn_if_slow(self._stats, self._counted, setup)
+        raise StopIteration
+
+    def _head(self) -> OpenBatch | FailedBatch | None:
+        """Return the oldest batch, planned now if none is in flight; None after the last."""
+        if not self._batches:
+            self._fill()
+        try:
+            return self._batches[0]
+        except IndexError:  # none is left, or another thread has closed the epoch
+            return None
+
+    def _fill(self) -> None:
+        """Plan batches until the window is full."""
+        tracer = stages.tracer
+        if tracer is None:
+            self._plan()
+            return
+        tracer.begin("plan", self._progress.key)
+        try:
+            self._plan()
+        finally:
+            tracer.end("plan")
+
+    def _go_ahead(self) -> None:
+        """Plan batches ahead, or let the sampler draw as many as threads would have.
+
+        So what it draws from a generator that the loop draws from, too, does not depend on whether
+        threads or the calling thread are faster.
+        """
+        if self._plans_ahead:
+            self._fill()
+        elif self._draws_for_threads:
+            self._feed.draw_ahead(self._depth.room(self._window) - len(self._batches))
+
+    def _plan(self) -> None:
+        depth, given = self._depth, not self._here
+        if self._tuner.number > self._tuner.limits.threads or depth.needed:
+            depth.needed = self._needed()
+        room = max(depth.room(self._window), self._feed.least) if self._plans_ahead else 1
+        while not (self._planned_all or self._progress.cancelled) and len(self._batches) < room:
+            try:
+                batch = self._feed.plan(self._progress)
+                if batch is not None and given:
+                    self._feed.give(batch)
+            except Exception as error:  # noqa: BLE001  # raised in the batch's place
+                self._not_planned(error)
+                return
+            if batch is None:
+                self._planned_all = True
+                return
+            self._batches.append(batch)
+            if self._copier is not None:
+                self._copier.put(batch)
+
+    def _not_planned(self, error: Exception) -> None:
+        """Put the sampler's error in the place of the batch that could not be planned."""
+        end_thread_at_exit()
+        # Nobody takes it from a closed epoch, and it would keep this frame.
+        if not self._progress.cancelled:
+            self._batches.append(FailedBatch(error))
+
+    def _needed(self) -> int:
+        """Return how many batches keep more threads busy than there are cores; 0 for no more."""
+        tuner, batches = self._tuner, self._batches  # `close` may replace them
+        needed = 0
+        if tuner.number > tuner.limits.threads and batches and self._may_widen:
+            if not self._has_budget:
+                from threadloader._threads.free_memory import (  # noqa: PLC0415  # for these only
+                    default_memory_budget,
+                )
+
+                self._depth.free_nbytes, self._has_budget = default_memory_budget(), True
+            last = batches[-1]
+            rows = len(last.plan.indices) if isinstance(last, OpenBatch) else 0
+            needed = self._ticket_size.batches_for(
+                tuner.number,
+                rows,
+                one_ticket=self._whole_batches,
+                for_slowest=self._depth.knows_nbytes,
+            )
+        self._ring.batches = max(self._kept_batches, needed + 2)
+        return needed
 
     def _await(self, head: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:
         """Wait for the workers to begin, and for a batch; raise what `_next_delivery` does."""
         counted, copying = self._counted, self._copier is not None and head.done
-        here = counted.busy_seconds
-        self._concurrency.begin_wait()
+        here, began = counted.busy_seconds, perf_counter()
+        if self._patience is None:
+            find = None if self._threads is None else self._threads.find_lost
+            self._patience = Patience(self._timeout, self._stats, self._progress, find)
+        patience = self._patience
         try:
-            try:
-                begun = self._in_flight.await_workers()
-            except Exception:  # of worker_init_fn
-                self.cancel()
-                self._ended = True
-                raise
-            if self._patience is None:
-                find = None if self._threads is None else self._threads.find_lost
-                self._patience = Patience(self._timeout, self._stats, self._progress, find)
+            left = patience.begin()
+            if not self._begun and self._threads is not None:
+                try:
+                    self._begun = self._threads.ready(left, self._progress)
+                except Exception:  # of worker_init_fn
+                    self.cancel()
+                    self._ended = True
+                    raise
             counted.waits_since = perf_counter()
-            return self._patience.wait(self._in_flight, head, begun=begun)
+            while not (self._begun and self._reached(head, patience.seconds(self._due()))):
+                if perf_counter() >= self._due():
+                    self._tune()
+                else:
+                    patience.check(head, begun=self._begun)
+            if isinstance(head, FailedBatch):
+                return head
+            return next(filter(self._delivery.has, self._deliverable(head)), head)
         finally:
             counted.waits_since = 0.0
-            seconds = self._concurrency.end_wait()
-            seconds -= counted.busy_seconds - here  # it may have begun the first batch
+            seconds = perf_counter() - began - (counted.busy_seconds - here)
             counted.waited(seconds, self._progress.reached_at, copying=copying)
-            self = head = DROPPED
 
-    def _take_out(self, batch: OpenBatch | FailedBatch) -> Sequence[Receipt]:
-        """Take a batch out of the window, plan the next one, and return the batch's receipts."""
-        receipts: Sequence[Receipt] = ()
+    def _deliverable(self, head: OpenBatch) -> list[OpenBatch]:
+        """Return the batches any of which may be delivered next."""
+        if self._in_order:
+            return [head]
+        return [batch for batch in self._batches if isinstance(batch, OpenBatch)]
+
+    def _reached(self, head: OpenBatch | FailedBatch, seconds: float | None) -> bool:
+        """Wait for a batch that other threads make; return False if that takes too long."""
+        if isinstance(head, FailedBatch):
+            return True
+        tracer = None if self._delivery.has(head) else stages.tracer
+        if tracer is not None:
+            tracer.begin("wait", self._progress.key)
         try:
-            if not self._in_flight.remove(batch):
-                raise self._closed()  # by another thread
-            tracer = stages.tracer
-            if isinstance(batch, OpenBatch):
-                if tracer is not None and not batch.exhausted:  # up to the end of `next`
-                    counts = self._counts()
-                    tracer.begin("deliver", self._progress.key, batch.plan.sequence, counts=counts)
-                receipts = self._feed.done(batch)
-            if self._threads is not None and self._in_flight.plans_ahead:
-                self._in_flight.fill()
-                if self._in_flight.empty:
-                    # Here and not at StopIteration, which a loop over len(loader) never reaches.
-                    self._ring.leave(self._progress)
-                    if self._owns_workers:
-                        self._threads.stop()
-            return receipts
+            if self._in_order:
+                return self._delivery.wait(head, seconds)
+            return self._delivery.wait_for_any(self._deliverable(head), seconds)
         finally:
-            self = batch = receipts = DROPPED
+            if tracer is not None:
+                tracer.end("wait")
+
+    def _take_out(self, batch: OpenBatch | FailedBatch) -> None:
+        """Take a batch out of the window, and plan the next one."""
+        removed = False
+        with suppress(ValueError):  # another thread has closed the epoch
+            self._batches.remove(batch)
+            removed = True
+        if not removed:
+            raise self._closed()
+        if isinstance(batch, OpenBatch):
+            if not self._delivery.has(batch):  # closed, and so it never comes
+                raise self._closed()
+            tracer = stages.tracer
+            if tracer is not None and not batch.exhausted:  # up to the end of `next`
+                counts = self._counts()
+                tracer.begin("deliver", self._progress.key, batch.plan.sequence, counts=counts)
+            self._feed.done(batch)
+        if self._threads is not None:
+            self._plan_on(self._threads)
+
+    def _plan_on(self, threads: Workers) -> None:
+        """Let as many threads as are best make the next batches; end them if there are none."""
+        if perf_counter() >= self._due():
+            self._tune()
+        self._go_ahead()
+        if self._plans_ahead and not self._batches:
+            # Here and not at StopIteration, which a loop over len(loader) never reaches.
+            self._ring.leave(self._progress)
+            if self._owns_workers:
+                threads.stop()
 
     def _counts(self) -> Counts:
         """Return what there is in the window and in the ring."""
         slots = self._ring.statistics()
         return Counts(*self.moment(), slots.free, slots.filling, slots.leased)
 
-    def _delivery_of(
-        self, batch: OpenBatch | FailedBatch, receipts: Sequence[Receipt]
-    ) -> Delivery | None:
-        """Return the delivery of a batch, or of the first batch of a group; None if it is empty."""
-        try:
-            if isinstance(batch, FailedBatch):
-                return batch.take, Receipt(), batch.failure
-            if batch.skipped or batch.unread:
-                excess = self._tally.add(batch)
-                # A sample too many that was left out is raised in the place of the batch.
-                batch.failure = batch.failure or excess
-            if batch.failure is not None:
-                if self._copier is not None:
-                    self._copier.drop(batch)
-                return batch.take, receipts[0], batch.failure
-            if batch.empty:
-                return None
-            nbytes = batch.filling.nbytes
-            self._depth.delivered(nbytes)
-            self._counted.nbytes += nbytes
+    def _delivery_of(self, batch: OpenBatch | FailedBatch) -> Delivery | None:
+        """Return the delivery of a batch; None if it is empty."""
+        if isinstance(batch, FailedBatch):
+            return batch.take, None, batch.failure
+        if batch.skipped or batch.unread:
+            excess = self._tally.add(batch)
+            # A sample too many that was left out is raised in the place of the batch.
+            batch.failure = batch.failure or excess
+        if batch.failure is not None:
             if self._copier is not None:
-                return partial(self._take_copy, self._copier, batch), receipts[0], None
-            if not batch.plan.ends:
-                return batch.filling.take, receipts[0], None
-            return self._begin_group(batch, receipts)
-        finally:
-            self = batch = receipts = DROPPED
-
-    def _begin_group(self, batch: OpenBatch, receipts: Sequence[Receipt]) -> Delivery:
-        """Return the first batch of a group; the others are delivered after it."""
-        group: deque[Delivery] | None = None
-        try:
-            self._group = group = deliveries_of(batch, receipts)
-            self._group_plan = batch.plan
-            if self._progress.cancelled:  # by `close`, which may have come before the group was set
-                self._group = deque()
-            return group.popleft()
-        finally:
-            self = batch = receipts = group = DROPPED
+                self._copier.drop(batch)
+            return batch.take, batch.count_as, batch.failure
+        if batch.empty:
+            return None
+        nbytes = batch.filling.nbytes
+        self._depth.delivered(nbytes)
+        self._counted.nbytes += nbytes
+        if self._copier is not None:
+            return partial(self._take_copy, self._copier, batch), batch.count_as, None
+        return batch.filling.take, batch.count_as, None
 
     def _take_copy(self, copier: Copier, batch: OpenBatch) -> Any:
         """Return a batch on the device."""
         try:
             sent = copier.take(batch)
-            if self._in_flight.empty and self._in_flight.planned_all:
+            if not self._batches and self._planned_all:
                 copier.end()  # a loop over len(loader) never reaches StopIteration
             return sent.batch
         finally:
@@ -460,3 +605,11 @@ class Epoch(TorchNames, Iterator[Any]):
         self._ended = True
         self.cancel()
         return error
+
+
+def _abandon(progress: Progress, counted: Deliveries, signals: list[Callable[[], None]]) -> None:
+    """End an epoch whose iterator was dropped; waits for nobody."""
+    progress.cancel()
+    counted.end()
+    for signal in signals:
+        signal()

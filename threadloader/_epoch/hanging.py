@@ -6,13 +6,13 @@ out.
 
 from __future__ import annotations
 
+import math
 import sys
 from itertools import dropwhile
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import PlannedBatch, Ticket
 from threadloader._threads.debugging import is_debugged
 from threadloader._warnings import warn_user
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from traceback import FrameSummary
 
-    from threadloader._epoch.in_flight import InFlight
     from threadloader._work.counters import Counters
     from threadloader._work.open_batch import FailedBatch, OpenBatch
     from threadloader._work.progress import Progress
@@ -45,7 +44,7 @@ class Patience:
         find_lost: Cancels the epoch if its threads are gone; None where there are none.
 
     Threads:
-        wait: consumer.
+        all: consumer.
     """
 
     def __init__(
@@ -59,44 +58,50 @@ class Patience:
         self._find_lost = find_lost
         self._stats = stats
         self._progress = progress
-        # Until it is warned, once; None where the error comes first.
-        self._seconds = None if 0 < timeout <= WARNED_SECONDS else WARNED_SECONDS
+        self._began = 0.0  # the wait, on the clock
+        # Until it is warned, once; infinite where the error comes first.
+        self._warned = math.inf if 0 < timeout <= WARNED_SECONDS else WARNED_SECONDS
 
-    def wait(
-        self, in_flight: InFlight, head: OpenBatch | FailedBatch, *, begun: bool
-    ) -> OpenBatch | FailedBatch:
-        """Return the batch that `InFlight.wait` returns.
+    def begin(self) -> float | None:
+        """Begin to wait for a batch; return the seconds of the timeout, None for none."""
+        self._began = perf_counter()
+        return self._timeout or None
+
+    def seconds(self, due: float) -> float | None:
+        """Return how long to wait until something is to be done; None for ever.
 
         Args:
-            in_flight: Waits for it.
-            head: What it was waited for.
+            due: When the caller has to do something, on the clock.
+        """
+        until = min(due, self._began + min(self._warned, self._timeout or math.inf))
+        return None if until == math.inf else max(0.0, until - perf_counter())
+
+    def check(self, head: OpenBatch | FailedBatch, *, begun: bool) -> None:
+        """Warn, or raise, if the batch has taken too long.
+
+        Args:
+            head: What is waited for.
             begun: Whether the workers have begun; if not, that took too long.
 
         Raises:
             RuntimeError: It takes longer than the timeout.
         """
-        batch = None
-        try:
-            if begun:
-                batch = in_flight.wait(head, self._seconds)
-            while batch is None and begun and self._seconds is not None and is_debugged():
-                batch = in_flight.wait(head, self._seconds)
-            if batch is None and begun and self._seconds is not None:
-                self._seconds = None
-                if self._find_lost is not None:
-                    self._find_lost()
-                if not self._progress.cancelled:
-                    what = _threads_in(self._stats, self._progress, head)
-                    took = f"no batch has come for {WARNED_SECONDS:.0f} seconds"
-                    warn_user(f"{took}; the loop waits on{what}")
-                batch = in_flight.wait(head)
-            if batch is None:
-                msg = f"DataLoader timed out after {self._timeout} seconds"
-                raise RuntimeError(msg + _threads_in(self._stats, self._progress, head))
-            return batch
-        finally:
-            # An error, and a warning that is one, keeps this frame.
-            self = in_flight = head = batch = DROPPED
+        waited = perf_counter() - self._began
+        if not begun or (self._timeout and waited >= self._timeout):
+            msg = f"DataLoader timed out after {self._timeout} seconds"
+            raise RuntimeError(msg + _threads_in(self._stats, self._progress, head))
+        if waited < self._warned:
+            return
+        if is_debugged():
+            self._warned += WARNED_SECONDS
+            return
+        self._warned = math.inf
+        if self._find_lost is not None:
+            self._find_lost()
+        if not self._progress.cancelled:
+            what = _threads_in(self._stats, self._progress, head)
+            took = f"no batch has come for {WARNED_SECONDS:.0f} seconds"
+            warn_user(f"{took}; the loop waits on{what}")
 
 
 def _threads_in(stats: Stats, progress: Progress, head: OpenBatch | FailedBatch) -> str:

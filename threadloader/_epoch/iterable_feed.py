@@ -7,30 +7,34 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from threadloader import _torch
 from threadloader._epoch.empty_streams import Shares, empty_ranks, used_up
-from threadloader._epoch.feed import Receipt
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._rng.isolation import isolated_here, redirect_for
+from threadloader._resume.position import Lane
+from threadloader._threads.parts import Part
 from threadloader._warnings import warn_user
-from threadloader._work.read_job import IterableBatch, ReadJob, read_inline
-from threadloader.errors import EmptyReplicaWarning
+from threadloader._work.iterable_reader import IterableReader
+from threadloader._work.read_job import IterableBatch, ReadJob, read_here
+from threadloader.errors import EmptyReplicaWarning, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from threadloader._epoch.steps import Steps
     from threadloader._order.shares import Share
     from threadloader._resume.position import Position
-    from threadloader._rng.streams import WorkerStream
+    from threadloader._rng.seeds import EpochSeeds
     from threadloader._settings import Settings
     from threadloader._threads.pool import Pool
-    from threadloader._work.iterable_reader import IterableReader
-    from threadloader._work.open_batch import OpenBatch, Pipeline, Worker
+    from threadloader._work.calling_thread import CallingThread
+    from threadloader._work.open_batch import OpenBatch, Pipeline
     from threadloader._work.progress import Progress
+    from threadloader._work.worker import Worker
+    from threadloader._work.workers import Workers
 
-__all__ = ["IterableFeed"]
+__all__ = ["IterableFeed", "open_iterable_feed"]
 
 
 class IterableFeed:
@@ -46,12 +50,11 @@ class IterableFeed:
         hand_on: Takes a batch that was read; None to have it collated by the thread that read it.
         settings: Of the loader.
         position: Where the epoch is; with a lane for each reader.
-        stream: The random stream of the calling thread; None for its own random state.
         share: Of the rank; None where the dataset shares itself out.
         steps: Are told of each batch; None where nobody asks.
     """
 
-    eager, groups = True, False
+    eager = True
 
     def __init__(
         self,
@@ -62,7 +65,6 @@ class IterableFeed:
         settings: Settings,
         position: Position,
         *,
-        stream: WorkerStream | None = None,
         share: Share | None = None,
         steps: Steps | None = None,
     ) -> None:
@@ -81,30 +83,32 @@ class IterableFeed:
         self._in_order = settings.in_order
         self._in_flight = [0] * len(readers)  # batches of each reader
         self._returned = self._planned = position.batches
-        self._stream = stream
+        self._turn_before: int | None = None  # before the batch that was counted last
         self._share = share
         self._steps = steps
-        self._end = redirect_for(stream)
-        if not pools:
-            try:
-                for reader in readers:
-                    isolated_here(stream, reader.start)  # at iter(), as torch does without workers
-            except BaseException:
-                self._end()
-                raise
+        self._readers = readers
+
+    def start(self, calling: CallingThread) -> None:
+        """Ask the dataset for its iterator, as torch does without workers; see `Feed`."""
+        if not self._pools:
+            for reader in self._readers:
+                calling.call(_start, reader)
 
     @property
     def least(self) -> int:
         """Return the number of replicas: they may wait for one another; see `Feed`."""
         return len(self._turns) if self._pools else 0
 
-    def plan_next(
-        self,
-        progress: Progress,
-        most: int = 1,  # noqa: ARG002
-        *,
-        inline: bool = False,  # noqa: ARG002
-    ) -> OpenBatch | None:
+    def draw(self) -> None:
+        """Return None: a batch is read when it is worked on; see `Feed`."""
+
+    def draw_ahead(self, batches: int) -> None:
+        """Do nothing: there is no sampler; see `Feed`."""
+
+    def make(self, *_: Any) -> None:
+        """Make nothing at once; see `Feed`."""
+
+    def plan(self, progress: Progress) -> OpenBatch | None:
         """Plan the next batch; see `Feed`."""
         turns = self._turns  # another thread may end the feed meanwhile
         if not turns:
@@ -120,59 +124,63 @@ class IterableFeed:
         batch = IterableBatch(sequence, reader, number, self._pipeline, progress)
         if self._steps is not None:
             batch.on_read = self._steps.planned(reader.number)
-        if self._pools:
-            reading = ReadJob(batch, self._pipeline, progress, self._hand_on)
-            self._pools[reader.number].put(reading)
         turns.rotate(-1)
         self._planned += 1
         return batch
 
-    def make_next(
-        self,
-        progress: Progress,
-        worker: Worker,  # noqa: ARG002
-    ) -> OpenBatch | None:
-        """Plan the next batch, which is read when it is worked on; see `Feed`."""
-        return self.plan_next(progress)
-
-    def plan_singly(self, group: OpenBatch, progress: Progress) -> list[OpenBatch]:  # noqa: ARG002
-        """Return the batch: there are no groups; see `Feed`."""
-        return [group]
-
     def give(self, batch: OpenBatch) -> None:
-        """Do nothing: the calling thread begins no batch; see `Feed`."""
+        """Have a batch read; see `Feed`."""
+        if self._pools and isinstance(batch, IterableBatch):
+            self._pools[batch.reader.number].put(ReadJob(batch, self._hand_on))
 
     def work(
         self,
+        calling: CallingThread,
         batch: OpenBatch,
-        progress: Progress,
-        worker: Worker,
         until: float = math.inf,  # noqa: ARG002
     ) -> None:
         """Read and collate a batch in the calling thread; see `Feed`."""
-        if isinstance(batch, IterableBatch):
-            isolated_here(self._stream, read_inline, batch, self._pipeline, progress, worker)
-        self = batch = progress = DROPPED
+        try:
+            if isinstance(batch, IterableBatch):
+                calling.call(read_here, batch)
+        finally:
+            self = calling = batch = DROPPED  # noqa: F841  # an error of the dataset keeps this frame
 
-    def done(self, batch: OpenBatch) -> Sequence[Receipt]:
-        """Return a receipt; plan no more of a replica that has ended; see `Feed`."""
+    def done(self, batch: OpenBatch) -> None:
+        """Plan no more of a replica that has ended; see `Feed`."""
         if not isinstance(batch, IterableBatch):
-            return (Receipt(),)
+            return
         number = batch.reader.number
         self._in_flight[number] -= 1
         self._shares.came(number, batch.number, exhausted=batch.exhausted)
         if not batch.exhausted:
-            return (_IterableReceipt(self, self._position, batch),)
+            return
         self._used_up |= batch.reader.used_up
         self._position.lanes[number].ends(batch.number, batch.checkpoint)
         turns = self._turns
         if batch.reader in turns:
             turns.remove(batch.reader)
-        return (Receipt(),)
+
+    def count(self, batch: IterableBatch | None, *, returned: bool) -> None:
+        """Count a batch in its replica's lane, and whose turn it was; see `Feed`."""
+        if batch is None or batch.exhausted:
+            return
+        if returned:
+            self._note_returned()
+        self._turn_before = self._position.turn
+        self._position.turn = replica = batch.reader.number
+        self._position.lanes[replica].delivered(batch.number, batch.checkpoint)
+
+    def take_back(self, batch: IterableBatch | None) -> None:
+        """Count a batch no longer; see `Feed`."""
+        if batch is None:
+            return
+        self._position.lanes[batch.reader.number].take_back(batch.number)
+        if self._turn_before is not None:
+            self._position.turn, self._turn_before = self._turn_before, None
 
     def end(self, *, finished: bool = False) -> None:
-        """Redirect random functions no longer; warn of what gave nothing; see `Feed`."""
-        self._end()
+        """Warn of what gave nothing; see `Feed`."""
         self._turns = deque()  # an iterator that is kept keeps no file of the dataset open
         if not finished:
             return
@@ -187,7 +195,7 @@ class IterableFeed:
             ranks = [self._share.rank]
             warn_user(empty_ranks(ranks, self._share.world_size), EmptyReplicaWarning)
 
-    def returned(self) -> None:
+    def _note_returned(self) -> None:
         """Count a batch that is returned, and warn if there are more than ``len(loader)`` said."""
         self._returned += 1
         self._warn_of_shares()
@@ -225,38 +233,76 @@ class IterableFeed:
         return number
 
 
-class _IterableReceipt(Receipt):
-    """Counts a batch of a replica in its lane, and whose turn it was."""
+def _start(_: Worker, reader: IterableReader) -> None:
+    reader.start()
 
-    __slots__ = (
-        "_checkpoint",
-        "_feed",
-        "_lane",
-        "_number",
-        "_position",
-        "_replica",
-        "_turn_before",
+
+def open_iterable_feed(
+    settings: Settings,
+    pipeline: Pipeline,
+    workers: Workers | None,
+    seeds: EpochSeeds,
+    position: Position,
+    share: Share | None,
+    steps: Steps | None,
+) -> IterableFeed:
+    """Return the feed of one pass over an iterable dataset; see `open_feed`."""
+    pools = [] if workers is None else workers.pools
+    datasets = [_torch.unwrapped(settings.dataset)]
+    if workers is not None:
+        datasets = [replica.dataset for replica in workers.replicas]
+    # With a transform one thread reads, and hands on to the others, which apply it.
+    hand_on = pools[1].put if settings.transform is not None and len(pools) > 1 else None
+    reading_pools = pools if hand_on is None else pools[:1]
+    _fit_lanes(position, max(1, len(reading_pools)))
+    if position.restored:
+        _warn_of_reading_again(position)
+    readers = [
+        IterableReader(
+            number,
+            datasets[number],
+            settings,
+            position,
+            seeds.common,
+            _part(share, number, position),
+        )
+        for number in range(len(position.lanes))
+    ]
+    return IterableFeed(
+        readers, pipeline, reading_pools, hand_on, settings, position, share=share, steps=steps
     )
 
-    def __init__(self, feed: IterableFeed, position: Position, batch: IterableBatch) -> None:
-        self._feed = feed
-        self._position = position
-        self._replica = batch.reader.number
-        self._lane = position.lanes[self._replica]
-        self._number = batch.number
-        self._checkpoint = batch.checkpoint
-        self._turn_before: int | None = None  # None until the batch is counted
 
-    def count(self, *, returned: bool) -> None:
-        """Count the batch; see `Receipt`."""
-        if returned:
-            self._feed.returned()
-        self._turn_before = self._position.turn
-        self._position.turn = self._replica
-        self._lane.delivered(self._number, self._checkpoint)
+def _part(share: Share | None, replica: int, position: Position) -> Part | None:
+    """Return what a replica's dataset is asked for."""
+    if share is None:
+        return None
+    replicas = len(position.lanes)
+    return Part.of(share.rank, share.world_size, replica, replicas, position.epoch)
 
-    def take_back(self) -> None:
-        """Count the batch no longer; see `Receipt`."""
-        self._lane.take_back(self._number)
-        if self._turn_before is not None:
-            self._position.turn = self._turn_before
+
+def _fit_lanes(position: Position, replicas: int) -> None:
+    """Give a new position its lanes; refuse one that was saved with others."""
+    if not position.lanes:
+        position.lanes.extend(Lane() for _ in range(replicas))
+        position.turn = replicas - 1
+    if len(position.lanes) != replicas:
+        msg = (
+            f"the state is that of {len(position.lanes)} replicas of an iterable dataset, and "
+            f"there are {replicas} now: it needs the same number of workers"
+        )
+        raise StateError(msg)
+
+
+def _warn_of_reading_again(position: Position) -> None:
+    """Warn of an iterable that has to be read from its beginning."""
+    batches = sum(
+        lane.batches for lane in position.lanes if not lane.ended and lane.checkpoint is None
+    )
+    if batches:
+        msg = (
+            "the state holds none of the iterable dataset, so what was delivered is read again, "
+            f"to be left out (batches: {batches}); state_dict() and load_state_dict() on the "
+            "dataset or its iterator save that time"
+        )
+        warn_user(msg)

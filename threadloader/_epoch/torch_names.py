@@ -6,20 +6,16 @@ As on torch's iterator without worker processes: what belongs to processes (``_w
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from threadloader._lifetime.dropping import DROPPED
 from threadloader._work.open_batch import FailedBatch, OpenBatch
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from threading import RLock
 
-    from threadloader._epoch.delivery import Delivery
-    from threadloader._epoch.feed import Feed, Receipt
-    from threadloader._epoch.in_flight import InFlight
+    from threadloader._epoch.feed import Feed
     from threadloader._order.tickets import PlannedBatch
     from threadloader._settings import Settings
     from threadloader._work.copier import Copier
@@ -40,14 +36,13 @@ class TorchNames:
     """
 
     _turn: RLock
-    _group: deque[Delivery]
-    _group_plan: PlannedBatch | None
-    _in_flight: InFlight
+    _batches: deque[OpenBatch | FailedBatch]
+    _here: bool
     _copier: Copier | None
     _feed: Feed
+    _head: Callable[[], OpenBatch | FailedBatch | None]
     _wait_for_batch: Callable[[], OpenBatch | FailedBatch]
-    _take_out: Callable[[OpenBatch | FailedBatch], Sequence[Receipt]]
-    _begin_group: Callable[[OpenBatch, Sequence[Receipt]], Delivery]
+    _take_out: Callable[[OpenBatch | FailedBatch], None]
 
     def __init__(self, settings: Settings, base_seed: int, begun: int) -> None:
         self._dataset = settings.dataset
@@ -78,48 +73,30 @@ class TorchNames:
         Raises:
             StopIteration: There is none.
         """
-        plan = None
         if self._dataset_kind:
             return next(iter(self._index_sampler))  # a dummy, which says nothing of samples
-        try:
-            with self._turn:
-                plan = self._leave_out()
-            indices = [plan.index_of(row) for row in range(len(plan.indices))]
-            return indices if self._auto_collation else indices[0]
-        finally:
-            self = plan = DROPPED
+        with self._turn:
+            plan = self._leave_out()
+        indices = [plan.index_of(row) for row in range(len(plan.indices))]
+        return indices if self._auto_collation else indices[0]
 
     def _leave_out(self) -> PlannedBatch:
         """Count the next batch as one that the consumer does not get, and return its plan."""
-        batch: OpenBatch | FailedBatch | None = None
-        group = plan = in_flight = None
-        receipts: Sequence[Receipt] = ()
-        try:
-            if self._group and (group := self._group_plan) is not None:
-                *_, plan = islice(group.parts(), group.batches - len(self._group) + 1)
-                self._group.popleft()[1].count(returned=False)
-                return plan
-            in_flight = self._in_flight
-            if in_flight.inline and self._copier is None:
-                batch = in_flight.head()  # which nobody has begun to make
-                if batch is None:
-                    raise StopIteration
-                in_flight.remove(batch)
-                receipts = self._feed.done(batch) if isinstance(batch, OpenBatch) else ()
-            else:
-                batch = self._wait_for_batch()
-                receipts = self._take_out(batch)
-            if isinstance(batch, FailedBatch):
-                batch.take()
-            if self._copier is not None:
-                self._copier.drop(batch)
-            receipts[0].count(returned=False)
-            if not batch.plan.ends:
-                return batch.plan
-            self._begin_group(batch, receipts)
-            return next(batch.plan.parts())
-        finally:
-            self = batch = receipts = group = plan = in_flight = DROPPED
+        batch: OpenBatch | FailedBatch | None
+        if self._here and self._copier is None:
+            batch = self._head()  # which nobody has begun to make
+            if batch is None:
+                raise StopIteration
+            self._batches.remove(batch)
+        else:
+            batch = self._wait_for_batch()
+            self._take_out(batch)
+        if isinstance(batch, FailedBatch):
+            batch.take()
+        if self._copier is not None:
+            self._copier.drop(batch)
+        self._feed.count(batch.count_as, returned=False)
+        return batch.plan
 
     def __getstate__(self) -> NoReturn:
         msg = f"{type(self).__name__} cannot be pickled"

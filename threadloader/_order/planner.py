@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from copy import copy
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,18 +63,15 @@ class Planner:
         """Let the sampler draw its first batch: with that it may draw the order."""
         self._first = [next(self._drawing, None)]
 
-    def draw(self, most: int = 1) -> PlannedBatch | None:
+    def draw(self) -> PlannedBatch | None:
         """Return the next batch that was not delivered, or None after the last.
-
-        Args:
-            most: Batches that may be planned as one.
 
         Raises:
             StateError: The sampler does not give what it gave when the state was saved.  Each
                 further call raises it, too.
             Exception: The sampler's.  The next call goes on with what the sampler yields then.
         """
-        if self._goes_on and most == 1:
+        if self._goes_on:
             return self._draw()
         if not self._compared:
             self._compare()
@@ -89,27 +85,7 @@ class Planner:
             self._lane.drawn_again(batch.sequence, batch.checkpoint)
             batch = self._draw()
         self._goes_on = not self._ahead
-        if most == 1 or batch is None or self._ahead or not self._sampler.own:
-            return batch
-        return self._with_next(batch, most - 1)
-
-    def _with_next(self, first: PlannedBatch, more: int) -> PlannedBatch:
-        """Return a batch, and up to ``more`` after it, as one.
-
-        Their indices are ranges or arrays.
-        """
-        batches = [first]
-        while len(batches) <= more and (batch := self._draw()) is not None:
-            batches.append(batch)
-        if len(batches) == 1:
-            return first
-        ends = tuple(accumulate(len(batch.indices) for batch in batches))
-        indices: Any
-        if isinstance(first.indices, range):
-            indices = range(first.indices.start, first.indices.start + ends[-1])
-        else:
-            indices = np.concatenate([batch.indices for batch in batches])
-        return PlannedBatch(first.sequence, indices, indices, first.position, ends=ends)
+        return batch
 
     def _compare(self) -> None:
         """Compare the sampler's length with the saved one, and note the number of its epoch.
@@ -200,7 +176,7 @@ def _drawing(
                 checkpoint = sampler.checkpoint(sequence + 1, position, indices)
             except Exception as error:  # noqa: BLE001  # the same, from a state_dict()
                 yield error
-        yield PlannedBatch(sequence, indices, drawn, first, "index", checkpoint, (), sharded)
+        yield PlannedBatch(sequence, indices, drawn, first, "index", checkpoint, sharded)
         sequence += 1
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,17 +25,14 @@ if TYPE_CHECKING:
 __all__ = ["START_SECONDS", "PlannedBatch", "Ticket", "TicketCutter", "TicketSize"]
 
 SLOWEST = 32  # times the mean, from which on a sample is an exception that nobody prepares for
-FORGOTTEN = 1 / 512  # of the slowest sample's time, by each ticket
+FORGOTTEN = 1 / 512  # of the slowest and the fastest sample's time, by each ticket
 INLINE_SECONDS = 5e-5  # of a batch: to hand it over takes 16 to 26 us of CPU, and thread switches
 START_SECONDS = 2e-3  # of all that is left, below which threads cost more than they save
 TICKET_SECONDS = 1e-3  # work in a ticket: about 100 times what handing one over costs (bench: rows)
 
 
 class PlannedBatch(NamedTuple):
-    """One batch as the sampler gave it, before anything of it is loaded.
-
-    Or several small batches that follow one another, to be made as one and delivered one by one.
-    """
+    """One batch as the sampler gave it, before anything of it is loaded."""
 
     sequence: int  # position of the batch in the epoch, from 0
     indices: Sequence[Any] | NDArray[Any]  # one entry a row
@@ -44,7 +41,6 @@ class PlannedBatch(NamedTuple):
     label: str = "index"  # the word for an entry of ``indices`` in notes on errors
     # A checkpoint of the sampler after this batch, or the check of all indices so far, or None.
     checkpoint: Checkpoint | int | None = None
-    ends: tuple[int, ...] = ()  # of several batches: the row after the last of each
     sharded: bool = False  # whether other ranks have batches of the same number
 
     @property
@@ -58,20 +54,6 @@ class PlannedBatch(NamedTuple):
             return self.position + row
         index = self.indices[row]
         return index.item() if isinstance(self.indices, np.ndarray) else index
-
-    def parts(self) -> Iterator[PlannedBatch]:
-        """Yield the several batches, each by itself."""
-        start = 0
-        for number, end in enumerate(self.ends):
-            indices = self.indices[start:end]
-            first = self.position + start
-            yield PlannedBatch(self.sequence + number, indices, indices, first)
-            start = end
-
-    @property
-    def batches(self) -> int:
-        """The number of batches, at least 1."""
-        return len(self.ends) or 1
 
 
 class Ticket(NamedTuple):
@@ -90,7 +72,7 @@ class TicketSize:
 
     Threads:
         rows: any, with the pool's lock held.
-        batches_for, is_cheap, is_short, seconds: consumer.
+        batches_for, is_cheap, is_short, seconds, least_seconds: consumer.
         measured, collated: worker.  Racing updates lose one measurement of many.  That is harmless:
             stores and loads of an attribute are atomic on both builds.
     """
@@ -98,6 +80,7 @@ class TicketSize:
     __slots__ = (
         "_collate_seconds",
         "_fixed",
+        "_least",
         "_least_collate",
         "_rows_seen",
         "_seconds",
@@ -108,17 +91,17 @@ class TicketSize:
         self._fixed = fixed
         self._seconds = 0.0  # per sample, smoothed
         self._slowest = 0.0  # seconds per sample of the slowest of the last tickets
+        self._least = math.inf  # seconds per sample of the fastest of the last tickets
         self._rows_seen = 0
         self._collate_seconds = 0.0  # of all batches, beside those of their samples
         self._least_collate = math.inf  # of one batch
 
-    def rows(self, batch_rows: int, threads: int, batches: Callable[[], int] | None = None) -> int:
+    def rows(self, batch_rows: int, share: Callable[[], float]) -> int:
         """Return how many rows of a batch the next ticket should have, at least 1.
 
         Args:
             batch_rows: Rows of the batch.
-            threads: Threads that share the work.
-            batches: Returns how many batches of this size they share; None for this one alone.
+            share: Returns a thread's fair share of all that is to be done, in batches of this size.
         """
         if self._fixed is not None:
             return self._fixed
@@ -126,7 +109,7 @@ class TicketSize:
         seen, seconds = self._rows_seen or 1, self._seconds
         if batch_rows * seconds <= TICKET_SECONDS:
             return max(1, min(batch_rows, seen))
-        fair = -(-batch_rows * (1 if batches is None else batches()) // threads)
+        fair = math.ceil(batch_rows * share())
         return max(1, min(fair, int(TICKET_SECONDS / seconds), seen))
 
     def measured(self, rows: int, seconds: float) -> None:
@@ -138,6 +121,7 @@ class TicketSize:
         self._seconds = per_sample if not seen else 0.75 * self._seconds + 0.25 * per_sample
         self._rows_seen = seen + rows
         self._slowest = max(per_sample, self._slowest * (1 - FORGOTTEN))
+        self._least = min(per_sample, self._least * (1 + FORGOTTEN))
 
     def collated(self, seconds: float) -> None:
         """Take into account what a batch took once it had all its samples."""
@@ -148,6 +132,11 @@ class TicketSize:
     def seconds(self) -> float:
         """What a sample takes, in seconds; 0 if that is not known yet."""
         return self._seconds
+
+    @property
+    def least_seconds(self) -> float:
+        """What a sample of the fastest ticket takes, as if no thread was in the way; or 0."""
+        return self._least if self._rows_seen else 0.0
 
     def is_cheap(self, batch_rows: int) -> bool:
         """Whether a batch costs less than handing it over; also if that is not known yet."""
@@ -193,29 +182,26 @@ class TicketCutter:
     Args:
         batch: The batch.
         ticket_size: Says how many rows the next ticket should have.
-        threads: Threads that share the work.
-        batches: Returns how many batches they share; None if they share this one alone.
+        share: See `TicketSize.rows`.
         one_ticket: Whether the batch is one ticket, whatever time its samples take.
 
     Threads:
         cut, left: compatible; the pool calls them with its lock held.
     """
 
-    __slots__ = ("_batch", "_batches", "_next", "_one_ticket", "_ticket_size", "threads")
+    __slots__ = ("_batch", "_next", "_one_ticket", "_share", "_ticket_size")
 
     def __init__(
         self,
         batch: PlannedBatch,
         ticket_size: TicketSize,
-        threads: int,
-        batches: Callable[[], int] | None = None,
+        share: Callable[[], float],
         *,
         one_ticket: bool,
     ) -> None:
         self._batch = batch
         self._ticket_size = ticket_size
-        self.threads = threads
-        self._batches = batches
+        self._share = share
         self._one_ticket = one_ticket
         self._next: int | None = 0  # first row that is in no ticket yet; None after the last
 
@@ -228,7 +214,7 @@ class TicketCutter:
         if self._one_ticket:
             self._next = None
             return Ticket(self._batch, start, rows)
-        stop = start + self._ticket_size.rows(rows, self.threads, self._batches)
+        stop = start + self._ticket_size.rows(rows, self._share)
         self._next = stop if stop < rows else None
         return Ticket(self._batch, start, min(rows, stop))
 
@@ -237,5 +223,5 @@ class TicketCutter:
         if self._next is None or self._one_ticket:
             return 1
         rows = len(self._batch.indices)
-        size = self._ticket_size.rows(rows, self.threads, self._batches)
+        size = self._ticket_size.rows(rows, self._share)
         return max(1, -(-(rows - self._next) // size))

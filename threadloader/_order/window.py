@@ -15,12 +15,6 @@ CACHE_NBYTES = 16 << 20  # bytes of a batch
 SMALL_WINDOW = 16  # batches: handing over costs two thread switches a window (bench: rows)
 SMALL_NBYTES = 16 << 20  # bytes that a window of so many may take
 UNKNOWN_ROWS = 16  # samples that are assumed in a batch of unknown size
-# Several small batches of an array dataset are made as one.  With 16 of 64 KiB a batch takes the
-# time of indexing the array, with 4 a third more (CPU time of one thread; bench: gather).
-GROUP = 16  # batches
-GROUP_NBYTES = 1 << 20  # bytes of these together
-MEMBER_NBYTES = 128 << 10  # bytes of one batch: larger ones are dearer to copy than to hand over
-GROUPS = 4  # in a window
 LATE = 16  # batches: the largest of the last so many decides how many to plan
 # Bytes that a window may take, if two batches fit into them; more only where more threads run than
 # there are cores, and need them.
@@ -70,30 +64,14 @@ class Window(NamedTuple):
         """The largest number of batches, whatever their size."""
         return self.batches if self.fixed else max(self.batches, SMALL_WINDOW)
 
-    def group_size(self, nbytes: int) -> int:
-        """Return how many batches may be made as one.
-
-        Args:
-            nbytes: Bytes that a batch takes now; 0 if unknown.
-        """
-        if not nbytes or nbytes > MEMBER_NBYTES:
-            return 1
-        most = self.batches // GROUPS if self.fixed else GROUP
-        return max(1, min(most, GROUP_NBYTES // nbytes))
-
-    def room(
-        self, nbytes: int, group_size: int = 1, needed: int = 0, free_nbytes: int = LARGE_NBYTES
-    ) -> int:
+    def room(self, nbytes: int, needed: int = 0, free_nbytes: int = LARGE_NBYTES) -> int:
         """Return how many batches to plan.
 
         Args:
             nbytes: Bytes that a batch takes now; 0 if unknown.
-            group_size: Batches that are made as one, and count as one.
             needed: Batches that keep all threads busy.
             free_nbytes: Bytes that these may take, if the user has not chosen.
         """
-        if group_size > 1:
-            return GROUPS
         if self.fixed:
             return self.batches
         if not nbytes:
@@ -125,9 +103,9 @@ class PrefetchDepth:
         self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced, not changed
         self._largest = 0  # bytes: the largest of them
         self._depth = 0  # batches; 0 before any was planned
-        # The window and group size that `room` was asked for last, what was needed, and its result,
-        # if this will be the same while batches have the same size.
-        self._settled: tuple[Window, int, int, int] | None = None
+        # The window that `room` was asked for last, what was needed, and its result, if this will
+        # be the same while batches have the same size.
+        self._settled: tuple[Window, int, int] | None = None
 
     def delivered(self, nbytes: int) -> None:
         """Note the bytes of a delivered batch; 0 if they are unknown."""
@@ -149,20 +127,16 @@ class PrefetchDepth:
         """Return how many batches are planned at the most, while they are as large as now."""
         return window.room(self._largest, needed=self.needed, free_nbytes=self.free_nbytes)
 
-    def group_size(self, window: Window) -> int:
-        """Return how many batches may be made as one."""
-        return window.group_size(self._largest)
-
-    def room(self, window: Window, group_size: int) -> int:
+    def room(self, window: Window) -> int:
         """Return how many batches to plan; see `Window.room`."""
         settled, needed = self._settled, self.needed
-        if settled is not None and settled[0] is window and settled[1:3] == (group_size, needed):
-            return settled[3]
-        room = window.room(self._largest, group_size, needed, self.free_nbytes)
-        if not window.fixed:
-            grows = self._depth and group_size == 1
-            self._depth = depth = min(room, self._depth + 1) if grows else room
+        if settled is not None and settled[0] is window and settled[1] == needed:
+            return settled[2]
+        room = window.room(self._largest, needed, self.free_nbytes)
+        if not window.fixed and self._depth:
+            self._depth = depth = min(room, self._depth + 1)
             if depth < room:
                 return depth
-        self._settled = window, group_size, needed, room
+        self._depth = room
+        self._settled = window, needed, room
         return room

@@ -9,7 +9,7 @@ from threadloader.errors import SlowLoadingWarning
 
 if TYPE_CHECKING:
     from threadloader._report.verdict import Verdict
-    from threadloader._threads.concurrency import Concurrency
+    from threadloader._tuning.tuner import Tuner
     from threadloader._work.counters import Deliveries
     from threadloader._work.stats import Stats
 
@@ -18,7 +18,7 @@ __all__ = ["judged", "warn_if_slow"]
 LEAST_SECONDS = 1.0  # of an epoch, without its two longest waits
 
 
-def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Concurrency, bool, bool]) -> None:
+def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Tuner, bool, bool]) -> None:
     """Warn if the consumer of an epoch waited, not only for its first batch or for another one.
 
     Args:
@@ -44,17 +44,17 @@ def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Concurrency, bo
         warn_user(str(verdict), SlowLoadingWarning)
 
 
-def judged(stats: Stats, concurrency: Concurrency, has_workers: bool, iterable: bool) -> Verdict:
+def judged(stats: Stats, tuner: Tuner, has_workers: bool, iterable: bool) -> Verdict:
     """Return the verdict on the last epoch.
 
     Args:
         stats: Of the loader.
-        concurrency: Of the same; see `Setup.of`.
+        tuner: Of the same; see `Setup.of`.
         has_workers: See there.
         iterable: See there.
     """
     from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
     from threadloader._report.verdict import Setup, verdict_of  # noqa: PLC0415  # the same
 
-    setup = Setup.of(concurrency, has_workers, iterable)._replace(first=stats.epochs <= 1)
+    setup = Setup.of(tuner, has_workers, iterable)._replace(first=stats.epochs <= 1)
     return verdict_of(interval_of(*stats.epoch(), setup.running), setup)

@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from threadloader._order.tickets import INLINE_SECONDS
-from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.cores import usable_cores
+from threadloader._tuning.tuner import gil_is_enabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._report.interval import Interval
-    from threadloader._threads.concurrency import Concurrency
-    from threadloader._threads.inline_choice import Slower
+    from threadloader._tuning.tuner import Slower, Tuner
 
 __all__ = ["NOTICED", "Setup", "Verdict", "verdict_of"]
 
@@ -69,18 +68,17 @@ class Setup(NamedTuple):
     slower: Slower | None = None  # threads than the calling thread, if that was measured
 
     @classmethod
-    def of(cls, concurrency: Concurrency, has_workers: bool, iterable: bool) -> Setup:
+    def of(cls, tuner: Tuner, has_workers: bool, iterable: bool) -> Setup:
         """Return the present one of a loader.
 
         Args:
-            concurrency: Knows the threads of the last epoch.
+            tuner: Knows the threads of the last epoch.
             has_workers: Whether there are any.
             iterable: See above.
         """
-        may = concurrency.range
-        most, running = (may.most, concurrency.running()) if has_workers else (0, 0)
-        tuned = has_workers and not may.is_fixed
-        slower = concurrency.inline_choice.slower if tuned else None
+        most, running = (tuner.limits.most, tuner.number) if has_workers else (0, 0)
+        tuned = has_workers and not tuner.limits.is_fixed
+        slower = tuner.slower if tuned else None
         setup = cls(usable_cores(), gil_is_enabled(), running, most, tuned, iterable)
         return setup._replace(slower=slower)
 

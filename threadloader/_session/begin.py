@@ -22,6 +22,8 @@ from threadloader._session.data_pipes import prepare_pipes
 from threadloader._session.ranks import rank_with_own_streams, share_of
 from threadloader._session.run_state import LastEpoch
 from threadloader._session.state import has_ended
+from threadloader._work.calling_thread import CallingThread
+from threadloader._work.workers import may_draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from threadloader._session.run_state import State
     from threadloader._session.session import Session
     from threadloader._settings import Settings
+    from threadloader._work.counters import Deliveries
 
 __all__ = ["begin"]
 
@@ -108,7 +111,7 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
     sampler_pass = _open_sampler_pass(settings, draws, position, share, checked=rank is None)
     reused = session.kept_workers.reuse(settings)
     epoch_seeds = draws.seeds(kept=reused is not None, rank=rank or 0, replicas=settings.iterable)
-    workers, feed, epoch, steps = reused, None, None, None
+    workers, feed, epoch, steps, counted = reused, None, None, None, None
     try:
         steps = session.agreement.steps(settings, share)
         if reused is None and settings.num_workers:
@@ -117,9 +120,21 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
             draws.draw_again(settings.dataset)
             workers = session.kept_workers.make(settings, epoch_seeds.workers)
         prepare = prepare_pipes(settings, workers, shared_seed, new=reused is None)
+        isolates = settings.isolate_rng and may_draw(settings)
         feed = open_feed(
-            settings, sampler_pass, workers, epoch_seeds, position, session.collation, share, steps
+            settings,
+            sampler_pass,
+            workers,
+            epoch_seeds,
+            position,
+            session.collation,
+            isolates=isolates,
+            share=share,
+            steps=steps,
         )
+        counted = session.stats.begin_epoch()
+        calling = CallingThread(settings, workers, epoch_seeds.workers, counted, isolates=isolates)
+        feed.start(calling)
         kind: Callable[..., Epoch] = Epoch
         if steps is not None and share is not None:
             kind = _agreed(steps, len(position.lanes), share.world_size)
@@ -129,7 +144,9 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
             session.collation,
             Tally(session.skipped, position, settings.max_skipped),
             workers,
+            calling=calling,
             stats=session.stats,
+            counted=counted,
             device=device,
             prepare=prepare,
             base_seed=epoch_seeds.workers,
@@ -138,15 +155,19 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
         order = None if sampler_pass is None else sampler_pass.order
         session.add(epoch, LastEpoch(position, draws, order, dataset))
     except BaseException as error:  # Ctrl-C, say
-        _end(epoch, steps, feed)
+        _end(epoch, steps, feed, counted)
         shared = reused is not None and not settings.replicated
         session.kept_workers.give_up(error, workers, reused=shared)
         raise
     return epoch
 
 
-def _end(epoch: Epoch | None, steps: Steps | None, feed: Feed | None) -> None:
+def _end(
+    epoch: Epoch | None, steps: Steps | None, feed: Feed | None, counted: Deliveries | None
+) -> None:
     """End what there is of an epoch that does not come about."""
+    if counted is not None:
+        counted.end()
     if epoch is not None:
         epoch.cancel()
     if steps is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.fetcher import Cancellable
     from threadloader._settings import Settings
-    from threadloader._work.open_batch import Worker
+    from threadloader._work.worker import Worker
     from threadloader._work.workers import Workers
 
 __all__ = ["prepare_pipes"]
@@ -37,7 +37,7 @@ def prepare_pipes(
         return None
     pipes = [_torch.unwrapped(settings.dataset)]
     if workers is not None:
-        pipes = [fetcher.dataset for fetcher in workers.fetchers]
+        pipes = [replica.dataset for replica in workers.replicas]
         if settings.transform is not None:
             del pipes[1:]  # one reads
     prepares = [

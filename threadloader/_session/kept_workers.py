@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from threadloader._fetch.process_wide import warn_of_process_wide
 from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
-from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.surroundings import Surroundings
 from threadloader._threads.thread_group import join
 from threadloader._threads.worker_info import let_debuggers_take_turns
+from threadloader._tuning.tuner import gil_is_enabled
 from threadloader._work.first_samples import FirstSamples
-from threadloader._work.workers import make_workers
+from threadloader._work.workers import Workers
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._work.stats import Stats
-    from threadloader._work.workers import Workers
 
 __all__ = ["KeptWorkers"]
 
@@ -99,7 +98,7 @@ class KeptWorkers:
         warn_of_process_wide(settings.worker_init_fn, *makers)
         let_debuggers_take_turns()
         # Here the dataset is copied, before the consumer's thread goes on to change anything.
-        workers = make_workers(settings, base_seed, self._stats, self._first_samples, earlier)
+        workers = Workers(settings, base_seed, self._stats, self._first_samples, earlier)
         if shared:
             self._readers = (*readers, workers.pools[0].thread_group)
         # Unless user code, called just now, has begun another epoch.

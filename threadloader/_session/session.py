@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from threadloader._report.interval import Interval
     from threadloader._session.run_state import LastEpoch, RunState, State
     from threadloader._settings import Settings
-    from threadloader._threads.concurrency import Concurrency
+    from threadloader._tuning.tuner import Tuner
     from threadloader._work.counters import Sums
     from threadloader._work.workers import Workers
 
@@ -236,18 +236,19 @@ class Session:
                 dataset = None
         return state if dataset is None else state | {"dataset": copy.deepcopy(dataset)}
 
-    def statistics(self, workers: int, concurrency: Concurrency) -> Statistics:
+    def statistics(self, workers: int, tuner: Tuner) -> Statistics:
         """Return what was counted so far.
 
         Args:
             workers: Threads that the user chose, or those of the beginning.
-            concurrency: Says how many run.
+            tuner: Says how many run.
         """
         from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
 
-        stats, running = self.stats, concurrency.running()
+        stats = self.stats
+        begun = workers and tuner.limits.most  # not before the first epoch
+        running = tuner.number if begun else workers
         _, planned, done = self._moment()
-        running = min(running, workers) if concurrency.range.is_fixed else running
         skipped_count, skipped = self.skipped.count_and_latest()
         return Statistics(
             workers=max(workers, running),

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from threadloader._threads.concurrency import gil_is_enabled
+from threadloader._tuning.tuner import gil_is_enabled
 from threadloader.errors import GilWarning
 
 if TYPE_CHECKING:

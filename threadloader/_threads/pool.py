@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from threading import Thread
 
-    from threadloader._threads.concurrency import Concurrency
-
 __all__ = ["EXIT_SECONDS", "Pool"]
 
 _EXITING = "no threads can be started any more: the interpreter exits"
@@ -84,11 +82,6 @@ class Pool(Generic[W]):
         failed: Called with the number and the error of a thread that ends by an error (its context
             can't be entered, say) or that can't be started; then the others are stopped.
         exit_seconds: How long the interpreter's exit waits for running jobs.
-        concurrency: Says how many threads may run jobs at once; None for all.
-        most: Threads that there may be; None for no more than to begin with.
-        prepare: Where ``concurrency`` says more than there are, a thread of the pool starts more of
-            them, and calls this with the number of each before.  After an error no more are
-            started.
         alone_seconds: See `ThreadGroup`.
         first_job: Runs the first job of each thread, with the value of its context; returns whether
             the first one of all is to be followed by one more that runs alone.  None for the job
@@ -96,6 +89,7 @@ class Pool(Generic[W]):
 
     Threads:
         put: the planner or a reader.
+        resize: consumer.
         start: shared; a second caller goes on while the first starts the threads.
         join: shared, after `stop`.
         stop, wake, stopped, threads: shared.
@@ -111,24 +105,16 @@ class Pool(Generic[W]):
         role: str = "worker",
         failed: Callable[[int, BaseException], None] | None = None,
         exit_seconds: float = EXIT_SECONDS,
-        concurrency: Concurrency | None = None,
-        most: int | None = None,
-        prepare: Callable[[int], None] | None = None,
         alone_seconds: float = 0.0,
         first_job: Callable[[Job[W], W], bool] | None = None,
     ) -> None:
-        self.size = size
-        self.concurrency = concurrency
+        self._size = size
         self._first = first
         self._failed = _raise if failed is None else failed
-        self.thread_group: ThreadGroup[W] = ThreadGroup(
-            size, exit_seconds, concurrency, most, alone_seconds=alone_seconds
-        )
+        self.thread_group: ThreadGroup[W] = ThreadGroup(exit_seconds, alone_seconds)
         self._threads = _Threads(
             self.thread_group, f"{name}-{role}", enter, self._failed, first_job
         )
-        if prepare is not None:
-            self.thread_group.start_more = _Growth(self._threads, first, prepare)
         self._to_start = [True]  # popped by who starts the threads, which is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
         self._stop = when_dropped(self, self.thread_group.stop)
@@ -145,6 +131,23 @@ class Pool(Generic[W]):
             self._start()
             self.thread_group.start_seconds = time.perf_counter() - began
         self.thread_group.put(work)
+
+    def resize(self, threads: int) -> None:
+        """Let so many threads run jobs, at least 1; start those that there are not yet.
+
+        Raises:
+            ClosedError: The pool was stopped, or the interpreter exits.
+            RuntimeError: A thread can't be started; those that there are go on.
+        """
+        begun = self._size
+        if begun < threads:
+            self._size = threads
+            if not self._to_start:
+                try:
+                    self._start_threads(begun)
+                finally:
+                    self._size = len(self.threads)
+        self.thread_group.run_at_most(threads)
 
     def stop(self) -> None:
         """Let every thread end after its running job.  Idempotent; does not wait."""
@@ -188,41 +191,43 @@ class Pool(Generic[W]):
     def _start(self) -> None:
         # All threads exist before any has a job: on an ordinary build the first to run a long
         # sample would hold the GIL, and each further start would wait for it in turn.
-        group, first = self.thread_group, self._first
         try:
-            try:
-                self._to_start.pop()
-            except IndexError:
-                return  # another thread starts them
-            threads = [self._threads.make(number) for number in range(first, first + self.size)]
-            # First they are noted, and then `_check` looks whether the interpreter exits.  The exit
-            # sets its flag first, and then looks who runs.  So one of the two sees the other.
-            for number, thread in enumerate(threads, first):
-                group.threads.append(thread)
-                _running[group, number] = thread
-            start_all(threads, partial(_check, group))
+            self._to_start.pop()
+        except IndexError:
+            return  # another thread starts them
+        try:
+            self._start_threads(0)
         except BaseException as error:
             # The system gives no more threads, or Ctrl-C: better none than some.
             self.stop()
-            number = self._forget_unstarted()
             if self._failed is not _raise:  # other epochs may wait for these threads
                 reported = error if isinstance(error, Exception) else ClosedError(STOPPED)
-                self._failed(number, reported)
+                self._failed(self._first + len(self.threads), reported)
             raise
 
-    def _forget_unstarted(self) -> int:
-        """Forget threads that will never run; return the first one's number, or else the last's.
+    def _start_threads(self, begun: int) -> None:
+        """Start the threads that there are not yet.
 
-        A thread that is about to run sees that it was stopped.
+        Args:
+            begun: How many there are.
         """
-        first = self._first + self.size - 1
-        for number, thread in enumerate(self.threads, self._first):
-            if thread.ident is None:
-                first = min(first, number)
-            if not thread.is_alive():
-                _running.pop((self.thread_group, number), None)
-                self.thread_group.threads.remove(thread)
-        return first
+        group = self.thread_group
+        numbers = range(self._first + begun, self._first + self._size)
+        threads = [self._threads.make(number) for number in numbers]
+        # First they are noted, and then `_check` looks whether the interpreter exits.  The exit
+        # sets its flag first, and then looks who runs.  So one of the two sees the other.
+        for number, thread in zip(numbers, threads, strict=True):
+            group.threads.append(thread)
+            _running[group, number] = thread
+        try:
+            start_all(threads, partial(_check, group))
+        except BaseException:
+            # Forget those that will never run; one that is about to sees whether it was stopped.
+            for number, thread in zip(numbers, threads, strict=True):
+                if thread.ident is None:
+                    _running.pop((group, number), None)
+                    group.threads.remove(thread)
+            raise
 
 
 class _Threads(NamedTuple, Generic[W]):
@@ -247,65 +252,6 @@ class _Threads(NamedTuple, Generic[W]):
         return thread
 
 
-class _Growth:
-    """Starts more threads, where more may run jobs than there are.
-
-    Args:
-        threads: Makes them.
-        first: The number of the pool's first thread.
-        prepare: See `Pool`.
-
-    Invariants:
-        1. One thread at a time starts others, and the next number is that of the group's size.
-
-    Threads:
-        call: worker, between two jobs.
-    """
-
-    def __init__(self, threads: _Threads[Any], first: int, prepare: Callable[[int], None]) -> None:
-        self._threads = threads
-        self._first = first
-        self._prepare = prepare
-        self._turn = [True]  # popped by who starts threads, which is atomic on both builds
-
-    def __call__(self) -> None:
-        """Start as many threads as the limit says, unless another thread does."""
-        group = self._threads.group
-        try:
-            self._turn.pop()
-        except IndexError:
-            return
-        try:
-            while group.is_to_grow:
-                self._start(group, self._first + group.size)
-        except Exception as error:  # noqa: BLE001  # no memory, say: those that there are go on
-            group.cannot_grow(error)
-        else:
-            self._turn.append(True)
-        finally:
-            self = group = DROPPED  # an error of the user's, in a `__deepcopy__`, keeps this frame
-
-    def _start(self, group: ThreadGroup[Any], number: int) -> None:
-        """Start one thread."""
-        thread = None
-        try:
-            self._prepare(number)
-            thread = self._threads.make(number)
-            # Noted first, as in `Pool._start`.
-            group.threads.append(thread)
-            _running[group, number] = thread
-            start_all([thread], partial(_check, group))
-        except BaseException:
-            if thread is not None:
-                _running.pop((group, number), None)
-                group.threads.remove(thread)
-            raise
-        else:
-            group.grown()
-        finally:
-            self = group = thread = DROPPED  # the same
-
-
 def _check(group: ThreadGroup[Any]) -> None:
     """Refuse to start a thread that nobody would wait for."""
     if is_exiting() or group.stopping:
@@ -327,14 +273,13 @@ def _run(
         if group.stopping or is_exiting():
             return
         with ExitStack() as life:
+            worker: Any = None
             try:
                 mmap(-1, NEEDED).close()  # or an error, where native code would end the process
                 life.enter_context(stopped_by(group.ended))
                 worker = life.enter_context(enter(number))
                 enter = DROPPED  # errors keep the frames that led to them, this one included
                 ran = False
-                if running is _running:
-                    group.grow()  # to what was found in an epoch before
                 while running is _running and (job := group.take(ran=ran)) is not None:
                     if ran or first_job is None:
                         job(worker)
@@ -342,14 +287,13 @@ def _run(
                         group.stay_alone()
                     ran = True
                     del job  # an idle thread keeps no batch alive
-                    if group.start_more is not None and running is _running:
-                        group.grow()
             except BaseException as error:  # noqa: BLE001  # handed to the waiting consumer
                 BaseException.with_traceback(
                     error, error.__traceback__ and error.__traceback__.tb_next
                 )
                 insist(died, error)
     finally:
+        worker = DROPPED  # the same
         _running.pop((group, number), None)
 
 

@@ -6,7 +6,9 @@ has none left, so that all of them stand behind the batch that is delivered next
 
 from __future__ import annotations
 
+import sys
 from collections import deque
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -15,16 +17,13 @@ from threadloader._threads.stopping import Stop
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from threading import Thread
     from typing import Any
 
-    from threadloader._threads.concurrency import Concurrency
-
 __all__ = ["STOPPED", "Job", "SingleJob", "ThreadGroup", "Work", "join"]
 
-STANDBY_SECONDS = 0.05  # far more than a job takes of which fewer threads run at once
-# The same while a first job runs alone.  It may load what all others find loaded, a table of
+# How long a first job runs alone, at the most.  It may load what all others find loaded, a table of
 # gigabytes say; but it may also wait for others, and then all must run.  A choice, unmeasured.
 FIRST_SECONDS = 30.0
 STOPPED = "the threads have ended; iter(loader) starts new ones"
@@ -84,17 +83,12 @@ class ThreadGroup(Generic[W]):
     any moment, also inside one of our own locks, and `SimpleQueue.put` is the one call of the
     standard library that is promised to be safe there.
 
-    Where fewer threads may run jobs at once than there are, a thread that comes back takes the next
-    job itself, so the others sleep on.  One of them, the standby, looks after a while whether any
-    job was taken since: samples may wait for one another, and then all threads must run.
-
-    The first job may run alone: what it imports, loads or opens, the others find there.
+    Fewer threads may run jobs at once than there are: a thread that comes back takes the next job
+    itself, and the others sleep on.  The first job may run alone: what it imports, loads or opens,
+    the others find there.
 
     Args:
-        size: Threads to begin with.
         exit_seconds: See `Pool`.
-        concurrency: Says how many threads may run jobs at once; None for all.
-        most: Threads that there may be; None for no more than to begin with.
         alone_seconds: For how long at most no other job is begun before the first one has ended; 0
             for not at all.
 
@@ -104,44 +98,28 @@ class ThreadGroup(Generic[W]):
            about to, less the threads that a token False has just woken.  So no wake-up is lost,
            and one too many costs a look at the queue.
         3. ``_running`` is the number of threads that took a job and have not come back.
-        4. While a job runs that was taken under a limit, there is a standby, or a thread on its way
-           to be one, if any thread is idle.
 
     Threads:
         put: the planner or a reader.
-        take, grow, grown, cannot_grow: worker only.
+        run_at_most: consumer.
+        take, stay_alone: worker only.
         stop, wake: shared, also from finalizers; they take no lock.
-        threads, gone, size: shared; a list that is appended to and copied, atomic on both builds.
+        threads, gone: shared; a list that is appended to and copied, atomic on both builds.
     """
 
-    def __init__(
-        self,
-        size: int,
-        exit_seconds: float,
-        concurrency: Concurrency | None = None,
-        most: int | None = None,
-        *,
-        alone_seconds: float = 0.0,
-    ) -> None:
+    def __init__(self, exit_seconds: float, alone_seconds: float = 0.0) -> None:
         self.exit_seconds = exit_seconds
-        self._most = size if most is None else most
-        self._concurrency = concurrency
         self._tokens: SimpleQueue[bool] = SimpleQueue()  # True: the waker took it off _idle
         self.stopping = False  # only ever set; read and written whole, on both builds
         self.ended = Stop()  # wakes jobs that wait, for the next try of a remote read say
         self.threads: list[Thread] = []  # each from before its start on
         self.start_seconds = 0.0  # that their start took the one who gave the first work
-        # Starts more threads, up to the limit; None where there are all.  Set once, by the pool.
-        self.start_more: Callable[[], None] | None = None
         self._lock = Lock()
         # All below: guarded by _lock.
         self._works: deque[Work[W]] = deque()
         self._idle = 0
         self._running = 0
-        self._size = size
-        self._limit = size  # as it was last seen
-        self._taken = 0  # jobs so far
-        self._has_standby = False
+        self._limit = sys.maxsize  # threads that may run jobs at once
         self._alone_seconds = alone_seconds
         self._alone = int(alone_seconds > 0)  # jobs that are to run alone yet
 
@@ -151,12 +129,15 @@ class ThreadGroup(Generic[W]):
             if self.stopping:
                 raise ClosedError(STOPPED)
             self._works.append(work)
-            if self._idle > 0:
-                room = self._room()
-                if room > 0:  # to estimate the jobs takes longer than all else here
-                    self._wake(min(room, work.jobs()))
-                elif not self._has_standby:  # another pool has lowered the limit
-                    self._wake(1)
+            if self._idle > 0 and (room := self._room()) > 0:
+                # To estimate the jobs takes longer than all else here.
+                self._wake(min(room, work.jobs()))
+
+    def run_at_most(self, threads: int) -> None:
+        """Let so many threads run jobs at once, at least 1."""
+        with self._lock:
+            self._limit = threads
+            self._wake(self._room())
 
     def take(self, *, ran: bool = False) -> Job[W] | None:
         """Return the next job of the oldest work, waiting for one; None to end the thread.
@@ -164,8 +145,6 @@ class ThreadGroup(Generic[W]):
         Args:
             ran: Whether the thread has run the job that it took last.
         """
-        taken: int | None = None  # as the standby: the jobs taken when it began to wait
-        woken: bool | None = True  # by a token; None if the standby has waited long enough
         while True:
             # Works are dropped after the lock is released: the last reference to one may run
             # finalizers of the user's.
@@ -177,25 +156,20 @@ class ThreadGroup(Generic[W]):
                     dropped += self._works
                     self._works.clear()
                     return None
-                if taken is not None:
-                    self._has_standby = False
-                    if woken is None and taken == self._taken:
-                        job = self._claim(dropped)
-                        if job is not None:
-                            self._lift()
-                            return job
-                room = self._room()  # once: it may grow meanwhile, and then wakes the others only
-                job = self._claim(dropped) if room > 0 else None
+                job = self._claim(dropped) if self._room() > 0 else None
                 if job is not None:
                     return job
-                taken = None if room > 0 else self._stand_by()
-                seconds = self._alone_seconds if self._alone else STANDBY_SECONDS
+                seconds = self._alone_seconds if self._alone and self._running else None
                 self._idle += 1
             dropped.clear()
-            woken = self._wait(None if taken is None else seconds)
+            woken: bool | None = None
+            with suppress(Empty):
+                woken = self._tokens.get(timeout=seconds)
             if not woken:
                 with self._lock:
                     self._idle -= 1
+                    if woken is None:  # the first job takes long: it may wait for others
+                        self._begin_all()
 
     def stay_alone(self) -> None:
         """Let the thread that runs the first job run one more before others begin."""
@@ -205,7 +179,6 @@ class ThreadGroup(Generic[W]):
     def stop(self) -> None:
         """See `Pool.stop`."""
         self.stopping = True
-        self.start_more = None
         self.ended.set()
         # A thread that is noted later sees that it was stopped.
         for _ in range(len(self.threads)):
@@ -215,69 +188,14 @@ class ThreadGroup(Generic[W]):
         """See `Pool.wake`."""
         self._tokens.put(False)
 
-    def grown(self) -> None:
-        """Count a thread that was started later."""
-        with self._lock:
-            self._size += 1
-            if self._works:
-                self._room()
-
-    @property
-    def size(self) -> int:
-        """The number of threads; stale as soon as it is read."""
-        return self._size
-
-    @property
-    def is_to_grow(self) -> bool:
-        """Whether more threads may run jobs than there are, and more can be started."""
-        concurrency = self._concurrency
-        if self.start_more is None or concurrency is None:
-            return False
-        # Its own bound, as well: of an epoch that began later more may be allowed.
-        return min(concurrency.running(), self._most) > self._size and not self.stopping
-
-    def cannot_grow(self, error: Exception) -> None:
-        """Start no more threads, and let nobody wait for more.
-
-        Args:
-            error: The reason.
-        """
-        self.start_more = None
-        if self._concurrency is not None and not self.stopping:
-            self._concurrency.cannot_exceed(self._size, f"no more can be started: {error!r}")
-
-    def grow(self) -> None:
-        """Start more threads, if more may run jobs than there are."""
-        start_more = self.start_more  # once: it is dropped when the group is stopped
-        if start_more is not None and self.is_to_grow:
-            start_more()
-
     @property
     def gone(self) -> bool:
         """Whether the group was stopped, and no thread is left."""
         return self.stopping and not any(thread.is_alive() for thread in self.threads.copy())
 
     def _room(self) -> int:
-        """Return how many more threads may run jobs; wake all if there may be more than before.
-
-        Call with ``_lock`` held.
-        """
-        if self._alone:
-            return 1 - self._running
-        if self._concurrency is None:
-            return self._size - self._running
-        limit = min(self._size, self._concurrency.limit)
-        if limit > self._limit:  # raised: what `put` did not wake for
-            self._wake(self._idle)
-        self._limit = limit
-        return limit - self._running
-
-    def _lift(self) -> None:
-        """Let all threads run jobs, as those that run may wait.  Call with ``_lock`` held."""
-        self._begin_all()
-        if self._concurrency is not None:
-            self._concurrency.stalled(self._size)
-            self._room()  # wakes the others
+        """Return how many more threads may run jobs.  Call with ``_lock`` held."""
+        return (1 if self._alone else self._limit) - self._running
 
     def _came_back(self, *, ran: bool) -> None:
         """Count a thread as one that runs no job.  Call with ``_lock`` held."""
@@ -291,31 +209,7 @@ class ThreadGroup(Generic[W]):
         """Let jobs run beside the first one.  Call with ``_lock`` held."""
         if self._alone:
             self._alone = 0
-            self._wake(self._idle)
-
-    def _stand_by(self) -> int | None:
-        """Become the standby, if there is none and a job runs.  Call with ``_lock`` held.
-
-        Returns:
-            The jobs taken so far; None if the thread may sleep until it is woken.
-        """
-        if self._has_standby or not self._running:
-            return None
-        self._has_standby = True
-        return self._taken
-
-    def _wait(self, seconds: float | None) -> bool | None:
-        """Return the next token; None if the standby has waited long enough.
-
-        Args:
-            seconds: That the standby waits; None for any other thread.
-        """
-        if seconds is None:
-            return self._tokens.get()
-        try:
-            return self._tokens.get(timeout=seconds)
-        except Empty:
-            return None
+            self._wake(self._room())
 
     def _claim(self, dropped: list[Work[W]]) -> Job[W] | None:
         """Return the oldest job; move works that have none.  Call with ``_lock`` held."""
@@ -323,14 +217,11 @@ class ThreadGroup(Generic[W]):
             job = self._works[0].claim()
             if job is not None:
                 self._running += 1
-                self._taken += 1
-                if self._idle > 0:
-                    if self._room() <= 0:
-                        if not self._has_standby:
-                            self._wake(1)  # to be it
-                    # `put` woke as many threads as it estimated: samples may be slower since.
-                    elif len(self._works) > 1 or self._works[0].jobs() > 1:
-                        self._wake(1)
+                # `put` woke as many threads as it estimated: samples may be slower since.
+                more = len(self._works) > 1 or (self._idle > 0 and self._works[0].jobs() > 1)
+                # Or one looks, after a while, whether the first job still runs alone.
+                if self._alone or (more and self._room() > 0):
+                    self._wake(1)
                 return job
             dropped.append(self._works.popleft())
         return None

@@ -189,13 +189,13 @@ class Introduction:
         _propagation.install()
         self._info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
 
-    def call(self, function: Callable[..., object], *args: Any) -> None:
+    def call(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function in which the calling thread is that worker."""
         # No context manager: Ctrl-C can come up in one before it has put back what was there.
         grad = _torch.grad_enabled()  # a sample may switch it off, which ends with a thread
         before, _here.info = _here.info, self._info
         try:
-            function(*args)
+            return function(*args)
         finally:
             _here.info = before
             _torch.restore_grad(grad)

@@ -11,8 +11,8 @@ from operator import attrgetter
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.run_delay import run_delay
+from threadloader._tuning.tuner import gil_is_enabled
 
 try:
     import resource

@@ -11,78 +11,45 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from time import perf_counter, thread_time
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from threadloader._fetch.array_rows import Rows
 from threadloader._fetch.failure import Failure, failure_of, set_notes, strip
 from threadloader._fetch.on_error import error_to_raise
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
 from threadloader._rng.streams import enter_batch_stream, enter_sample_streams, leave_streams
 from threadloader._threads.debugging import TURNS
-from threadloader._threads.run_delay import run_delay
 from threadloader._trace import stages
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from threadloader._batch.collate import Collation
     from threadloader._batch.filling import DeviceBatch, Filling
-    from threadloader._fetch.fetcher import Fetches
+    from threadloader._fetch.fetcher import Fetched
     from threadloader._fetch.on_error import OnError
     from threadloader._order.tickets import PlannedBatch
-    from threadloader._threads.concurrency import Concurrency
     from threadloader._threads.thread_group import Job
     from threadloader._torch.device import Event
     from threadloader._trace.stages import Tracer
-    from threadloader._work.counters import Counters
+    from threadloader._work.copies import Original
     from threadloader._work.progress import Progress
+    from threadloader._work.worker import Worker
 
-__all__ = [
-    "FailedBatch",
-    "OpenBatch",
-    "PerWorker",
-    "Pipeline",
-    "Worker",
-    "work_inline",
-]
-
-
-def _nothing() -> None:
-    """Adopt nothing: the calling thread is the one that called ``iter()``."""
-
-
-class Worker(NamedTuple):
-    """The identity of a worker."""
-
-    number: int  # from 0
-    place: str  # "worker 3", for notes on errors
-    counters: Counters  # its own; nobody else writes them
-    adopt: Callable[[], None] = _nothing  # called before a job, in a thread that may be kept
-
-
-class PerWorker(Protocol):
-    """What each worker has of its own."""
-
-    def __getitem__(self, number: int, /) -> Any:
-        """Return a worker's."""
+__all__ = ["FailedBatch", "OpenBatch", "Pipeline", "make_at_once", "work_here"]
 
 
 class Pipeline(NamedTuple):
     """What workers need to make the batches of an epoch; it refers to no loader and no sampler."""
 
-    fetchers: list[Fetches]  # one for each worker
     whole_batches: bool  # whether a batch is one ticket
     ticket_size: TicketSize
     collation: Collation
     seed: int | None = None  # of the random streams of samples and batches; None for none
     on_error: OnError = "raise"
     gathers: bool = False  # whether batches take rows of arrays
-    # Each worker's copy of collate_fn; None in the list where nothing had to be copied.
-    collate_fns: PerWorker | None = None
-    concurrency: Concurrency | None = None  # what jobs take is told to it; None for nobody
-    in_process: Pipeline | None = None  # of the calling thread, with the user's own objects
+    exchanged: Original | None = None  # has another collate function than workers began with
 
 
 class OpenBatch:
@@ -97,16 +64,17 @@ class OpenBatch:
     __slots__ = (
         "_cutter",
         "_dropped",
-        "_pipeline",
-        "_progress",
         "arrived",
         "done",
         "exhausted",
         "failure",
+        "fetched",
         "filling",
         "missing",
         "on_device",
+        "pipeline",
         "plan",
+        "progress",
         "skipped",
         "unread",
     )
@@ -129,23 +97,28 @@ class OpenBatch:
         # the batch on its way to the device.
         self.arrived = False
         self.on_device: tuple[DeviceBatch, Event] | None = None
-        self._pipeline = pipeline
-        self._progress = progress
+        self.pipeline = pipeline
+        self.progress = progress
         self._dropped = False  # only ever set
+        self.fetched: list[Fetched] = []  # of its only ticket, if that was fetched before
         if begin:
             self.begin(plan)
 
     def begin(self, plan: PlannedBatch) -> None:
         """Make the batch ready for its rows; called once, before the pool has it."""
-        pipeline, progress = self._pipeline, self._progress
+        pipeline, progress = self.pipeline, self.progress
         self.plan = plan
-        self.filling = pipeline.collation.open(len(plan.indices), plan.ends)
+        self.filling = pipeline.collation.open(len(plan.indices))
         self.missing = len(plan.indices)
-        workers = len(pipeline.fetchers)
         progress.begun(self)
         self._cutter = TicketCutter(
-            plan, pipeline.ticket_size, workers, progress.shared, one_ticket=pipeline.whole_batches
+            plan, pipeline.ticket_size, progress.share, one_ticket=pipeline.whole_batches
         )
+
+    @property
+    def count_as(self) -> Any:
+        """What the feed counts it as, once it is delivered; see `Feed.count`."""
+        return self.plan
 
     @property
     def empty(self) -> bool:
@@ -159,28 +132,22 @@ class OpenBatch:
 
     def claim(self) -> Job[Worker] | None:
         """Return the next ticket as a job, or None after the last."""
-        progress = self._progress
-        ticket = None if progress.cancelled or self._dropped else self._cutter.cut()
+        ticket = None if self.progress.cancelled or self._dropped else self._cutter.cut()
         if ticket is None:
             return None
-        return partial(_work, self, ticket, self._pipeline, progress)
+        return partial(_work, self, ticket)
 
     def jobs(self) -> int:
         """Estimate how many tickets are left, at least 1."""
         return self._cutter.left()
 
-    def hand_over(self, pipeline: Pipeline) -> None:
-        """Let workers make the rest of a batch, which the calling thread has begun."""
-        self._pipeline = pipeline
-        self._cutter.threads = len(pipeline.fetchers)
-
-    def in_process(self) -> OpenBatch:
-        """Return the batch anew, for the calling thread; workers take no further ticket of it."""
+    def anew(self) -> OpenBatch:
+        """Return the batch as it was planned; workers take no further ticket of this one."""
         self._dropped = True
-        return OpenBatch(self.plan, self._pipeline.in_process or self._pipeline, self._progress)
+        return OpenBatch(self.plan, self.pipeline, self.progress)
 
     def take(self) -> Any:
-        """Return the batch, which is done without a failure; of a group, a function of a number."""
+        """Return the batch, which is done without a failure."""
         return self.filling.take()
 
     def keep_lowest(self, failure: Failure | None) -> Failure | None:
@@ -196,23 +163,21 @@ class OpenBatch:
 # return, because an exception may keep their frames: see `DROPPED`.
 
 
-def _work(
-    batch: OpenBatch, ticket: Ticket, pipeline: Pipeline, progress: Progress, worker: Worker
-) -> None:
+def _work(batch: OpenBatch, ticket: Ticket, worker: Worker) -> None:
     """Do one ticket; the job that a worker runs."""
-    failure, tracer = batch.failure, stages.tracer
+    failure, progress, tracer = batch.failure, batch.progress, stages.tracer
     try:
         if tracer is not None:
             of_batch = ticket.batch.sequence
             tracer.begin("ticket", progress.key, of_batch, ticket.start, ticket.stop)
         worker.adopt()
         if failure is None or ticket.start < failure.row:
-            failure = _fill(batch, ticket, pipeline, progress, worker, tracer)
+            failure = _fill(batch, ticket, worker, tracer)
         # Rows need not be counted where one ticket has them all.
         counts = ticket.stop - ticket.start < len(ticket.batch.indices)
         if progress.finished(batch, ticket, failure) if counts else not progress.cancelled:
             if failure is None and not batch.filling.is_complete():
-                failure = _finish(batch, pipeline, worker, tracer)
+                failure = _finish(batch, worker, tracer)
             progress.collated(batch, failure)
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         progress.collated(batch, Failure(error, ticket.start))
@@ -221,33 +186,27 @@ def _work(
             tracer.end("ticket")
         if TURNS.taken:
             TURNS.leave()
-        batch = ticket = pipeline = progress = failure = DROPPED
+        batch = ticket = progress = failure = DROPPED
 
 
 def _fill(
-    batch: OpenBatch,
-    ticket: Ticket,
-    pipeline: Pipeline,
-    progress: Progress,
-    worker: Worker,
-    tracer: Tracer | None,
+    batch: OpenBatch, ticket: Ticket, worker: Worker, tracer: Tracer | None
 ) -> Failure | None:
     """Fetch the samples of a ticket and write them."""
-    samples = failed = None
-    fetcher, concurrency = pipeline.fetchers[worker.number], pipeline.concurrency
-    counters = worker.counters
+    samples = failed = timing = None
+    counters, pipeline = worker.counters, batch.pipeline
     try:
         counters.task, counters.task_began = ticket, (started := perf_counter())
-        begun = _begin(concurrency) if concurrency and started >= concurrency.due else None
-        timing = counters.begin_timing() if started >= counters.timing_due else None
+        if started >= counters.timing_due:
+            timing = counters.begin_timing()
         singly = not (pipeline.whole_batches or pipeline.gathers)
         if tracer is not None:
             tracer.begin("fetch")
-        samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=singly)
+        samples, failed = _fetch(batch, ticket, worker, singly=singly)
         fetched = perf_counter()
         if failed is not None:
-            return _fill_without_failed(batch, ticket, samples, failed, pipeline, progress, worker)
-        if progress.cancelled:
+            return _fill_without_failed(batch, ticket, samples, failed, worker)
+        if batch.progress.cancelled:
             return None  # not all of them were fetched
         if tracer is not None:
             tracer.begin("write")
@@ -261,27 +220,22 @@ def _fill(
         pipeline.ticket_size.measured(rows, written - started)
         if timing is not None:
             counters.timed(written, timing)
-        if begun is not None:
-            _tell(begun, rows, written - started)
         return None
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
         return failure_of(error, ticket.start, batch.plan, worker.place)
     finally:
         samples = failed = counters.task = None
-        batch = ticket = pipeline = progress = fetcher = DROPPED
+        batch = ticket = pipeline = DROPPED
 
 
-def _begin(concurrency: Concurrency) -> tuple[Concurrency, int, float, float]:
-    """Return what `_tell` needs of a job that begins: the limit, and its thread's times by now."""
-    delay = run_delay() if concurrency.asks_delay else 0.0
-    return concurrency, concurrency.limit, delay, thread_time()
-
-
-def _tell(begun: tuple[Concurrency, int, float, float], samples: int, wall: float) -> None:
-    """Tell how long a job took that `_begin` was called for."""
-    concurrency, limit, delay, cpu = begun
-    cpu = thread_time() - cpu
-    concurrency.measured(limit, samples, wall, cpu, run_delay() - delay if delay else 0.0)
+def _fetch(batch: OpenBatch, ticket: Ticket, worker: Worker, *, singly: bool) -> Fetched:
+    """Return the samples of a ticket; see `Fetcher.fetch`."""
+    try:
+        if batch.fetched:
+            return batch.fetched.pop()
+        return worker.fetcher.fetch(ticket, batch.progress, batch.pipeline.seed, singly=singly)
+    finally:
+        batch = ticket = DROPPED
 
 
 def _fill_without_failed(
@@ -289,8 +243,6 @@ def _fill_without_failed(
     ticket: Ticket,
     samples: Any,
     failed: BaseException | None,
-    pipeline: Pipeline,
-    progress: Progress,
     worker: Worker,
 ) -> Failure | None:
     """Fill the rest of a ticket without the samples that fail, or return the error to raise.
@@ -300,20 +252,18 @@ def _fill_without_failed(
         ticket: Its rows.
         samples: The samples before the one that failed.
         failed: The error of that one.
-        pipeline: What workers need.
-        progress: The epoch's.
         worker: The calling thread.
     """
-    plan, fetcher = batch.plan, pipeline.fetchers[worker.number]
+    plan, pipeline = batch.plan, batch.pipeline
     start, singly = ticket.start, pipeline.whole_batches
     failure: Failure | None = None
     error: BaseException | None = None
     try:
         if singly and failed is not None:  # of __getitems__ nobody knows which sample failed
             skips = pipeline.on_error != "raise" and isinstance(failed, Exception)
-            if not (skips and fetcher.can_fetch_singly(plan)):
+            if not (skips and worker.fetcher.can_fetch_singly(plan)):
                 return failure_of(failed, None, plan, worker.place)
-            samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=True)
+            samples, failed = _fetch(batch, ticket, worker, singly=True)
         while failed is not None:
             failure = failure_of(failed, start + len(samples), plan, worker.place)
             error = _error_to_raise(failure, plan, pipeline)
@@ -327,15 +277,15 @@ def _fill_without_failed(
             start, samples, failed = failure.row + 1, [], None
             if start < ticket.stop:
                 ticket = Ticket(plan, start, ticket.stop)
-                samples, failed = fetcher.fetch(ticket, progress, pipeline.seed, singly=singly)
-        if samples and not progress.cancelled:
+                samples, failed = _fetch(batch, ticket, worker, singly=singly)
+        if samples and not batch.progress.cancelled:
             batch.filling.write(start, ticket.stop, samples)
             worker.counters.samples += len(samples)
         worker.counters.tickets += 1
         return None
     finally:
         samples = failed = failure = error = None
-        batch = ticket = pipeline = progress = fetcher = plan = DROPPED
+        batch = ticket = pipeline = plan = DROPPED
 
 
 def _error_to_raise(
@@ -356,23 +306,17 @@ def _error_to_raise(
         failure = plan = pipeline = DROPPED
 
 
-def _finish(
-    batch: OpenBatch, pipeline: Pipeline, worker: Worker, tracer: Tracer | None
-) -> Failure | None:
+def _finish(batch: OpenBatch, worker: Worker, tracer: Tracer | None) -> Failure | None:
     """Collate a batch that has all its rows."""
-    failed = collate_fn = None
-    counters, concurrency, started = worker.counters, pipeline.concurrency, perf_counter()
-    if concurrency is not None and started < concurrency.due:
-        concurrency = None  # nothing is to be measured
-    begun = None if concurrency is None else concurrency.begin_job()
+    failed, pipeline = None, batch.pipeline
+    counters, started = worker.counters, perf_counter()
     try:
         counters.task, counters.task_began = batch.plan, started
         if pipeline.seed is not None:
             enter_batch_stream(pipeline.seed, batch.plan.stream)
-        collate_fn = None if pipeline.collate_fns is None else pipeline.collate_fns[worker.number]
         if tracer is not None:
             tracer.begin("collate")
-        failed = batch.filling.finish(collate_fn)
+        failed = batch.filling.finish(worker.collate_fn(pipeline.exchanged))
         if failed is None:
             return None
         return failure_of(failed[0], failed[1], batch.plan, worker.place)
@@ -384,18 +328,16 @@ def _finish(
         seconds = perf_counter() - started
         counters.collate_seconds += seconds
         pipeline.ticket_size.collated(seconds)
-        if concurrency is not None and begun is not None:
-            concurrency.end_job(begun, seconds)
-        failed = collate_fn = counters.task = None
+        failed = counters.task = None
         batch = pipeline = DROPPED
 
 
-def work_inline(batch: OpenBatch, worker: Worker, until: float = math.inf) -> None:
+def work_here(worker: Worker, batch: OpenBatch, until: float = math.inf) -> None:
     """Do the work of one batch in the calling thread.
 
     Args:
-        batch: The batch.
         worker: The calling thread.
+        batch: The batch.
         until: On `perf_counter`; the tickets that are left then are not begun.
     """
     while (job := batch.claim()) is not None:
@@ -405,11 +347,72 @@ def work_inline(batch: OpenBatch, worker: Worker, until: float = math.inf) -> No
     batch = job = DROPPED
 
 
+def make_at_once(
+    worker: Worker, plan: PlannedBatch, pipeline: Pipeline, progress: Progress
+) -> tuple[Any] | OpenBatch | None:
+    """Make a batch in the calling thread, without what lets threads share the work.
+
+    That takes half the time of an `OpenBatch`, which has tickets, a lock and a state that others
+    look at.  Only a batch about which nothing is unusual is made so.
+
+    Args:
+        worker: The calling thread.
+        plan: The batch.
+        pipeline: What workers need.
+        progress: Of the epoch.
+
+    Returns:
+        The batch alone; or an `OpenBatch`, which has what was fetched and makes all decisions; or
+        None if the epoch was closed.
+    """
+    samples = failed = made = path = None
+    counters, rows = worker.counters, len(plan.indices)
+    try:
+        # An open batch tells of its stages.
+        at_once = rows and stages.tracer is None
+        path = pipeline.collation.path_at_once(rows) if at_once else None
+        if path is None:
+            return OpenBatch(plan, pipeline, progress)
+        started = perf_counter()
+        timing = counters.begin_timing() if started >= counters.timing_due else None
+        singly = not (pipeline.whole_batches or pipeline.gathers)
+        samples, failed = worker.fetcher.fetch(
+            Ticket(plan, 0, rows), progress, pipeline.seed, singly=singly
+        )
+        fetched = perf_counter()
+        if progress.cancelled:
+            return None
+        if failed is None and type(samples) in (list, Rows) and len(samples) == rows:
+            try:
+                made = path.make(samples)
+            except Exception:  # noqa: BLE001  # no memory, say: the open batch will meet it again
+                made = None
+        if made is None:
+            one_ticket = pipeline._replace(ticket_size=TicketSize(rows))
+            batch = OpenBatch(plan, one_ticket, progress)
+            batch.fetched.append((samples, failed))
+            return batch
+        made_by = perf_counter()
+        counters.tickets += 1
+        counters.samples += rows
+        counters.nbytes += path.nbytes(rows)
+        counters.fetch_seconds += fetched - started
+        counters.write_seconds += made_by - fetched
+        pipeline.ticket_size.measured(rows, made_by - started)
+        if timing is not None:
+            counters.timed(made_by, timing)
+        return made
+    finally:
+        samples = failed = made = None
+        plan = pipeline = progress = path = batch = DROPPED
+
+
 class FailedBatch:
     """An error of the sampler, in the place of the batch that could not be planned."""
 
     done = True
     empty = exhausted = False
+    count_as = None
 
     def __init__(self, error: Exception) -> None:
         if isinstance(error, ThreadLoaderError):

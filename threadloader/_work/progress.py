@@ -70,7 +70,7 @@ class Progress:
 
     Threads:
         begun: planner, or the worker that has read the batch.
-        shared: any.
+        share: any.
         finished, collated: worker.
         wait, wait_for_any, close: consumer.
         cancel: shared, also from a finalizer; it takes no lock.
@@ -82,6 +82,7 @@ class Progress:
     def __init__(self, loader: object = None) -> None:
         _epochs.add(self)
         self.key: EpochKey = loader, next(_numbers)  # in traces
+        self.threads = 1  # that share the work; set by the consumer
         self.cancelled = False  # only ever set; read and written whole, on both builds
         # Called when a batch is done, and at the end, with the lock held or by a finalizer: it must
         # do no more than `SimpleQueue.put` does.
@@ -104,10 +105,10 @@ class Progress:
         """Note a batch that workers may work on now."""
         self._open.add(id(batch))
 
-    def shared(self) -> int:
-        """Return how many batches the workers share; 1 until the first is done."""
+    def share(self) -> float:
+        """Return a thread's fair share of the batches that were begun; at first of the first."""
         # Unlocked: each is read whole on both builds, and an old number does no harm.
-        return max(1, len(self._open)) if self._any_done else 1
+        return (max(1, len(self._open)) if self._any_done else 1) / self.threads
 
     def cancel(self) -> None:
         """Have no further sample fetched."""

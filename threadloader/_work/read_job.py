@@ -19,7 +19,7 @@ from threadloader._order.tickets import PlannedBatch
 from threadloader._threads.debugging import TURNS
 from threadloader._threads.thread_group import SingleJob
 from threadloader._trace import stages
-from threadloader._work.open_batch import OpenBatch, Worker, work_inline
+from threadloader._work.open_batch import OpenBatch, work_here
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from threadloader._work.iterable_reader import IterableReader
     from threadloader._work.open_batch import Pipeline
     from threadloader._work.progress import Progress
+    from threadloader._work.worker import Worker
 
-__all__ = ["IterableBatch", "ReadJob", "read_inline"]
+__all__ = ["IterableBatch", "ReadJob", "read_here"]
 
 
 class IterableBatch(OpenBatch):
@@ -59,59 +60,50 @@ class IterableBatch(OpenBatch):
         # one before it failed; None for nobody.
         self.on_read: Callable[[bool, bool], None] | None = None
 
+    @property
+    def count_as(self) -> IterableBatch:
+        """Itself; see `OpenBatch`."""
+        return self
+
     def was_read(self) -> None:
         """Note that it is known whether there is such a batch."""
         if self.on_read is not None:
             self.on_read(self.exhausted, self.reader.failed)
 
 
-class ReadJob(SingleJob[Worker]):
+class ReadJob(SingleJob["Worker"]):
     """The work of reading one batch.
 
     Args:
         batch: The batch.
-        pipeline: What workers need.
-        progress: The epoch's.
         hand_on: Takes the batch when it was read; None: the thread that read it collates it.
     """
 
     __slots__ = ()
 
-    def __init__(
-        self,
-        batch: IterableBatch,
-        pipeline: Pipeline,
-        progress: Progress,
-        hand_on: Callable[[OpenBatch], None] | None,
-    ) -> None:
-        super().__init__(partial(_read, batch, pipeline, progress, hand_on))
+    def __init__(self, batch: IterableBatch, hand_on: Callable[[OpenBatch], None] | None) -> None:
+        super().__init__(partial(_read, batch, hand_on))
 
 
-def read_inline(
-    batch: IterableBatch, pipeline: Pipeline, progress: Progress, worker: Worker
-) -> None:
+def read_here(worker: Worker, batch: IterableBatch) -> None:
     """Read and collate a batch in the calling thread."""
-    _read(batch, pipeline, progress, None, worker)
-    batch = pipeline = progress = DROPPED
+    _read(batch, None, worker)
+    batch = DROPPED
 
 
 def _read(
-    batch: IterableBatch,
-    pipeline: Pipeline,
-    progress: Progress,
-    hand_on: Callable[[OpenBatch], None] | None,
-    worker: Worker,
+    batch: IterableBatch, hand_on: Callable[[OpenBatch], None] | None, worker: Worker
 ) -> None:
     """Read one batch."""
     samples = plan = None
-    counters = worker.counters
+    counters, progress = worker.counters, batch.progress
     try:
         if progress.cancelled:
             return
         worker.adopt()
         counters.task, counters.task_began = (batch.plan,), (started := perf_counter())
         timing = counters.begin_timing() if started >= counters.timing_due else None
-        samples = _samples(batch, progress)
+        samples = _samples(batch)
         batch.checkpoint = batch.reader.checkpoint
         counters.fetch_seconds += (read := perf_counter()) - started
         if timing is not None:
@@ -129,7 +121,7 @@ def _read(
         batch.was_read()
         batch.begin(plan)
         if hand_on is None:
-            work_inline(batch, worker)
+            work_here(worker, batch)
         else:
             with suppress(ClosedError):  # the other threads have ended: nobody waits for it
                 hand_on(batch)
@@ -142,20 +134,20 @@ def _read(
         if TURNS.taken:
             TURNS.leave()
         samples = plan = counters.task = None
-        batch = pipeline = progress = hand_on = DROPPED  # noqa: F841
+        batch = progress = hand_on = DROPPED
 
 
-def _samples(batch: IterableBatch, progress: Progress) -> list[Any] | None:
+def _samples(batch: IterableBatch) -> list[Any] | None:
     """Return the samples of a batch; see `IterableReader.read`."""
     tracer = stages.tracer
     try:
         if tracer is not None:
-            tracer.begin("read", progress.key, batch.plan.sequence)
-        return batch.reader.read(progress)
+            tracer.begin("read", batch.progress.key, batch.plan.sequence)
+        return batch.reader.read(batch.progress)
     finally:
         if tracer is not None:
             tracer.end("read")
-        batch = progress = DROPPED
+        batch = DROPPED
 
 
 def _note_unread(batch: IterableBatch, plan: PlannedBatch, worker: Worker) -> None:

@@ -42,7 +42,7 @@ class Stats:
         1. Each open record belongs to one thread that has not called `retire`.
 
     Threads:
-        open, total, snapshot, epoch, recent, history, busy: shared.
+        open, samples, total, snapshot, epoch, recent, history, busy: shared.
         retire: the worker that owns the record, once, as its last act.
         begin_epoch: planner.
         note: consumer.
@@ -132,6 +132,12 @@ class Stats:
         """Count the time that giving a batch to a device took."""
         with self._lock:
             self._ended.copy_seconds += seconds
+
+    def samples(self) -> int:
+        """Return how many samples were made, by all threads."""
+        with self._lock:
+            records = (self._ended, *self._deliveries, *self._open)
+            return sum(each.samples for each in records)
 
     def total(self) -> Sums:
         """Return the sums over all threads and epochs; collating is with writing here."""

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from functools import partial
-from threading import Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
-from threadloader._fetch.array_rows import is_data
-from threadloader._fetch.dataset_copy import Copied
+from threadloader._fetch.array_rows import arrays_of, is_data
+from threadloader._fetch.dataset_copy import Copied, copy_function
 from threadloader._fetch.failure import set_notes, without_stop
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._fetch.kinds import attributes
 from threadloader._fetch.loaded import changes, give, settled, snapshot
-from threadloader._fetch.named_objects import shared_by_name
 from threadloader._fetch.single_owner import is_shared
 from threadloader._fetch.thread_hints import hint_of
 from threadloader._lifetime.dropping import DROPPED
@@ -30,118 +28,221 @@ from threadloader._order.window import UNKNOWN_ROWS
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream
 from threadloader._threads import thread_group
-from threadloader._threads.advice import Range
-from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.per_thread import close_here
 from threadloader._threads.pool import Pool
 from threadloader._threads.surroundings import Adopting, Surroundings
 from threadloader._threads.thread_group import join
 from threadloader._threads.worker_info import introduced
 from threadloader._threads.worker_startup import Startup
-from threadloader._work.open_batch import Worker
-from threadloader._work.worker_copies import (
-    CollateFns,
-    Original,
-    Originals,
-    collate_fns_of,
-    copied_again,
-    fetchers_of,
-    has_one_reader,
-    leave_unopened,
+from threadloader._tuning.tuner import Limits, gil_is_enabled
+from threadloader._work.copies import (
+    copies_of,
+    exchanged_collate_fn,
     named,
+    original_of,
     replicas_of,
+    shared_parts,
     warn_of_shared,
 )
+from threadloader._work.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
     from threading import Thread
 
-    from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.fetcher import Cancellable, Fetches
     from threadloader._fetch.loaded import Change
     from threadloader._order.tickets import TicketSize
     from threadloader._settings import Settings
-    from threadloader._threads.concurrency import Concurrency
     from threadloader._threads.thread_group import Job, ThreadGroup
+    from threadloader._tuning.tuner import Tuner
+    from threadloader._work.copies import Original
     from threadloader._work.counters import Counters
     from threadloader._work.first_samples import FirstSamples
-    from threadloader._work.open_batch import PerWorker
     from threadloader._work.stats import Stats
 
-__all__ = ["Workers", "make_workers", "may_draw", "runs_event_loop"]
+__all__ = ["Workers", "may_draw", "runs_event_loop"]
 
 _MEETINGS = (threading.Barrier, threading.Condition, threading.Event, threading.Semaphore)
 _PLAIN = frozenset({bool, bytes, float, int, str})
 
 
-class Workers(NamedTuple):
-    """Pools that start, stop and end together, and what their workers fetch from."""
+class Workers:
+    """Workers, each with its own objects; their threads start when there is work.
 
-    pools: list[Pool[Worker]]
-    fetchers: list[Fetches]  # one a worker
-    startup: Startup
-    collate_fn: Any  # the user's
-    collate_fns: list[Any]  # each worker's copy of it; None for that itself
-    copied: list[Copied]  # see `_WorkerSetup`
-    concurrency: Concurrency
-    copies_again: dict[int, bool]  # see `_WorkerSetup`
-    originals: Originals | None  # what workers that are started later copy; None if none may be
-    whole_batches: bool
-    begins_inline: bool  # whether the calling thread makes the first batches
-    num_workers: int  # as they are told
-    first_samples: FirstSamples
-    is_default: bool  # whether batches must be those that the calling thread would make
-    surroundings: list[Surroundings]  # the one item is of the thread of the latest `iter`
+    A map-style dataset has one pool for all.  Each replica of an iterable has a thread of its own.
+    Where an iterable has a transform, worker 0 reads and the others apply it: it is worker 0 of 1
+    for `get_worker_info()`, so that a dataset that shards itself gives all its samples, and the
+    others count themselves among all.
+
+    Args:
+        settings: Of the loader; with at least one worker.
+        base_seed: Of the workers.
+        stats: Counts what they do.
+        first_samples: Of the loader.
+        earlier_readers: Threads that must have ended before a worker begins.
+
+    Attributes:
+        pools: The first one has worker 0.
+        replicas: Of an iterable, each worker's; none otherwise.
+        is_default: Whether batches must be those that the calling thread would make.
+        begins_here: Whether the calling thread makes the first batches.
+        tunes: Whether another number of threads may be found than there is.
+        num_workers: As workers are told.
+        surroundings: The one item is of the thread of the latest ``iter()``.
+
+    Threads:
+        resize, ready, take_over, can_copy, exchanged: consumer.
+        all others: shared.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        base_seed: int,
+        stats: Stats,
+        first_samples: FirstSamples,
+        earlier_readers: tuple[Thread, ...] = (),
+    ) -> None:
+        # Without a transform an unsharded iterable has use for one thread only.
+        alone = settings.unsharded and settings.transform is None
+        limits = _limits(settings, 1 if alone else settings.num_workers)
+        self.tuner = tuner = settings.tuner
+        tuner.serve(limits)
+        self.first_samples = first_samples
+        self.is_default = settings.is_default and not limits.is_fixed
+        begins_here = not limits.least and _begins_here(settings, first_samples)
+        self.begins_here = begins_here
+        # As they are now, and with neither sampler: an epoch that was left leads to no sampler.
+        self._settings = settings._replace(sampler=None, batch_sampler=None)
+        self._original: list[Original] = []  # what workers copy; empty until it was made
+        self.replicas: list[Original] = []
+        if settings.iterable:
+            self.replicas = replicas_of(settings, limits.threads)
+        elif callable(settings.dataset_copy):
+            self.replicas = [original_of(settings, []) for _ in range(limits.threads)]
+        elif not (begins_here and self.is_default):
+            self.begins_here |= not self.take_over()
+        # Samples that wait for one another need as many threads as the user chose.
+        self._meets = any(map(_leads_to_meetings, (*self._original, *self.replicas[:1])))
+        self.begins_here &= not self._meets
+        self.tunes = limits.least < limits.most and not self._meets
+        if not (self.begins_here or tuner.number):
+            tuner.leave(0.0)
+        if self.is_default and not (self.begins_here and first_samples.begun):
+            first_samples.watch(settings.dataset)
+        if limits.most > 1 and not (self.is_default or _has_one_reader(settings, limits.threads)):
+            originals = self._original or self.replicas
+            warn_of_shared(shared_parts(originals[0], settings))
+        self._collate_fn = settings.collate_fn
+        # Of persistent workers the collate function may be exchanged.
+        lasting = settings.persistent_workers or settings.worker_init_fn is not None
+        draws = lasting or may_draw(settings)
+        if settings.isolate_rng and draws:
+            redirection()  # here: see there
+        self.num_workers = limits.most
+        self.startup = Startup(limits.threads if settings.worker_init_fn is not None else 0)
+        self._setup = setup = _Setup(
+            num_workers=limits.most,
+            base_seed=base_seed,
+            stats=stats,
+            tuner=tuner,
+            cores=limits.threads,
+            ticket_size=settings.ticket_size,
+            whole_batches=settings.whole_batches,
+            first_samples=first_samples,
+            loaded=[],
+            draws=draws,
+            isolates=draws and settings.isolate_rng,
+            earlier_readers=earlier_readers,
+            surroundings=[Surroundings()],
+            original=self._original,
+            prepared=[
+                (each, _reader(each, settings))
+                if settings.iterable
+                else (each, _fetcher(each, whole_batches=settings.whole_batches))
+                for each in self.replicas
+            ],
+            startup=self.startup,
+        )
+        self.surroundings = setup.surroundings
+        threads = limits.threads if limits.is_fixed else max(1, tuner.number)
+        self.pools = self._pools(settings, setup, threads)
+
+    def _pools(self, settings: Settings, setup: _Setup, threads: int) -> list[Pool[Worker]]:
+        name, failed, enter = settings.name, self.startup.failed, partial(_enter, setup)
+        if not settings.iterable:
+            seconds = 0.0 if self._meets else self._alone_seconds(settings)
+            first_job = partial(_first_job, setup) if seconds else None
+            pool = Pool(
+                threads, name, enter, failed=failed, alone_seconds=seconds, first_job=first_job
+            )
+            return [pool]
+        if not _has_one_reader(settings, threads):
+            return [Pool(1, name, enter, first=number, failed=failed) for number in range(threads)]
+        read = partial(_enter, setup._replace(num_workers=1))
+        apply = partial(_enter, setup._replace(earlier_readers=()))
+        return [
+            Pool(1, name, read, failed=failed),
+            Pool(threads - 1, name, apply, first=1, failed=failed),
+        ]
+
+    def _alone_seconds(self, settings: Settings) -> float:
+        """Return for how long the first sample may run alone; 0 where there is no use in it.
+
+        The user's limit should not be used up by it.
+        """
+        if self.first_samples.loads_nothing or settings.dataset_copy == "shared":
+            return 0.0
+        most = thread_group.FIRST_SECONDS
+        return min(most, settings.timeout / 3) if settings.timeout else most
 
     @property
     def stopped(self) -> bool:
         """Whether `stop` was called; stale as soon as it is read."""
         return any(pool.stopped for pool in self.pools)
 
-    def can_copy(self) -> bool:
-        """Whether there are copies of all that samples need; if not, the calling thread stays."""
-        if self.originals is None or not self.begins_inline:
-            return True
-        shared = self.originals.shared()
-        if shared:
-            self.first_samples.stay_shared(named(shared))
-            self.originals.made = None  # with what it has opened
-        return not shared
+    @property
+    def original(self) -> Original:
+        """What workers copy; after `take_over`."""
+        return self._original[0]
 
     def take_over(self) -> bool:
-        """Copy the user's objects for the threads, as they are after the calling thread used them.
+        """Copy the user's objects for the workers, as they are now, unless that was done.
 
         Returns:
-            Whether that is done now, or was done before, in this epoch.
+            False where batches must be those that the calling thread would make, and workers would
+            share something: it makes all of them then.
         """
-        if self.originals is None or not self.begins_inline:
+        if self._original or self.replicas:
             return True
-        if self.originals.taken:
+        opened = self.first_samples.opened
+        original = original_of(self._settings, opened)
+        if self.is_default and (shared := shared_parts(original, self._settings)):
+            self.first_samples.stay_shared(named(shared))
             return False
-        self.originals.taken = True
-        copies = original = self.originals.get()
-        with suppress(Exception):  # a class that can be copied so often only
-            copies = copied_again(original)
-        opened = self.originals.opened
-        self.concurrency.bound([change.name for change in opened if change.is_handle])
-        self.copied[0] = copies.copied
-        self.collate_fns[0] = copies.collate_fn
-        self.fetchers[0] = _fetcher(copies, whole_batches=self.whole_batches)
+        self._original.append(original)
+        self.tuner.bound([change.name for change in opened if change.is_handle])
         return True
 
-    def collate_fns_for(self, settings: Settings) -> PerWorker:
-        """Return each worker's copy of the collate function of an epoch, by its number.
+    def resize(self, threads: int) -> None:
+        """Let so many threads make samples, at least 1; of a map-style dataset."""
+        try:
+            self.pools[0].resize(threads)
+        except RuntimeError as error:
+            if self.stopped:
+                raise
+            most = max(1, len(self.pools[0].threads))
+            self.tuner.cannot_exceed(most, f"no more can be started: {error!r}")
+            self.pools[0].resize(most)
 
-        If it was exchanged since these workers were made, it is copied now.
-        """
-        if settings.collate_fn is self.collate_fn:
-            return self.collate_fns
-        for number in range(len(self.fetchers)):
-            self.copies_again.setdefault(number, False)  # what is copied now goes with its dataset
-        original = None if self.originals is None else self.originals.get()
-        return CollateFns(settings, self.fetchers, original)
+    def exchanged(self, settings: Settings) -> Original | None:
+        """Return what workers copy of a collate function, if it was exchanged since they began."""
+        if settings.collate_fn is self._collate_fn:
+            return None
+        originals = self._original or self.replicas
+        dataset = originals[0].dataset if originals else settings.dataset
+        return exchanged_collate_fn(settings, dataset)
 
     def ready(self, timeout: float | None, epoch: Cancellable) -> bool:
         """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
@@ -153,16 +254,12 @@ class Workers(NamedTuple):
         Raises:
             BaseException: The error of the worker with the lowest number; all threads end then.
         """
-        error = None
-        try:
-            if self.startup.awaited and not self.startup.wait(timeout, epoch):
-                return False
-            error = None if epoch.cancelled else self.take_error()
-            if error is not None:
-                raise error
-            return True
-        finally:
-            self = error = epoch = DROPPED  # this frame stays with the error
+        if self.startup.awaited and not self.startup.wait(timeout, epoch):
+            return False
+        error = None if epoch.cancelled else self.take_error()
+        if error is not None:
+            raise error
+        return True
 
     def start(self) -> None:
         """Start all threads now, if they have ``worker_init_fn`` to call before a first batch."""
@@ -207,182 +304,75 @@ class Workers(NamedTuple):
         join(self.thread_groups)
 
 
-class _WorkerSetup(NamedTuple):
+class _Setup(NamedTuple):
     """What the threads of all workers need from their beginning to their end."""
 
     num_workers: int  # that there may be
     base_seed: int
     stats: Stats
-    concurrency: Concurrency
+    tuner: Tuner
     cores: int
     ticket_size: TicketSize
+    whole_batches: bool
     first_samples: FirstSamples
     # What the first sample has set on the copies of its worker, that worker's counters, and its
     # samples by then.
     loaded: list[tuple[list[Change], Counters, int]]
     draws: bool  # whether code may run that draws random numbers
-    isolated: bool  # and draws from the worker's stream
+    isolates: bool  # and draws from streams of the samples
     earlier_readers: tuple[Thread, ...]  # must have ended before a worker begins
     surroundings: list[Surroundings]  # see `Workers`
-    whole_batches: bool
-    fetchers: list[Fetches]  # one a worker
-    init_fns: list[Any]  # the same; each worker's ``worker_init_fn``
-    collate_fns: list[Any]  # the same; see `Workers`
-    copied: list[Copied]  # the same; from the user's objects to the worker's copies of them
+    original: list[Original]  # its one item is what workers copy
+    prepared: list[tuple[Original, Fetches]]  # or each worker's, made at ``iter()``
     startup: Startup
-    # Whether a worker copies its objects again, decided once: by `setdefault`, which is atomic.
-    copies_again: dict[int, bool]
-    copies_once: bool  # whether none does
-    dataset_copy: DatasetCopy
-    # Held by a worker that does so, if it copies data, too: there is one copy too many at a time.
-    # It is held over the user's ``__deepcopy__``, which must not wait for another worker's.
-    copying: AbstractContextManager[object]
 
 
-def make_workers(
-    settings: Settings,
-    base_seed: int,
-    stats: Stats,
-    first_samples: FirstSamples,
-    earlier_readers: tuple[Thread, ...] = (),
-) -> Workers:
-    """Return workers, each with its copy of the dataset; their threads start when there is work.
+def _limits(settings: Settings, num_workers: int) -> Limits:
+    """Return how many threads may make the batches.
 
-    A map-style dataset has one pool for all.  Each replica of an iterable has a thread of its own.
-    Where an iterable has a transform, worker 0 reads and the others apply it: it is worker 0 of 1
-    for `get_worker_info()`, so that a dataset that shards itself gives all its samples, and the
-    others count themselves among all.
-
-    Args:
-        settings: Of the loader; with at least one worker.
-        base_seed: Of the workers.
-        stats: Counts what they do.
-        first_samples: Of the loader.
-        earlier_readers: Threads that must have ended before a worker begins.
+    That is at most the user's number; or else the cores, or more where more copies of the dataset
+    take no more memory.  The calling thread may, unless there is something for which there must be
+    threads, or a sampler of the user's is drawn ahead: how far must not depend on what batches
+    cost, as it may draw from a random state that the loop draws from, too.
     """
-    # Without a transform an unsharded iterable has use for one thread only.
-    alone = settings.unsharded and settings.transform is None
-    num_workers = 1 if alone else settings.num_workers
-    may = _range(settings, num_workers)
-    num_workers = may.threads
-    settings.concurrency.serve(may)
-    is_default = settings.is_default and not may.is_fixed
-    begins_inline = is_default and _begins_inline(settings, first_samples)
-    if not may.is_fixed:  # as many as were found before; more are started when they have work
-        num_workers = 1 if begins_inline else min(num_workers, settings.concurrency.limit)
-    own = settings.isolate_rng  # otherwise copies of a generator would all draw the same
-    copied = [Copied(own_generators=own) for _ in range(num_workers)]
-    if begins_inline:  # copies are made where threads take over
-        replicas, collate_fns = [(_torch.unwrapped(settings.dataset), None)], [None]
-    else:
-        replicas, collate_fns = _copies(settings, first_samples, copied, may)
-        if is_default and copied[0].shared:
-            first_samples.stay_shared(named(copied[0].shared))
-            return make_workers(settings, base_seed, stats, first_samples, earlier_readers)
-    if is_default and not (begins_inline and first_samples.begun):
-        first_samples.watch(settings.dataset)
-    fetchers = fetchers_of(settings, replicas, copied)
-    # Of persistent workers the collate function may be exchanged.
-    lasting = settings.persistent_workers or settings.worker_init_fn is not None
-    draws = lasting or may_draw(settings, fetchers)
-    isolated = settings.isolate_rng and draws
-    if isolated:
-        redirection()  # here: see there
-    how = settings.dataset_copy
-    again = how in ("auto", "deep") and not settings.iterable and not may.has_gil
-    copies_again = {} if again else dict.fromkeys(range(num_workers), False)
-    startup = Startup(num_workers if settings.worker_init_fn is not None else 0)
-    setup = _WorkerSetup(
-        num_workers=num_workers if may.is_fixed else may.most,
-        base_seed=base_seed,
-        stats=stats,
-        concurrency=settings.concurrency,
-        cores=may.threads,
-        ticket_size=settings.ticket_size,
-        first_samples=first_samples,
-        loaded=[],
-        draws=draws,
-        isolated=isolated,
-        earlier_readers=earlier_readers,
-        surroundings=[Surroundings()],
-        whole_batches=settings.whole_batches,
-        fetchers=fetchers,
-        init_fns=[init_fn for _, init_fn in replicas],
-        collate_fns=collate_fns,
-        copied=copied,
-        startup=startup,
-        copies_again=copies_again,
-        copies_once=not again,
-        dataset_copy=how,
-        copying=Lock() if how == "deep" else nullcontext(),
-    )
-    originals = None if may.is_fixed else Originals(settings, first_samples)
-    if originals is not None and not begins_inline:
-        originals.get()
-    pools = _pools(settings, setup, originals, may)
-    return Workers(
-        pools,
-        fetchers,
-        startup,
-        settings.collate_fn,
-        collate_fns,
-        copied,
-        settings.concurrency,
-        copies_again,
-        originals=originals,
-        whole_batches=settings.whole_batches,
-        begins_inline=begins_inline,
-        num_workers=setup.num_workers,
-        first_samples=first_samples,
-        is_default=is_default,
-        surroundings=setup.surroundings,
-    )
+    # Asked now: an extension may have switched the GIL on.
+    has_gil = gil_is_enabled()
+    if settings.iterable:
+        return Limits(num_workers, num_workers, has_gil, least=num_workers)
+    least = int(settings.needs_threads or callable(settings.dataset_copy))
+    if not is_known(settings.index_sampler) and settings.draws_ahead:
+        least = 1
+    if not settings.tunes_threads:
+        return Limits(num_workers, num_workers, has_gil, least)
+    num_workers = min(num_workers, settings.max_threads)
+    cheap = settings.dataset_copy in ("auto", "shared") and settings.worker_init_fn is None
+    return Limits(num_workers, settings.max_threads if cheap else num_workers, has_gil, least)
 
 
-def _copies(
-    settings: Settings, first_samples: FirstSamples, copied: list[Copied], may: Range
-) -> tuple[list[tuple[Any, Any]], list[Any]]:
-    """Return each worker's copies of dataset, ``worker_init_fn`` and ``collate_fn``; name others.
-
-    Args:
-        settings: Of the loader.
-        first_samples: Of the loader.
-        copied: For each worker, is told what was copied.
-        may: How many workers there may be.
-    """
-    replicas = replicas_of(settings, copied)
-    collate_fns = collate_fns_of(settings, copied)
-    opened = first_samples.opened
-    for known in copied:
-        leave_unopened(opened, known)
-    several = max(len(copied), 1 if settings.iterable else may.most) > 1
-    if several and not has_one_reader(settings, len(copied)):
-        copied[0].shared += shared_by_name(copied[0], settings.dataset, settings.collate_fn)
-        if not settings.is_default or may.is_fixed:
-            warn_of_shared(copied[0])
-    return replicas, collate_fns
+def _leads_to_meetings(original: Original) -> bool:
+    """Whether samples may meet at an object that a dataset leads to."""
+    own = (twin for _, twin in original.copied.values())
+    return any(isinstance(part, _MEETINGS) for twin in own for _, part, _ in attributes(twin))
 
 
-def _begins_inline(settings: Settings, first_samples: FirstSamples) -> bool:
+def _begins_here(settings: Settings, first_samples: FirstSamples) -> bool:
     """Whether the calling thread makes batches, at least the first ones.
 
-    So it does, if the user chose no number of threads, as long as a batch costs less than handing
-    it over, or another thread would only take turns with it, or was slower: none is started.  So it
-    does in an epoch that ends sooner than threads begin, and where samples need the user's own
-    objects, or may.  But how far a sampler is drawn ahead must not depend on what batches cost, as
-    it may draw from a random state that the loop draws from, too.
+    So it does as long as a batch costs less than handing it over, or threads were found to be
+    slower: none is started.  So it does in an epoch that ends sooner than threads begin; and, if
+    the user chose no number of threads, where samples need the user's own objects, or may.
     """
     if first_samples.in_process:
         return True
-    if runs_event_loop() or not (is_known(settings.index_sampler) or not settings.draws_ahead):
+    if runs_event_loop():
         return False
-    concurrency = settings.concurrency
-    preferred = concurrency.inline_choice.preferred or concurrency.consumer_only_waits
-    if preferred or not first_samples.leaves:
+    if settings.tuner.prefers_here or (settings.is_default and not first_samples.leaves):
         return True
     rows = settings.batch_size or getattr(settings.batch_sampler, "batch_size", None)
     unknown = UNKNOWN_ROWS if settings.batched else 1
     rows, size = rows or unknown, settings.ticket_size
+    if not (size.seconds or settings.is_default):
+        return False
     return size.is_cheap(rows) or size.is_short(settings.batches, rows)
 
 
@@ -392,22 +382,7 @@ def runs_event_loop() -> bool:
     return asyncio is not None and asyncio._get_running_loop() is not None  # noqa: SLF001  # documented
 
 
-def _range(settings: Settings, num_workers: int) -> Range:
-    """Return how many threads may run the samples of a map-style dataset.
-
-    It is the user's number; or else the cores, or more where more copies of the dataset take no
-    more memory, and there is no ``worker_init_fn``, which is called in all workers at first.
-    """
-    if settings.tunes_threads:
-        num_workers = min(num_workers, settings.max_threads)
-    tuned = settings.tunes_threads and not settings.iterable and settings.worker_init_fn is None
-    cheap = settings.dataset_copy in ("auto", "shared")
-    most = settings.max_threads if tuned and cheap else num_workers
-    # Asked now: an extension may have switched the GIL on.
-    return Range(num_workers, most, has_gil=gil_is_enabled())
-
-
-def may_draw(settings: Settings, fetchers: list[Fetches]) -> bool:
+def may_draw(settings: Settings) -> bool:
     """Whether code of the user's makes samples or batches, and so may draw random numbers.
 
     It does not where samples are rows of arrays, of a range, or numbers and strings in a list.
@@ -425,169 +400,101 @@ def may_draw(settings: Settings, fetchers: list[Fetches]) -> bool:
     kind = type(dataset)
     if kind is list or kind is tuple:
         return not dataset or type(dataset[0]) not in _PLAIN
-    return kind is not range and not (fetchers[0].gathers and is_data(dataset))
+    return kind is not range and not (arrays_of(dataset) is not None and is_data(dataset))
 
 
-def _pools(
-    settings: Settings, setup: _WorkerSetup, originals: Originals | None, may: Range
-) -> list[Pool[Worker]]:
-    """Return the pools, the first of which has worker 0."""
-    name, failed, num_workers = settings.name, setup.startup.failed, len(setup.fetchers)
-    enter = partial(_enter, setup)
-    if not settings.iterable:
-        tried = not may.is_fixed or (num_workers > 1 and may.has_gil)
-        concurrency = settings.concurrency if tried else None
-        prepare = None if originals is None else partial(_prepare, setup, originals)
-        seconds = _alone_seconds(settings, setup)
-        first_job = partial(_first_job, setup) if seconds else None
-        return [
-            Pool(
-                num_workers,
-                name,
-                enter,
-                failed=failed,
-                concurrency=concurrency,
-                most=max(num_workers, may.most),
-                prepare=prepare,
-                alone_seconds=seconds,
-                first_job=first_job,
-            )
-        ]
-    if not has_one_reader(settings, num_workers):
-        return [Pool(1, name, enter, first=number, failed=failed) for number in range(num_workers)]
-    read = partial(_enter, setup._replace(num_workers=1))
-    apply = partial(_enter, setup._replace(earlier_readers=()))
-    return [
-        Pool(1, name, read, failed=failed),
-        Pool(num_workers - 1, name, apply, first=1, failed=failed),
-    ]
+def _has_one_reader(settings: Settings, threads: int) -> bool:
+    """Whether one worker reads an iterable, and the others apply the transform."""
+    return settings.transform is not None and threads > 1
 
 
-def _fetcher(copies: Original, *, whole_batches: bool) -> Fetcher:
-    return Fetcher(copies.dataset, whole_batches=whole_batches, copied=copies.copied)
+def _fetcher(own: Original, *, whole_batches: bool) -> Fetches:
+    """Return what gives a worker its samples."""
+    return Fetcher(own.dataset, whole_batches=whole_batches, copied=own.copied)
 
 
-def _copy_again(setup: _WorkerSetup, number: int) -> None:
-    """Copy a worker's dataset and functions again, in its own thread.
+def _reader(own: Original, settings: Settings) -> Fetches:
+    """Return what gives a worker samples of an iterable, which were read."""
+    from threadloader._fetch.read_samples import ReadSamples  # noqa: PLC0415  # for iterables only
 
-    A free-threaded build counts references to an object without atomic instructions in the thread
-    that made it, and only there: with copies that `iter` made, code that is all attributes of
-    ``self`` takes an eighth longer (bench: own_copies), and a `dict.get` of a deep copy 25 us.
-    `iter` makes copies nevertheless: they are what the dataset was then, and nobody changes them
-    before this.
-    """
-    dataset, init_fn = setup.fetchers[number].dataset, setup.init_fns[number]
-    first = Original(dataset, setup.collate_fns[number], setup.dataset_copy, setup.copied[number])
-    with suppress(Exception), setup.copying:  # a class that can be copied once only
-        again = copied_again(first, init_fn)
-        setup.copied[number] = again.copied
-        setup.fetchers[number] = _fetcher(again, whole_batches=setup.whole_batches)
-        setup.collate_fns[number] = again.collate_fn
-        setup.init_fns[number] = again.init_fn
+    transform = copy_function(settings.transform, own.how, own.copied, "transform")
+    return ReadSamples(own.dataset, transform, own.copied)
 
 
-def _prepare(setup: _WorkerSetup, originals: Originals, number: int) -> None:
-    """Make the copies of a worker that is started later."""
-    copies = None
-    try:
-        copies = copied_again(originals.get())
-        if setup.copies_once:
-            setup.copies_again[number] = False
-        setup.init_fns.append(None)
-        setup.copied.append(copies.copied)
-        setup.collate_fns.append(copies.collate_fn)
-        # Last: tickets are cut for as many workers as there are fetchers.
-        setup.fetchers.append(_fetcher(copies, whole_batches=setup.whole_batches))
-    finally:
-        setup = originals = copies = DROPPED  # an error of a copy's keeps this frame
-
-
-def _alone_seconds(settings: Settings, setup: _WorkerSetup) -> float:
-    """Return for how long the first sample may run alone; 0 where there is no use in it.
-
-    Samples that meet at an object of the dataset must not wait for that, nor should the user's
-    limit be used up by it.
-    """
-    if setup.first_samples.loads_nothing or setup.dataset_copy == "shared":
-        return 0.0
-    own = (twin for _, twin in setup.copied[0].values())
-    if any(isinstance(part, _MEETINGS) for twin in own for _, part, _ in attributes(twin)):
-        return 0.0
-    most = thread_group.FIRST_SECONDS
-    return min(most, settings.timeout / 3) if settings.timeout else most
-
-
-def _first_job(setup: _WorkerSetup, job: Job[Worker], worker: Worker) -> bool:
+def _first_job(setup: _Setup, job: Job[Worker], worker: Worker) -> bool:
     """Run the first job of a worker, with what the first one of all has loaded.
 
     That one runs alone; so does one more where it has loaded something, which shows whether that is
     data that nobody writes.  What it has opened each worker opens for itself, and then more threads
     than twice the cores are a choice for the user.
     """
-    copied, setup.copied[worker.number] = setup.copied[worker.number], Copied()
+    copied, worker.copied = worker.copied or Copied(), None
+    counters = worker.counters
     try:
         if setup.loaded:
             found, first, then = setup.loaded[0]
             if first.samples > then:  # otherwise nobody knows whether the next one writes it
                 give(settled(found), copied)
             usual, started = setup.ticket_size.seconds, perf_counter()
-            samples = worker.counters.samples
+            samples = counters.samples
             job(worker)
-            samples = worker.counters.samples - samples
+            samples = counters.samples - samples
             if worker.number >= setup.cores and samples and usual:
                 seconds = (perf_counter() - started) / samples
-                setup.concurrency.grown(len(setup.fetchers), seconds, usual)
+                setup.tuner.grown(worker.number + 1, seconds, usual)
             return False
         before, started = snapshot(copied), perf_counter()
         job(worker)
         loaded = changes(before)
-        setup.loaded.append((loaded, worker.counters, worker.counters.samples))
+        setup.loaded.append((loaded, counters, counters.samples))
         data = any(change.is_data for change in loaded)
         if data:
-            worker.counters.first_use_seconds += perf_counter() - started
+            counters.first_use_seconds += perf_counter() - started
         setup.first_samples.loads_nothing = not (data or any(each.is_handle for each in loaded))
         setup.first_samples.open_once |= any(is_shared(change.value) for change in loaded)
-        setup.concurrency.bound([change.name for change in loaded if change.is_handle])
+        setup.tuner.bound([change.name for change in loaded if change.is_handle])
         return data
     finally:
         setup = job = copied = before = loaded = found = DROPPED  # an error keeps this frame
 
 
 @contextmanager
-def _enter(setup: _WorkerSetup, number: int) -> Iterator[Worker]:
+def _enter(setup: _Setup, number: int) -> Iterator[Worker]:
     """The context of a worker thread's setup."""
-    dataset = init_fn = None
+    own = fetcher = None
     counters = setup.stats.open(number)
     try:
         for thread in setup.earlier_readers:
             if thread.is_alive():  # one that comes to life only now was stopped, and reads nothing
                 thread.join()
         _torch.use_threads(1)
-        if setup.copies_again.setdefault(number, True):
-            _copy_again(setup, number)
-        dataset = setup.fetchers[number].dataset
+        if setup.prepared:
+            own, fetcher = setup.prepared[number]
+        else:
+            own = copies_of(setup.original[0])
+            fetcher = _fetcher(own, whole_batches=setup.whole_batches)
         stream = WorkerStream(setup.base_seed, number) if setup.draws else None
-        rng = Current() if stream is None or setup.isolated else stream
+        rng = Current() if stream is None or setup.isolates else stream
         with (
             Adopting(setup.surroundings) as adopt,
-            isolated(stream if setup.isolated else None),
-            introduced(number, setup.num_workers, setup.base_seed, dataset, rng),
+            isolated(stream if setup.isolates else None),
+            introduced(number, setup.num_workers, setup.base_seed, own.dataset, rng),
         ):
             if setup.startup.awaited:
-                init_fn = setup.init_fns[number]
                 counters.task, counters.task_began = "worker_init_fn", perf_counter()
-                error = _error_of(init_fn, number)
+                error = _error_of(own.init_fn, number)
                 counters.task = None
                 setup.startup.begun(number, error)
                 error = DROPPED
-            yield Worker(number, f"worker {number}", counters, adopt)
+            yield Worker(
+                number, f"worker {number}", counters, fetcher, own.copied, own.collate_fn, adopt
+            )
     finally:
         # A thread's end would do it, too, but by then it has neither a name nor storage.
         close_here()
         setup.stats.retire(counters)
         # An error of init_fn keeps this frame, too.
-        dataset = init_fn = None
-        setup = DROPPED
+        own = fetcher = setup = DROPPED
 
 
 def _error_of(init_fn: Any, number: int) -> BaseException | None:

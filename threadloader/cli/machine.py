@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sysconfig
 
-from threadloader._threads.concurrency import gil_is_enabled
+from threadloader._tuning.tuner import gil_is_enabled
 
 __all__ = ["gil_is_enabled", "is_free_threaded", "python_build"]
 

@@ -1,0 +1,351 @@
+"""Whether the calling thread makes the batches of an epoch itself, and how it changes over.
+
+    a batch is made when it is asked for -> samples take long -> threads take over, and work ahead
+    threads are no faster, or must not be -> they end what they have -> the calling thread goes on
+
+With the loader's default, the first samples are made from the user's own objects, as in torch; see
+`FirstSamples`.  How many threads there are then is the `Tuner`'s choice, of which 0 is one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from contextlib import suppress
+from functools import partial
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from threadloader._lifetime.dropping import DROPPED
+from threadloader._order.tickets import INLINE_SECONDS, START_SECONDS
+from threadloader._work.open_batch import OpenBatch, make_at_once
+from threadloader._work.workers import runs_event_loop
+from threadloader.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from threadloader._epoch.feed import Feed
+    from threadloader._order.window import PrefetchDepth
+    from threadloader._settings import Settings
+    from threadloader._work.calling_thread import CallingThread
+    from threadloader._work.counters import Deliveries
+    from threadloader._work.open_batch import FailedBatch
+    from threadloader._work.progress import Progress
+    from threadloader._work.stats import Stats
+    from threadloader._work.workers import Workers
+
+__all__ = ["MadeHere"]
+
+# Of a batch that the calling thread has made as one ticket.  Below that two batches that are made
+# one after the other delay nobody; a first one may take a millisecond for what is done once.
+ONE_TICKET_SECONDS = 5e-3
+# Of a batch that takes far longer than the last ones: the data may have changed.
+SLOW_SECONDS = 0.02
+SLOW = 4.0  # times as long
+
+
+class MadeHere:
+    """Gives an epoch what makes batches in the calling thread.
+
+    Args:
+        settings: Of the loader.
+        feed: Plans the batches.
+        workers: The threads that take over; None for none.
+        calling: The calling thread.
+        progress: Of the epoch.
+
+    Threads:
+        all: consumer, in its turn.
+    """
+
+    _batches: deque[OpenBatch | FailedBatch]
+    _counted: Deliveries
+    _stats: Stats
+    _planned_all: bool
+    _entered: float
+    _depth: PrefetchDepth
+    _fill: Callable[[], None]
+    _go_ahead: Callable[[], None]
+    _not_planned: Callable[[Exception], None]
+
+    def __init__(
+        self,
+        settings: Settings,
+        feed: Feed,
+        workers: Workers | None,
+        calling: CallingThread,
+        progress: Progress,
+    ) -> None:
+        self._feed = feed
+        self._threads = workers
+        self._calling = calling
+        self._progress = progress
+        self._tuner, self._ticket_size = settings.tuner, settings.ticket_size
+        self._draws_ahead = settings.draws_ahead
+        self._to_plan = settings.batches if workers is not None else math.inf
+        self._users_dataset = settings.dataset
+        self._copies = settings.dataset_copy != "shared"
+        # Of batches that must be those that the calling thread would make; None of all others.
+        default = workers is not None and workers.is_default
+        self._first_samples = workers.first_samples if workers is not None and default else None
+        self._tunes = workers is not None and workers.tunes
+        # Whether the calling thread makes the batches; and whether threads end theirs first.
+        self._here = workers is None or workers.begins_here
+        self._draining = False
+        self._making = False  # whether it makes one now
+        self._made_here = 0  # batches
+        self._rows = 0  # of the last one
+        # What the last two took.  The less of them counts, as what is done once in a while is no
+        # property of the data.
+        self._took: deque[float] = deque(maxlen=2)
+        if not self._here:
+            self._progress.threads = self._tuner.number
+
+    @property
+    def _plans_ahead(self) -> bool:
+        """Whether batches are planned before they are asked for."""
+        return self._draws_ahead and not self._here
+
+    @property
+    def _draws_for_threads(self) -> bool:
+        """Whether the sampler is drawn ahead for threads that the user chose."""
+        return self._draws_ahead and self._threads is not None and not self._threads.is_default
+
+    @property
+    def _stays(self) -> bool:
+        """Whether the calling thread makes all batches, for good."""
+        return self._first_samples is not None and self._first_samples.in_process
+
+    def _due(self) -> float:
+        """Return when the number of threads is to be looked at, on `perf_counter`."""
+        tuner = self._tuner
+        if not self._tunes or self._draining or self._here is not (tuner.number == 0):
+            return math.inf
+        return tuner.due
+
+    def _tune(self) -> None:
+        """Look at the number of threads, and let so many make the batches."""
+        counted, tuner, size = self._counted, self._tuner, self._ticket_size
+        loading = counted.loading_seconds + perf_counter() - self._entered
+        seconds = self._sample_seconds() if self._here else size.seconds
+        before = tuner.number
+        number = tuner.look(self._stats.samples(), loading, seconds, size.least_seconds)
+        if number == before or self._threads is None:
+            return
+        if not number:
+            self._here = self._draining = True
+            self._took.clear()
+        elif not before:
+            if not self._leave(seconds):
+                tuner.stay()
+        else:
+            self._threads.resize(number)
+            self._progress.threads = tuner.number
+
+    def _sample_seconds(self) -> float:
+        """Return what a sample takes in the calling thread, collating included; 0 if unknown."""
+        return min(self._took) / self._rows if self._took and self._rows else 0.0
+
+    def _make_next(self) -> tuple[Any, Any] | None:
+        """Return the next batch, made at once, and what the feed counts it as.
+
+        Returns:
+            None where it can't be made at once: then it is in flight, if there is one.
+        """
+        plan = made = None
+        if self._progress.cancelled or not self._makes_at_once():
+            return None
+        started, nbytes = perf_counter(), self._counted.nbytes
+        try:
+            self._making = True
+            plan = self._feed.draw()
+            if plan is None:
+                return None
+            made = self._feed.make(self._calling, make_at_once, plan, self._progress)
+            if isinstance(made, tuple):
+                self._note(len(plan.indices), perf_counter() - started)
+                if self._draws_for_threads:
+                    self._depth.delivered(self._counted.nbytes - nbytes)
+                    self._go_ahead()
+                return made[0], plan
+            if made is not None:
+                self._batches.append(made)
+            return None
+        except Exception as error:  # noqa: BLE001  # raised in the batch's place
+            self._not_planned(error)
+            return None
+        finally:
+            self._making = False
+            self = plan = made = DROPPED  # an error keeps this frame
+
+    def _makes_at_once(self) -> bool:
+        """Whether the calling thread makes the next batch, and no worker may have to end it."""
+        if self._draining:
+            self._draining = False
+            self._tuner.begin_again()
+        if self._threads is None:
+            return True
+        if not self._goes_on() and self._leave(self._sample_seconds()):
+            return False
+        # The first one may take long, and others while none is known to be fast: see `_work_here`.
+        return self._stays or (self._made_here > 0 and not self._tuner.tries_none)
+
+    def _goes_on(self) -> bool:
+        """Whether the calling thread makes the next batch, too."""
+        tuner = self._tuner
+        if self._stays:
+            return True
+        if runs_event_loop():
+            return False
+        if not self._took or tuner.prefers_here or tuner.tries_none:
+            return True
+        seconds = min(self._took)
+        left = (self._to_plan - self._made_here) * seconds
+        if seconds <= INLINE_SECONDS or left < START_SECONDS:
+            return True
+        if not tuner.number and tuner.gains_nothing(self._sample_seconds()):
+            return True  # one thread may be tried: see `_tune`
+        return not self._may_leave()
+
+    def _note(self, rows: int, seconds: float) -> None:
+        """Note a batch that the calling thread has made."""
+        if self._took and SLOW_SECONDS < seconds > SLOW * max(self._took) and self._tunes:
+            self._tuner.due = 0.0
+        self._rows = rows
+        if self._made_here:  # the first one may load what all others find loaded
+            self._took.append(seconds)
+        self._made_here += 1
+
+    def _work_here(self, head: OpenBatch) -> None:
+        """Make a batch in the calling thread; if that takes long, workers make the rest of it."""
+        feed, calling = self._feed, self._calling
+        rows, started = len(head.plan.indices), perf_counter()
+        try:
+            self._making = True
+            limited = self._threads is not None and not (self._stays or self._tuner.prefers_here)
+            bears = self._tuner.bears(rows)
+            until = started + max(INLINE_SECONDS, bears) if limited else math.inf
+            feed.work(calling, head, until)
+            if not head.done:
+                self._hand_over(head)
+                return
+            seconds = perf_counter() - started
+            if limited and seconds > max(ONE_TICKET_SECONDS, bears) and self._may_leave():
+                # It was one ticket, so nobody has looked at the time: a batch of one sample, say.
+                self._leave(seconds / (rows or 1))
+            self._note(rows, seconds)
+        finally:
+            self._making = False
+            self = head = feed = calling = DROPPED  # an error of a sample keeps this frame
+
+    def _hand_over(self, head: OpenBatch) -> None:
+        """Make the rest of a batch, by workers if its samples take long."""
+        feed, calling = self._feed, self._calling
+        counters, rows = calling.worker.counters, len(head.plan.indices)
+        try:
+            self._may_leave()  # what the first sample has opened is no state
+            samples, started = counters.samples, perf_counter()
+            feed.work(calling, head, started + INLINE_SECONDS)
+            samples = counters.samples - samples
+            seconds = (perf_counter() - started) / samples if samples else math.inf
+            left = (self._to_plan - self._made_here) * rows * seconds
+            short = left < START_SECONDS or self._tuner.gains_nothing(seconds)
+            if short or head.failure is not None:
+                feed.work(calling, head)
+            while not (head.done or self._progress.cancelled or self._may_leave()):
+                feed.work(calling, head, math.inf if self._stays else 0.0)
+            if head.done or self._progress.cancelled:
+                self._note(rows, perf_counter() - started)
+            elif not self._leave(seconds, head):
+                feed.work(calling, head)
+        finally:
+            self = head = feed = calling = DROPPED  # the same
+
+    def _leave(self, seconds: float, begun: OpenBatch | None = None) -> bool:
+        """Let workers make the batches from here on; return False if they can't.
+
+        Args:
+            seconds: That a sample takes, as far as is known.
+            begun: The batch whose rest is for them.
+        """
+        workers = self._threads
+        if workers is None or not (self._may_leave() and workers.take_over()):
+            return False
+        self._here = self._draining = False
+        if not self._tuner.number or not self._tunes:
+            self._tuner.leave(seconds)
+        workers.resize(self._tuner.number)
+        self._progress.threads = self._tuner.number
+        if begun is not None:
+            with suppress(ClosedError):  # by another thread: who waits finds that out
+                self._feed.give(begun)
+        if self._draws_ahead:
+            self._fill()
+        return True
+
+    def _may_leave(self) -> bool:
+        """Whether threads may take over; see `FirstSamples.may_leave`."""
+        first = self._first_samples
+        if first is None:
+            return True
+        return first.may_leave(self._users_dataset, self._calling.worker.counters.samples)
+
+    def _look_at_objects(self) -> None:
+        """Go on in the calling thread if the loop has set what copies of threads do not see."""
+        first = self._first_samples
+        copies = self._copies and (self._draining or not self._here)
+        name = first.changed_by_loop() if first is not None and copies else None
+        if first is not None and name is not None:
+            self._stay(partial(first.stay_changed, name))
+
+    def _in_doubt(self, batch: OpenBatch | FailedBatch) -> OpenBatch | FailedBatch:
+        """Return a batch; made again by the calling thread if a sample has failed in another one.
+
+        Where none fails here, threads are not for these samples: one opens an event loop or sets a
+        signal, say, or is not thread-safe.
+        """
+        first = self._first_samples
+        if first is None or first.fails_in_process or self._here or runs_event_loop():
+            return batch
+        if not isinstance(batch, OpenBatch):
+            return batch
+        failed = [*batch.skipped, *filter(None, (batch.failure,))]
+        if not (failed and isinstance(failed[0].error, Exception)):
+            return batch
+        again = batch.anew()
+        try:
+            self._making = True
+            self._feed.work(self._calling, again)
+            batches = self._batches
+            with suppress(ValueError):  # `close` has emptied it
+                batches[batches.index(batch)] = again
+            if again.failure is not None or len(again.skipped) >= len(failed):
+                first.fails_in_process = True
+            elif first.fails_in_threads(failed[0].error):
+                self._stay(partial(first.stay_failed, failed[0].error), again)
+            return again
+        finally:
+            self._making = False
+            self = batch = again = failed = DROPPED  # an error of a sample keeps this frame
+
+    def _stay(self, say: Callable[[], None], *made: OpenBatch) -> None:
+        """Make all batches in the calling thread, those in flight anew.
+
+        Args:
+            say: Notes it.
+            made: What is made already.
+        """
+        self._here, self._draining = True, False
+        self._batches = deque(
+            batch.anew() if isinstance(batch, OpenBatch) and batch not in made else batch
+            for batch in self._batches
+        )
+        if self._progress.cancelled:  # by another thread, which has dropped what was there before
+            self._batches = deque()
+        say()
+
+    def _forget(self) -> None:
+        """Keep nothing of the user's alive: the epoch has ended."""
+        if self._first_samples is not None:
+            self._first_samples.forget()

@@ -1,0 +1,454 @@
+"""How many threads make the batches: tried while the loop runs, and compared by what it gets.
+
+    the loop's figures of some 0.1 s -> `advise` -> another number is tried, or kept, or given up
+
+With 0 the calling thread makes each batch when it is asked for.  Where there is an interpreter
+lock, threads may be slower together than one alone, or than none; reads of a network go faster with
+a hundred threads than with as many as cores.  Nothing tells beforehand which data that is.  So it
+is tried, by the loop's own thread, and judged by the one figure that counts: samples a second.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import deque
+from time import perf_counter, process_time, thread_time
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["SHORT", "Limits", "Measured", "Slower", "Tuner", "advise", "gil_is_enabled"]
+
+# Chosen so that a try costs little, and is rarely wrong (bench: self_driving).
+WINDOW_SECONDS = 0.1  # that are measured
+WINDOW_SAMPLES = 16  # and how many samples, at the least; two for each thread
+SETTLE_SECONDS = 0.03  # after a change, until it is measured
+MISTAKE_SECONDS = 0.02  # of a try, after which it may be found clearly wrong
+MISTAKE = 0.6  # its rate, of that before, below which it is
+MORE_NEEDED = 1.05  # rate with more threads, of that before, from which on they are needed
+FEWER_ENOUGH = 0.98  # rate with fewer, from which on they are enough
+MOSTLY = 0.7  # share of its time that the loop makes batches, if it does little else
+AWAITED = 0.02  # share of the time that the loop waits, from which on anything is tried
+# Cores that all threads but the loop's use together.  With a GIL, threads that hold it use one.
+ONE_CORE = 0.8, 1.15
+IDLE = 0.5  # share of the cores that threads use below which they wait for something else
+BUSY = 0.85  # and from which on more threads find none
+SHORT = 1e-4  # seconds of a sample that does nothing for which it lets go of the GIL for long
+LATEST = 4  # windows of which the best counts: a machine is slower for a while, never faster
+CHANGED = 4.0  # factor by which samples take more or less when the data has changed
+FIRST_PAUSE = (
+    2.0  # seconds until a number that was given up is tried again; each time twice as many
+)
+COST_SHARE = 0.02  # of the time that tries may lose, and of which a first second has
+COST_SECONDS = 0.1  # this much more
+FIRST_LOOK, LONGEST_LOOK = 0.25, 30.0  # seconds from look to look, while nothing is tried
+LATER, SOONER = 2.0, 0.9  # by each change of the data that is seen, and each look that sees none
+STALLED_SECONDS = 0.5  # without a sample, after which fewer threads than there are may be too few
+# Seconds of a new thread's first sample, of those that others take later, and beyond them, from
+# which on it has opened or loaded something; and how many threads in a row: one may be delayed.
+DEAR, DEAR_SECONDS, DEAR_THREADS = 10.0, 0.05, 2
+
+
+def gil_is_enabled() -> bool:
+    """Whether the GIL is on now.
+
+    Ask after the last import: on a free-threaded build an extension module that does not declare
+    support switches it on for the whole process.
+    """
+    if sys.version_info >= (3, 13):
+        return sys._is_gil_enabled()  # the documented way to ask
+    return True
+
+
+class Limits(NamedTuple):
+    """How many threads there may be."""
+
+    threads: int  # to begin with: the cores, or the number that the user chose
+    most: int  # for samples that wait; as many if the user chose
+    has_gil: bool
+    least: int = 0  # 1 where the calling thread can't make batches
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the user chose the number, which is the most then."""
+        return self.most == self.threads
+
+
+class Measured(NamedTuple):
+    """What the loop got in a while."""
+
+    number: int  # of threads
+    samples: int
+    seconds: float
+    loading: float  # seconds of the loop in ``next()``
+    cpu: float  # CPU seconds of all threads but the loop's
+
+    @property
+    def rate(self) -> float:
+        """Samples a second."""
+        return self.samples / self.seconds
+
+
+class Slower(NamedTuple):
+    """What a sample took, where threads were found to be slower than the calling thread."""
+
+    waited: float  # seconds that the loop waited for one of threads
+    here: float  # seconds of one in the calling thread
+
+
+class _Mark(NamedTuple):
+    """What was counted when a window began."""
+
+    at: float
+    samples: int
+    loading: float
+    cpu: float
+
+
+def advise(measured: Measured, limits: Limits, here: float, best: float) -> list[tuple[int, str]]:
+    """Return the numbers of threads that may be better, and why; the most likely first.
+
+    Args:
+        measured: What the loop got with the present number.
+        limits: How many there may be.
+        here: Seconds that a sample takes in the calling thread; 0 if unknown.
+        best: The highest rate of late with the present number.
+    """
+    if measured.loading < AWAITED * measured.seconds:
+        return []
+    if measured.number:
+        return _instead_of_threads(measured, limits, here, best)
+    short = limits.has_gil and here < SHORT
+    # One thread that has the GIL while the loop waits for it saves no time.
+    if short and measured.loading > MOSTLY * measured.seconds:
+        return []
+    return [(1 if short else limits.threads, "you wait for batches")]
+
+
+def _instead_of_threads(
+    measured: Measured, limits: Limits, here: float, best: float
+) -> list[tuple[int, str]]:
+    number, cores = measured.number, limits.threads
+    used = measured.cpu / measured.seconds
+    fewest, most = ONE_CORE
+    holds_gil = limits.has_gil and number > 1 and fewest <= used <= most
+    numbers: list[tuple[int, str]] = []
+    if here and not limits.least:
+        outside = (measured.seconds - measured.loading) / measured.samples
+        if best * (here + outside) < 1.0:
+            numbers.append((0, "the calling thread is faster"))
+    if holds_gil:
+        numbers.append((number // 2 if number > cores else 1, "samples hold the GIL"))
+    if number > cores and used > BUSY * cores:
+        numbers.append((cores, "samples keep the cores busy"))
+    waits = used < fewest if limits.has_gil else used < IDLE * cores
+    top = limits.most if waits else number if holds_gil or used > BUSY * cores else cores
+    if number < top:
+        reason = "samples wait, not for a core" if waits else "you wait for batches"
+        numbers.append((min(2 * number, top), reason))
+    return numbers
+
+
+class Tuner:
+    """The number of threads that make the batches of a loader, which keeps it between epochs.
+
+    Batches are what they are whatever it says: it decides who makes them, not what is in them.
+
+    Args:
+        clock: Returns seconds.
+        used: Returns the CPU seconds of all threads but the calling one.
+
+    Threads:
+        number, due, limits: any; read and written whole, on both builds.
+        serve: planner.
+        cannot_exceed, bound, grown: also worker.  Racing updates lose one observation, which is
+            harmless.
+        all others: consumer.  Two epochs at once share it, and may take each other's samples for
+            their own: then a try is judged wrongly, and repeated later.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = perf_counter,
+        used: Callable[[], float] = lambda: process_time() - thread_time(),
+    ) -> None:
+        self.number = 0  # of threads; 0 for the calling thread
+        self.due = 0.0  # on the clock: `look` has nothing to do before
+        self.limits = self._given = Limits(0, 0, has_gil=True)
+        self.prefers_here = False  # whether threads were tried, and are no faster than none
+        self.slower: Slower | None = None  # than the calling thread, if threads were found to be
+        self._clock, self._used = clock, used
+        self._mark: _Mark | None = None  # of the window; None between two
+        self._base: Measured | None = None  # what the present number is compared with
+        self._reason = ""
+        self._tried_at = 0.0
+        self._said = 0  # the number that was logged last, or the first
+        self._here = 0.0  # seconds of a sample in the calling thread; 0 if unknown
+        self._usual = 0.0  # seconds of a sample with the present number; 0 if unknown
+        self._rates: deque[float] = deque(maxlen=LATEST)  # with the present number
+        self._look = FIRST_LOOK
+        self._given_up: dict[int, tuple[float, float]] = {}  # until when, and the pause
+        self._began, self._lost = clock(), 0.0  # when the first epoch did; seconds, by tries
+        self._dear = 0  # new threads in a row whose first sample took long
+
+    def __reduce__(self) -> tuple[type[Tuner], tuple[()]]:
+        """Return a fresh one for a copy: another loader finds its own number."""
+        return Tuner, ()
+
+    def serve(self, limits: Limits) -> None:
+        """Say how many threads there may be in an epoch that begins.
+
+        What was found before stays, if it is among them.
+        """
+        given, self._given = self._given, limits
+        self.limits = limits
+        if given._replace(most=0) != limits._replace(most=0):
+            self._forget()
+            self._set(limits.threads if limits.is_fixed else 0)
+            self._said = self.number
+        elif self._base is not None:  # a try that the last epoch did not end
+            self._set(self._base.number)
+            self._base = None
+        self.number, self._mark = min(self.number, limits.most), None
+
+    def gains_nothing(self, seconds: float) -> bool:
+        """Whether a thread beside a loop that only waits for it would gain nothing.
+
+        So it is where there is a GIL, and samples are short: then they hold it, as a rule.
+
+        Args:
+            seconds: That a sample takes.
+        """
+        return self.limits.has_gil and seconds < SHORT
+
+    @property
+    def tries_none(self) -> bool:
+        """Whether it is tried whether the calling thread is as fast as threads."""
+        return self._base is not None and not self.number
+
+    def bears(self, rows: int) -> float:
+        """Return the seconds that the calling thread may take for a batch while that is tried.
+
+        Args:
+            rows: Samples of the batch.
+        """
+        base = self._base
+        if base is None or self.number:
+            return 0.0
+        return max(MISTAKE_SECONDS, rows / (MISTAKE * base.rate))
+
+    def leave(self, seconds: float) -> int:
+        """Let threads make the batches that the calling thread has made; return how many.
+
+        Args:
+            seconds: That a sample takes in the calling thread; 0 or infinite if unknown.
+        """
+        if 0.0 < seconds < math.inf:
+            self._here = seconds
+        number, base = self.number, self._base
+        if base is not None and not number:  # it was tried, and a batch took far longer
+            self._base = None
+            self._lost += self._clock() - self._tried_at
+            self._give_up_for_now(0)
+            number = base.number
+        elif not number:
+            short = self._here > 0 and self.gains_nothing(self._here)
+            number = 1 if short else self.limits.threads
+            self._said = number
+        self.prefers_here = False
+        self._set(number)
+        return number
+
+    def stay(self) -> None:
+        """Go on without threads, which can't begin yet."""
+        self._base = None
+        self._set(0)
+        self.due += self._look
+
+    def look(self, samples: int, loading: float, seconds: float, least: float = 0.0) -> int:
+        """Take what the loop got into account, when ``due`` has come; return the number from now.
+
+        Args:
+            samples: That were made until now, by all threads.
+            loading: Seconds of the loop in ``next()`` until now.
+            seconds: That a sample takes now; 0 if unknown.
+            least: That the shortest ones take, as where no other thread is in the way.
+        """
+        now, mark = self._clock(), self._mark
+        if mark is None:
+            self._mark = _Mark(now, samples, loading, self._used())
+            self.due = now + (WINDOW_SECONDS if self._base is None else MISTAKE_SECONDS)
+            return self.number
+        measured = Measured(
+            self.number, samples - mark.samples, now - mark.at, loading - mark.loading, 0.0
+        )
+        if not self._is_enough(measured):
+            left = WINDOW_SECONDS - measured.seconds
+            # Where samples take long, it is looked at ever more rarely.
+            self.due = now + (measured.seconds if left <= 0 else min(MISTAKE_SECONDS, left))
+            if measured.seconds >= STALLED_SECONDS and not measured.samples:
+                self._lift()
+            return self.number
+        self._mark = None
+        if not measured.number:
+            self._here = seconds
+        self._decide(measured._replace(cpu=self._used() - mark.cpu), seconds, self._here or least)
+        return self.number
+
+    def begin_again(self) -> None:
+        """Measure from here on: what was made before was made by others."""
+        self._mark, self.due = None, self._clock()
+
+    def bound(self, names: list[str]) -> None:
+        """Run at most two threads a core, if each opens something of its own.
+
+        Args:
+            names: Of the attributes that it opens; none for no bound.
+        """
+        most = 2 * self.limits.threads
+        if names and self.limits.most > most:
+            self.cannot_exceed(most, f"each opens {names[0]!r} for itself; threads= allows more")
+
+    def grown(self, threads: int, seconds: float, usual: float) -> None:
+        """Take the first sample of a thread beyond the cores into account.
+
+        Args:
+            threads: That there are.
+            seconds: That it took.
+            usual: That others take.
+        """
+        dear = seconds > max(DEAR * usual, usual + DEAR_SECONDS)
+        self._dear = self._dear + 1 if dear else 0
+        if self._dear >= DEAR_THREADS:
+            self._dear = 0
+            took = f"the first sample of each takes {seconds:.3f} s, and others {usual:.3f} s"
+            self.cannot_exceed(threads, took)
+
+    def cannot_exceed(self, threads: int, reason: str) -> None:
+        """Run no more than so many threads in an epoch.
+
+        Args:
+            threads: At the most.
+            reason: Why.
+        """
+        limits = self.limits
+        self.limits = limits._replace(
+            threads=min(limits.threads, threads), most=min(limits.most, threads)
+        )
+        self._base = None
+        self._rates.clear()
+        self._set(min(self.number, threads))
+        self._said = self.number
+        _log("%s threads run at most: %s", threads, reason)
+
+    def _is_enough(self, measured: Measured) -> bool:
+        """Whether a window tells how fast samples come; sooner if a try is clearly wrong."""
+        samples, seconds, base = measured.samples, measured.seconds, self._base
+        if seconds >= WINDOW_SECONDS:
+            return samples >= max(WINDOW_SAMPLES, 2 * measured.number)
+        if base is None or seconds < MISTAKE_SECONDS or self.number > base.number:
+            return False
+        # Each thread may be about to end a sample.
+        return samples > 0 and samples + self.number < MISTAKE * base.rate * seconds
+
+    def _decide(self, measured: Measured, seconds: float, here: float) -> None:
+        """Keep or give up what was tried, and try something else if it may be better."""
+        now, base = self._clock(), self._base
+        if base is not None:
+            self._base = None
+            more = measured.number > base.number
+            if not measured.number or not base.number:
+                self._compare(measured, base)
+            needed = MORE_NEEDED * base.rate if more else FEWER_ENOUGH * max(self._rates)
+            if measured.rate < needed:
+                self._give_up(measured, base)
+                return
+            self._rates.clear()
+            self._given_up.pop(measured.number, None)
+            self._give_up_for_now(base.number)
+        elif self._usual and seconds and not 1 / CHANGED <= seconds / self._usual <= CHANGED:
+            self._begin_with(seconds)
+            return
+        else:
+            self._look = max(FIRST_LOOK, SOONER * self._look)
+        self._usual = seconds
+        self._rates.append(measured.rate)
+        self._say()
+        if self._lost <= COST_SECONDS + COST_SHARE * (now - self._began):
+            for number, reason in advise(measured, self.limits, here, max(self._rates)):
+                until, _ = self._given_up.get(number, (0.0, 0.0))
+                if number >= self.limits.least and now >= until:
+                    self._base, self._reason, self._tried_at = measured, reason, now
+                    self._set(number)
+                    return
+        self.due = now + self._look
+
+    def _compare(self, measured: Measured, base: Measured) -> None:
+        """Note by how much threads are slower than the calling thread, if they are."""
+        threads, here = (measured, base) if measured.number else (base, measured)
+        self.slower = None
+        self.prefers_here = threads.rate * FEWER_ENOUGH < here.rate
+        if threads.rate < here.rate:
+            self.slower = Slower(threads.loading / threads.samples, here.loading / here.samples)
+
+    def _give_up(self, tried: Measured, base: Measured) -> None:
+        """Go back to the number before; the one that was tried is not tried again for a while."""
+        self._lost += tried.seconds * max(0.0, 1 - tried.rate / base.rate)
+        self._give_up_for_now(tried.number)
+        self._set(base.number)
+
+    def _give_up_for_now(self, number: int) -> None:
+        _, before = self._given_up.get(number, (0.0, FIRST_PAUSE / 2))
+        self._given_up[number] = self._clock() + 2 * before, 2 * before
+
+    def _begin_with(self, seconds: float) -> None:
+        """Begin anew with data that has changed: what was found of other samples counts no more.
+
+        With many threads that do not wait any more nothing can be found, as they are in each
+        other's way, so as many as there are cores begin.
+
+        Args:
+            seconds: That a sample takes now.
+        """
+        self._look = min(LATER * self._look, LONGEST_LOOK)
+        number = min(self.number or self.limits.threads, self.limits.threads)
+        self._forget()
+        self._here = 0.0 if self.number else seconds
+        self._reason = "samples take another time than before"
+        self._set(1 if self.gains_nothing(seconds) and not self.limits.is_fixed else number)
+
+    def _lift(self) -> None:
+        """Let all threads run, as samples may wait for one another: for a while none has come."""
+        if 0 < self.number < self.limits.threads:
+            self._forget()
+            for number in range(self.limits.threads):
+                self._given_up[number] = math.inf, LONGEST_LOOK
+            self._reason = "no sample came from fewer"
+            self._set(self.limits.threads)
+            self._say()
+
+    def _forget(self) -> None:
+        """Forget what was tried."""
+        self._base, self._usual, self.slower = None, 0.0, None
+        self._rates.clear()
+        self.prefers_here = False
+        self._given_up.clear()
+
+    def _set(self, number: int) -> None:
+        self.number, self._mark = number, None
+        self.due = self._clock() + SETTLE_SECONDS
+
+    def _say(self) -> None:
+        """Log the number that stays, if it is another one."""
+        if self.number != self._said:
+            _log("%s threads run, not %s: %s", self.number, self._said, self._reason)
+            self._said = self.number
+
+
+def _log(text: str, *values: object) -> None:
+    """Say how many threads run, and why, if anybody listens."""
+    logging = sys.modules.get("logging")  # where nobody has imported it nobody listens
+    if logging is not None:
+        logging.getLogger("threadloader").info(text, *values)
