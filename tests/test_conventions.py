@@ -29,6 +29,7 @@ OF_THE_PROCESS = {
     "_at_exit",
     "_looked_into",
     "_kinds",
+    "_leaving",
     "_listeners",
 }
 MUTABLE = {"list", "dict", "set", "bytearray", "deque", "defaultdict", "OrderedDict", "Counter"}

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.on_error import OnError
     from threadloader._layout.leaves import Output
-    from threadloader._order.shares import Uneven
     from threadloader._order.tickets import TicketSize
+    from threadloader._ranks.share import Uneven
     from threadloader._torch.device import Device
     from threadloader._tuning.tuner import Tuner
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.fetcher import Samples
     from threadloader._fetch.on_error import OnError
     from threadloader._layout.leaves import Output
-    from threadloader._order.shares import Uneven
+    from threadloader._ranks.share import Uneven
     from threadloader._torch import Dataset
 
 __all__ = ["ThreadLoader"]

@@ -101,9 +101,9 @@ def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
 
 FIRST_ENDS = """
 import time
-from threadloader._session import ballots
+from threadloader._ranks import waiting
 
-ballots.STORE_SECONDS = 0.1  # then a rank asks every half second
+waiting.STORE_SECONDS = 0.1  # then a rank asks every half second
 
 class Slow(Rows):
     def shard(self, rank, world_size, epoch):

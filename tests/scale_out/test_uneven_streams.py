@@ -6,19 +6,17 @@ would wait for ever.  `test_streams_in_processes` has real ones.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import warnings
-from contextlib import contextmanager
 from itertools import count, islice
-from time import monotonic, sleep
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from support.patience import PATIENCE
-from support.rank_threads import RankThreads, Store
+from support.rank_threads import RankThreads
 
 from threadloader import (
     ClosedError,
@@ -28,15 +26,12 @@ from threadloader import (
     ThreadLoader,
     _torch,
 )
-from threadloader._epoch import steps
 from threadloader._epoch.open_feed import open_feed
-from threadloader._session import ballots, begin
-from threadloader._session.ballots import RankBallot
-from threadloader._threads.stopping import Stop
+from threadloader._ranks.votes import Votes
+from threadloader._session import agreement, begin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import timedelta
 
     from support.patience import Spawn
 
@@ -139,28 +134,6 @@ def test_ranks_that_leave_after_the_same_step_can_go_on(uneven: Any, ranks: Rank
     assert {tuple(counts) for counts in ranks.run(load)} <= {(3, 1, 10), (3, 1, 20)}
 
 
-@pytest.mark.parametrize("uneven", ["drop", "pad"])
-def test_ranks_that_leave_after_the_same_step_need_no_barrier(
-    uneven: Any, ranks: RankThreads
-) -> None:
-    left = threading.Event()
-
-    def load(rank: int) -> Any:
-        loader = loader_of(Files(80, 80, 80), uneven=uneven, prefetch=1)
-        iterator = iter(loader)
-        got = [len(next(iterator))]
-        if rank:
-            left.wait(PATIENCE)  # with "drop" rank 0 goes one step before it waits
-        more = 6 if uneven == "pad" else 0
-        got += [len(next(iterator)) for _ in range(more)]
-        iterator.close()
-        if not rank:
-            left.set()
-        return len(got)
-
-    assert ranks.run(load) == [7 if uneven == "pad" else 1] * ranks.world_size
-
-
 @pytest.mark.parametrize("world_size", [2])
 @pytest.mark.parametrize("uneven", ["drop", "pad"])
 def test_a_rank_that_leaves_alone_is_named_to_the_others(uneven: Any, ranks: RankThreads) -> None:
@@ -187,7 +160,7 @@ def test_a_rank_that_leaves_alone_is_named_to_the_others(uneven: Any, ranks: Ran
 def test_a_rank_that_does_not_come_is_named_in_bounded_time(
     uneven: Any, ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ballots, "RankBallot", lambda *args: RankBallot(*args[:5], 2.0))
+    monkeypatch.setattr(agreement, "SECONDS", 2.0)
     released = threading.Event()
     others = threading.Barrier(2, released.set)
 
@@ -213,41 +186,20 @@ def test_a_rank_that_does_not_come_is_named_in_bounded_time(
 
 
 @pytest.mark.parametrize("world_size", [2])
-@pytest.mark.parametrize("way", ["ends", "close", "drop"])
-def test_a_rank_that_has_ended_before_its_voter_began_is_waited_for_by_nobody(
-    way: str, ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = threading.Event()
-
-    @contextmanager
-    def late(_: int) -> Iterator[None]:
-        ended.wait(PATIENCE)
-        yield
-
-    monkeypatch.setattr(steps, "_enter", late)
-
+@pytest.mark.parametrize("way", ["close", "drop"])
+def test_a_rank_that_leaves_before_the_first_step_is_named(way: str, ranks: RankThreads) -> None:
     def load(rank: int) -> Any:
-        loader = loader_of(Files(6) if way == "ends" else Files(6, 6), uneven="drop")
+        begun = iter(loader_of(Files(6, 6), uneven="drop"))
         if not rank:
-            return batches(loader)
-        try:
-            if way == "ends":
-                return batches(loader)
-            begun = iter(loader)
-            if way == "close":
-                begun.close()
-            del begun
-            return None
-        finally:
-            ended.set()
+            return list(begun)
+        if way == "close":
+            begun.close()
+        del begun
+        return None
 
-    if way == "ends":
-        with pytest.warns(EmptyReplicaWarning):
-            assert ranks.run(load) == [[], []]
-    else:
-        error, _ = ranks.run(load)
-        assert isinstance(error, RankError)
-        assert "rank 1 left the epoch by step" in str(error)
+    error, _ = ranks.run(load)
+    assert isinstance(error, RankError)
+    assert "rank 1 left the epoch by step 0" in str(error)
 
 
 def test_ranks_without_a_batch_are_named_on_all_ranks(ranks: RankThreads) -> None:
@@ -370,16 +322,14 @@ def test_an_epoch_ends_though_the_store_ends_with_it(
 ) -> None:
     tried = []
 
-    def refused(ballot: RankBallot, step: int) -> None:
-        tried.append((ballot, step))
+    def refused(votes: Votes) -> None:
+        tried.append((votes, votes.step))
         raise ConnectionError
 
-    monkeypatch.setattr(RankBallot, "end", refused)
+    monkeypatch.setattr(Votes, "_end", refused)
     lengths = [8] * ranks.world_size
     got = ranks.run(lambda _: len(batches(loader_of(Files(*lengths), uneven=uneven))))
     assert got == [4] * ranks.world_size
-    for voter in [each for each in threading.enumerate() if "voter" in each.name]:
-        voter.join(PATIENCE)
     assert {step for _, step in tried} == {4}
     assert len(tried) == ranks.world_size
 
@@ -393,9 +343,6 @@ def test_an_epoch_that_has_ended_leaves_no_key_in_the_store(
         return [len(list(loader)) for _ in range(3)]
 
     assert ranks.run(load) == [[4] * 3] * ranks.world_size
-    voters = [each for each in threading.enumerate() if "voter" in each.name]
-    for voter in voters:  # the consumers have not waited for them
-        voter.join(PATIENCE)
     assert not [key for key in ranks.store.values if "epoch" in key]
 
 
@@ -524,17 +471,17 @@ def test_an_epoch_that_repeats_its_last_batch_can_be_closed(ranks: RankThreads) 
 
     def load(rank: int) -> Any:
         steps = iter(loader_of(Files(20, 4), prefetch=1))
+        got = [next(steps).tolist() for _ in range(3)]
         if not rank:
             closed.wait(PATIENCE)
             return None
-        got = [next(steps).tolist() for _ in range(2)]
         steps.close()
         closed.set()
         with pytest.raises(ClosedError):
             next(steps)
         return got
 
-    assert ranks.run(load) == [None, [[1000, 1001], [1002, 1003]]]
+    assert ranks.run(load) == [None, [[1000, 1001], [1002, 1003], [1002, 1003]]]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
@@ -573,11 +520,11 @@ def child_of(iterator: Iterator[Any]) -> int:
 def test_an_epoch_that_does_not_come_about_on_one_rank_ends_on_all(
     uneven: Any, ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(settings: Any, *args: Any) -> Any:
+    def refused(settings: Any, *args: Any, **options: Any) -> Any:
         if settings.dataset.fails:
             settings.dataset.fails = False
             raise OSError("no feed")
-        return open_feed(settings, *args)
+        return open_feed(settings, *args, **options)
 
     monkeypatch.setattr(begin, "open_feed", refused)
 
@@ -609,58 +556,62 @@ def test_ranks_with_different_numbers_of_replicas_are_refused(ranks: RankThreads
         assert "replicas is 2 there, and 1 on rank 0" in str(error)
 
 
-class SlowStore(Store):
-    """A key comes when it is looked for the third time."""
+class Slow(Files):
+    """Rank 1 takes longer for its third batch than the others wait."""
 
-    looked = 0
+    def __init__(self, released: threading.Event) -> None:
+        super().__init__()
+        self.released = released
 
-    def check(self, keys: list[str]) -> bool:
-        self.looked += 1
-        if self.looked == 3:
-            self.set(keys[0], json.dumps({"goes_on": True}))
-        return super().check(keys)
+    def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
+        return self.slow() if rank else range(8)
 
-    def wait(self, keys: list[str], timeout: timedelta) -> None:  # noqa: ARG002
-        raise RuntimeError(keys)
-
-
-def test_a_consumer_that_waits_for_long_waits_on_while_ranks_go_on_step_by_step() -> None:
-    ballot = RankBallot(SlowStore(), "epoch", 0, range(2), "pad", PATIENCE)
-    waits_since = monotonic() - 2 * PATIENCE  # for a later step
-    outcome = ballot.outcome(3, (Stop(),), lambda: waits_since)
-    assert outcome is not None
-    assert (outcome.goes_on, outcome.error) == (True, None)
+    def slow(self) -> Iterator[int]:
+        yield from range(4)
+        self.released.wait(PATIENCE)
+        yield from range(4)
 
 
-def ballots_of(world_size: int, uneven: Any) -> list[RankBallot]:
-    store = Store()
-    return [
-        RankBallot(store, "epoch", rank, range(world_size), uneven, 1.0)
-        for rank in range(world_size)
-    ]
-
-
+@pytest.mark.parametrize("world_size", [2])
 @pytest.mark.parametrize("uneven", ["drop", "pad"])
-def test_a_rank_that_comes_after_the_limit_finds_what_others_found(uneven: Any) -> None:
-    first, late = ballots_of(2, uneven)
-    first.vote(0, has_batch=True)
-    found = first.outcome(0, (Stop(),), lambda: monotonic() - PATIENCE)
-    assert found is not None
-    assert "rank 1 did not say within 1 s" in str(found.error)
-    late.vote(0, has_batch=True)
-    assert late.outcome(0, (Stop(),), lambda: 0.0) == found
+def test_a_rank_that_comes_after_the_limit_finds_what_others_found(
+    uneven: Any, ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement, "SECONDS", 1.0)
+    released = threading.Event()
+
+    def load(rank: int) -> Any:
+        try:
+            return list(loader_of(Slow(released), uneven=uneven))
+        finally:
+            if not rank:
+                released.set()
+
+    for error in ranks.run(load):
+        assert isinstance(error, RankError)
+        assert "rank 1 did not say within 1 s" in str(error)
 
 
-@pytest.mark.parametrize("left", [False, True])
-def test_a_share_that_fails_is_an_error_where_others_have_something_left(*, left: bool) -> None:
-    first, failing = ballots_of(2, "drop")
-    first.vote(0, has_batch=left)
-    failing.vote(0, has_batch=False, failed=True)
-    for ballot in (first, failing):
-        found = ballot.outcome(0, (Stop(),), lambda: 0.0)
-        assert found is not None
-        assert not found.goes_on
-        assert (found.error is not None) == left
+@pytest.mark.parametrize("world_size", [2])
+@pytest.mark.parametrize("samples", [6, 20])
+def test_a_share_that_fails_is_an_error_where_others_have_something_left(
+    samples: int, ranks: RankThreads
+) -> None:
+    class SomeLeft(Broken):
+        def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
+            return self.broken() if rank else range(samples)
+
+    def load(rank: int) -> Any:
+        loader = loader_of(SomeLeft(), uneven="drop")
+        return batches_and_errors(loader) if rank else batches(loader)
+
+    whole, failing = ranks.run(load)
+    assert failing == [[0, 1], [2, 3], 4]
+    if samples > 6:
+        assert isinstance(whole, RankError)
+        assert "the share of rank 1 ended with an error" in str(whole)
+    else:
+        assert whole == [[0, 1], [2, 3], [4, 5]]
 
 
 class Uncopied:

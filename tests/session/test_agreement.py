@@ -9,7 +9,7 @@ from support.patience import PATIENCE
 from support.rank_threads import Store
 
 from threadloader import RankError, _torch
-from threadloader._session.agreement import agree
+from threadloader._ranks.agreeing import agree
 
 if TYPE_CHECKING:
     from support.patience import Spawn
@@ -23,7 +23,7 @@ def agreements(
 ) -> list[Any]:
     """Let ranks agree, each in a thread; a rank without a record does not come."""
     store, ranks = Store(), range(len(records))
-    monkeypatch.setattr(_torch, "open_rank_store", lambda alone: store)  # noqa: ARG005
+    monkeypatch.setattr(_torch, "open_rank_store", lambda: store)
     futures = [
         spawn(agree, store, "0/", rank, ranks, record, seconds)
         for rank, record in enumerate(records)
@@ -58,6 +58,7 @@ def test_two_ranks_with_one_share_are_named(monkeypatch: pytest.MonkeyPatch, spa
     assert [str(error) for error in errors] == ["ranks 1 and 2 both load the share 1"] * 3
 
 
+@pytest.mark.filterwarnings("ignore:rank 2 began no epoch")
 def test_a_rank_that_does_not_come_is_named_by_all_that_wait(
     monkeypatch: pytest.MonkeyPatch, spawn: Spawn
 ) -> None:

@@ -76,7 +76,7 @@ class RankThreads:
         self.world_size = world_size
         self._spawn = spawn
         self._here = threading.local()
-        monkeypatch.setattr(_torch, "open_rank_store", lambda alone=False: self.store)  # noqa: ARG005
+        monkeypatch.setattr(_torch, "open_rank_store", lambda: self.store)
         monkeypatch.setattr(_torch, "rank_and_world", self._rank_and_world)
         monkeypatch.setattr(agreement, "_agreements", self)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from threadloader._order.shares import named_ranks
+from threadloader._ranks.share import named_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from threadloader import _torch
 from threadloader._epoch.empty_streams import Shares, empty_ranks, used_up
 from threadloader._lifetime.dropping import DROPPED
+from threadloader._ranks.parts import Part
 from threadloader._resume.position import Lane
-from threadloader._threads.parts import Part
 from threadloader._warnings import warn_user
 from threadloader._work.iterable_reader import IterableReader
 from threadloader._work.read_job import IterableBatch, ReadJob, read_here
@@ -22,8 +22,7 @@ from threadloader.errors import EmptyReplicaWarning, StateError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._epoch.steps import Steps
-    from threadloader._order.shares import Share
+    from threadloader._ranks.share import Share
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochSeeds
     from threadloader._settings import Settings
@@ -51,7 +50,6 @@ class IterableFeed:
         settings: Of the loader.
         position: Where the epoch is; with a lane for each reader.
         share: Of the rank; None where the dataset shares itself out.
-        steps: Are told of each batch; None where nobody asks.
     """
 
     eager = True
@@ -66,7 +64,6 @@ class IterableFeed:
         position: Position,
         *,
         share: Share | None = None,
-        steps: Steps | None = None,
     ) -> None:
         first = position.turn + 1  # the one after that of the batch delivered last
         self._turns = deque(readers[first:] + readers[:first])
@@ -85,7 +82,6 @@ class IterableFeed:
         self._returned = self._planned = position.batches
         self._turn_before: int | None = None  # before the batch that was counted last
         self._share = share
-        self._steps = steps
         self._readers = readers
 
     def start(self, calling: CallingThread) -> None:
@@ -122,8 +118,6 @@ class IterableFeed:
         # What a collate function draws must follow from what is delivered alone.
         sequence = number if len(self._numbers) == 1 else self._planned
         batch = IterableBatch(sequence, reader, number, self._pipeline, progress)
-        if self._steps is not None:
-            batch.on_read = self._steps.planned(reader.number)
         turns.rotate(-1)
         self._planned += 1
         return batch
@@ -244,7 +238,6 @@ def open_iterable_feed(
     seeds: EpochSeeds,
     position: Position,
     share: Share | None,
-    steps: Steps | None,
 ) -> IterableFeed:
     """Return the feed of one pass over an iterable dataset; see `open_feed`."""
     pools = [] if workers is None else workers.pools
@@ -268,9 +261,7 @@ def open_iterable_feed(
         )
         for number in range(len(position.lanes))
     ]
-    return IterableFeed(
-        readers, pipeline, reading_pools, hand_on, settings, position, share=share, steps=steps
-    )
+    return IterableFeed(readers, pipeline, reading_pools, hand_on, settings, position, share=share)
 
 
 def _part(share: Share | None, replica: int, position: Position) -> Part | None:

@@ -11,9 +11,8 @@ from threadloader._work.open_batch import Pipeline
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
     from threadloader._epoch.iterable_feed import IterableFeed
-    from threadloader._epoch.steps import Steps
     from threadloader._order.sampler_pass import SamplerPass
-    from threadloader._order.shares import Share
+    from threadloader._ranks.share import Share
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochSeeds
     from threadloader._settings import Settings
@@ -32,7 +31,6 @@ def open_feed(
     *,
     isolates: bool,
     share: Share | None = None,
-    steps: Steps | None = None,
 ) -> SamplerFeed | IterableFeed:
     """Return the feed of one epoch.
 
@@ -45,7 +43,6 @@ def open_feed(
         collation: Makes the batches.
         isolates: Whether samples draw from streams of their own.
         share: Of an iterable dataset; None where it shares itself out.
-        steps: Are told what is read of an iterable dataset; None where nobody asks.
 
     Raises:
         StateError: The position is that of another number of replicas.
@@ -65,7 +62,7 @@ def open_feed(
         # Most loaders read no iterable, and these modules are a tenth of the package's import.
         from threadloader._epoch.iterable_feed import open_iterable_feed  # noqa: PLC0415
 
-        return open_iterable_feed(settings, pipeline, workers, seeds, position, share, steps)
+        return open_iterable_feed(settings, pipeline, workers, seeds, position, share)
     planner = Planner(
         sampler_pass,
         position.lanes[0],

@@ -12,7 +12,7 @@ from threadloader._order.user_pass import UserPass, next_checkpoint
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from threadloader._order.shares import Share
+    from threadloader._ranks.share import Share
     from threadloader._resume.checkpoint import Checkpoint
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochDraws

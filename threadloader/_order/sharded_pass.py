@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from threadloader._order.known_pass import KnownOrder
     from threadloader._order.known_samplers import KnownSampler
-    from threadloader._order.shares import Share
+    from threadloader._ranks.share import Share
     from threadloader._resume.checkpoint import Checkpoint
 
 __all__ = ["ShardedKnownPass", "ShardedUserPass", "units_of"]

@@ -13,8 +13,8 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._order.planner import NO_LENGTH
+from threadloader._ranks.parts import PROTOCOL, check_askable
 from threadloader._threads.cores import default_threads
-from threadloader._threads.parts import PROTOCOL, check_askable
 from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._epoch.feed import Feed
-    from threadloader._epoch.steps import Steps
     from threadloader._order.sampler_pass import SamplerPass
-    from threadloader._order.shares import Share
+    from threadloader._ranks.share import Share
+    from threadloader._ranks.votes import Votes
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochDraws, Seeds
     from threadloader._session.run_state import State
@@ -111,9 +111,9 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
     sampler_pass = _open_sampler_pass(settings, draws, position, share, checked=rank is None)
     reused = session.kept_workers.reuse(settings)
     epoch_seeds = draws.seeds(kept=reused is not None, rank=rank or 0, replicas=settings.iterable)
-    workers, feed, epoch, steps, counted = reused, None, None, None, None
+    workers, feed, epoch, votes, counted = reused, None, None, None, None
     try:
-        steps = session.agreement.steps(settings, share)
+        votes = session.agreement.votes(settings, share)
         if reused is None and settings.num_workers:
             # As torch does a second time with new workers.  Its second start of the sampler
             # would make the order of one that draws at once depend on there being workers.
@@ -130,14 +130,13 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
             session.collation,
             isolates=isolates,
             share=share,
-            steps=steps,
         )
         counted = session.stats.begin_epoch()
         calling = CallingThread(settings, workers, epoch_seeds.workers, counted, isolates=isolates)
         feed.start(calling)
         kind: Callable[..., Epoch] = Epoch
-        if steps is not None and share is not None:
-            kind = _agreed(steps, len(position.lanes), share.world_size)
+        if votes is not None and share is not None:
+            kind = _agreed(votes, share.world_size)
         epoch = kind(
             settings,
             feed,
@@ -155,7 +154,7 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
         order = None if sampler_pass is None else sampler_pass.order
         session.add(epoch, LastEpoch(position, draws, order, dataset))
     except BaseException as error:  # Ctrl-C, say
-        _end(epoch, steps, feed, counted)
+        _end(epoch, votes, feed, counted)
         shared = reused is not None and not settings.replicated
         session.kept_workers.give_up(error, workers, reused=shared)
         raise
@@ -163,24 +162,24 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
 
 
 def _end(
-    epoch: Epoch | None, steps: Steps | None, feed: Feed | None, counted: Deliveries | None
+    epoch: Epoch | None, votes: Votes | None, feed: Feed | None, counted: Deliveries | None
 ) -> None:
     """End what there is of an epoch that does not come about."""
     if counted is not None:
         counted.end()
     if epoch is not None:
         epoch.cancel()
-    if steps is not None:
-        steps.give_up()
+    if votes is not None:
+        votes.leave()
     if feed is not None:
         feed.end()
 
 
-def _agreed(steps: Steps, replicas: int, world_size: int) -> Callable[..., Epoch]:
+def _agreed(votes: Votes, world_size: int) -> Callable[..., Epoch]:
     """Return what makes an epoch that has as many batches as those of other ranks."""
     from threadloader._epoch.agreed_epoch import AgreedEpoch  # noqa: PLC0415  # for ranks only
 
-    return partial(AgreedEpoch, steps=steps, replicas=replicas, world_size=world_size)
+    return partial(AgreedEpoch, votes=votes, world_size=world_size)
 
 
 def _tell_of_epoch(sampler: Any, position: Position, session: Session, *, shares_out: bool) -> None:

@@ -217,7 +217,7 @@ def inherited_modes() -> Callable[[ExitStack], None]:
     return lambda _: None
 
 
-def open_rank_store(*, alone: bool = False) -> None:  # same signature as with torch
+def open_rank_store() -> None:
     """Return None: there is no `torch.distributed`."""
 
 

@@ -51,42 +51,33 @@ def rank_and_world() -> tuple[int, int] | None:
     return distributed.get_rank(), distributed.get_world_size()
 
 
-def open_rank_store(*, alone: bool = False) -> Any:
+def open_rank_store() -> Any:
     """Return the store that all ranks of torch.distributed have in common; None for none.
 
     A child that a rank has forked is no rank: it has none until it sets up a group of its own.
 
     Through it ranks can agree without a collective, which would need a device with NCCL, and all
-    ranks at the same place of a program.
-
-    Args:
-        alone: Whether it gets a connection of its own: a thread that waits in a TCPStore keeps all
-            others from using that connection, torch's own code, too.
+    ranks at the same place of a program.  A TCPStore has a connection of its own here: a thread
+    that waits in it keeps all others from using that connection, torch's own code, too.
     """
     if rank_and_world() is None:
         return None
     store = _default_store()
     if store is _inherited:
         return None
-    prefixed = torch.distributed.distributed_c10d.PrefixStore
+    distributed: Any = torch.distributed
+    prefixed = distributed.distributed_c10d.PrefixStore
     while isinstance(store, prefixed):  # another connection has not this prefix
         store = store.underlying_store
-    store = _connected_again(store) if alone else store
+    if isinstance(store, distributed.TCPStore):
+        # It answers other connections: else its process has just ended, and no trying again helps.
+        soon = timedelta(seconds=30)
+        store = distributed.TCPStore(
+            store.host, store.port, is_master=False, wait_for_workers=False, timeout=soon
+        )
     # torchrun's store may outlive the ranks, and have what those before a restart have set.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return prefixed(f"threadloader/{attempt}", store)
-
-
-def _connected_again(store: Any) -> Any:
-    """Return a store by another connection, where it has connections."""
-    distributed: Any = torch.distributed
-    if not isinstance(store, distributed.TCPStore):
-        return store
-    # It answers other connections: else its process has just ended, and no trying again helps.
-    soon = timedelta(seconds=30)
-    return distributed.TCPStore(
-        store.host, store.port, is_master=False, wait_for_workers=False, timeout=soon
-    )
 
 
 def _is_pipe(dataset: object) -> bool:

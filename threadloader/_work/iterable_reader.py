@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.on_error import error_to_raise
 from threadloader._lifetime.dropping import DROPPED
+from threadloader._ranks.parts import asked
 from threadloader._resume.checkpoint import Checkpoint
 from threadloader._resume.stateful import (
     fresh_state,
@@ -26,7 +27,6 @@ from threadloader._resume.stateful import (
     snapshot_between,
     states_of,
 )
-from threadloader._threads.parts import asked
 from threadloader._threads.worker_info import in_part, in_pass
 from threadloader.errors import StateError
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from threadloader._fetch.fetcher import Cancellable
+    from threadloader._ranks.parts import Part
     from threadloader._resume.position import Position
     from threadloader._settings import Settings
-    from threadloader._threads.parts import Part
 
 __all__ = ["IterableReader"]
 

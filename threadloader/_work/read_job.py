@@ -41,7 +41,7 @@ class IterableBatch(OpenBatch):
         as `OpenBatch`; begin: the worker that reads.
     """
 
-    __slots__ = ("checkpoint", "number", "on_read", "reader")
+    __slots__ = ("checkpoint", "follows_failure", "number", "reader")
 
     def __init__(
         self,
@@ -56,19 +56,12 @@ class IterableBatch(OpenBatch):
         self.reader = reader
         self.number = number  # among the batches of its reader
         self.checkpoint: Checkpoint | None = None  # the reader's, after this batch
-        # Called, once it was read or failed, with whether there is no such batch, and whether the
-        # one before it failed; None for nobody.
-        self.on_read: Callable[[bool, bool], None] | None = None
+        self.follows_failure = False  # whether the reading of the one before has failed
 
     @property
     def count_as(self) -> IterableBatch:
         """Itself; see `OpenBatch`."""
         return self
-
-    def was_read(self) -> None:
-        """Note that it is known whether there is such a batch."""
-        if self.on_read is not None:
-            self.on_read(self.exhausted, self.reader.failed)
 
 
 class ReadJob(SingleJob["Worker"]):
@@ -114,11 +107,10 @@ def _read(
         _note_unread(batch, plan, worker)
         if samples is None:
             batch.plan, batch.exhausted = plan, True
-            batch.was_read()
+            batch.follows_failure = batch.reader.failed
             progress.collated(batch, None)
             return
         batch.reader.failed = False
-        batch.was_read()
         batch.begin(plan)
         if hand_on is None:
             work_here(worker, batch)
@@ -128,7 +120,6 @@ def _read(
     except BaseException as error:  # noqa: BLE001  # handed to the consumer
         _note_unread(batch, batch.plan, worker)
         batch.reader.failed = True
-        batch.was_read()
         progress.collated(batch, failure_of(error, None, batch.plan, worker.place))
     finally:
         if TURNS.taken:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
+from threadloader._ranks.parts import Part, asked, is_askable
 from threadloader._resume.stateful import (
     fresh_state,
     is_stateful,
@@ -23,7 +24,6 @@ from threadloader._resume.stateful import (
     states_of,
 )
 from threadloader._rng.keys import epoch_seed
-from threadloader._threads.parts import Part, asked, is_askable
 from threadloader._threads.worker_info import in_part, in_pass, pass_seed_here
 from threadloader.errors import SampleError, StateError
 

@@ -12,7 +12,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._threads.parts import PROTOCOL, has_share, is_askable
+from threadloader._ranks.parts import PROTOCOL, has_share, is_askable
 from threadloader.datasets._mixture.feeds import SourceSamples, SourceStream, put_back
 from threadloader.datasets._mixture.pattern import Pattern
 from threadloader.datasets._mixture.plan import Mixing, check_changing, checked_count, pattern_key

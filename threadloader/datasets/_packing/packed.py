@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
+from threadloader._ranks.parts import Part, asked
 from threadloader._resume.stateful import (
     is_stateful,
     restore,
@@ -24,7 +25,6 @@ from threadloader._resume.stateful import (
     snapshot_between,
     states_of,
 )
-from threadloader._threads.parts import Part, asked
 from threadloader.datasets._packing.features import Features, TooLong
 from threadloader.datasets._packing.open_rows import OpenRows
 from threadloader.errors import StateError

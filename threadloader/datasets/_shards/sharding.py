@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
-from threadloader._threads.ranks import rank_and_world
+from threadloader._ranks.rank import rank_and_world
 from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 
 __all__ = ["Replica", "check_shards", "part_of_all", "pass_seed", "shards_of", "this_replica"]

@@ -1,0 +1,1 @@
+"""Processes that train together: what each loads, and what they agree on."""
