@@ -15,7 +15,7 @@ from threadloader._order.known_samplers import is_users
 from threadloader._order.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from threadloader._fetch.dataset_copy import DatasetCopy
     from threadloader._fetch.on_error import OnError
@@ -25,25 +25,14 @@ if TYPE_CHECKING:
     from threadloader._torch.device import Device
     from threadloader._tuning.tuner import Tuner
 
-__all__ = ["KEPT", "TORCHS", "Settings"]
+__all__ = ["TORCHS", "Settings"]
 
-
-# The fields that a loader keeps in attributes with an underscore before their names.
-KEPT = (
-    "name",
-    "iterable",
-    "unsharded",
-    "whole_batches",
-    "tunes_threads",
-    "ticket_size",
-    "tuner",
-    "reported_length",
-)
 
 # The fields that are attributes of torch's loader, too; the others are arguments of ours.
 TORCHS = (
     *("dataset", "batch_size", "sampler", "batch_sampler", "num_workers", "collate_fn"),
     *("drop_last", "timeout", "worker_init_fn", "generator", "persistent_workers", "in_order"),
+    "prefetch_factor",
 )
 
 
@@ -67,6 +56,8 @@ class Settings(NamedTuple):
     generator: Any
     persistent_workers: bool
     in_order: bool
+    prefetch_factor: int | None
+    prefetch: int | None
     output: Output
     dataset_copy: DatasetCopy
     transform: Callable[[Any], Any] | None
@@ -86,7 +77,6 @@ class Settings(NamedTuple):
     unsharded: bool  # whether it is an iterable of no class of torch's, which all threads share
     whole_batches: bool  # whether one worker fetches a batch, by ``__getitems__`` or as an iterable
     tunes_threads: bool  # whether the user chose no number of threads
-    window: Window
     device: Device | None  # batches are copied to it; None leaves them where they are
     move: Callable[[Any], Any] | None  # moves a batch to a device without streams; None for none
     pinned: bool  # whether batches are put into page-locked memory, for the user to copy
@@ -94,33 +84,23 @@ class Settings(NamedTuple):
     tuner: Tuner
     reported_length: int | None  # of an iterable dataset, by the latest ``len(loader)``
 
-    @classmethod
-    def of(cls, loader: Any, arguments: Mapping[str, Any], **derived: Any) -> Settings:
-        """Return what a loader is set up for now.
-
-        Args:
-            loader: A `ThreadLoader`.
-            arguments: Those that torch's loader lacks, by their names.
-            derived: The fields that follow from the others, but for the window.
-        """
-        values = {name: getattr(loader, name) for name in TORCHS}
-        values |= {name: arguments[name] for name in arguments.keys() & cls._fields} | derived
-        rows = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
-        batched = loader.batch_size is not None or loader.batch_sampler is not None
-        values["window"] = Window.chosen(
-            loader.num_workers,
-            rows=rows if batched else 1,
-            whole_batches=derived["whole_batches"],
-            prefetch=arguments["prefetch"],
-            factor=loader.prefetch_factor,
-            memory_budget=arguments["memory_budget"],
-        )
-        return cls(**values)
-
     @property
     def batched(self) -> bool:
         """Whether samples are collated."""
         return self.batch_size is not None or self.batch_sampler is not None
+
+    @property
+    def window(self) -> Window:
+        """How many batches may be planned."""
+        rows = self.batch_size or getattr(self.batch_sampler, "batch_size", None)
+        return Window.chosen(
+            self.num_workers,
+            rows=rows if self.batched else 1,
+            whole_batches=self.whole_batches,
+            prefetch=self.prefetch,
+            factor=self.prefetch_factor,
+            memory_budget=self.memory_budget,
+        )
 
     @property
     def index_sampler(self) -> Any:

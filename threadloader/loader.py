@@ -21,23 +21,18 @@ from threadloader._order.tickets import TicketSize
 from threadloader._report.reports import Reports
 from threadloader._rng.seeds import Seeds
 from threadloader._session.arguments import (
-    check_function,
-    check_functions,
+    ARGUMENTS,
     check_no_order,
     check_order,
-    check_prefetch,
     check_runnable,
-    check_sharded,
     check_shuffle,
     check_threads,
-    check_transform,
+    check_together,
     checked_count,
-    checked_seed,
-    checked_shard,
+    checked_function,
     default_num_workers,
     given_num_workers,
     is_iterable,
-    open_device,
     plain_int,
 )
 from threadloader._session.attributes import Attributes
@@ -64,9 +59,7 @@ __all__ = ["ThreadLoader"]
 T_co = TypeVar("T_co", covariant=True)
 
 _loaders = itertools.count()
-_NOT_ARGUMENTS = frozenset(
-    {"_cached_settings", "_headspace", "_iterator_ref", "_opened", "_session"}
-)
+_NOT_COPIED = frozenset({"_headspace", "_iterator_ref", "_opened", "_session"})
 
 
 class _Local(threading.local):
@@ -144,8 +137,8 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         RuntimeError: The device is not there.
 
     A subclass may have attributes of its own with names of arguments that torch's loader lacks
-    (``transform``, ``device``, ``seed``): one that its class has, or that it sets in ``__init__``,
-    stays as it is and means nothing here.
+    (``transform``, ``device``, ``seed``): one that its class has, or that it sets, stays as it is
+    and means nothing here.
 
     Threads:
         iter, close, statistics: shared, but not ``iter`` and ``close`` at once.  Each iterator is
@@ -189,14 +182,20 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         shard: Any = None,
         uneven: Uneven = "pad",
     ) -> None:
+        given = locals()
         num_workers = given_num_workers(threads, num_workers)
         batch_size = plain_int(batch_size)
         iterable, tunes_threads = is_iterable(dataset), num_workers is None
         unsharded = iterable and not isinstance(dataset, _torch.IterableDataset)
-        check_transform(transform, iterable=iterable)
-        check_sharded(shard, dataset, iterable=iterable)
-        seed = checked_seed(seed, generator)
-        check_prefetch(prefetch, prefetch_factor)
+        own = {name: check(name, given[name]) for name, check in ARGUMENTS.items()}
+        check_together(
+            iterable=iterable,
+            dataset=dataset,
+            generator=generator,
+            in_order=in_order,
+            prefetch_factor=prefetch_factor,
+            own=own,
+        )
         if not iterable:  # torch refuses any
             check_shuffle(shuffle, dataset)
         check_threads(
@@ -241,34 +240,14 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         )
         # After torch's checks, so that what it refuses it refuses in its own words.
         check_order(sampler, batch_sampler, generator)
-        check_functions(collate_fn, worker_init_fn if num_workers else None)
+        checked_function("collate_fn", collate_fn)
+        checked_function("worker_init_fn", worker_init_fn if num_workers else None)
         mine = vars(self)  # past the protection of what is set above
         mine["dataset"] = dataset
-        mine["_cached_settings"] = None
         self.prefetch_factor = prefetch_factor  # torch's would be 2
-        self._keep_arguments(
-            prefetch=prefetch,
-            output=output,
-            dataset_copy=dataset_copy,
-            transform=transform,
-            seed=seed,
-            isolate_rng=isolate_rng,
-            snapshot_every_n_steps=snapshot_every_n_steps,
-            on_error=on_error,
-            max_skipped=max_skipped,
-            max_threads=max_threads,
-            memory_budget=memory_budget,
-            shard=checked_shard(shard, in_order=in_order),
-            uneven=uneven,
-            device=device,
-            device_prefetch=device_prefetch,
-        )
         if threads is not None:
             mine.pop("threads", None)
-        self._opened = device, open_device(self._arguments["output"], device)
-        self._iterable, self._unsharded, self._tunes_threads = iterable, unsharded, tunes_threads
         batched = batch_sampler is not None or batch_size is not None
-        self._whole_batches = iterable or (batched and fetches_whole_batches(dataset))
         torchs = _torch.AVAILABLE and (generator is None or isinstance(generator, _torch.Generator))
         if not iterable and not torchs:
             if sampler is None:
@@ -276,9 +255,18 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
             if self.batch_size is not None:
                 batch_sampler = BatchSampler(sampler, self.batch_size, drop_last)
             mine["sampler"], mine["batch_sampler"] = sampler, batch_sampler
-        self._reported_length: int | None = None  # samples; see `__len__`
-        self._name = f"tl{next(_loaders)}"
-        self._ticket_size, self._tuner = TicketSize(), Tuner()
+        self._fix(
+            own,
+            name=f"tl{next(_loaders)}",
+            iterable=iterable,
+            unsharded=unsharded,
+            whole_batches=iterable or (batched and fetches_whole_batches(dataset)),
+            tunes_threads=tunes_threads,
+            ticket_size=TicketSize(),
+            tuner=Tuner(),
+            reported_length=None,  # samples; see `__len__`
+        )
+        mine["_is_plain"] = type(self) is ThreadLoader
         self._session = Session(self._settings(), RunState(Seeds()))
 
     @classmethod
@@ -301,11 +289,12 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         """
         from threadloader._fetch.source_function import SourceItems, sample_of  # noqa: PLC0415
 
-        check_function("source", source)
+        checked_function("source", source)
         items = SourceItems(source, checked_count("batch_size", batch_size, at_least=1))
         loader = cls(items, batch_size, transform=sample_of, **options)
         if chunk_size is not None:
-            loader._ticket_size = TicketSize(checked_count("chunk_size", chunk_size, at_least=1))
+            size = TicketSize(checked_count("chunk_size", chunk_size, at_least=1))
+            loader._fixed = loader._fixed._replace(ticket_size=size)
         return loader
 
     def __iter__(self) -> Epoch:  # type: ignore[override]  # not an iterator of torch's
@@ -336,7 +325,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         end_thread_at_exit()
         self._live_here()  # first: the settings have what a forked child makes anew
         # All attributes that may be set count from the next epoch on.
-        pinned = self._open_device() is None and self.pin_memory
+        pinned = self._device is None and self.pin_memory
         settings = self._settings(pinned=pinned and _torch.can_pin(self.pin_memory_device))
         check_runnable(self.num_workers, self.timeout, self.prefetch_factor)
         # Of a `SaveableDataLoader`, which asks torch's iterator to leave so many out.
@@ -368,7 +357,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         if saved is not None:
             return copy.deepcopy(dict(saved))
         parts = self._session.state(self._settings())
-        return make_state(parts, fingerprint_of(self._settings(), iterable=self._iterable))
+        return make_state(parts, fingerprint_of(self._settings(), iterable=self._fixed.iterable))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next ``iter()`` continue where a state was saved; ``{}`` begins anew.
@@ -389,7 +378,7 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         Threads:
             consumer.
         """
-        fingerprint = fingerprint_of(self._settings(), iterable=self._iterable)
+        fingerprint = fingerprint_of(self._settings(), iterable=self._fixed.iterable)
         state = checked_state(state_dict, fingerprint)
         self._live_here()
         self._session.load(state)
@@ -406,9 +395,10 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         Raises:
             TypeError: The sampler or iterable has no length.
         """
-        if not self._iterable:
+        if not self._fixed.iterable:
             return sampled_batches(self._settings())
-        samples = self._reported_length = len(self.dataset)  # type: ignore[arg-type]
+        samples = len(self.dataset)  # type: ignore[arg-type]
+        self._fixed = self._fixed._replace(reported_length=samples)
         vars(self)["_IterableDataset_len_called"] = samples  # torch's name for it
         if self.batch_size is None:
             return samples
@@ -416,16 +406,13 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy needs: the arguments and the run, not the threads and slots."""
-        state = {name: value for name, value in vars(self).items() if name not in _NOT_ARGUMENTS}
-        state |= {"_arguments": dict(self._arguments), "_own_names": set(self._own_names)}
+        state = {name: value for name, value in vars(self).items() if name not in _NOT_COPIED}
         return state | {"_run": self._session.run.carried_over()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        run: RunState = state["_run"]
         arguments = {name: value for name, value in state.items() if name != "_run"}
-        vars(self).update(arguments, _opened=(None, None), _cached_settings=None)
-        self._tuner = Tuner()  # it finds its own number of threads
-        self._session = Session(self._settings(), run.carried_over())
+        vars(self).update(arguments, _opened=None)
+        self._begin_anew(state["_run"])
 
     def close(self) -> None:
         """End all iterators and threads, after running samples, and keep no memory of batches.
@@ -439,10 +426,14 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
     def statistics(self) -> Statistics:
         """Return what was counted so far, in this process."""
         self._live_here()
-        return self._session.statistics(self.num_workers, self._tuner)
+        return self._session.statistics(self.num_workers, self._fixed.tuner)
 
     def _live_here(self) -> None:
         """In a forked child, start afresh: threads and locks of the parent's are dead."""
         if not self._session.is_here:
-            self._tuner = Tuner()
-            self._session = Session(self._settings(), self._session.run.carried_over())
+            self._begin_anew(self._session.run)
+
+    def _begin_anew(self, run: RunState) -> None:
+        """Go on from where a run is, with a number of threads that is found anew."""
+        self._fixed = self._fixed._replace(tuner=Tuner())
+        self._session = Session(self._settings(), run.carried_over())

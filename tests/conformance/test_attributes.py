@@ -76,16 +76,6 @@ def test_an_epoch_that_runs_goes_on_with_the_collate_fn_it_began_with(spawn: Spa
     assert kept == [("theirs", [row]) for row in range(6)]
 
 
-@each_number_of_threads
-def test_an_output(threads: int, spawn: Spawn) -> None:
-    loader: Any = ThreadLoader(range(4), 4, threads=threads)
-    [before] = spawn(list, loader).result(PATIENCE)
-    loader.output = "numpy"
-    [after] = spawn(list, loader).result(PATIENCE)
-    assert (type(before), type(after)) == (torch.Tensor, np.ndarray)
-    assert after.tolist() == before.tolist()
-
-
 class Workers:
     """A sample is who made it."""
 

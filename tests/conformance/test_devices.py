@@ -83,18 +83,6 @@ def test_the_cpu_is_as_none(value: Any, threads: int, spawn: Spawn) -> None:
     assert {batch.device.type for batch in got} == {"cpu"}
 
 
-@without_accelerator
-def test_a_device_is_checked_again_when_it_is_changed(spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(range(4), 2)
-    for value, kind in (("cuda", RuntimeError), ("gpu", ValueError)):
-        loader.device = value
-        with pytest.raises(kind, match="device"):
-            iter(loader)
-    for value in ("cpu", None):
-        loader.device = value
-        assert len(spawn(list, loader).result(PATIENCE)) == 2
-
-
 def test_an_object_that_receives_is_a_device() -> None:
     device = types.SimpleNamespace(receive=print)
     assert open_device(device) is device

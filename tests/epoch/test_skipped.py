@@ -12,7 +12,7 @@ from support.fake_device import FakeDevice
 from support.faulty import SIZE, Copied, Faulty, Interrupted, Whole, run, skipping, survivors, texts
 from support.patience import PATIENCE, PAUSE
 from support.resuming import state_after
-from support.streams import make, outcomes
+from support.streams import outcomes
 from support.workers import each_kind_of_workers
 
 if TYPE_CHECKING:
@@ -91,18 +91,6 @@ def test_one_too_many_on_a_device_is_raised_in_its_place(
         told = spawn(outcomes, loader).result(PATIENCE)
     assert [type(each) for each in told] == [list, list, LookupError, list]
     assert device.broken == []
-
-
-def test_both_settings_count_from_the_next_epoch(spawn: Spawn) -> None:
-    with make(Faulty({4, 7}), persistent_workers=True) as loader:
-        assert texts(spawn(outcomes, loader).result(PATIENCE))[1:3] == [
-            "LookupError(4)",
-            "LookupError(7)",
-        ]
-        loader.on_error = "skip"
-        assert spawn(outcomes, loader).result(PATIENCE) == survivors({4, 7})
-        loader.max_skipped = 1
-        assert texts(spawn(outcomes, loader).result(PATIENCE))[2] == "LookupError(7)"
 
 
 @pytest.mark.parametrize("most", [-1, 1.5, "1", True, [3]])

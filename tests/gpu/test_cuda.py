@@ -189,7 +189,7 @@ def test_a_tensor_on_the_device_among_others_is_refused_as_by_torch(numbers: int
 
 def test_all_loaders_copy_on_one_stream() -> None:
     first, second = loader(rows_of(8, 8), 2), loader(rows_of(8, 8), 2)
-    streams = [ours._open_device().here()._stream for ours in (first, second)]  # noqa: SLF001
+    streams = [ours._settings().device.here()._stream for ours in (first, second)]  # noqa: SLF001
     assert streams[0] is streams[1]
 
 

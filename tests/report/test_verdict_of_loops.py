@@ -83,7 +83,7 @@ def test_threads_that_were_tried_and_found_slower_are_told(clock: DrivenClock) -
     with ThreadLoader(Acting(64, lambda _: clock.compute(0.01)), 1) as loader:
         script(loader, 0)
         list(loader)
-        loader._tuner.slower = Slower(waited=0.03, here=0.01)  # noqa: SLF001  # it has no public name
+        loader._fixed.tuner.slower = Slower(waited=0.03, here=0.01)  # noqa: SLF001  # it has no public name
         list(loader)
         verdict = loader.verdict()
     kinds = {"contention-bound", "gil-bound"} if gil_is_enabled() else {"contention-bound"}

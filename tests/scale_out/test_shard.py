@@ -376,9 +376,6 @@ def test_a_batch_that_other_ranks_have_is_not_left_out() -> None:
 def test_what_is_no_share_is_refused(shard: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         ThreadLoader(range(3), shard=shard)
-    loader = ThreadLoader(range(3))
-    with pytest.raises(error):
-        loader.shard = shard
 
 
 def test_batches_out_of_order_are_no_global_batches() -> None:

@@ -185,10 +185,6 @@ def test_what_can_not_be_asked_is_refused() -> None:
         assert ("split_dataset_by_node" in str(refused.value)) is (type(dataset) is HuggingFaces)
         with pytest.raises(TypeError, match="shard needs an iterable dataset"):
             loaded(pack(dataset, 4), 0, 2)
-    loader: ThreadLoader[Any] = ThreadLoader(iter("ab"), threads=0)
-    loader.shard = 0, 2
-    with pytest.raises(TypeError, match="shard needs an iterable dataset"):
-        iter(loader)
 
 
 def test_a_dataset_that_hugging_face_has_split_keeps_its_share() -> None:

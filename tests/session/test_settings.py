@@ -1,4 +1,4 @@
-"""What is set between two epochs is checked there and then, and counts from the next one."""
+"""Arguments are checked once and stay; torch's may be set, and count from the next epoch."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from support.streams import lists, make
 
 from threadloader import ThreadLoader
 from threadloader._order.samplers import BatchSampler
+from threadloader._session.arguments import ARGUMENTS
 from threadloader._settings import Settings
 from threadloader._torch.device import StreamlessDevice
 
@@ -46,19 +47,7 @@ RIGHT = {
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
 )
-def test_a_wrong_value_is_refused_where_it_is_assigned(name: str, value: Any) -> None:
-    loader = make([1, 2, 3])
-    before = getattr(loader, name)
-    with pytest.raises((TypeError, ValueError), match=name):
-        setattr(loader, name, value)
-    assert getattr(loader, name) is before
-    assert lists(loader) == [[1, 2, 3]]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
-)
-def test_the_constructor_refuses_the_same(name: str, value: Any) -> None:
+def test_a_wrong_value_is_refused(name: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=name):
         make(iter([1]) if name == "transform" else [1, 2, 3], **{name: value})
 
@@ -67,16 +56,22 @@ def test_the_constructor_refuses_the_same(name: str, value: Any) -> None:
     ("name", "value"), [(name, value) for name, values in RIGHT.items() for value in values]
 )
 def test_a_right_value_is_kept(name: str, value: Any) -> None:
-    loader = make([1, 2, 3])
-    setattr(loader, name, value)
+    loader = make([1, 2, 3], **{name: value})
     assert getattr(loader, name) == value
     assert lists(loader) == [[1, 2, 3]]
 
 
+def test_an_argument_that_torchs_loader_lacks_is_not_set_later() -> None:
+    loader = make([1, 2, 3])
+    for twin in (loader, copy.copy(loader)):
+        for name in ARGUMENTS:
+            with pytest.raises(ValueError, match=f"'{name}' can't be set"):
+                setattr(twin, name, getattr(twin, name))
+
+
 @pytest.mark.parametrize("name", ["prefetch", "device_prefetch", "max_skipped"])
 def test_numbers_of_numpys_become_plain_ones(name: str) -> None:
-    loader = make([1, 2, 3])
-    setattr(loader, name, np.int64(3))
+    loader = make([1, 2, 3], **{name: np.int64(3)})
     assert type(getattr(loader, name)) is int
 
 
@@ -86,79 +81,22 @@ def test_an_attribute_of_the_users_own_is_left_alone() -> None:
     assert loader.purpose == "training"
 
 
-def test_no_output_is_the_default_one() -> None:
-    loader = make([1, 2, 3])
-    default = ThreadLoader([1], threads=0).output
-    loader.output = None  # type: ignore[assignment]
-    assert loader.output == default
-
-
-class Noting:
-    """Notes what it was copied for, and how often."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> int:
-        if index == 4:
-            raise LookupError(index)
-        return index
-
-
-def test_a_setting_counts_from_the_next_epoch_and_not_before(spawn: Spawn) -> None:
-    def run(loader: ThreadLoader[Any]) -> None:
-        iterator = iter(loader)
-        assert next(iterator).tolist() == [0, 1, 2]
-        loader.on_error, loader.max_skipped = "skip", 1
-        with pytest.raises(LookupError):
-            next(iterator)
-        iterator = iter(loader)
-        loader.max_skipped, loader.on_error = 0, "raise"
-        assert next(iterator).tolist() == [0, 1, 2]
-        assert next(iterator).tolist() == [3, 5]
-        with pytest.warns(UserWarning, match="left out"):
-            list(iterator)
-
-    with make(Noting(), threads=0) as loader:
-        spawn(run, loader).result(PATIENCE)
+def test_a_setting_counts_from_the_next_epoch_and_not_before() -> None:
+    loader = make(range(6), threads=0)
+    iterator = iter(loader)
+    assert next(iterator).tolist() == [0, 1, 2]
+    loader.collate_fn = len
+    assert next(iterator).tolist() == [3, 4, 5]
+    assert list(loader) == [3, 3]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_the_window_follows_prefetch(persistent: bool, spawn: Spawn) -> None:
+def test_the_window_follows_prefetch_factor(persistent: bool, spawn: Spawn) -> None:
     with make(range(30), threads=2, persistent_workers=persistent) as loader:
-        for prefetch in (1, 7, 2):
-            loader.prefetch = prefetch
+        for factor in (1, 4, 2):
+            loader.prefetch_factor = factor
             assert len(spawn(lists, loader).result(PATIENCE)) == 10
-            assert loader.statistics().window == prefetch
-
-
-def test_dataset_copy_counts_from_the_next_epoch(spawn: Spawn) -> None:
-    with make(range(3), threads=1) as loader:
-        assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2]]
-        loader.dataset_copy = lambda dataset: [10 * row for row in dataset]
-        assert spawn(lists, loader).result(PATIENCE) == [[0, 10, 20]]
-        loader.dataset_copy = "auto"
-        assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2]]
-
-
-def test_a_seed_counts_from_the_next_epoch(spawn: Spawn) -> None:
-    def first(seed: int) -> Any:
-        with make(range(30), shuffle=True, seed=seed) as loader:
-            return spawn(lists, loader).result(PATIENCE)
-
-    with make(range(30), shuffle=True, seed=1) as loader:
-        assert spawn(lists, loader).result(PATIENCE) == first(1)
-        loader.seed = 2
-        assert spawn(lists, loader).result(PATIENCE) != first(1)
-
-
-def test_copies_of_a_loader_keep_its_settings_and_check_theirs() -> None:
-    loader = make([1, 2, 3])
-    loader.max_skipped = 7
-    twin = copy.copy(loader)
-    assert twin.max_skipped == 7
-    with pytest.raises(ValueError, match="max_skipped"):
-        twin.max_skipped = -1
+            assert loader.statistics().window == 2 * factor
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -188,7 +126,6 @@ def test_a_setting_has_the_name_of_its_argument() -> None:
         "tunes_threads",
         "unsharded",
         "whole_batches",
-        "window",
     }
     assert names - set(inspect.signature(ThreadLoader).parameters) == derived
 

@@ -45,5 +45,6 @@ class ScriptedTuner(Tuner):
 
 def script(loader: ThreadLoader[Any], *numbers: int) -> list[int]:
     """Let a loader's number of threads follow a script; return the numbers as they come."""
-    loader._tuner = tuner = ScriptedTuner(numbers)  # noqa: SLF001  # it has no public name
+    tuner = ScriptedTuner(numbers)
+    loader._fixed = loader._fixed._replace(tuner=tuner)  # noqa: SLF001  # it has no public name
     return tuner.seen

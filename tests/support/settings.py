@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 from threadloader._order.tickets import TicketSize
@@ -11,7 +10,7 @@ from threadloader._tuning.tuner import Tuner
 
 __all__ = ["settings_of"]
 
-_ARGUMENTS = {
+_ARGUMENTS: dict[str, Any] = {
     "batch_size": 2,
     "batch_sampler": None,
     "collate_fn": None,
@@ -39,7 +38,7 @@ _ARGUMENTS = {
     "uneven": "pad",
     "worker_init_fn": None,
 }
-_DERIVED = {
+_DERIVED: dict[str, Any] = {
     "device": None,
     "iterable": False,
     "move": None,
@@ -54,7 +53,5 @@ _DERIVED = {
 
 def settings_of(dataset: Any, **given: Any) -> Settings:
     """Return settings with the defaults of most arguments; but batches of 2, without workers."""
-    arguments = _ARGUMENTS | {name: given[name] for name in given if name in _ARGUMENTS}
-    derived = _DERIVED | {name: given[name] for name in given if name not in _ARGUMENTS}
-    loader = SimpleNamespace(dataset=dataset, **arguments)
-    return Settings.of(loader, arguments, **derived, ticket_size=TicketSize(), tuner=Tuner())
+    values = {**_ARGUMENTS, **_DERIVED, **given, "dataset": dataset}
+    return Settings(**values, ticket_size=TicketSize(), tuner=Tuner())

@@ -67,7 +67,7 @@ def test_samples_that_wait_get_more_threads_than_there_are_cores() -> None:
         names = names_after_growth(loader, dataset, 4 * cores)
         assert loader.statistics().running > cores
         assert loader.statistics().workers > cores
-    prefix = loader._name
+    prefix = loader._fixed.name
     assert names - {"MainThread"} <= {f"{prefix}-worker-{number}" for number in range(256)}
 
 
@@ -247,8 +247,8 @@ def test_slots_that_many_threads_needed_are_given_back() -> None:
         while ring.batches == least:
             assert time.perf_counter() < end
             next(batches)
-        loader._tuner._set(1)
-        loader._tuner.due = float("inf")  # nothing is measured any more
+        loader._fixed.tuner._set(1)
+        loader._fixed.tuner.due = float("inf")  # nothing is measured any more
         next(batches)
         assert ring.batches == least
 

@@ -333,23 +333,6 @@ def test_a_state_counts_what_was_delivered_not_what_was_copied_ahead(
         assert sorted(itertools.chain(*first, *rest)) == sorted(itertools.chain(*whole))
 
 
-@each_kind_of_workers
-def test_the_device_may_change_between_epochs(workers: dict[str, Any], spawn: Spawn) -> None:
-    first, second = FakeDevice(1), FakeDevice(2)
-    with make(Numbers(), first, **workers) as loader:
-        old = iter(loader)
-        got = [numbers(spawn(next, old).result(PATIENCE))]
-        for device in (second, None, first):
-            loader.device = device
-            assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
-            if "persistent_workers" not in workers:
-                got.append(numbers(spawn(next, old).result(PATIENCE)))
-        assert got == batches_of(3)[: len(got)]
-    assert len(second.received) == 8
-    assert len(first.received) == 8 + len(got)
-    assert not first.broken + second.broken
-
-
 @pytest.mark.parametrize("ahead", [0, -1, 1.5, None, "2"])
 def test_a_wrong_number_of_batches_ahead_is_refused(ahead: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="device_prefetch"):

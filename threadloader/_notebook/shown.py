@@ -50,7 +50,7 @@ class Shown:
             described = ", ".join(self._described())
         except AttributeError:  # it is being made
             return f"<{kind}>"
-        if self._tunes_threads:
+        if self._fixed.tunes_threads:
             threads = "as many threads as are fastest"
         else:
             threads = f"{self.num_workers} thread{'s' * (self.num_workers != 1)}"
@@ -68,7 +68,7 @@ class Shown:
         """Return in a few words what is loaded."""
         described = [type(self.dataset).__name__]
         # The length of an iterable is noted when it is asked for: see `__len__`.
-        if not self._iterable:
+        if not self._fixed.iterable:
             with suppress(Exception):  # a sampler of the user's may have none
                 batches = len(self)
                 described.append(f"{batches:,} {'batch' if batches == 1 else 'batches'}")

@@ -43,7 +43,9 @@ class Reports:
         from threadloader._report.ending import judged  # noqa: PLC0415  # rarely needed
 
         self._live_here()
-        return judged(self._session.stats, self._tuner, self.num_workers > 0, self._iterable)
+        return judged(
+            self._session.stats, self._fixed.tuner, self.num_workers > 0, self._fixed.iterable
+        )
 
     def headspace(self, steps: int = 50) -> Headspace:
         """Measure in the next epochs what loading that takes no time would save.

@@ -15,38 +15,31 @@ from threadloader import _torch
 from threadloader._order.planner import NO_LENGTH
 from threadloader._ranks.parts import PROTOCOL, check_askable
 from threadloader._threads.cores import default_threads
-from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Mapping
 
     from threadloader._layout.leaves import Output
     from threadloader._torch.device import Device, StreamlessDevice
 
+    Check = Callable[[str, Any], Any]  # of a name and a value: returns what is kept, or raises
+
 __all__ = [
-    "check_choice",
-    "check_function",
-    "check_functions",
+    "ARGUMENTS",
     "check_no_order",
     "check_order",
-    "check_prefetch",
     "check_runnable",
-    "check_sharded",
     "check_shuffle",
     "check_threads",
-    "check_transform",
-    "checked_attribute",
+    "check_together",
     "checked_count",
-    "checked_output",
-    "checked_seed",
-    "checked_shard",
+    "checked_function",
     "default_num_workers",
     "default_threads",
     "given_num_workers",
     "is_iterable",
     "open_device",
     "plain_int",
-    "warn_of_near_miss",
 ]
 
 
@@ -145,7 +138,7 @@ def default_num_workers(
     return threads
 
 
-def checked_output(output: Output | None) -> Output:
+def _checked_output(name: str, output: Output | None) -> Output:
     """Return the kind of batches, by default torch's where it is installed.
 
     Raises:
@@ -154,7 +147,7 @@ def checked_output(output: Output | None) -> Output:
     """
     if output is None:
         return "torch" if _torch.AVAILABLE else "numpy"
-    check_choice("output", output, ("torch", "numpy"))
+    check_choice(name, output, ("torch", "numpy"))
     if output == "torch" and not _torch.AVAILABLE:
         msg = "output='torch' needs torch: pip install torch (extra: torch)"
         raise ModuleNotFoundError(msg, name="torch")
@@ -215,19 +208,40 @@ def check_no_order(shuffle: object, sampler: Any, batch_sampler: Any) -> None:
             raise ValueError(msg)
 
 
-def check_transform(transform: Any, *, iterable: bool) -> None:
-    """Refuse a transform that can't be called, and any for a map-style dataset."""
-    check_callable("transform", transform)
-    if transform is not None and not iterable:
+def check_together(
+    *,
+    iterable: bool,
+    dataset: Any,
+    generator: Any,
+    in_order: bool,
+    prefetch_factor: int | None,
+    own: Mapping[str, Any],
+) -> None:
+    """Refuse arguments that exclude one another.
+
+    Args:
+        iterable: Whether the dataset is read in its own order.
+        dataset: The argument, as the next ones.
+        generator: The argument.
+        in_order: The argument.
+        prefetch_factor: The argument.
+        own: Those of `ARGUMENTS`.
+    """
+    shard, prefetch = own["shard"], own["prefetch"]
+    if own["transform"] is not None and not iterable:
         msg = (
             "transform is for iterable datasets; a map-style dataset applies its own in "
             "__getitem__, which runs in parallel already"
         )
         raise TypeError(msg)
-
-
-def check_prefetch(prefetch: int | None, prefetch_factor: int | None) -> None:
-    """Refuse both names of one setting at once."""
+    if shard is not None and iterable:
+        check_askable(dataset)
+    if shard is not None and not in_order:
+        msg = "shard needs in_order=True: all ranks' batches k are one global batch"
+        raise ValueError(msg)
+    if own["seed"] is not None and generator is not None:
+        msg = "seed and generator both decide the order: give one of them"
+        raise ValueError(msg)
     if prefetch is not None and prefetch_factor is not None:
         msg = (
             f"prefetch and prefetch_factor are one setting, but got {prefetch} and "
@@ -284,45 +298,33 @@ def check_runnable(num_workers: int, timeout: float, prefetch_factor: int | None
         raise AssertionError(msg)
 
 
-def checked_seed(seed: Any, generator: Any) -> int | None:
+def _checked_seed(name: str, seed: Any) -> int | None:
     """Return the seed as an int; None for none.
 
     Raises:
         TypeError: It is no whole number.
-        ValueError: It is negative, or has more than 64 bits, or there is a generator, too.
+        ValueError: It is negative, or has more than 64 bits.
     """
     if seed is None:
         return None
-    if generator is not None:
-        msg = "seed and generator both decide the order: give one of them"
-        raise ValueError(msg)
-    whole_seed = checked_count("seed", seed, at_least=0)
+    whole_seed = checked_count(name, seed, at_least=0)
     if whole_seed >= 1 << 64:
         msg = f"seed must be less than 2**64, but got {seed}"
         raise ValueError(msg)
     return whole_seed
 
 
-def check_sharded(shard: Any, dataset: Any, *, iterable: bool) -> None:
-    """Refuse to share out an iterable dataset that can't be asked for a share."""
-    if shard is not None and iterable:
-        check_askable(dataset)
-
-
-def checked_shard(shard: Any, *, in_order: bool = True) -> Any:
+def _checked_shard(name: str, shard: Any) -> Any:
     """Return the argument; a pair as a tuple of ints.
 
     Raises:
         TypeError: It is neither a word, nor a pair, nor a mesh of one dimension.
-        ValueError: It is another word, or no such rank, or batches come in no order.
+        ValueError: It is another word, or no such rank.
     """
     if shard is None:
         return None
-    if not in_order:
-        msg = "shard needs in_order=True: all ranks' batches k are one global batch"
-        raise ValueError(msg)
     if isinstance(shard, str):
-        check_choice("shard", shard, ("auto",), also=", (rank, world_size) or a mesh")
+        check_choice(name, shard, ("auto",), also=", (rank, world_size) or a mesh")
         return shard
     if isinstance(shard, (tuple, list)) and len(shard) == 2:
         rank = checked_count("rank in shard", shard[0], at_least=0)
@@ -340,48 +342,6 @@ def checked_shard(shard: Any, *, in_order: bool = True) -> Any:
     raise TypeError(msg)
 
 
-def checked_attribute(name: str, value: Any) -> Any:
-    """Return the value that is kept of an attribute; one of torch's is kept unchanged.
-
-    Raises:
-        TypeError: It has a wrong type.
-        ValueError: It has a wrong value.
-    """
-    if name in _COUNTS:
-        at_least, optional = _COUNTS[name]
-        return (
-            value if value is None and optional else checked_count(name, value, at_least=at_least)
-        )
-    if name == "output":
-        return checked_output(value)
-    if name == "seed":
-        return checked_seed(value, None)
-    if name == "shard":
-        return checked_shard(value)
-    if name == "uneven":
-        check_choice(name, value, ("drop", "pad", "short"))
-    if name == "transform":
-        check_callable(name, value)
-    if name in _CHOICES and not callable(value):
-        check_choice(name, value, _CHOICES[name], also=" or a function")
-    return value
-
-
-# Our own attributes, which may be set between two epochs.
-_COUNTS = {  # the least value, and whether None is one
-    "device_prefetch": (1, False),
-    "max_skipped": (0, True),
-    "max_threads": (1, False),
-    "memory_budget": (1, True),
-    "prefetch": (1, True),
-    "snapshot_every_n_steps": (0, True),
-}
-_CHOICES = {
-    "dataset_copy": ("auto", "shared", "deep"),
-    "on_error": ("raise", "skip"),
-}  # or callable
-
-
 def open_device(output: Output, device: Any) -> Device | StreamlessDevice | None:
     """Return the device of an argument; None for the CPU.
 
@@ -396,33 +356,12 @@ def open_device(output: Output, device: Any) -> Device | StreamlessDevice | None
     return opened
 
 
-def check_function(name: str, value: Any) -> None:
-    """Refuse a value that can't be called."""
-    if not callable(value):
+def checked_function(name: str, value: Any) -> Any:
+    """Return a function, or None; refuse what can't be called."""
+    if value is not None and not callable(value):
         msg = f"{name} must be callable, but got {value!r}"
         raise TypeError(msg)
-
-
-def check_functions(collate_fn: Any, worker_init_fn: Any) -> None:
-    """Refuse what workers could not call."""
-    check_callable("collate_fn", collate_fn)
-    check_callable("worker_init_fn", worker_init_fn)
-
-
-def warn_of_near_miss(name: str, value: Any, names: Collection[str]) -> None:
-    """Warn of an attribute that changes nothing, where its name is almost that of an argument."""
-    if name in names:
-        return
-    from difflib import get_close_matches  # noqa: PLC0415  # rarely needed
-
-    for near in get_close_matches(name, names, 1, cutoff=0.8):
-        warn_user(f"loader.{name} = {value!r} changes nothing: the argument's name is {near}")
-
-
-def check_callable(name: str, value: Any) -> None:
-    """Refuse a value that can't be called; None is one that is not given."""
-    if value is not None:
-        check_function(name, value)
+    return value
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...], also: str = "") -> None:
@@ -437,3 +376,46 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...], also: str = ""
     if not isinstance(value, str) or value not in choices:
         msg = f"{name} must be one of {', '.join(choices)}{also}, but got {value!r}"
         raise ValueError(msg)
+
+
+def _count(at_least: int, *, optional: bool = False) -> Check:
+    def check(name: str, value: Any) -> Any:
+        if value is None and optional:
+            return None
+        return checked_count(name, value, at_least=at_least)
+
+    return check
+
+
+def _choice(*choices: str, function: bool = False) -> Check:
+    def check(name: str, value: Any) -> Any:
+        if not (function and callable(value)):
+            check_choice(name, value, choices, also=" or a function" * function)
+        return value
+
+    return check
+
+
+def _as_given(_: str, value: Any) -> Any:
+    return value
+
+
+# The arguments that torch's loader lacks, and how each is checked.  They are fixed once the loader
+# is made; the others, torch's, may be set between two epochs as torch allows.
+ARGUMENTS: Mapping[str, Check] = {
+    "prefetch": _count(1, optional=True),
+    "output": _checked_output,
+    "dataset_copy": _choice("auto", "shared", "deep", function=True),
+    "transform": checked_function,
+    "seed": _checked_seed,
+    "isolate_rng": _as_given,
+    "snapshot_every_n_steps": _count(0, optional=True),
+    "on_error": _choice("raise", "skip", function=True),
+    "max_skipped": _count(0, optional=True),
+    "max_threads": _count(1),
+    "memory_budget": _count(1, optional=True),
+    "shard": _checked_shard,
+    "uneven": _choice("drop", "pad", "short"),
+    "device": _as_given,
+    "device_prefetch": _count(1),
+}

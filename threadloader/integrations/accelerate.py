@@ -173,7 +173,7 @@ def _rebuild(loader: ThreadLoader[Any], plain: Any) -> ThreadLoader[Any]:
         if hasattr(loader, name)
     }
     changed = ["batch_size", "sampler", "batch_sampler", "drop_last"]
-    if loader._tunes_threads:  # noqa: SLF001  # the same
+    if loader._fixed.tunes_threads:  # noqa: SLF001  # the same
         changed += ["threads", "num_workers"]
     for name in changed:
         arguments.pop(name, None)
