@@ -1,13 +1,21 @@
-"""How an epoch begins: from a loader's settings and the state of its run, to its iterator."""
+"""How an epoch begins: from a loader's settings and the state of its run, to its iterator.
+
+    where it begins -> its seed -> its draws -> the sampler -> workers -> the feed -> the iterator
+
+Then the threads start.  What an epoch has begun that does not come about is undone in the opposite
+order, and the next call begins the same one.
+"""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from threadloader._epoch.epoch import Epoch
 from threadloader._epoch.open_feed import open_feed
 from threadloader._epoch.skipped import Tally
+from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.sampler_epoch import (
     SavedEpoch,
     epoch_of,
@@ -28,16 +36,13 @@ from threadloader._work.workers import may_draw
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._epoch.feed import Feed
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._ranks.share import Share
-    from threadloader._ranks.votes import Votes
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochDraws, Seeds
     from threadloader._session.run_state import State
     from threadloader._session.session import Session
     from threadloader._settings import Settings
-    from threadloader._work.counters import Deliveries
 
 __all__ = ["begin"]
 
@@ -45,47 +50,52 @@ __all__ = ["begin"]
 def begin(session: Session, settings: Settings) -> Epoch | None:
     """Begin the next epoch; return None if all of it was delivered when its state was saved.
 
-    If it does not come about, the next call begins the same one.
-
     Raises:
         StateError: The state is not of this sampler, dataset, generator or number of replicas.
     """
-    before = workers = run = epoch = seen = None  # nothing to put back
+    epoch = None
     try:
-        with session.planning:
-            before, workers = session.run, session.kept_workers.workers
-            seen = session.seen_number
-            saved = before.saved
-            over = saved is not None and has_ended(saved)
-            told = told_epoch(settings.index_sampler, session.seen_number) if over else None
+        with ExitStack() as undo:
+            with session.planning:
+                saved = session.run.saved
+                over = saved is not None and has_ended(saved)
+                told = told_epoch(settings.index_sampler, session.seen_number) if over else None
+                seeds = _go_on(session, undo)
+                settings = settings._replace(move=None) if over else settings
+                epoch = _plan(session, settings, seeds, saved, undo)
+            epoch.start()
             if over:
-                settings = settings._replace(move=None)
-            # At once, for an epoch that the user's code begins meanwhile.
-            run = before.advanced()
-            session.run = run
-            epoch = _plan(session, settings, run.seeds, saved)
-        epoch.start()
-        if not over:
-            return epoch
-        # To its end, for all generators; where another process draws, it is not there yet.
-        next(epoch, None)
-        if told is not None:
-            tell_again(settings.index_sampler, told)
-        return None
-    except BaseException:
+                # To its end, for all generators; where another process draws, it is not there yet.
+                next(epoch, None)
+                if told is not None:
+                    tell_again(settings.index_sampler, told)
+            undo.pop_all()
+        return None if over else epoch
+    finally:
+        epoch = DROPPED  # this frame stays with an error
+
+
+def _go_on(session: Session, undo: ExitStack) -> Seeds:
+    """Let the run go on to the next epoch, and return its seeds.
+
+    At once, for an epoch that the user's code begins meanwhile.
+    """
+    before, workers, seen = session.run, session.kept_workers.workers, session.seen_number
+    session.run = run = before.advanced()
+
+    def put_back() -> None:
         with session.planning:
-            # If it was begun, and nobody has begun another one since.
-            if before is not None and run is not None and session.run.seeds is run.seeds:
+            if session.run.seeds is run.seeds:  # nobody has begun another one since
                 session.put_back(before, workers)
                 session.seen_number = seen
-        if epoch is not None:
-            epoch.cancel()
-        raise
-    finally:
-        del epoch  # this frame stays with the error
+
+    undo.callback(put_back)
+    return run.seeds
 
 
-def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | None) -> Epoch:
+def _plan(
+    session: Session, settings: Settings, seeds: Seeds, saved: State | None, undo: ExitStack
+) -> Epoch:
     """Return the next epoch, whose threads `Epoch.start` lets begin.
 
     Args:
@@ -93,93 +103,83 @@ def _plan(session: Session, settings: Settings, seeds: Seeds, saved: State | Non
         settings: Of the loader.
         seeds: Of the epoch.
         saved: The state to continue from; None for the beginning.
+        undo: What it calls ends an epoch that does not come about.
     """
     session.renew(settings)
     # Before there are workers, whose first use of the device would be in its place.
     device = None if settings.device is None else settings.device.here()
+    # 1. Where it begins.
     dataset = session.restore_dataset(settings, saved)
     position = session.next_position(settings, seeds.epoch, saved)
+    # 2. Its seed, which ranks may have to agree on.
     share, seed = None, settings.seed
     if settings.shard is not None or seed is None:
         share = share_of(settings, iterable=settings.iterable)
         seed = session.agreement.seed(settings, share, seeds, saved)
-    draws = seeds.begin_epoch(seed, settings.generator, saved)
     rank = rank_with_own_streams(settings, share)
     if not settings.iterable:
         _tell_of_epoch(settings.index_sampler, position, session, shares_out=rank is not None)
+    # 3. What is drawn before the first batch.
+    draws = seeds.begin_epoch(seed, settings.generator, saved)
     shared_seed = draws.shared_seed(settings.dataset)
+    # 4. The sampler.
     sampler_pass = _open_sampler_pass(settings, draws, position, share, checked=rank is None)
-    reused = session.kept_workers.reuse(settings)
-    epoch_seeds = draws.seeds(kept=reused is not None, rank=rank or 0, replicas=settings.iterable)
-    workers, feed, epoch, votes, counted = reused, None, None, None, None
-    try:
-        votes = session.agreement.votes(settings, share)
-        if reused is None and settings.num_workers:
-            # As torch does a second time with new workers.  Its second start of the sampler
-            # would make the order of one that draws at once depend on there being workers.
-            draws.draw_again(settings.dataset)
-            workers = session.kept_workers.make(settings, epoch_seeds.workers)
-        prepare = prepare_pipes(settings, workers, shared_seed, new=reused is None)
-        isolates = settings.isolate_rng and may_draw(settings)
-        feed = open_feed(
-            settings,
-            sampler_pass,
-            workers,
-            epoch_seeds,
-            position,
-            session.collation,
-            isolates=isolates,
-            share=share,
-        )
-        counted = session.stats.begin_epoch()
-        calling = CallingThread(settings, workers, epoch_seeds.workers, counted, isolates=isolates)
-        feed.start(calling)
-        kind: Callable[..., Epoch] = Epoch
-        if votes is not None and share is not None:
-            kind = _agreed(votes, share.world_size)
-        epoch = kind(
-            settings,
-            feed,
-            session.collation,
-            Tally(session.skipped, position, settings.max_skipped),
-            workers,
-            calling=calling,
-            stats=session.stats,
-            counted=counted,
-            device=device,
-            prepare=prepare,
-            base_seed=epoch_seeds.workers,
-            begun=position.batches,
-        )
-        order = None if sampler_pass is None else sampler_pass.order
-        session.add(epoch, LastEpoch(position, draws, order, dataset))
-    except BaseException as error:  # Ctrl-C, say
-        _end(epoch, votes, feed, counted)
-        shared = reused is not None and not settings.replicated
-        session.kept_workers.give_up(error, workers, reused=shared)
-        raise
-    return epoch
-
-
-def _end(
-    epoch: Epoch | None, votes: Votes | None, feed: Feed | None, counted: Deliveries | None
-) -> None:
-    """End what there is of an epoch that does not come about."""
-    if counted is not None:
-        counted.end()
-    if epoch is not None:
-        epoch.cancel()
+    # 5. Workers: those of the epoch before, or new ones.
+    workers = session.kept_workers.reuse(settings)
+    is_new = workers is None
+    epoch_seeds = draws.seeds(kept=not is_new, rank=rank or 0, replicas=settings.iterable)
+    votes = session.agreement.votes(settings, share)
     if votes is not None:
-        votes.leave()
-    if feed is not None:
-        feed.end()
+        undo.callback(votes.leave)
+    if is_new and settings.num_workers:
+        # As torch does a second time with new workers.  Its second start of the sampler would make
+        # the order of one that draws at once depend on there being workers.
+        draws.draw_again(settings.dataset)
+        workers = session.kept_workers.make(settings, epoch_seeds.workers)
+    if workers is not None and (is_new or settings.replicated):
+        undo.push(partial(session.kept_workers.give_up, workers))
+    prepare = prepare_pipes(settings, workers, shared_seed, new=is_new)
+    # 6. The feed, which plans the batches.
+    isolates = settings.isolate_rng and may_draw(settings)
+    feed = open_feed(
+        settings,
+        sampler_pass,
+        workers,
+        epoch_seeds,
+        position,
+        session.collation,
+        isolates=isolates,
+        share=share,
+    )
+    undo.callback(feed.end)
+    counted = session.stats.begin_epoch()
+    undo.callback(counted.end)
+    calling = CallingThread(settings, workers, epoch_seeds.workers, counted, isolates=isolates)
+    feed.start(calling)
+    # 7. The iterator.
+    kind: Callable[..., Epoch] = Epoch
+    if votes is not None and share is not None:
+        from threadloader._epoch.agreed_epoch import AgreedEpoch  # noqa: PLC0415  # for ranks only
 
-
-def _agreed(votes: Votes, world_size: int) -> Callable[..., Epoch]:
-    """Return what makes an epoch that has as many batches as those of other ranks."""
-    from threadloader._epoch.agreed_epoch import AgreedEpoch  # noqa: PLC0415  # for ranks only
-
-    return partial(AgreedEpoch, votes=votes, world_size=world_size)
+        kind = partial(AgreedEpoch, votes=votes, world_size=share.world_size)
+    epoch = kind(
+        settings,
+        feed,
+        session.collation,
+        Tally(session.skipped, position, settings.max_skipped),
+        workers,
+        calling=calling,
+        stats=session.stats,
+        counted=counted,
+        device=device,
+        prepare=prepare,
+        base_seed=epoch_seeds.workers,
+        begun=position.batches,
+    )
+    undo.callback(epoch.cancel)
+    order = None if sampler_pass is None else sampler_pass.order
+    session.add(epoch, LastEpoch(position, draws, order, dataset))
+    return epoch
 
 
 def _tell_of_epoch(sampler: Any, position: Position, session: Session, *, shares_out: bool) -> None:

@@ -113,19 +113,17 @@ class KeptWorkers:
         for group in epoch.thread_groups:
             self._groups[group] = None
 
-    def give_up(self, error: BaseException, workers: Workers | None, *, reused: bool) -> None:
+    def give_up(self, workers: Workers, *exception: Any) -> None:
         """End the workers of an epoch that does not come about.
 
         Args:
-            error: The reason.
-            workers: Its workers; None if there are none yet.
-            reused: Whether they are those of the epoch before, which goes on: they are kept.
+            workers: They.
+            exception: Its class, the error and its traceback, as of ``__exit__``.
         """
-        if not reused:
+        if self._workers is workers:
             self.dismiss()
-            if workers is not None:
-                workers.stop()
-        if isinstance(error, ClosedError):
+        workers.stop()
+        if isinstance(exception[1], ClosedError):
             end_thread_at_exit()  # the exit may be what closed its threads
 
     def dismiss(self) -> None:
