@@ -15,6 +15,7 @@ from threadloader import _torch
 from threadloader._order.planner import NO_LENGTH
 from threadloader._ranks.parts import PROTOCOL, check_askable
 from threadloader._threads.cores import default_threads
+from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +41,7 @@ __all__ = [
     "is_iterable",
     "open_device",
     "plain_int",
+    "warn_of_near_miss",
 ]
 
 
@@ -362,6 +364,17 @@ def checked_function(name: str, value: Any) -> Any:
         msg = f"{name} must be callable, but got {value!r}"
         raise TypeError(msg)
     return value
+
+
+def warn_of_near_miss(name: str, value: Any, function: Callable[..., Any]) -> None:
+    """Warn of an attribute that changes nothing, where its name is almost that of an argument."""
+    from difflib import get_close_matches  # noqa: PLC0415  # rarely needed
+    from inspect import signature  # noqa: PLC0415  # the same
+
+    names = signature(function).parameters
+    for near in get_close_matches(name, names, 1, cutoff=0.8):
+        if near != name:
+            warn_user(f"loader.{name} = {value!r} changes nothing: the argument's name is {near}")
 
 
 def check_choice(name: str, value: Any, choices: tuple[str, ...], also: str = "") -> None:

@@ -18,6 +18,7 @@ from threadloader._session.arguments import (
     checked_count,
     default_threads,
     open_device,
+    warn_of_near_miss,
 )
 from threadloader._settings import TORCHS, Settings
 
@@ -78,9 +79,12 @@ class Attributes:
 
     def __setattr__(self, name: str, value: Any) -> None:
         mine = vars(self)
-        if name in ARGUMENTS and "_fixed" in mine and mine.get("_is_plain"):
-            msg = f"{name!r} can't be set after the loader was made: make a new one"
-            raise ValueError(msg)
+        if mine.get("_is_plain"):
+            if name in ARGUMENTS:
+                msg = f"{name!r} can't be set after the loader was made: make a new one"
+                raise ValueError(msg)
+            if name[:1] != "_" and name not in mine:
+                warn_of_near_miss(name, value, type(self).__init__)
         if name == "num_workers" and "_fixed" in mine:
             self._fixed = self._fixed._replace(tunes_threads=False)
         super().__setattr__(name, value)
