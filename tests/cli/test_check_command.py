@@ -94,7 +94,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("name", ["make", "Holder.rows"])
 def test_a_safe_dataset_exits_with_0(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"user_datasets:{name}"]) == 0
-    assert f"user_datasets:{name}: nothing found (6 samples" in capsys.readouterr().out
+    assert f"user_datasets:{name}: nothing found (9 samples" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["unsafe", "Unsafe"])
@@ -127,8 +127,7 @@ def test_it_says_on_a_terminal_how_far_it_is(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     assert main(["check", "user_datasets:unsafe"]) == 1
     shown = capfd.readouterr().err
-    stages = ("samples loaded one by one: 1", "interleavings: 1")
-    assert [stage in shown for stage in stages] == [terminal, terminal]
+    assert ("samples loaded: 1" in shown) == terminal
 
 
 def test_what_there_was_no_time_for_is_noted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 import threadloader
 from threadloader import _torch
-from threadloader._check.environment import advice, examine
+from threadloader.cli.environment import advice, examine
+from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.cores import default_threads, usable_cores
 from threadloader._tuning.tuner import gil_is_enabled
 from threadloader.cli import main

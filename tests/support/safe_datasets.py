@@ -1,4 +1,4 @@
-"""Forty datasets that threads may share, as people write them; some need torch or another package.
+"""Datasets that threads may share, as people write them; some need torch or another package.
 
 What a dataset keeps on itself is safe, since each worker has a copy of it.
 """
@@ -321,9 +321,6 @@ class Remembered(Dataset):
 
 
 class Property(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     @cached_property
     def table(self) -> list[int]:
         return [3 * row for row in range(ROWS)]
@@ -408,17 +405,11 @@ class Transformed(Dataset):
 class GlobalRandom(Dataset):
     """Draws from generators of the process, which the loader isolates."""
 
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> Any:
         return index + random.random(), np.random.rand(2), np.random.randint(5)  # noqa: NPY002
 
 
 class OfTheSample(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> Any:
         own = np.random.default_rng(sample_seed())
         return sample_rng().normal(size=2) + index, own.random()

@@ -1,4 +1,4 @@
-"""Forty datasets that threads must not share, four of each of ten kinds."""
+"""Datasets that threads must not share, and what `check` says of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 ROWS = 12
@@ -41,6 +41,9 @@ def records(folder: Path) -> Path:
 
 
 class Dataset:
+    def __init__(self, _: Path | None = None) -> None:
+        pass
+
     def __len__(self) -> int:
         return ROWS
 
@@ -237,9 +240,6 @@ class HalfMade(Dataset):
 class ClassCursor(Dataset):
     position: ClassVar = 0
 
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> int:
         ClassCursor.position = index
         return ClassCursor.position
@@ -247,9 +247,6 @@ class ClassCursor(Dataset):
 
 class ClassCounter(Dataset):
     loaded: ClassVar = 0
-
-    def __init__(self, _: Path) -> None:
-        pass
 
     def __getitem__(self, index: int) -> int:
         type(self).loaded += 1
@@ -267,9 +264,6 @@ class Parsing:
 
 
 class ClassOptions(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> int:
         Parsing.options = {"base": 10 if index % 2 else 16}
         return Parsing.parse("11")
@@ -277,9 +271,6 @@ class ClassOptions(Dataset):
 
 class ClassBuffer(Dataset):
     row: ClassVar = np.zeros(4)
-
-    def __init__(self, _: Path) -> None:
-        pass
 
     def __getitem__(self, index: int) -> Any:
         self.row[:] = index
@@ -295,9 +286,6 @@ stack: list[int] = []
 
 
 class GlobalCursor(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> int:
         global current  # noqa: PLW0603
         current = index
@@ -309,9 +297,6 @@ def double_current() -> int:
 
 
 class GlobalCounter(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> int:
         global loaded_rows  # noqa: PLW0603
         loaded_rows = loaded_rows + 1
@@ -419,9 +404,6 @@ module_rng = np.random.Generator(np.random.PCG64(0))
 
 
 class OfTheModule(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> float:
         return index + float(module_rng.random())
 
@@ -438,25 +420,16 @@ class OfC(Dataset):
 
 
 class OfTheSystem(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> int:
         return secrets.randbits(60)
 
 
 class Unseeded(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> Any:
         return np.random.default_rng().normal(size=3)
 
 
 class OfTheClock(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> int:
         return random.Random(time.perf_counter_ns()).getrandbits(60)
 
@@ -485,9 +458,6 @@ class Local(Dataset):
 
 
 class Alarm(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> int:
         before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, before)
@@ -527,18 +497,12 @@ class Folder(Dataset):
 
 
 class Environment(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> str:
         os.environ["THREADLOADER_TEST_ROW"] = str(index)
         return os.environ["THREADLOADER_TEST_ROW"]
 
 
 class Output(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> str:
         with redirect_stdout(io.StringIO()) as caught:
             print(index)  # noqa: T201  # what is caught
@@ -546,37 +510,205 @@ class Output(Dataset):
 
 
 class Timeout(Dataset):
-    def __init__(self, _: Path) -> None:
-        pass
-
     def __getitem__(self, index: int) -> float | None:
         socket.setdefaulttimeout(1.0 + index)
         return socket.getdefaulttimeout()
 
 
+# What hides: in locks, default values, closures, a few samples
+
+
+def rows_file() -> io.BytesIO:
+    return io.BytesIO(bytes(range(ROWS)) * 4)
+
+
+class LockedInParts(Dataset):
+    """Each step is locked, and the two together are not."""
+
+    def __init__(self, _: Path) -> None:
+        self.file, self.lock = rows_file(), threading.Lock()
+
+    def __getitem__(self, index: int) -> bytes:
+        with self.lock:
+            self.file.seek(index)
+        with self.lock:
+            return self.file.read(4)
+
+
+class TwoLocks(Dataset):
+    """Samples with another lock are not kept out."""
+
+    def __init__(self, _: Path) -> None:
+        self.file, self.locks = rows_file(), [threading.Lock(), threading.Lock()]
+
+    def __getitem__(self, index: int) -> bytes:
+        with self.locks[index % 2]:
+            self.file.seek(index)
+            return self.file.read(4)
+
+
+class PutBack(Dataset):
+    """Data is changed, copied, and changed back."""
+
+    def __init__(self, _: Path) -> None:
+        self.rows = np.ones((ROWS, 3))
+
+    def __getitem__(self, index: int) -> Any:
+        row = self.rows[0]
+        row += index
+        found = row.copy()
+        row -= index
+        return found
+
+
+def total(index: int, parts: list[int] = []) -> int:  # noqa: B006  # what is found
+    parts.append(index)
+    found = sum(parts)
+    parts.pop()
+    return found
+
+
+class DefaultValue(Dataset):
+    def __getitem__(self, index: int) -> int:
+        return total(index)
+
+
+class Closure(Dataset):
+    def __init__(self, _: Path) -> None:
+        now = {"index": 0}
+
+        def double(index: int) -> int:
+            now["index"] = index
+            return 2 * now["index"]
+
+        self.double = double
+
+    def __getitem__(self, index: int) -> int:
+        return self.double(index)
+
+
+class FewSamples(Dataset):
+    """Only two samples use what is shared."""
+
+    class Note:
+        index = -1
+
+    def __init__(self, _: Path) -> None:
+        self.note = self.Note()
+
+    def __getitem__(self, index: int) -> int:
+        if index not in {7, 8}:
+            return index
+        self.note.index = index
+        return self.note.index
+
+
+class Counts(Dataset):
+    class Counts:
+        def __init__(self) -> None:
+            self.rows = [0] * 3
+
+    def __init__(self, _: Path) -> None:
+        self.counts = self.Counts()
+
+    def __getitem__(self, index: int) -> int:
+        self.counts.rows[index % 3] += 1
+        return index
+
+
+class Rows(list[int]):
+    """A list, so no worker has a copy, with an attribute."""
+
+    current = 0
+
+    def __init__(self, _: Path) -> None:
+        super().__init__(range(ROWS))
+
+    def __getitem__(self, index: Any) -> Any:
+        self.current = index
+        return self.current
+
+
+class DependsOnOthers(Dataset):
+    """What a worker has loaded before decides about a sample."""
+
+    loaded = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.loaded += 1
+        return self.loaded
+
+
+class Source:
+    """One for all replicas."""
+
+    row = 0
+
+    def __deepcopy__(self, _: Any) -> Source:
+        return self
+
+    def next_row(self) -> int:
+        self.row += 1
+        return self.row
+
+
+class Replicas:
+    """An iterable dataset."""
+
+    def __init__(self, _: Path) -> None:
+        self.source = Source()
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(5):
+            yield self.source.next_row()
+
+
 # Each worker has these for itself, but with ``dataset_copy="shared"``.
 COPIED: list[Callable[[Path], Any]] = [SeekAndRead, MembersOfTar, SharedCursor, HalfMade]
+COPIED += [LockedInParts, TwoLocks]
 # Seeded for each sample.
 SEEDED: list[Callable[[Path], Any]] = [OwnNumPy, OwnRandom, OwnLegacy]
 
-UNSAFE: dict[str, tuple[set[str], list[Callable[[Path], Any]]]] = {
-    "one handle": ({"shared-handle"}, [SeekAndRead, SeekInHelper, MembersOfTar, Descriptor]),
-    "a buffer twice": ({"shared-buffer"}, [Scratch, ViewOfScratch, Bytes, TransformWithBuffer]),
-    "a shared object": (
-        {"shared-attribute", "shared-container"},
-        [SharedCursor, Slotted, Counted, HalfMade],
+# The kind of the finding, how its message begins, and the datasets of which it is found.
+UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
+    ("shared-handle", "dataset.file is shared", [SeekAndRead, LockedInParts, TwoLocks]),
+    ("shared-handle", "dataset.reader.file is shared", [SeekInHelper]),
+    ("shared-handle", "dataset.archive.fileobj is shared", [MembersOfTar]),
+    ("shared-handle", "dataset.fd is shared", [Descriptor]),
+    ("shared-buffer", "sample", [Scratch, ViewOfScratch, Bytes, TransformWithBuffer]),
+    ("shared-attribute", "dataset.cursor.position is shared", [SharedCursor]),
+    ("shared-attribute", "dataset.state.angle is shared", [Slotted]),
+    ("shared-attribute", "dataset.counter.loaded is shared by all workers: an update", [Counted]),
+    ("shared-attribute", "dataset.table.rows is shared", [HalfMade]),
+    ("shared-attribute", "dataset.note.index is shared", [FewSamples]),
+    ("shared-attribute", "dataset.current is shared", [Rows]),
+    ("shared-attribute", "index 1: dataset.source.row is shared", [Replicas]),
+    ("class-attribute", "ClassCursor.position is shared", [ClassCursor]),
+    ("class-attribute", "ClassCounter.loaded is shared by all workers: an update", [ClassCounter]),
+    ("class-attribute", "Parsing.options is shared", [ClassOptions]),
+    ("global-variable", f"{__name__}.current is shared", [GlobalCursor]),
+    ("global-variable", f"{__name__}.loaded_rows is shared", [GlobalCounter]),
+    ("shared-container", f"{__name__}.settings is shared", [GlobalSettings]),
+    ("shared-container", f"{__name__}.stack is shared", [GlobalStack]),
+    ("shared-container", f"a default of {__name__}.total is shared", [DefaultValue]),
+    ("shared-container", "ClassBuffer.row is shared", [ClassBuffer]),
+    ("shared-container", "dataset.cache is shared", [SmallCache]),
+    (
+        "shared-container",
+        "dataset.counts is shared by all workers: an update was lost",
+        [Histogram],
     ),
-    "a class": (
-        {"class-attribute", "shared-container"},
-        [ClassCursor, ClassCounter, ClassOptions, ClassBuffer],
-    ),
-    "a global": (
-        {"global-variable", "shared-container"},
-        [GlobalCursor, GlobalCounter, GlobalSettings, GlobalStack],
-    ),
-    "a container": ({"shared-container"}, [SmallCache, CountsInDict, Histogram, SharedIterator]),
-    "a generator": ({"random-state"}, [OfTheModule]),
-    "hidden randomness": ({"not-repeatable"}, [OfC, OfTheSystem, Unseeded, OfTheClock]),
-    "one thread": ({"thread-bound"}, [Connection, Local, Alarm, Context]),
-    "the process": ({"process-state"}, [Folder, Environment, Output, Timeout]),
-}
+    ("shared-container", "dataset.counts is shared by all workers: an update", [CountsInDict]),
+    ("shared-container", "dataset.counts.rows is shared by all workers: an update", [Counts]),
+    ("shared-container", "dataset.rows is shared by all workers: index", [PutBack]),
+    ("shared-container", "index 11: dataset.rows is shared", [SharedIterator]),
+    ("shared-container", "now is shared", [Closure]),
+    ("random-state", f"index 11: {__name__}.module_rng is shared", [OfTheModule]),
+    ("not-repeatable", "index 11: loaded again", [OfC, OfTheSystem, Unseeded, OfTheClock]),
+    ("not-repeatable", "index 11: loaded again", [DependsOnOthers]),
+    ("thread-bound", "index 11: in a worker's thread", [Connection, Local, Alarm, Context]),
+    ("process-state", "samples change the working directory", [Folder]),
+    ("process-state", "samples change the environment", [Environment]),
+    ("process-state", "samples change the standard output", [Output]),
+    ("process-state", "samples change the default timeout of sockets", [Timeout]),
+]

@@ -104,16 +104,13 @@ def test_otherwise_a_loader_warns_of_nothing(
 
 
 @free_threaded
-def test_doctor_names_the_import_and_check_finds_it(extension: Path) -> None:
+def test_doctor_names_the_import(extension: Path) -> None:
     script = f"""
 import sys
 sys.path.insert(0, {str(extension)!r})
 from threadloader.cli import main
 main(["doctor", "--import", "needs_the_gil"])
-from threadloader._check.checking import check
-print(*check([1, 2, 3]).findings)
 """
     code, out, complaints = run_child(script)
     assert code == 0, complaints
     assert "GIL       on, switched on by needs_the_gil" in out
-    assert "gil-enabled: the imports of the dataset switched the GIL on" in out

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from threadloader._check.findings import Finding, Report
+from threadloader._check.findings import Finding, Line, Report
 from threadloader._check.hammering import hammer
 from threadloader._check.interleaving import Interleavings
-from threadloader._check.limit import HangError, Limit
-from threadloader._check.loading import Loading, WorkerThread
-from threadloader._check.serial import Serial, begins_at, direct_findings
-from threadloader._check.slow import gil_finding, slow_dicts
+from threadloader._check.loading import HangError, Loading, WorkerThread
+from threadloader._check.serial import Serial
+from threadloader._check.sharing import Sharing
+from threadloader._check.two_threads import TwoThreads
 from threadloader._threads.process_blocks import tangled
 from threadloader._tuning.tuner import gil_is_enabled
 from threadloader.errors import ThreadLoaderError
@@ -21,19 +23,14 @@ from threadloader.errors import ThreadLoaderError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from threadloader._check.findings import Line
-    from threadloader._check.interleaving import WrongSample
-    from threadloader._check.serial import Pass
-    from threadloader._check.states import SharedObject
-    from threadloader._check.tracing import Write
+    from threadloader._check.loading import LoadedSample
     from threadloader._fetch.dataset_copy import DatasetCopy
 
-__all__ = ["THREADS", "UncheckableError", "check"]
+__all__ = ["UncheckableError", "check"]
 
-THREADS = 8
 SECONDS = 120.0
-MOST_WATCHED = 400  # parts that are looked at, at every place of a sample
-MOST_PAIRS = 4
+MOST_CHANGING = 2  # samples that change something, and are held
+OTHERS = 3  # samples that are loaded meanwhile
 
 
 class UncheckableError(ThreadLoaderError, ValueError):
@@ -45,62 +42,40 @@ def check(
     *,
     dataset_copy: DatasetCopy = "auto",
     indices: Sequence[Any] | None = None,
-    threads: int = THREADS,
     name: str | None = None,
     seconds: float = SECONDS,
-    tell: Callable[[str, int], None] = lambda _stage, _number: None,
+    tell: Callable[[int], None] = lambda _: None,
 ) -> Report:
     """Check whether a dataset is safe in the threads of a `ThreadLoader`.
-
-    What samples change is put back where that can be done.
 
     Args:
         dataset: The dataset.
         dataset_copy: As for `ThreadLoader`: what each worker has of it.
         indices: The samples to load; by default 16 that are spread over the dataset.
-        threads: Threads that load at once at the end, at least 2.
         name: For the report; by default that of the class.
         seconds: For tries with two threads, and as many for those with more: at most, but for one
             try.  What is left out by then is a note of the report.
-        tell: Called with what is done now, and how often it was.
+        tell: Called with the number of samples that were loaded, in any thread.
 
     Raises:
         TypeError: It is no dataset.
         UncheckableError: No sample could be loaded.
     """
-    gil_before = gil_is_enabled()
     name = type(dataset).__name__ if name is None else name
     if isinstance(dataset, Iterator):
         note = "one thread reads an iterator, and no copies are made: nothing was tried"
-        return Report(name, (), (note,), 0, 0)
-    loading = Loading(dataset, dataset_copy, indices)
+        return Report(name, (), (note,))
+    loading = Loading(dataset, dataset_copy, indices, tell)
     if not loading.keys:
         raise UncheckableError("the dataset has no samples")
-    checking = _Checking(loading, Limit(loading, seconds, tell))
-    thread, ends = WorkerThread("tlcheck-worker-0"), False
-    try:
-        checking.one_by_one(thread)
-        ends = True
-    except Exception:
-        ends = True
-        raise
-    finally:
-        thread.stop()
-        if ends:  # after Ctrl-C the sample may go on for ever
-            thread.join()
-    with tangled():  # what samples leave is what is looked for
-        checking.at_once(threads)
-    switched = gil_finding(before=gil_before)
-    if switched is not None:
-        checking.findings.append(switched)
-    checking.put_back()
-    return Report(
-        name,
-        tuple(checking.findings),
-        tuple(checking.notes),
-        checking.serial.loads,
-        checking.tried,
-    )
+    checking = _Checking(loading, seconds)
+    # What samples leave of these would be missed; all else stays as they leave it.
+    with chdir("."), redirect_stdout(sys.stdout), redirect_stderr(sys.stderr):
+        checking.in_calling_thread()
+        with tangled():  # what samples leave is what is looked for
+            checking.in_workers()
+    found = _each_once(checking.findings, _begins_at(loading.dataset))
+    return Report(name, found, tuple(checking.notes), checking.loads, checking.tried)
 
 
 class _Checking:
@@ -108,175 +83,109 @@ class _Checking:
 
     Args:
         loading: Loads the samples.
-        limit: Of the time.
+        seconds: For tries of one kind.
     """
 
-    def __init__(self, loading: Loading, limit: Limit) -> None:
-        self._limit = limit
+    def __init__(self, loading: Loading, seconds: float) -> None:
         self.findings: list[Finding] = []
         self.notes: list[str] = []
-        self.tried = 0
-        self._loading = loading
-        self._passes: list[Pass] = []
-        self._hung = False
+        self.loads = self.tried = 0
+        self._expected: dict[Any, LoadedSample] = {}
+        self._loading, self._seconds = loading, seconds
 
-    def one_by_one(self, thread: WorkerThread) -> None:
-        """Load samples one after the other."""
-        self.serial = serial = Serial(self._loading, thread, self._limit.tell)
-        first = serial.first_pass()
-        errors = [outcome.error for outcome in serial.expected.values()]
-        if all(errors):
-            raise UncheckableError(f"no sample could be loaded: {errors[0]}")
-        if any(errors):
-            failing = {index: each.error for index, each in serial.expected.items() if each.error}
-            index, error = next(iter(failing.items()))
+    def in_calling_thread(self) -> None:
+        """Load samples one after the other.
+
+        Raises:
+            UncheckableError: None of them can be loaded.
+        """
+        twin = self._loading.copy()
+        for key in self._loading.keys:
+            self._expected[key] = self._loading.load(twin, key)
+        errors = {key: each.error for key, each in self._expected.items() if each.error}
+        if errors:
+            key, error = next(iter(errors.items()))
+            if len(errors) == len(self._expected):
+                raise UncheckableError(f"no sample could be loaded: {error}")
             self.notes.append(
-                f"{len(failing)} of {len(errors)} samples raise an error; the first one, of index "
-                f"{index!r}: {error}"
+                f"{len(errors)} of {len(self._expected)} samples raise an error; the first one, of "
+                f"index {key!r}: {error}"
             )
-        if first.sharing.cut_off:
+        if Sharing(self._loading.copies()).cut_off:
             self.notes.append("the dataset has too many objects to look at all of them")
-        second = serial.second_pass(first)
-        self._passes = [first, second]
-        self.findings += serial.findings
-        self.findings += slow_dicts(second.sharing, begins_at(self._loading.dataset))
 
-    def at_once(self, threads: int) -> None:
-        """Load samples in two threads, one of which is held, and then in many."""
+    def in_workers(self) -> None:
+        """Load samples in a worker's thread, in two of which one is held, and then in many."""
         try:
-            first, second = self._passes
-            self._limit.again()
-            if first.changed:
-                self._interleave(first, again=False)
-            self._interleave(second, again=True)
+            self._in_two()
             # Samples that don't repeat would all look wrong.
-            if not self.findings and threads > 1:
-                self._limit.again()
-                self._limit.tell(f"in {threads} threads at once", 1)
-                for mixture in hammer(self._loading, self.serial.expected, threads, self._limit):
-                    self._add_mixture(mixture)
+            if not self.findings:
+                self.findings += hammer(self._loading, self._expected, _timer(self._seconds))
         except HangError:
-            self._add("hang", "two threads that load at once do not end", None, None)
+            self.findings.append(Finding("hang", "two threads that load at once do not end"))
 
-    def put_back(self) -> None:
-        """Bring what is shared back to where it was before the check."""
-        first, *_ = self._passes
-        with suppress(Exception):
-            first.sharing.put_back(first.start, first.parts)
-
-    def _interleave(self, found: Pass, *, again: bool) -> None:
-        candidates = found.parts
-        process = [part for part in found.sharing.parts if part.kind == "process-state"]
-        watched = found.sharing.parts if len(found.sharing.parts) <= MOST_WATCHED else []
-        candidates = _without_doubles([*candidates, *process])
-        found.sharing.put_back(found.start, candidates)
-        interleavings = Interleavings(
-            self._loading, found.sharing, found.start, candidates, self._limit
-        )
-        try:
-            writes = self._writes(interleavings, found, _without_doubles([*candidates, *watched]))
-            self._add_direct(found, writes, again=again)
-            for key, others in self._pairs(found):
-                for mixture in interleavings.pair(key, others):
-                    self._add_mixture(mixture)
-            self._add_orders(found, interleavings)
-        except (HangError, KeyboardInterrupt):  # after Ctrl-C a sample may go on for ever
-            self._hung = True
-            raise
-        finally:
-            self.tried += interleavings.tried
-            if interleavings.left_out:
-                self.notes.append(
-                    f"{interleavings.left_out} places at which threads can meet were left out for "
-                    "lack of time"
-                )
-            if not self._hung:
-                interleavings.close()
-
-    def _add_orders(self, found: Pass, interleavings: Interleavings) -> None:
-        """Look for two locks that one sample takes in one order, and another in the other."""
-        for (one, other), (line, key) in interleavings.orders.items():
-            if one < other and (other, one) in interleavings.orders:
-                second_line, second_key = interleavings.orders[other, one]
-                names = (found.sharing.lock_names[lock] for lock in (one, other))
-                text = (
-                    f"index {key!r} takes {' and then '.join(names)}, and index {second_key!r} "
-                    f"takes them in the other order ({second_line}): two threads can wait for "
-                    "each other for ever"
-                )
-                self._add("hang", text, line, key)
-
-    def _writes(
-        self, interleavings: Interleavings, found: Pass, watched: Sequence[SharedObject]
-    ) -> list[Write]:
-        """Return what the samples change, place by place; more parts become candidates by it."""
-        writes: list[Write] = []
-        for key in self._recorded_keys(found):
-            writes += interleavings.record(key, watched).writes
-        interleavings.add_candidates([write.part for write in writes])
-        return writes
-
-    def _recorded_keys(self, found: Pass) -> list[Any]:
-        first = [key for _, key, _ in found.changed.values()]
-        keys = self._good_keys()
-        return list(dict.fromkeys([*first[: MOST_PAIRS - 2], keys[0], keys[-1]]))
-
-    def _good_keys(self) -> list[Any]:
-        """Return the samples that raise no error."""
-        expected = self.serial.expected
-        return [key for key in self._loading.keys if expected[key].error is None]
-
-    def _pairs(self, found: Pass) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-        """Yield samples to be held, and those that are loaded meanwhile."""
-        keys = self._good_keys()
-        changing = [key for key in self._recorded_keys(found) if key in keys][: MOST_PAIRS - 2]
-        for key in dict.fromkeys([keys[0], *changing]):
-            others = [other for other in reversed(keys) if other != key]
-            others.sort(key=lambda other: other not in found.changing)
-            if others:
-                yield key, tuple(others[:3])
-        yield keys[-1], (keys[-1],)
-
-    def _add_direct(self, found: Pass, writes: Sequence[Write], *, again: bool) -> None:
-        fallback = begins_at(self._loading.dataset)
-        for number, finding in enumerate(self.findings):
-            if finding.kind == "shared-buffer":
-                lines = (w.line for w in writes if f"memory of {w.part.path}," in finding.message)
-                self.findings[number] = replace(finding, line=next(lines, finding.line))
-        for part, key, name, text in direct_findings(found, again=again):
-            line = next((write.line for write in writes if write.part is part), None)
-            self._add(part.kind, f"index {key!r}: {text}", line or fallback, key, name)
-        if again:
-            for write in writes:
-                if write.part.kind == "process-state":
-                    text = f"samples change {write.part.path}, for all threads"
-                    self._add("process-state", text, write.line, None, write.part.path)
-
-    def _add_mixture(self, mixture: WrongSample) -> None:
-        when = "when other threads loaded samples at once"
-        if mixture.others:
-            others = ", ".join(map(repr, mixture.others))
-            when = (
-                f"when one thread had come this far with index {mixture.key!r}, and another "
-                f"loaded index {others}"
+    def _in_two(self) -> None:
+        held, other = (WorkerThread(f"tlcheck-worker-{number}") for number in range(2))
+        with held, other:
+            two = TwoThreads(held, other, self._loading, self._expected)
+            serial = Serial(self._loading, two, self._expected)
+            self.findings += serial.findings()
+            self.loads = self._loading.ended
+            interleavings = Interleavings(two, _timer(self._seconds))
+            for keys in _pairs(serial):
+                self.findings += interleavings.unused(keys)
+                recordings = [serial.recordings[key] for key in keys]
+                self.findings += interleavings.pair(keys, recordings)
+        self.tried = interleavings.tried
+        if interleavings.left_out:
+            self.notes.append(
+                f"{interleavings.left_out} places at which threads can meet were left out for lack "
+                "of time"
             )
-        kind = "mixed-samples" if mixture.part is None else mixture.part.kind
-        shared = f"{mixture.name} is shared by all workers: " if mixture.name else ""
-        line = mixture.line or begins_at(self._loading.dataset)
-        self._add(kind, f"{shared}{mixture.text} {when}", line, mixture.key, mixture.name)
-
-    def _add(self, kind: str, text: str, line: Line | None, key: Any, name: str = "") -> None:
-        """Add a finding, if there is none of its kind about the same."""
-        for finding in self.findings:
-            alike = finding.kind in {kind, "shared-buffer"} and bool(name)
-            if (alike and name in finding.message) or (
-                finding.kind == kind and finding.line == line
-            ):
-                return
-        if kind == "mixed-samples" and self.findings:
-            return  # which may well explain it
-        self.findings.append(Finding(kind, text, line, key))
 
 
-def _without_doubles(parts: Sequence[SharedObject]) -> list[SharedObject]:
-    return list({id(part): part for part in parts}.values())
+def _timer(seconds: float) -> Callable[[], bool]:
+    """Return a function that says whether so much time is over; in any thread."""
+    end = perf_counter() + seconds
+    return lambda: perf_counter() >= end
+
+
+def _pairs(serial: Serial) -> Iterator[list[Any]]:
+    """Yield samples to be held, each with those that are loaded meanwhile."""
+    keys = serial.repeating
+    changing = [key for key in keys if serial.recordings[key].writes]
+    for key in dict.fromkeys([*keys[:1], *changing[:MOST_CHANGING]]):
+        others = [other for other in reversed(keys) if other != key]
+        others.sort(key=lambda other: other not in changing)
+        if others:
+            yield [key, *others[:OTHERS]]
+    yield from ([key, key] for key in keys[-1:])
+
+
+def _each_once(findings: Sequence[Finding], begins: Line | None) -> tuple[Finding, ...]:
+    """Return findings, one of a kind about the same or at one line.
+
+    Args:
+        findings: In the order in which they were found.
+        begins: The line for those that have none.
+    """
+    kept: list[Finding] = []
+    for each in findings:
+        line = each.line or begins
+        alike = any(
+            (one.kind in {each.kind, "shared-buffer"} and each.name and one.name == each.name)
+            or (one.kind == each.kind and one.line == line)
+            for one in kept
+        )
+        # Whatever was found before may well explain mixed samples.
+        if not (alike or (each.kind == "mixed-samples" and kept)):
+            kept.append(replace(each, line=line))
+    return tuple(kept)
+
+
+def _begins_at(dataset: Any) -> Line | None:
+    """Return the line where the method that loads a sample begins; None if it is not Python."""
+    names = ("__getitem__", "__getitems__", "__iter__")
+    codes = (getattr(getattr(type(dataset), name, None), "__code__", None) for name in names)
+    code = next(filter(None, codes), None)
+    return None if code is None else Line(code.co_filename, code.co_firstlineno)

@@ -1,46 +1,46 @@
-"""What is in a sample, part by part: two samples are the same if all their parts are.
-
-Objects are compared by what they hold, never by their identity: each thread makes its own.
-"""
+"""What is in a sample: its parts by their paths, as texts that are equal for equal contents."""
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import blake2b
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from threadloader import _torch
 from threadloader._fetch.kinds import attributes
 
-__all__ = ["array_of", "contents", "difference", "fingerprint"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["array_of", "contents", "difference", "parts_of"]
 
 DEEPEST = 12  # levels of containers and attributes
 MOST_PARTS = 20_000
-_PLAIN = (bool, int, complex, str, bytes, type(None), type(Ellipsis), slice, range)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range)
+_WITHOUT_PARTS = (*_PLAIN, _torch.Tensor, type)
 
 
 def contents(value: Any) -> dict[str, str]:
-    """Return the parts of a value by their paths, as ``[0]['label']``."""
-    found: dict[str, str] = {}
-    _add(value, "", found, 0, set())
-    return found
-
-
-def fingerprint(value: Any) -> str:
-    """Return a text that is the same for values with the same contents."""
-    return _hash(repr(sorted(contents(value).items())).encode())
+    """Return what the parts of a value are by their paths, as ``[0]['label']``."""
+    return {path: _text(part) for path, part in islice(parts_of(value), MOST_PARTS)}
 
 
 def difference(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
     """Return the path of the first part that differs; None if there is none."""
-    for path in (*one, *other):
-        if one.get(path) != other.get(path):
-            return path
-    return None
+    return next((path for path in (*one, *other) if one.get(path) != other.get(path)), None)
+
+
+def parts_of(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield a value, and all that is in it, with their paths."""
+    yield path, value
+    if len(above) < DEEPEST and id(value) not in above:
+        for name, part in _named(value):
+            yield from parts_of(part, path + name, (*above, id(value)))
 
 
 def array_of(value: Any) -> np.ndarray[Any, Any] | None:
@@ -50,81 +50,49 @@ def array_of(value: Any) -> np.ndarray[Any, Any] | None:
     if isinstance(value, (bytearray, memoryview)):
         return np.frombuffer(value, np.uint8) if memoryview(value).contiguous else None
     if isinstance(value, _torch.Tensor):
-        try:
+        with suppress(RuntimeError, TypeError, ValueError):  # of a device, sparse, or of bfloat16
             array: np.ndarray[Any, Any] = value.detach().numpy()
-        except (RuntimeError, TypeError, ValueError):  # of a device, sparse, or of bfloat16
-            return None
-        return array
+            return array
     return None
 
 
-def _add(value: Any, path: str, found: dict[str, str], depth: int, above: set[int]) -> None:
-    found[path] = _own(value)
-    if depth >= DEEPEST or len(found) >= MOST_PARTS or id(value) in above:
-        return
-    above.add(id(value))
-    for name, part in _parts(value):
-        _add(part, path + name, found, depth + 1, above)
-    above.discard(id(value))
+def _named(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from ((f"[{key!r}]", part) for key, part in list(value.items()))
+    elif isinstance(value, (list, tuple, deque)):
+        names = getattr(value, "_fields", None)
+        for number, part in enumerate(list(value)):
+            yield f"[{number}]" if names is None else f".{names[number]}", part
+    elif not (isinstance(value, _WITHOUT_PARTS) or _has_bytes(value) or callable(value)):
+        yield from ((f".{name}", part) for name, part, _ in attributes(value))
 
 
-def _own(value: Any) -> str:
+def _text(value: Any) -> str:
     """Return what a value is without its parts."""
     kind = type(value).__qualname__
-    if isinstance(value, float):
-        return f"{kind} {struct.pack('d', value).hex()}"
     if isinstance(value, _PLAIN):
         text = repr(value)
         return f"{kind} {text if len(text) <= 80 else _hash(text.encode())}"
-    if isinstance(value, np.generic):
-        return f"{value.dtype} {_hash(value.tobytes())}"
     if isinstance(value, (set, frozenset)):
-        return f"{kind} {sorted(map(fingerprint, value))}"
+        return f"{kind} {sorted(str(contents(part)) for part in value)}"
     array = array_of(value)
-    if array is not None:
-        return f"{kind} {array.dtype} {array.shape} {_of_array(array)}"
-    if _is_image(value):
-        return f"{kind} {value.mode} {value.size} {_hash(value.tobytes())}"
+    value = value if array is None else array
     if isinstance(value, _torch.Tensor):
-        return f"{kind} {value.dtype} {value.layout} {_of_tensor(value)}"
+        with suppress(RuntimeError, TypeError):  # quantized or nested
+            dense = value.detach().to_dense()  # of a device, sparse, or of bfloat16
+            return f"{kind} {value.dtype} {_hash(repr(dense.tolist()).encode())}"
+        return f"{kind} {value!r}"
+    if _has_bytes(value):
+        objects = array is not None and array.dtype.hasobject
+        data = repr(value.tolist()).encode() if objects else value.tobytes()
+        names = ("dtype", "shape", "mode", "size")  # of an array, or of an image
+        return f"{kind} {[getattr(value, name, None) for name in names]} {_hash(data)}"
     return kind
 
 
-def _parts(value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        return [(f"[{key!r}]", part) for key, part in list(value.items())]
-    if isinstance(value, (list, tuple, deque)):
-        names = getattr(value, "_fields", None)
-        return [
-            (f"[{number}]" if names is None else f".{names[number]}", part)
-            for number, part in enumerate(list(value))
-        ]
-    if isinstance(value, (*_PLAIN, float, np.ndarray, np.generic, _torch.Tensor, type)):
-        return []
-    if _is_image(value) or callable(value):
-        return []
-    return [(f".{name}", part) for name, part, _ in attributes(value)]
-
-
-def _is_image(value: Any) -> bool:
-    """Whether a value is an image of Pillow's, which may not be installed."""
-    return any(kind.__module__ == "PIL.Image" for kind in type(value).__mro__)
-
-
-def _of_array(array: np.ndarray[Any, Any]) -> str:
-    if array.dtype.hasobject:
-        return fingerprint(array.tolist())
-    return _hash(np.ascontiguousarray(array).tobytes())
-
-
-def _of_tensor(value: Any) -> str:
-    """Return what is in a tensor of a device, in a sparse one, or in one of bfloat16."""
-    try:
-        dense = value.detach().cpu().to_dense().resolve_conj().resolve_neg()
-        array = array_of(dense)
-        return _of_array(dense.float().numpy() if array is None else array)
-    except (RuntimeError, TypeError):  # quantized or nested
-        return repr(value)
+def _has_bytes(value: Any) -> bool:
+    """Whether a value is an array or a number of NumPy's, or an image of Pillow's."""
+    return callable(getattr(type(value), "tobytes", None))
 
 
 def _hash(data: bytes) -> str:

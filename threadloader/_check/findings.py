@@ -49,9 +49,6 @@ ADVICE: Mapping[str, str] = MappingProxyType(  # what to do, by kind
             "a library's own generator with sample_seed() in the call: the loader can't isolate "
             "generators of C libraries, the system's random numbers or the clock."
         ),
-        "own-attribute": (
-            "Let a sample depend on its index alone: which worker loads which samples is chance."
-        ),
         "thread-bound": "Make what belongs to a thread in the call, or by PerThread.",
         "process-state": (
             "Do it once, before the loop, or do without: use absolute paths, and pass values as "
@@ -66,13 +63,6 @@ ADVICE: Mapping[str, str] = MappingProxyType(  # what to do, by kind
             "Give each thread its own of the object that this line uses, by PerThread, or hold "
             "one lock around all of its uses."
         ),
-        "gil-enabled": (
-            "Update the package, do without it, or set PYTHON_GIL=0 if it is known to be safe."
-        ),
-        "large-dict": (
-            "Use d[key], give each thread its own by PerThread(partial(dict, d)), or set "
-            'dataset_copy="deep"; Python 3.14 has repaired it.'
-        ),
     }
 )
 
@@ -86,32 +76,24 @@ class Finding:
         message: What happened, with names and values.
         line: The line of the user's code that did it; None if there is none.
         index: The sample that showed it; None if it is of no single sample.
+        name: Of what workers share; empty if that is not known.
     """
 
     kind: str
     message: str
     line: Line | None = None
     index: Any = None
-
-    @property
-    def advice(self) -> str:
-        """What to do."""
-        return ADVICE[self.kind]
+    name: str = ""
 
     def __str__(self) -> str:
         place = "" if self.line is None else f"{self.line}: "
-        return f"{place}{self.kind}: {self.message}\n    {self.advice}"
+        return f"{place}{self.kind}: {self.message}\n    {ADVICE[self.kind]}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the finding, JSON-able."""
-        return {
-            "kind": self.kind,
-            "message": self.message,
-            "advice": self.advice,
-            "file": None if self.line is None else self.line.file,
-            "line": None if self.line is None else self.line.line,
-            "index": self.index if isinstance(self.index, int | str | None) else repr(self.index),
-        }
+        file, line = (None, None) if self.line is None else self.line
+        place = {"advice": ADVICE[self.kind], "file": file, "line": line}
+        return {"kind": self.kind, "message": self.message, **place, "index": self.index}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +104,15 @@ class Report:
         dataset: Its name.
         findings: The reasons why it is not safe; none if nothing was found.
         notes: What could not be checked.
-        loads: Samples that were loaded.
+        loads: Samples that were loaded one by one.
         interleavings: Places at which another thread loaded samples meanwhile.
     """
 
     dataset: str
     findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-    loads: int
-    interleavings: int
+    notes: tuple[str, ...] = ()
+    loads: int = 0
+    interleavings: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report, JSON-able."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass
 from itertools import islice
 from queue import SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Any, Self
 
 from threadloader import _torch
 from threadloader._check.contents import contents, difference
-from threadloader._check.whose_code import line_of_error
-from threadloader._fetch.dataset_copy import Copied, copy_dataset, deep_copy
+from threadloader._check.sharing import Sharing
+from threadloader._check.whose_code import innermost
+from threadloader._fetch.dataset_copy import Copied, copy_dataset, deep_copy, large_data
+from threadloader._fetch.kinds import MEETING_POINTS
 from threadloader._fetch.own_generators import OwnGenerators
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream, enter_sample_streams, leave_streams
@@ -29,12 +32,14 @@ if TYPE_CHECKING:
     from threadloader._check.findings import Line
     from threadloader._fetch.dataset_copy import DatasetCopy
 
-__all__ = ["LoadedSample", "Loading", "WorkerThread"]
+__all__ = ["HangError", "LoadedSample", "Loading", "WorkerThread"]
 
 SEED = 17  # of all random streams
 REPLICAS = 2  # of an iterable dataset
 ITEMS = 8  # samples of a replica that are loaded as one
 MOST_INDICES = 16
+HANG_SECONDS = 60.0  # in which no sample ends: the least that counts as waiting for each other
+SLOWER = 20  # times the slowest one so far: what a sample that many threads load may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,10 @@ class LoadedSample:
         return None if path is None else f"sample{path} was different"
 
 
+class HangError(BaseException):
+    """Two threads wait for each other, and can't be stopped; nobody waits for them, either."""
+
+
 class Loading:
     """Loads samples of one dataset, in any thread.
 
@@ -71,16 +80,22 @@ class Loading:
         dataset: The user's.
         dataset_copy: What each worker has of it, as for `ThreadLoader`.
         indices: The samples to look at; None for some that are spread over the dataset.
+        tell: Called with the number of samples that were loaded, in any thread.
 
     Invariants, whenever ``_lock`` is not held:
         1. ``slowest`` is of one of the ``ended`` samples, or 0.
 
     Threads:
         load: shared.
+        all others: the one that checks.
     """
 
     def __init__(
-        self, dataset: Any, dataset_copy: DatasetCopy, indices: Sequence[Any] | None = None
+        self,
+        dataset: Any,
+        dataset_copy: DatasetCopy,
+        indices: Sequence[Any] | None,
+        tell: Callable[[int], None],
     ) -> None:
         self._lock = Lock()
         # All below: guarded by _lock; others may read them.
@@ -88,25 +103,53 @@ class Loading:
         self.slowest = 0.0  # of them, in seconds
         self.dataset = _torch.unwrapped(dataset)
         self.iterable = is_iterable(dataset)
-        self._how = dataset_copy
+        self._how, self._tell = dataset_copy, tell
         self._whole = not self.iterable and not _torch.has_getitem(self.dataset)
         self.keys: list[Any] = self._keys(indices)
-        self._positions = {repr(key): number for number, key in enumerate(self.keys)}
+        objects = Sharing((self.dataset, self.dataset)).objects
+        locks = [value for value in objects if isinstance(value, MEETING_POINTS)]
+        self._data = [*large_data(self.dataset), *locks]
+        # The end of a copy would close what the user's object has open.
+        closes = any(hasattr(type(value), "__del__") for value in objects)
+        self._unused = None if closes else self._deep_copy(self.dataset)
         redirection()  # imported before there are threads
 
-    def copy(self) -> Any:
-        """Return a worker's copy of the dataset."""
-        if not self.iterable:
-            return copy_dataset(self.dataset, self._how)
-        if self._how == "shared" or callable(self._how):
-            return copy_dataset(self.dataset, self._how)
+    def _deep_copy(self, dataset: Any) -> Any:
+        """Return a copy with a state of its own, over the same data; None if it refuses."""
         try:
-            return deep_copy(self.dataset, Copied())
-        except Exception:  # noqa: BLE001  # whatever refuses: a generator, a lock, an open file
+            return deep_copy(dataset, Copied(), self._data)
+        except Exception:  # noqa: BLE001  # whatever refuses: an open file, a connection
+            return None
+
+    def copies(self, *, unused: bool = False) -> tuple[Any, Any]:
+        """Return the copies that two workers have of the dataset.
+
+        Args:
+            unused: Whether it is one of which no sample was loaded yet, if that can be had.
+        """
+        fresh = self._deep_copy(self._unused) if unused else None  # of None it is None
+        return self.copy(fresh), self.copy(fresh)
+
+    def copy(self, dataset: Any = None) -> Any:
+        """Return a worker's copy of the dataset, or of another."""
+        dataset = self.dataset if dataset is None else dataset
+        replica = self.iterable and self._how == "auto"
+        twin = self._deep_copy(dataset) if replica else None
+        return copy_dataset(dataset, self._how) if twin is None else twin
+
+    def result(self, future: Future[Any]) -> Any:
+        """Return what a job returns while others run.
+
+        Raises:
+            HangError: No sample has ended for long, neither of this job nor of another.
+        """
+        while True:
+            ended = self.ended
             try:
-                return copy.copy(self.dataset)
-            except Exception:  # noqa: BLE001  # the same
-                return self.dataset
+                return future.result(HANG_SECONDS + SLOWER * self.slowest)
+            except NotYetError:
+                if self.ended == ended:
+                    raise HangError from None
 
     def load(
         self, twin: Any, key: Any, trace: Callable[..., Any] | None = None, number: int = 0
@@ -124,35 +167,31 @@ class Loading:
         stream = WorkerStream(SEED, number)
         with isolated(stream), introduced(number, REPLICAS, SEED, twin, Current()):
             if not self.iterable:
-                enter_sample_streams(SEED, self._positions.get(repr(key), 0), ())
+                enter_sample_streams(SEED, self.keys.index(key), ())
             try:
                 sample = OwnGenerators(twin, None).call(self._traced, twin, key, trace)
                 return LoadedSample(contents(sample), sample, None, None)
             except Exception as error:  # noqa: BLE001  # whatever the user's code raises
-                line = line_of_error(error.__traceback__)
+                line = innermost(reversed(list(walk_tb(error.__traceback__))))
                 return LoadedSample({}, None, f"{type(error).__name__}: {error}", line)
             finally:
                 leave_streams()
                 with self._lock:
                     self.ended += 1
                     self.slowest = max(self.slowest, perf_counter() - begin)
+                self._tell(self.ended)
 
     def _traced(self, twin: Any, key: Any, trace: Callable[..., Any] | None) -> Any:
-        if trace is None:
-            return self._sample(twin, key)
         before = sys.gettrace()
-        sys.settrace(trace)
+        if trace is not None:
+            sys.settrace(trace)
         try:
-            return self._sample(twin, key)
+            if self.iterable:
+                return list(islice(iter(twin), ITEMS))
+            return twin.__getitems__([key]) if self._whole else twin[key]
         finally:
-            sys.settrace(before)
-
-    def _sample(self, twin: Any, key: Any) -> Any:
-        if self.iterable:
-            return list(islice(iter(twin), ITEMS))
-        if self._whole:
-            return twin.__getitems__([key])
-        return twin[key]
+            if trace is not None:
+                sys.settrace(before)
 
     def _keys(self, indices: Sequence[Any] | None) -> list[Any]:
         if self.iterable:
@@ -162,15 +201,15 @@ class Loading:
         count = len(self.dataset)
         if count <= MOST_INDICES:
             return list(range(count))
-        last = MOST_INDICES - 1
-        return sorted(
-            {0, 1, *(count // 2 + i for i in (0, 1))}
-            | {i * (count - 1) // last for i in range(MOST_INDICES)}
-        )
+        spread = {i * (count - 1) // (MOST_INDICES - 1) for i in range(MOST_INDICES)}
+        return sorted({0, 1, count // 2, count // 2 + 1} | spread)
 
 
 class WorkerThread:
-    """A thread that loads samples on request, as a worker's.
+    """A thread that loads samples on request, as a worker's; a ``with`` block ends it.
+
+    Whoever leaves the block waits for its job, but not after what is no `Exception`: Ctrl-C, or a
+    hang, after which a sample may go on for ever.
 
     Args:
         name: Of the thread.
@@ -191,13 +230,13 @@ class WorkerThread:
         self._jobs.put((future, function, args))
         return future
 
-    def stop(self) -> None:
-        """Let the thread end after its job."""
-        self._jobs.put(None)
+    def __enter__(self) -> Self:
+        return self
 
-    def join(self) -> None:
-        """Wait until the thread has ended; call `stop` first."""
-        self._thread.join()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._jobs.put(None)
+        if kind is None or issubclass(kind, Exception):
+            self._thread.join()
 
 
 def _work(jobs: SimpleQueue[Any]) -> None:

@@ -2,247 +2,139 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader._check.contents import array_of, contents, difference
+from threadloader._check.contents import array_of, contents, difference, parts_of
 from threadloader._check.findings import Finding
 from threadloader._check.sharing import Sharing
-from threadloader._check.states import same
-from threadloader._check.whose_code import line_of
 from threadloader._fetch.kinds import CONTAINERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from threadloader._check.findings import Line
-    from threadloader._check.loading import LoadedSample, Loading, WorkerThread
-    from threadloader._check.sharing import States
+    from threadloader._check.loading import LoadedSample, Loading
     from threadloader._check.states import SharedObject
+    from threadloader._check.tracing import Recording
+    from threadloader._check.two_threads import TwoThreads
 
-__all__ = ["Pass", "Serial", "begins_at", "direct_findings"]
-
-
-class Pass(NamedTuple):
-    """One pass over the samples."""
-
-    sharing: Sharing
-    start: States  # before it
-    changed: dict[
-        int, tuple[SharedObject, Any, str]
-    ]  # by ids: the part, the first sample, the name
-    changing: dict[Any, None]  # the samples that change anything
-
-    @property
-    def parts(self) -> list[SharedObject]:
-        """The parts that were changed."""
-        return [part for part, _, _ in self.changed.values()]
+__all__ = ["Serial"]
 
 
 class Serial:
-    """The samples of a dataset, loaded by one thread at a time.
-
-    The first pass is in the calling thread, with the dataset as it was given; the second in a
-    worker's, in reverse order, with what the first has left.
+    """The samples of a dataset, loaded by one thread after the other.
 
     Args:
         loading: Loads the samples.
-        thread: A worker's.
-        tell: Called with what is done now, and how often it was.
+        threads: The same in workers' threads.
+        expected: The samples, as the calling thread has loaded them.
+
+    Attributes:
+        recordings: Of each of them, loaded in a worker's thread.
 
     Threads:
         all: the one that checks.
     """
 
     def __init__(
-        self, loading: Loading, thread: WorkerThread, tell: Callable[[str, int], None]
+        self, loading: Loading, threads: TwoThreads, expected: Mapping[Any, LoadedSample]
     ) -> None:
-        self.loads = 0
-        self._tell = tell
-        self._loading, self._thread = loading, thread
-        self.expected: dict[Any, LoadedSample] = {}
-        self.findings: list[Finding] = []
-        self._differing: list[tuple[Any, LoadedSample, str]] = []
+        self._loading, self._threads, self._expected = loading, threads, expected
+        self.recordings: dict[Any, Recording] = {}
+        self._different: dict[Any, tuple[LoadedSample, str]] = {}
+        for key, recording, outcome in threads.recorded(loading.keys[::-1], unused=False):
+            self.recordings[key] = recording
+            text = outcome.difference(expected[key])
+            if text is not None:
+                self._different[key] = outcome, text
+        self._writes = [w for recording in self.recordings.values() for w in recording.writes]
 
-    def first_pass(self) -> Pass:
-        """Load all samples in the calling thread, and see whether one overwrites another."""
-        twin = self._loading.copy()
-        found = self._pass(twin, self._loading.keys, in_thread=False)
-        self._look_at_buffers(found)
-        return found
+    @property
+    def repeating(self) -> list[Any]:
+        """The samples that came out the same again, and without an error."""
+        return [
+            key
+            for key, each in self._expected.items()
+            if each.error is None and key not in self._different
+        ]
 
-    def second_pass(self, first: Pass) -> Pass:
-        """Load all samples again; see whether they are the same, in a worker's thread, too."""
-        twin = self._loading.copy()
-        own = Sharing((twin, self._loading.copy()))
-        before = {id(part): part.state() for part in own.own}
-        found = self._pass(twin, list(reversed(self._loading.keys)), in_thread=True)
-        self._look_at_buffers(found)
-        if self._differing:
-            written = [
-                part.name(before[id(part)], part.state())
-                for part in own.own
-                if not same(before[id(part)], part.state())
-            ]
-            self._explain(*self._differing[0], first, found, written)
-        return found
+    def findings(self) -> Iterator[Finding]:
+        """Yield what needs no second thread to be wrong."""
+        for key, recording in self.recordings.items():
+            for _, part, name, line in recording.writes:
+                if part.kind == "process-state":
+                    text = f"samples change {name}, for all threads"
+                    yield Finding(part.kind, text, line, None, name)
+                elif part.kind == "random-state":
+                    text = f"{name} is shared by all workers, and samples draw from it"
+                    yield Finding(part.kind, f"index {key!r}: {text}", line, key, name)
+        overwritten = self._overwritten()
+        if overwritten is not None:
+            yield overwritten
+        elif self._different and all(write.part.kind != "random-state" for write in self._writes):
+            key, (outcome, text) = next(iter(self._different.items()))
+            kind, why, name = self._why_different(key, text)
+            yield Finding(kind, f"index {key!r}: {why}", outcome.line, key, name)
 
-    def _pass(self, twin: Any, keys: Sequence[Any], *, in_thread: bool) -> Pass:
-        sharing = Sharing((self._loading.copy(), self._loading.copy()))
-        found = Pass(sharing, sharing.states(), {}, {})
-        before = found.start
-        for key in keys:
-            outcome = self._load(twin, key, in_thread=in_thread)
-            for part in sharing.changed(before):
-                name = part.name(before[id(part)], part.state())
-                found.changed.setdefault(id(part), (part, key, name))
-                found.changing[key] = None
-            if found.changed:
-                before = sharing.states()
-            if key not in self.expected:
-                self.expected[key] = outcome
-            elif (text := outcome.difference(self.expected[key])) is not None:
-                self._differing.append((key, outcome, text))
-        return found
-
-    def _load(self, twin: Any, key: Any, *, in_thread: bool) -> LoadedSample:
-        self.loads += 1
-        self._tell("samples loaded one by one", self.loads)
-        if in_thread:
-            outcome: LoadedSample = self._thread.start(self._loading.load, twin, key).result()
-            return outcome
-        return self._loading.load(twin, key)
-
-    def _look_at_buffers(self, found: Pass) -> None:
-        """See whether the samples of the first pass are still what they were."""
-        for key, outcome in self.expected.items():
-            if any(finding.kind == "shared-buffer" for finding in self.findings):
-                return
+    def _overwritten(self) -> Finding | None:
+        """Return the finding that a sample is no more what it was when it was loaded first."""
+        for key, outcome in self._expected.items():
             path = difference(outcome.parts, contents(outcome.sample))
             if outcome.error is None and path is not None:
-                part = _memory_of(outcome.sample, found.sharing)
-                name = "" if part is None else f", the memory of {part.path},"
-                text = (
-                    f"sample{path} of index {key!r}{name} was different after other samples had "
-                    "been loaded"
-                )
-                line = begins_at(self._loading.dataset)
-                self.findings.append(Finding("shared-buffer", text, line, key))
-
-    def _explain(
-        self,
-        key: Any,
-        outcome: LoadedSample,
-        text: str,
-        first: Pass,
-        second: Pass,
-        written: list[str],
-    ) -> None:
-        """Say why a sample was different when it was loaded for the second time."""
-        if any(finding.kind == "shared-buffer" for finding in self.findings):
-            return  # which explains it
-        line = outcome.line or begins_at(self._loading.dataset)
-        here = self._load(self._loading.copy(), key, in_thread=False)
-        there = self._load(self._loading.copy(), key, in_thread=True)
-        expected = self.expected[key]
-        if here.difference(expected) is None and there.difference(expected) is not None:
-            self._add("thread-bound", f"in a worker's thread, {text}", line, key)
-            return
-        parts = [*first.changed.values(), *second.changed.values()]
-        if any(part.kind == "random-state" or not part.can_be_put_back for part, _, _ in parts):
-            return  # which is a finding of its own
-        cause = self._cause(key, first) or self._cause(key, second)
-        if cause is not None:
-            part, name = cause
-            why = f"{name} is shared by all workers, and samples change it: loaded again, {text}"
-            self._add(part.kind, why, line, key)
-            return
-        again = self._load(self._loading.copy(), key, in_thread=False)
-        if written and here.difference(again) is None:
-            names = ", ".join(written)
-            why = f"{text} after its worker had loaded others, which changed {names}"
-            self._add("own-attribute", why, line, key)
-            return
-        blind = next((part for part in second.sharing.parts if part.is_blind), None)
-        if blind is not None:
-            why = f"{blind.path} is shared by all workers, and samples take from it: {text}"
-            self._add(blind.kind, why, line, key)
-            return
-        self._add("not-repeatable", f"loaded again, with the same seed, {text}", line, key)
-
-    def _cause(self, key: Any, found: Pass) -> tuple[SharedObject, str] | None:
-        """Return the part on whose state a sample depends, and its name; None for none."""
-        now = found.sharing.states()
-        found.sharing.put_back(found.start, found.parts)
-        at_start = [self._load_fresh(key, found, found.start) for _ in range(2)]
-        if at_start[0].difference(at_start[1]) is not None:
-            found.sharing.put_back(now)
-            return None
-        for part, _, name in found.changed.values():
-            part.put_back(now[id(part)])
-            if self._load_fresh(key, found, None).difference(at_start[0]) is not None:
-                found.sharing.put_back(now)
-                return part, name
-            found.sharing.put_back(found.start, found.parts)
-        found.sharing.put_back(now)
+                part = _memory_of(outcome.sample, Sharing(self._loading.copies()).parts)
+                name = "" if part is None else part.path
+                memory = f", the memory of {name}," if name else ""
+                text = f"sample{path} of index {key!r}{memory} was different after others had been"
+                line = next((write.line for write in self._writes if write.name == name), None)
+                return Finding("shared-buffer", f"{text} loaded", line, key, name)
         return None
 
-    def _load_fresh(self, key: Any, found: Pass, states: States | None) -> LoadedSample:
-        """Load a sample with a new copy, and put back what it changes."""
-        outcome = self._load(self._loading.copy(), key, in_thread=False)
-        if states is not None:
-            found.sharing.put_back(states, found.parts)
-        return outcome
+    def _why_different(self, key: Any, text: str) -> tuple[str, str, str]:
+        """Return why a sample was different when it was loaded again.
 
-    def _add(self, kind: str, text: str, line: Line | None, key: Any) -> None:
-        self.findings.append(Finding(kind, f"index {key!r}: {text}", line, key))
+        Args:
+            key: Its index.
+            text: What was different.
+
+        Returns:
+            The kind of the finding, its text, and the name of what workers share.
+        """
+        here, expected = self._again(key), self._expected[key]
+        ((_, wrong_there),) = self._threads.in_turn([key])
+        if here.difference(expected) is None and wrong_there:
+            return "thread-bound", f"in a worker's thread, {text}", ""
+        parts = [write.part for write in self._writes]
+        if parts and self._depends_on(parts, key):
+            name = self._writes[0].name
+            why = f"{name} is shared by all workers, and samples change it: loaded again, {text}"
+            return parts[0].kind, why, name
+        for part in Sharing(self._loading.copies()).parts:
+            if part.kind == "shared-container" and isinstance(part.value, Iterator):
+                why = f"{part.path} is shared by all workers, and samples take from it: {text}"
+                return part.kind, why, part.path
+        return "not-repeatable", f"loaded again, with the same seed, {text}", ""
+
+    def _depends_on(self, parts: Sequence[SharedObject], key: Any) -> bool:
+        """Whether a sample is the same again if parts are in the same state again."""
+        seen = [([part.state() for part in parts], self._again(key)) for _ in range(3)]
+        (before, outcome), (after, again) = seen[1:]
+        return before != after or outcome.difference(again) is None
+
+    def _again(self, key: Any) -> LoadedSample:
+        return self._loading.load(self._loading.copy(), key)
 
 
-def direct_findings(found: Pass, *, again: bool) -> Iterator[tuple[SharedObject, Any, str, str]]:
-    """Yield what needs no second thread to be wrong: the part, the sample, the name, and the text.
-
-    Args:
-        found: A pass over the samples.
-        again: Whether all samples had been loaded before: what the first one sets up is harmless.
-    """
-    for part, key, name in found.changed.values():
-        if part.kind == "random-state":
-            yield part, key, name, f"{name} is shared by all workers, and samples draw from it"
-        elif not part.can_be_put_back:
-            yield part, key, name, f"{name} is shared by all workers, and samples take from it"
-        elif part.kind == "process-state" and again:
-            yield part, key, name, f"samples change {name}, for all threads"
-
-
-def begins_at(dataset: Any) -> Line | None:
-    """Return the line where the method that loads a sample begins; None if it is not Python."""
-    for name in ("__getitem__", "__getitems__", "__iter__"):
-        code = getattr(getattr(type(dataset), name, None), "__code__", None)
-        if code is not None:
-            return line_of(code)
-    return None
-
-
-def _memory_of(sample: Any, sharing: Sharing) -> SharedObject | None:
+def _memory_of(sample: Any, parts: Sequence[SharedObject]) -> SharedObject | None:
     """Return the part whose memory a sample is."""
-    leaves = list(_leaves(sample))
-    for part in sharing.parts:
+    leaves = [leaf for _, leaf in parts_of(sample)]
+    arrays = [array for array in map(array_of, leaves) if array is not None]
+    containers = {id(leaf) for leaf in leaves if isinstance(leaf, (*CONTAINERS, bytearray))}
+    for part in parts:
         array = array_of(part.value)
-        for leaf in leaves:
-            if part.value is leaf and isinstance(leaf, (*CONTAINERS, bytearray)):
-                return part
-            its = array_of(leaf)
-            if array is not None and its is not None and np.may_share_memory(array, its):
-                return part
+        if id(part.value) in containers or (
+            array is not None and any(np.may_share_memory(array, each) for each in arrays)
+        ):
+            return part
     return None
-
-
-def _leaves(sample: Any) -> Iterator[Any]:
-    yield sample
-    if isinstance(sample, dict):
-        for part in sample.values():
-            yield from _leaves(part)
-    elif isinstance(sample, (list, tuple)):
-        for part in sample:
-            yield from _leaves(part)

@@ -9,29 +9,20 @@ from __future__ import annotations
 
 import dis
 from functools import cache
+from traceback import walk_stack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._check.sharing import locks_held
-from threadloader._check.whose_code import OURS, USER, line_of_frame, whose
+from threadloader._check.whose_code import OURS, USER, innermost, whose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from types import CodeType, FrameType
 
     from threadloader._check.findings import Line
-    from threadloader._check.sharing import Sharing
     from threadloader._check.states import SharedObject
 
-__all__ = [
-    "Hold",
-    "LineTracer",
-    "Recording",
-    "Step",
-    "Write",
-    "chosen_steps",
-    "steps_beside",
-    "trace_nothing",
-]
+__all__ = ["MOST_BESIDE", "Hold", "LineTracer", "Recording", "Write", "chosen_steps"]
+__all__ += ["some", "steps_beside", "trace_nothing"]
 
 MOST_STEPS = 20_000  # that are recorded of a sample
 MOST_OF_USER, MOST_OF_LIBRARY = 300, 60  # that a thread is held at
@@ -57,10 +48,15 @@ def trace_nothing(_: FrameType, __: str, ___: Any) -> None:
 
 
 class LineTracer:
-    """Calls `reached` at each place; given to `sys.settrace`."""
+    """Calls `reached` at each place; given to `sys.settrace`.
 
-    def __init__(self) -> None:
+    Args:
+        watched: Parts of what workers share, for those that look at them.
+    """
+
+    def __init__(self, watched: Sequence[SharedObject] = ()) -> None:
         self.count = 0
+        self.watched = watched
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
         owner = whose(frame.f_code.co_filename)
@@ -68,108 +64,21 @@ class LineTracer:
             return None
         if owner == USER:
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            return self._in_user
-        return self._in_library
-
-    def _in_user(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
-        if event == "opcode" and frame.f_lasti in _instructions(frame.f_code):
-            self.reached(frame)
-            self.count += 1
-        return self._in_user
+        return self._in_code
 
     def user_only(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         """Trace the user's code alone; for `sys.settrace`."""
         user = whose(frame.f_code.co_filename) == USER
         return self(frame, event, argument) if user else None
 
-    def _in_library(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
-        if event == "line":
+    def _in_code(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
+        if event == "line" or (event == "opcode" and frame.f_lasti in _instructions(frame.f_code)):
             self.reached(frame)
             self.count += 1
-        return self._in_library
+        return self._in_code
 
     def reached(self, frame: FrameType) -> None:
         """Act on a place, before it is run."""
-
-
-class Step(NamedTuple):
-    """A place in a sample."""
-
-    key: tuple[CodeType, int]
-    line: Line | None
-    user: bool
-    held: frozenset[int]  # the ids of the locks that are held
-
-
-class Write(NamedTuple):
-    """A change of something that is shared."""
-
-    step: int  # the number of the step that made it
-    part: SharedObject
-    name: str
-    line: Line | None
-    held: frozenset[int]
-
-
-class Recording(LineTracer):
-    """The places of one sample, and what it changes of what is shared.
-
-    Args:
-        sharing: What is shared.
-        watched: The parts of it that are looked at, at every place.
-    """
-
-    def __init__(self, sharing: Sharing, watched: Sequence[SharedObject] = ()) -> None:
-        super().__init__()
-        self.steps: list[Step] = []
-        self.writes: list[Write] = []
-        self._sharing, self._watched = sharing, watched
-        self._before: dict[int, Any] = {id(part): part.state() for part in watched}
-
-    def reached(self, frame: FrameType) -> None:
-        """Note a place, and what the one before it has changed."""
-        if len(self.steps) >= MOST_STEPS:
-            return
-        held = locks_held(self._sharing.locks)
-        self.look(held)
-        user = whose(frame.f_code.co_filename) == USER
-        line = line_of_frame(frame)
-        self.steps.append(Step((frame.f_code, frame.f_lasti), line, user, held))
-
-    def look(self, held: frozenset[int] = frozenset()) -> None:
-        """Note what has changed; call it once more at the end of the sample."""
-        changed = self._sharing.changed(self._before, of=self._watched)
-        if not changed:
-            return
-        last = self.steps[-1] if self.steps else None
-        if last is not None:
-            held &= last.held  # a lock that the step itself took or let go does not count
-        for part in changed:
-            state = part.state()
-            name = part.name(self._before[id(part)], state)
-            self._before[id(part)] = state
-            line = None if last is None else last.line
-            self.writes.append(Write(len(self.steps) - 1, part, name, line, held))
-
-    def orders(self) -> dict[tuple[int, int], Line | None]:
-        """Return the ids of each two locks, of which the second is taken while the first is held.
-
-        Returns:
-            For each two, the line that takes the second.
-        """
-        found: dict[tuple[int, int], Line | None] = {}
-        before, line = frozenset[int](), None
-        for step in self.steps:
-            for taken in step.held - before:
-                for kept in step.held & before:
-                    found.setdefault((kept, taken), line)
-            before, line = step.held, step.line
-        return found
-
-    @property
-    def locks(self) -> frozenset[int]:
-        """The locks that the sample takes."""
-        return frozenset().union(*(step.held for step in self.steps))
 
 
 class Hold(LineTracer):
@@ -190,62 +99,80 @@ class Hold(LineTracer):
             self._function()
 
 
-def chosen_steps(recording: Recording, taken: frozenset[int]) -> list[int]:
+class Step(NamedTuple):
+    """A place in a sample."""
+
+    key: tuple[CodeType, int]
+    line: Line | None
+    user: bool
+
+
+class Write(NamedTuple):
+    """A change of something that is shared."""
+
+    step: int  # the number of the step that made it
+    part: SharedObject
+    name: str
+    line: Line | None
+
+
+class Recording(LineTracer):
+    """The places of one sample, and what it changes of what is shared.
+
+    Args:
+        watched: The parts of it that are looked at, at every place.
+    """
+
+    def __init__(self, watched: Sequence[SharedObject]) -> None:
+        super().__init__(watched)
+        self.steps: list[Step] = []
+        self.writes: list[Write] = []
+        self._before = {id(part): part.state() for part in watched}
+
+    def reached(self, frame: FrameType) -> None:
+        """Note a place, and what the one before it has changed."""
+        if len(self.steps) < MOST_STEPS:
+            self.look()
+            user = whose(frame.f_code.co_filename) == USER
+            self.steps.append(
+                Step((frame.f_code, frame.f_lasti), innermost(walk_stack(frame)), user)
+            )
+
+    def look(self) -> None:
+        """Note what has changed; call it once more at the end of the sample."""
+        line = self.steps[-1].line if self.steps else None
+        for part in self.watched:
+            before, state = self._before[id(part)], part.state()
+            if state != before:
+                self._before[id(part)] = state
+                name = part.name(before, state)
+                self.writes.append(Write(len(self.steps) - 1, part, name, line))
+
+
+def chosen_steps(recording: Recording) -> list[int]:
     """Return the steps at which it matters that another thread runs.
 
     A place in a loop is taken at its first and at its last time.
-
-    Args:
-        recording: Of the sample.
-        taken: The ids of the locks that the other thread takes: where one of them is held, it would
-            only wait.
     """
-    first: dict[Any, int] = {}
-    last: dict[Any, int] = {}
-    for number, step in enumerate(recording.steps):
-        if not step.held & taken:
-            first.setdefault(step.key, number)
-            last[step.key] = number
+    steps = recording.steps
+    first = {step.key: number for number, step in reversed(list(enumerate(steps)))}
+    last = {step.key: number for number, step in enumerate(steps)}
     every = sorted({*first.values(), *last.values()})
-    near = {
-        number
-        for write in recording.writes
-        for number in (write.step, write.step + 1)
-        if number < len(recording.steps) and not recording.steps[number].held & taken
-    }
-    user = [number for number in every if recording.steps[number].user]
-    library = [number for number in every if not recording.steps[number].user]
-    return sorted(
-        {
-            *_some(sorted(near), MOST_OF_LIBRARY),
-            *_some(user, MOST_OF_USER),
-            *_some(library, MOST_OF_LIBRARY),
-        }
-    )
+    user = [number for number in every if steps[number].user]
+    library = sorted({*every} - {*user})
+    near = steps_beside(recording, {write.part.path for write in recording.writes})
+    chosen = some(near, MOST_OF_LIBRARY) + some(library, MOST_OF_LIBRARY)
+    return sorted({*chosen, *some(user, MOST_OF_USER)})
 
 
-def steps_beside(
-    recording: Recording, parts: set[int], taken: frozenset[int]
-) -> list[tuple[int, Write]]:
-    """Return the steps before and after the changes of parts, each with the change.
-
-    Args:
-        recording: Of the sample.
-        parts: Their ids.
-        taken: See `chosen_steps`.
-    """
-    found = {
-        number: write
-        for write in recording.writes
-        for number in (write.step, write.step + 1)
-        if id(write.part) in parts
-        and 0 <= number < len(recording.steps)
-        and not recording.steps[number].held & taken
-    }
-    return [(number, found[number]) for number in _some(sorted(found), MOST_BESIDE)]
+def steps_beside(recording: Recording, parts: Collection[str]) -> list[int]:
+    """Return the steps before and after the changes of parts, which are named by their paths."""
+    count = len(recording.steps)
+    own = [write.step for write in recording.writes if write.part.path in parts]
+    return sorted({each for step in own for each in (step, step + 1) if 0 <= each < count})
 
 
-def _some(numbers: list[int], most: int) -> list[int]:
+def some(numbers: list[int], most: int) -> list[int]:
     """Return at most so many, spread evenly."""
     if len(numbers) <= most:
         return numbers

@@ -2,86 +2,57 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-import sysconfig
+import queue
 import threading
 from functools import cache
 from typing import TYPE_CHECKING
 
+from threadloader import datasets
 from threadloader._check.findings import Line
+from threadloader._fetch.program_code import is_users
 
 if TYPE_CHECKING:
-    from types import CodeType, FrameType, TracebackType
+    from collections.abc import Iterable
+    from types import FrameType
 
-__all__ = ["LIBRARY", "OURS", "USER", "line_of", "line_of_error", "line_of_frame", "whose"]
+__all__ = ["LIBRARY", "OURS", "USER", "innermost", "whose"]
 
 USER, LIBRARY, OURS = "user", "library", "ours"
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120  # compared as text, often
-_LIBRARIES = tuple(
-    {
-        os.path.abspath(path) + os.sep  # noqa: PTH100  # the same
-        for name, path in sysconfig.get_paths().items()
-        if name in {"stdlib", "platstdlib"}
-    }
-)
+_DATASETS = os.path.dirname(datasets.__file__) + os.sep  # noqa: PTH120  # compared as text, often
+_PACKAGE = os.path.dirname(os.path.dirname(_DATASETS)) + os.sep  # noqa: PTH120  # the same
 # A thread that is held in one of these would hold up all others.
 _NEVER_HELD = (
     threading.__file__,
-    *(os.path.join(os.path.dirname(threading.__file__), name) for name in ("importlib", "queue")),  # noqa: PTH118, PTH120
+    queue.__file__,
+    os.path.dirname(importlib.__file__) + os.sep,  # noqa: PTH120  # the same
 )
 
 
 @cache
 def whose(filename: str) -> str:
     """Return whose code a file is; `OURS` counts what is never looked at."""
-    if filename.startswith("<frozen") or filename.startswith(_NEVER_HELD):
-        return OURS
     path = os.path.abspath(filename)  # noqa: PTH100  # the same
-    if path.startswith(os.path.join(_PACKAGE, "datasets") + os.sep):  # noqa: PTH118  # the same
-        return LIBRARY
-    if path.startswith(_PACKAGE + os.sep):
+    ours = path.startswith(_PACKAGE) and not path.startswith(_DATASETS)
+    if ours or filename.startswith("<frozen") or path.startswith(_NEVER_HELD):
         return OURS
-    installed = f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
-    return LIBRARY if installed or path.startswith(_LIBRARIES) else USER
+    return USER if is_users(path) else LIBRARY
 
 
-def line_of_frame(frame: FrameType | None, line: int | None = None) -> Line | None:
-    """Return the innermost line of the user's from a frame outwards, or else a library's.
+def innermost(frames: Iterable[tuple[FrameType, int]]) -> Line | None:
+    """Return the innermost line of the user's, or else a library's.
 
     Args:
-        frame: The innermost frame.
-        line: Its line, if it is not the one that it is at now.
+        frames: From the innermost outwards, each with its line.
     """
     library = None
-    while frame is not None:
-        code = frame.f_code
-        owner = whose(code.co_filename)
-        if owner != OURS:
-            number = frame.f_lineno if line is None else line
-            found = Line(code.co_filename, number or code.co_firstlineno)
-            if owner == USER:
-                return found
-            library = library or found
-        elif library is not None:
-            return library
-        frame, line = frame.f_back, None
+    for frame, number in frames:
+        file = frame.f_code.co_filename
+        owner = whose(file)
+        if owner == USER:
+            return Line(file, number or frame.f_code.co_firstlineno)
+        if owner == LIBRARY and library is None:
+            library = Line(file, number or frame.f_code.co_firstlineno)
     return library
-
-
-def line_of_error(traceback: TracebackType | None) -> Line | None:
-    """Return the innermost line of the user's in a traceback, or else a library's."""
-    user = library = None
-    while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        if whose(file) == USER:
-            user = Line(file, traceback.tb_lineno)
-        elif whose(file) == LIBRARY:
-            library = Line(file, traceback.tb_lineno)
-        traceback = traceback.tb_next
-    return user or library
-
-
-def line_of(code: CodeType | None) -> Line | None:
-    """Return the line where a function begins."""
-    return None if code is None else Line(code.co_filename, code.co_firstlineno)

@@ -156,9 +156,9 @@ class LoaderRates:
             self._first_delivery = now
         self.batches += 1
         if len(self.digests) < self.report.hashed:
-            from threadloader._check.contents import fingerprint  # noqa: PLC0415  # if asked for
+            from threadloader._check.contents import contents  # noqa: PLC0415  # if asked for
 
-            self.digests.append(fingerprint(batch))
+            self.digests.append(str(contents(batch)))
         self.report.memory.sample()
 
     def as_json(self) -> dict[str, Any]:

@@ -90,12 +90,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if report.findings else 0
 
 
-def _tell(stage: str, number: int) -> None:
-    """Say on a terminal what is done now, as slow samples take a while."""
-    print(f"\r\033[K{stage}: {number}", end="", file=sys.stderr, flush=True)
+def _tell(number: int) -> None:
+    """Say on a terminal how far it is, as slow samples take a while."""
+    print(f"\r\033[Ksamples loaded: {number}", end="", file=sys.stderr, flush=True)
 
 
-def _say_nothing(_stage: str, _number: int) -> None:
+def _say_nothing(_number: int) -> None:
     """Say nothing where nobody looks."""
 
 

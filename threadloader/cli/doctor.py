@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
             except Exception as error:
                 message = f"can't import {name}: {type(error).__name__}: {error}"
                 raise CommandError(message, code=2) from error
-        from threadloader._check.environment import advice, examine
+        from threadloader.cli.environment import advice, examine
 
         found = examine()
     found["gil"]["switched_on_by"] += modules
