@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from support.child import PATHS, run_child
 from support.patience import PATIENCE
 
 from threadloader._check.findings import ADVICE
@@ -47,6 +48,13 @@ class Unsafe:
         return self.reader.read(index)
 
 
+class Failing(Unsafe):
+    def __getitem__(self, index):
+        if index % 2:
+            raise KeyError(index)
+        return index
+
+
 class Holder:
     rows = [1, 2, 3]
 
@@ -78,6 +86,7 @@ class Ending(Unsafe):
 unsafe = Unsafe()
 number = 3
 empty = []
+stream = (number for number in range(3))
 '''
 
 
@@ -91,20 +100,34 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["make", "Holder.rows"])
-def test_a_safe_dataset_exits_with_0(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def line_of(text: str) -> int:
+    return next(n for n, line in enumerate(MODULE.splitlines(), 1) if line.strip() == text)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("make", "nothing found (9 samples"),
+        ("Holder.rows", "nothing found (9 samples"),
+        ("Failing", "note: 2 of 5 samples raise an error; the first one, of index 1: KeyError: 1"),
+        ("stream", "note: one thread reads an iterator"),
+    ],
+)
+def test_a_safe_dataset_exits_with_0(
+    name: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", f"user_datasets:{name}"]) == 0
-    assert f"user_datasets:{name}: nothing found (9 samples" in capsys.readouterr().out
+    assert told in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["unsafe", "Unsafe"])
+@pytest.mark.parametrize("name", ["user_datasets:unsafe", "user_datasets.py:Unsafe"])
 def test_an_unsafe_dataset_exits_with_1_and_names_file_and_line(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", f"user_datasets:{name}"]) == 1
+    assert main(["check", name]) == 1
     out = capsys.readouterr().out
-    line = MODULE.splitlines().index("        self.position = index") + 1
-    assert f"user_datasets.py:{line}: shared-attribute: dataset.reader.position is shared" in out
+    place = f"user_datasets.py:{line_of('self.position = index')}"
+    assert f"{place}: shared-attribute: dataset.reader.position is shared" in out
     assert ADVICE["shared-attribute"] in out
     assert "1 finding (" in out
 
@@ -114,33 +137,50 @@ def test_a_dataset_that_ends_the_process_is_a_finding_with_the_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["check", "user_datasets:Crashing"]) == 1
-    out = capsys.readouterr().out
-    line = MODULE.splitlines().index("            signal.raise_signal(signal.SIGSEGV)") + 1
-    text = f"user_datasets.py:{line}: crash: loading in several threads ended the process, by"
-    assert f"{text} SIGSEGV\n    {ADVICE['crash']}" in out
+    place = f"user_datasets.py:{line_of('signal.raise_signal(signal.SIGSEGV)')}"
+    text = "crash: loading in several threads ended the process, by SIGSEGV"
+    assert f"{place}: {text}\n    {ADVICE['crash']}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_it_says_on_a_terminal_how_far_it_is(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, terminal: bool
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    assert main(["check", "user_datasets:unsafe"]) == 1
-    shown = capfd.readouterr().err
-    assert ("samples loaded: 1" in shown) == terminal
+@pytest.mark.skipif(os.name == "nt", reason="has no such terminals")
+def test_it_says_on_a_terminal_how_far_it_is() -> None:
+    import pty  # noqa: PLC0415  # Windows has none
+
+    reader, terminal = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "threadloader", "check", "user_datasets:make"],
+        stdout=subprocess.DEVNULL,
+        stderr=terminal,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, PATHS))},
+    ) as process:
+        assert process.wait(PATIENCE) == 0
+    shown = os.read(reader, 1 << 16).decode()
+    os.close(reader)
+    os.close(terminal)
+    assert shown.startswith("\r\x1b[Ksamples loaded: 1")
+    assert shown.endswith("\r\x1b[K")
 
 
 def test_what_there_was_no_time_for_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "user_datasets:unsafe", "--seconds", "1e-9", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    report = json.loads(captured.out)
     assert report["interleavings"] == 0
     assert "places at which threads can meet were left out for lack of time" in report["notes"][0]
+    assert captured.err == ""  # how far it is, is for a terminal
 
 
-def test_the_samples_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["check", "user_datasets:Unsafe", "--index", "2", "--index", "3", "--json"])
-    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+def test_json_has_all_of_a_finding(capsys: pytest.CaptureFixture[str], project: Path) -> None:
+    options = ["--index", "2", "--index", "3", "--json"]
+    assert main(["check", "user_datasets:unsafe", *options]) == 1
+    report = json.loads(capsys.readouterr().out)
+    (finding,) = report["findings"]
+    assert set(finding) == {"kind", "message", "advice", "file", "line", "index"}
+    assert finding["file"] == str(project / "user_datasets.py")
     assert finding["index"] in {2, 3}
+    assert report["dataset"] == "user_datasets:unsafe"
+    assert report["loads"] == 6
+    assert report["interleavings"] > 0
 
 
 def test_other_copies_of_the_dataset_can_be_asked_for() -> None:
@@ -150,52 +190,28 @@ def test_other_copies_of_the_dataset_can_be_asked_for() -> None:
 @pytest.mark.parametrize(
     ("target", "text"),
     [
-        ("user_datasets", "does not name a dataset: MODULE:NAME or FILE.py:NAME"),
         ("user_datasets:", "does not name a dataset: MODULE:NAME or FILE.py:NAME"),
         ("no_such_module:rows", "there is no module no_such_module"),
-        ("no_such_file.py:rows", "there is no file no_such_file.py"),
-        ("user_datasets:no_such_name", "user_datasets has no no_such_name"),
         ("user_datasets:broken", "failed: OSError: no disk ("),
         ("user_datasets:number", "is of type int, and no dataset"),
         ("user_datasets:empty", "the dataset has no samples"),
         ("user_datasets:Ending", "the dataset ended the process, with exit code 7"),
+        ("user_datasets:Failing --index 1", "no sample could be loaded: KeyError: 1"),
     ],
 )
 def test_what_can_not_be_checked_exits_with_2_and_one_line(
     target: str, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", target]) == 2
+    assert main(["check", *target.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("threadloader check: error: ")
     assert text in line
 
 
-def test_a_dataset_of_a_file_is_found(capsys: pytest.CaptureFixture[str], project: Path) -> None:
-    assert main(["check", f"{project / 'user_datasets.py'}:unsafe"]) == 1
-    assert "user_datasets.py:" in capsys.readouterr().out
-
-
-def test_json_has_all_of_a_finding(capsys: pytest.CaptureFixture[str], project: Path) -> None:
-    assert main(["check", "user_datasets:unsafe", "--json"]) == 1
-    report = json.loads(capsys.readouterr().out)
-    (finding,) = report["findings"]
-    assert set(finding) == {"kind", "message", "advice", "file", "line", "index"}
-    assert finding["file"] == str(project / "user_datasets.py")
-    assert report["dataset"] == "user_datasets:unsafe"
-    assert report["loads"] > 0
-    assert report["interleavings"] > 0
-
-
-def test_the_installed_command_imports_from_the_current_folder(project: Path) -> None:
-    code = "import sys; sys.path = [p for p in sys.path if p]; from threadloader.cli import main; "
-    code += "sys.exit(main(['check', 'user_datasets:unsafe']))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=project,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
+def test_the_installed_command_imports_from_the_current_folder() -> None:
+    code, out, complaints = run_child(
+        "import sys; sys.path = [p for p in sys.path if p]; from threadloader.cli import main; "
+        "sys.exit(main(['check', 'user_datasets:unsafe']))"
     )
-    assert done.returncode == 1, done.stderr
-    assert "user_datasets.py:" in done.stdout
+    assert code == 1, complaints
+    assert "user_datasets.py:" in out

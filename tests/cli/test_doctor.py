@@ -14,21 +14,16 @@ import pytest
 
 import threadloader
 from threadloader import _torch
-from threadloader.cli.environment import advice, examine
 from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.cores import default_threads, usable_cores
 from threadloader._tuning.tuner import gil_is_enabled
 from threadloader.cli import main
+from threadloader.cli.doctor import advice, examine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-
-
-@pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
-    return examine()
 
 
 def test_it_prints_aligned_lines_of_at_most_80_columns_unless_a_word_is_longer(
@@ -63,75 +58,51 @@ def test_json_is_what_was_found_and_the_advice(capsys: pytest.CaptureFixture[str
 
 
 def test_a_module_of_the_users_is_imported_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine_for_doctor.py").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     assert main(["doctor", "--import", "mine_for_doctor"]) == 0
     assert sys.modules.pop("mine_for_doctor")
-
-
-def test_a_module_that_can_not_be_imported_exits_with_2(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
     assert main(["doctor", "--import", "no_such_module"]) == 2
     assert "can't import no_such_module: ModuleNotFoundError" in capsys.readouterr().err
 
 
-def changed(found: dict[str, Any], **parts: dict[str, Any]) -> dict[str, Any]:
-    return found | {name: found[name] | values for name, values in parts.items()}
+OFF = {"enabled": False}
+ON = {"enabled": True, "requested_by": "", "switched_on_by": []}
+FREE, ORDINARY = {"free_threaded": True}, {"free_threaded": False}
 
 
-def test_the_import_that_switched_the_gil_on_is_named_in_the_advice(found: dict[str, Any]) -> None:
-    gil = {"enabled": True, "requested_by": "", "switched_on_by": ["triton._C.libtriton"]}
-    told = changed(found, gil=gil, python={"free_threaded": True})
-    assert "switched on by triton._C.libtriton" in advice(told)[0]
+@pytest.mark.parametrize(
+    ("parts", "text", "said"),
+    [
+        ({"gil": ON | {"switched_on_by": ["triton"]}, "python": FREE}, "switched on by triton", 1),
+        ({"gil": ON | {"requested_by": "-X gil=1"}, "python": FREE}, "because of -X gil=1", 1),
+        ({"gil": ON, "python": ORDINARY}, "use a free-threaded build", 1),
+        ({"gil": OFF, "python": FREE}, "use a free-threaded build", 0),
+        ({"python": FREE, "variables": {"PYTHONDONTWRITEBYTECODE": "1"}}, "Unset PYTHONDONT", 1),
+        ({"python": ORDINARY, "variables": {"PYTHONDONTWRITEBYTECODE": "1"}}, "Unset PYTHON", 0),
+        ({"python": FREE | {"version": "3.13.5"}}, "--only-binary=:all:", 1),
+        ({"python": FREE | {"version": "3.14.1"}}, "--only-binary=:all:", 0),
+        ({"decoders": ["pillow"]}, "(extra: images)", 1),
+        ({"decoders": ["simplejpeg", "pillow"]}, "(extra: images)", 0),
+        ({"cores": {"usable": 2, "machine": 64}}, "2 of 64 cores", 1),
+    ],
+)
+def test_what_would_make_loading_faster_is_advised(
+    parts: dict[str, Any], text: str, said: int
+) -> None:
+    found = examine()
+    for name, values in parts.items():
+        found[name] = found[name] | values if isinstance(values, dict) else values
+    assert sum(text in advised for advised in advice(found)) == said
 
 
-def test_a_gil_that_was_asked_for_is_said_to_be(found: dict[str, Any]) -> None:
-    gil = {"enabled": True, "requested_by": "PYTHON_GIL=1", "switched_on_by": []}
-    told = changed(found, gil=gil, python={"free_threaded": True})
-    assert advice(told)[0] == "The GIL is on because of PYTHON_GIL=1: unset it."
-
-
-def test_an_ordinary_build_is_advised_of_a_free_threaded_one(found: dict[str, Any]) -> None:
-    gil = {"enabled": True, "requested_by": "", "switched_on_by": []}
-    told = changed(found, gil=gil, python={"free_threaded": False})
-    assert "free-threaded build" in advice(told)[0]
-
-
-def test_missing_pyc_files_matter_on_a_free_threaded_build(found: dict[str, Any]) -> None:
-    told = changed(
-        found,
-        gil={"enabled": False},
-        python={"free_threaded": True},
-        variables={"PYTHONDONTWRITEBYTECODE": "1"},
-    )
-    assert any("PYTHONDONTWRITEBYTECODE" in text for text in advice(told))
-    told = changed(told, python={"free_threaded": False})
-    assert not any("PYTHONDONTWRITEBYTECODE" in text for text in advice(told))
-
-
-def test_a_slow_decoder_and_a_quota_are_advised_of(found: dict[str, Any]) -> None:
-    told = changed(found, cores={"usable": 2, "machine": 64}) | {"decoders": ["pillow"]}
-    texts = advice(told)
-    assert any("(extra: images)" in text for text in texts)
-    assert any("2 of 64 cores" in text for text in texts)
-
-
-def test_neither_rich_nor_pillow_is_needed(
+def test_pillow_is_not_needed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("rich", "PIL"):
-        monkeypatch.setitem(sys.modules, name, None)  # as the import system marks what is absent
+    missing: Any = None
+    monkeypatch.setitem(sys.modules, "PIL", missing)  # as the import system marks what is absent
     assert main(["doctor"]) == 0
     assert "none: Pillow is not installed" in capsys.readouterr().out
-
-
-def test_a_build_without_wheels_of_the_newest_packages_is_told_how_to_install(
-    found: dict[str, Any],
-) -> None:
-    for version, said in (("3.13.5", True), ("3.14.1", False)):
-        told = {**found, "python": {**found["python"], "free_threaded": True, "version": version}}
-        assert any("--only-binary=:all:" in text for text in advice(told)) == said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.child import PATHS
 from support.patience import PATIENCE
 
 from threadloader import _torch
@@ -20,19 +20,33 @@ TRAINING = Path(__file__).parents[1] / "support" / "training"
 RUN = ("-m", "threadloader", "run")
 needs_torch = pytest.mark.skipif(not _torch.AVAILABLE, reason="replaces torch's class")
 
+# Two loaders, of which one is made anew in each epoch.
+LOOP = """\
+import sys
+from torch.utils.data import DataLoader
+
+workers = int(sys.argv[1])
+tests = DataLoader(range(33), 16, num_workers=workers)
+for epoch in range(2):
+    for batch in DataLoader(range(70), 16, num_workers=workers):
+        print(epoch, batch.tolist())
+    print([len(batch) for batch in tests])
+"""
+
 
 def python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the interpreter away from the checkout, and return what it wrote."""
     inherited = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
-    options = {"cwd": tempfile.gettempdir(), **options}
+    paths = os.pathsep.join(map(str, PATHS[:1]))
+    environment = inherited | {"PYTHONPATH": paths} | options.pop("env", {})
     return subprocess.run(
         [sys.executable, "-W", "ignore", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=2 * PATIENCE,
         check=False,
-        env=inherited,
-        **options,
+        env=environment,
+        **{"cwd": tempfile.gettempdir(), **options},
     )
 
 
@@ -40,6 +54,16 @@ def written(tmp_path: Path, code: str, name: str = "script.py") -> Path:
     path = tmp_path / name
     path.write_text(code, encoding="utf-8")
     return path
+
+
+def reported(
+    tmp_path: Path, *arguments: object
+) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
+    """Run a program by threads, and return what it wrote, and its loaders of the report."""
+    done = python(*RUN, "--json", tmp_path / "report.json", *arguments)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    return done, report["loaders"]
 
 
 # The program
@@ -60,15 +84,15 @@ def test_a_script_is_main_with_its_own_arguments_and_folder(tmp_path: Path) -> N
     assert "no DataLoader of torch's was iterated over" in done.stderr
 
 
-def test_a_module_is_main(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["package", "package.part"])
+def test_a_module_is_main(module: str, tmp_path: Path) -> None:
     (tmp_path / "package").mkdir()
     code = "import sys; print(__name__, __package__, __spec__.name, sys.argv)"
     for name in ("__main__.py", "part.py"):
         written(tmp_path / "package", code, name)
-    for module in ("package", "package.part"):
-        plain = python("-m", module, "--lr", "1", cwd=tmp_path)
-        done = python(*RUN, "-m", module, "--lr", "1", cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (0, plain.stdout)
+    plain = python("-m", module, "--lr", "1", cwd=tmp_path)
+    done = python(*RUN, "-m", module, "--lr", "1", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, plain.stdout)
 
 
 @pytest.mark.parametrize(
@@ -92,21 +116,15 @@ def test_exit_codes_and_errors_are_those_of_python(code: str, tmp_path: Path) ->
     assert table.endswith(exits)
 
 
-def test_what_the_program_leaves_for_its_exit_still_has_its_globals(tmp_path: Path) -> None:
+def test_the_program_imports_torch_and_keeps_its_globals_to_the_end(tmp_path: Path) -> None:
     script = written(
         tmp_path,
         "import atexit, pickle, sys\n"
+        "print([name for name in ('torch', 'numpy') if name in sys.modules])\n"
         "class Own: pass\n"
         "atexit.register(lambda: print(type(pickle.loads(pickle.dumps(Own()))) is Own))\n",
     )
-    assert python(*RUN, script).stdout == "True\n"
-
-
-def test_torch_and_numpy_are_not_imported_before_the_program_imports_them(tmp_path: Path) -> None:
-    script = written(
-        tmp_path, "import sys; print([n for n in ('torch', 'numpy', 'rich') if n in sys.modules])"
-    )
-    assert python(*RUN, script).stdout == "[]\n"
+    assert python(*RUN, script).stdout == "[]\nTrue\n"
 
 
 @pytest.mark.parametrize(
@@ -137,8 +155,7 @@ def test_loaders_of_all_kinds_give_the_same_batches_and_leave_the_same_random_st
 
 
 DATASETS = """\
-import functools, multiprocessing, os, signal, sqlite3
-import torch
+import sqlite3
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 class Plain(Dataset):
@@ -148,13 +165,6 @@ class Plain(Dataset):
     def __getitem__(self, index):
         return index
 
-class ByProcess(Plain):
-    def __getitem__(self, index):
-        return index + self.own() * 0
-
-    def own(self):
-        return os.getpid()
-
 class Connected(Plain):
     def __init__(self):
         self.database = sqlite3.connect(":memory:")
@@ -163,46 +173,13 @@ class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(8))
 
-class StreamByProcess(IterableDataset):
-    def __iter__(self):
-        return iter(range(multiprocessing.parent_process() is None, 8, 2))
-
-class Pinned:
-    def __call__(self, worker):
-        import os as system
-        system.nice(0)
-
-def move(worker):
-    os.chdir("/")
-
-def ignore(worker):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-def ignore_by_another(worker):
-    ignore(worker)
-
-def bind(worker):
-    global number
-    number = worker
-
-def seed(worker):
-    torch.manual_seed(torch.initial_seed() + worker)
-    assert os.environ
-
 """
 REASONS = {
-    "Plain(), worker_init_fn=seed, num_workers=1": None,
+    "Plain(), num_workers=1": None,
     "Stream(), num_workers=1": None,
-    "ByProcess()": None,
     "Connected()": None,
     "Plain(), multiprocessing_context='fork', num_workers=1": "'fork' asks for processes",
-    "Plain(), worker_init_fn=functools.partial(move), num_workers=1": "fn uses os.chdir",
-    "Plain(), worker_init_fn=ignore_by_another, num_workers=1": "fn uses signal.signal",
-    "Plain(), worker_init_fn=bind, num_workers=1": "uses the global number",
-    "Plain(), worker_init_fn=Pinned(), num_workers=1": "uses os.nice",
-    "ByProcess(), num_workers=1": "ByProcess uses os.getpid",
     "Connected(), num_workers=1": "share dataset.database (Connection)",
-    "StreamByProcess(), num_workers=1": "uses multiprocessing.parent_process",
     "Stream()": "program's own thread",
 }
 
@@ -218,6 +195,7 @@ def test_what_is_left_to_torch_is_as_before_and_the_report_says_why(tmp_path: Pa
         found = loader["left_alone_because"]
         assert found is None if reason is None else reason in found, arguments
         assert loader["loaded_by"].startswith("torch, ") == (reason is not None)
+        assert found is None or f"is left to torch: {found}" in done.stderr
 
 
 @needs_torch
@@ -251,67 +229,47 @@ with subprocess.Popen([sys.executable, "-c", {holds!r}], **pipes) as child:
     assert report["peak_memory_bytes"] > (own + (100 << 20) if own else 0)
 
 
-def reported(
-    tmp_path: Path, *arguments: object
-) -> tuple[subprocess.CompletedProcess[str], list[dict[str, Any]]]:
-    """Run a program by threads, and return what it wrote, and its loaders of the report."""
-    done = python(*RUN, "--json", tmp_path / "report.json", *arguments)
-    assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    return done, report["loaders"]
-
-
 @needs_torch
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_two_processes_that_train_together_have_the_same_batches_and_losses(workers: str) -> None:
-    script = TRAINING / "two_ranks.py"
-    expected, got = ranks(script, workers=workers), ranks(*RUN, script, workers=workers)
-    for rank in (0, 1):
-        assert got[rank][0] == expected[rank][0]
-        assert f"threadloader run, rank {rank}: " in got[rank][1]
-        assert "thread" in got[rank][1].splitlines()[-1]
-
-
-def ranks(*arguments: object, workers: str) -> list[tuple[str, str]]:
-    """Run a program in two processes as torchrun does; return what each wrote."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    cluster = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    environment = os.environ | cluster | {"WORKERS": workers}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", *map(str, arguments)],
-            env=environment | {"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in "01"
-    ]
-    try:
-        written = [process.communicate(timeout=2 * PATIENCE) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    assert [process.returncode for process in processes] == [0, 0], written
-    return written
-
-
-@needs_torch
-def test_compare_runs_both_ways_and_says_whether_batches_are_the_same(tmp_path: Path) -> None:
-    script = TRAINING / "plain_loop.py"
-    done = python(
-        *RUN, "--compare", "--steps", "7", "--json", tmp_path / "both.json", script, "--workers=1"
+def test_loaders_that_are_made_at_one_line_for_two_callers_have_two_rows(tmp_path: Path) -> None:
+    script = written(
+        tmp_path,
+        "from torch.utils.data import DataLoader\n"
+        "def made(size):\n"
+        "    return DataLoader(range(size))\n"
+        "list(made(3))\n"
+        "list(made(4))\n",
     )
+    _, loaders = reported(tmp_path, script)
+    places = [loader["made_at"].split(" < ") for loader in loaders]
+    assert [[place.rpartition(":")[2] for place in pair] for pair in places] == [
+        ["3", "4"],
+        ["3", "5"],
+    ]
+
+
+@needs_torch
+def test_each_rank_has_a_table_and_a_file_of_its_own(tmp_path: Path) -> None:
+    script = written(tmp_path, LOOP)
+    done = python(
+        *RUN, "--json", tmp_path / "report.json", script, 1, env={"RANK": "3", "WORLD_SIZE": "4"}
+    )
+    assert "threadloader run, rank 3: " in done.stderr
+    assert "1 thread" in done.stderr.splitlines()[-1]
+    assert (tmp_path / "report-3.json").exists()
+
+
+@needs_torch
+def test_compare_runs_some_steps_both_ways_and_shows_both(tmp_path: Path) -> None:
+    options = ("--compare", "--steps", "7", "--json", tmp_path / "both.json")
+    done = python(*RUN, *options, written(tmp_path, LOOP), "1")
     assert done.returncode == 0, done.stderr
     assert "threadloader run --compare: 7 steps each way" in done.stderr
-    assert "the first 7 batches are the same" in done.stderr
     both = json.loads((tmp_path / "both.json").read_text(encoding="utf-8"))
     for way, by in (("torch", "torch, 1 process"), ("threads", "1 thread")):
         training = both[way]["loaders"][0]
         assert (training["batches"], training["loaded_by"]) == (7, by)
+        assert f"whole run with {way}: " in done.stderr
+        assert by in done.stderr
     assert len(done.stdout.splitlines()) == 2 * (7 + 1)  # 5 batches, a test, 2 batches, twice
 
 
@@ -324,5 +282,5 @@ def test_compare_ends_with_the_exit_code_of_a_program_that_fails(tmp_path: Path)
 
 @needs_torch
 def test_with_torch_nothing_is_replaced(tmp_path: Path) -> None:
-    _, loaders = reported(tmp_path, "--torch", TRAINING / "plain_loop.py", "--workers", "2")
+    _, loaders = reported(tmp_path, "--torch", written(tmp_path, LOOP), "2")
     assert [loader["loaded_by"] for loader in loaders] == ["torch, 2 processes"] * 2

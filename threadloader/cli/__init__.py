@@ -2,16 +2,16 @@
 
 A subcommand is a module with ``add_to(commands)``, which adds its parser and sets ``run`` as
 the function to call.  These modules are cheap to import: a command imports what it needs (Pillow,
-rich, the loader) when it runs, so ``--help`` works wherever NumPy does.
+the loader) when it runs, so ``--help`` works wherever NumPy does.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from threadloader._version import __version__
 from threadloader.cli import bench, check, demo, doctor, run
 from threadloader.cli.errors import CommandError
 
@@ -53,15 +53,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="threadloader",
         description="A data loader for PyTorch and NumPy whose workers are threads.",
     )
-    parser.add_argument("--version", action="version", version=f"threadloader {_version()}")
+    parser.add_argument("--version", action="version", version=f"threadloader {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(commands)
     return parser
-
-
-def _version() -> str:
-    try:
-        return version("threadloader")
-    except PackageNotFoundError:
-        return "(not installed: run from its source)"

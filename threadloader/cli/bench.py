@@ -7,24 +7,28 @@ system's cache for all loaders, the first included.
 from __future__ import annotations
 
 import json
+import os
+import platform
 import time
 import warnings
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.argument_types import positive, whole
+from threadloader.cli.arguments import in_one_line, made_dataset, named_object, positive, whole
 from threadloader.cli.errors import CommandError, printable
+from threadloader.cli.terminal import in_seconds, paragraph, show_progress, table
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-    from threadloader.cli.contenders import Threads
-    from threadloader.cli.race import Contender, Result, Round
+    from threadloader.cli.race import Contender
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "compare"]
 
 NOISY = 0.15  # a larger range of a loader's rates, as a share of their median, gets a remark
+COLOURS = {"loop": "#8c959f", "torch": "#bc4c00", "ours": "#0969da"}
 DESCRIPTION = """\
 Load a dataset of yours by a bare loop, by torch's DataLoader (where torch is installed) and by
 ThreadLoader, with several numbers of workers and threads each. NAME is a dataset with __getitem__
@@ -41,41 +45,26 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description=DESCRIPTION,
         allow_abbrev=False,
     )
-    parser.add_argument("dataset", metavar="MODULE:NAME", help="also FILE.py:NAME")
-    parser.add_argument(
-        "--batch-size",
-        type=whole(1),
-        default=64,
-        metavar="N",
-        help="samples in a batch (default: 64)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=positive,
-        default=3.0,
-        metavar="S",
-        help="time for each loader (default: 3)",
-    )
-    parser.add_argument(
-        "--threads",
-        type=whole(0),
-        nargs="+",
-        metavar="N",
-        help="threads of ThreadLoader (default: 0, 1, 2, and the cores once, twice and 8 times)",
-    )
-    parser.add_argument(
-        "--workers",
-        type=whole(0),
-        nargs="+",
-        metavar="N",
-        help="processes of torch's DataLoader (default: 0, 1, 2 and the cores)",
-    )
-    parser.add_argument(
-        "--collate", metavar="MODULE:NAME", help="a collate_fn (default: each loader's own)"
-    )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="draw the rates into a file")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rounds to a file")
+    add = parser.add_argument
+    add("dataset", metavar="MODULE:NAME", help="also FILE.py:NAME")
+    add_timing(parser, seconds=3.0)
+    threads = "threads of ThreadLoader (default: 0, 1, 2, and the cores once, twice and 8 times)"
+    add("--threads", type=whole(0), nargs="+", metavar="N", help=threads)
+    workers = "processes of torch's DataLoader (default: 0, 1, 2 and the cores)"
+    add("--workers", type=whole(0), nargs="+", metavar="N", help=workers)
+    add("--collate", metavar="MODULE:NAME", help="a collate_fn (default: each loader's own)")
+    add("--svg", type=Path, metavar="FILE", help="draw the rates into a file (needs matplotlib)")
+    add("--json", type=Path, metavar="FILE", help="write all rounds to a file")
     parser.set_defaults(run=run)
+
+
+def add_timing(parser: argparse.ArgumentParser, *, seconds: float) -> None:
+    """Add what `compare` needs."""
+    add = parser.add_argument
+    size = "samples in a batch (default: %(default)s)"
+    add("--batch-size", type=whole(1), default=64, metavar="N", help=size)
+    time_ = "time for each loader (default: %(default)g)"
+    add("--seconds", type=positive, default=seconds, metavar="S", help=time_)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -84,235 +73,201 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: The dataset can't be had, or one of its samples can't be loaded.
     """
-    from threadloader.cli.user_dataset import named_object, user_dataset
+    from threadloader._threads.cores import usable_cores
 
-    dataset = user_dataset(arguments.dataset)
+    dataset, name = made_dataset(arguments.dataset), printable(arguments.dataset)
+    if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+        kind = type(dataset).__name__
+        text = f"{name} is of type {kind}; bench needs __getitem__ and __len__"
+        raise CommandError(text, code=2)
+    if len(dataset) == 0:
+        raise CommandError(f"{name} is empty", code=2)
+    draw = _drawing() if arguments.svg is not None else None
+    cores = usable_cores()
+    arguments.threads = arguments.threads or [0, 1, 2, cores, 2 * cores, 8 * cores]
+    arguments.workers = arguments.workers or [0, 1, 2, cores]
     collate_fn = named_object(arguments.collate) if arguments.collate else None
-    # torch warns about its number of workers, Python about forks beside threads.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        contenders = _contenders(arguments, collate_fn)
-        samples = _read(dataset, arguments, collate_fn)
-        facts = _facts(dataset, samples, arguments)
-        print("\n".join(facts.values()), flush=True)
-        rounds, failures = _race(contenders, dataset, samples, arguments)
-    from threadloader.cli.race import summarise
-
-    results = {each: summarise(each, entries) for each, entries in rounds.items()}
-    remarks = [*failures, *_remarks(results, rounds)]
-    _show(results, rounds, remarks)
-    if arguments.svg is not None:
-        arguments.svg.write_text(_drawn(arguments.dataset, results), encoding="utf-8")
+    found, content = compare(dataset, name, arguments, collate_fn)
+    if draw is not None:
+        draw(arguments.svg, name, found)
     if arguments.json is not None:
-        content = _as_json(facts, rounds, remarks)
         arguments.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0
 
 
-def _contenders(
-    arguments: argparse.Namespace, collate_fn: Callable[[Any], Any] | None
-) -> list[Contender]:
-    from threadloader import _torch
-    from threadloader._batch.numpy_collate import numpy_collate
-    from threadloader._threads.cores import usable_cores
-    from threadloader.cli.contenders import BareLoop, Processes, Threads
+def compare(
+    dataset: Any,
+    name: str,
+    arguments: argparse.Namespace,
+    collate_fn: Callable[[Any], Any] | None = None,
+) -> tuple[list[Contender], dict[str, Any]]:
+    """Race the loaders on a dataset, and print the result.
 
-    cores = usable_cores()
-    default = _torch.default_collate if _torch.AVAILABLE else numpy_collate
-    found: list[Contender] = [BareLoop(collate_fn or default)]
-    if _torch.AVAILABLE:
-        workers = arguments.workers or [0, 1, 2, cores]
-        found += [Processes(number, collate_fn) for number in sorted({*workers})]
-    threads = arguments.threads or [0, 1, 2, cores, 2 * cores, 8 * cores]
-    found += [Threads(number, collate_fn) for number in sorted({*threads})]
-    return [*found, Threads(None, collate_fn)]
+    Args:
+        dataset: A map-style dataset, not empty.
+        name: Of it, for people.
+        arguments: ``batch_size``, ``seconds``, ``threads`` and ``workers``.
+        collate_fn: The user's; None for none.
+
+    Returns:
+        The loaders, and all that was measured, JSON-able.
+
+    Raises:
+        CommandError: A sample can't be loaded.
+    """
+    from threadloader.cli.race import contenders, race
+
+    # torch warns about its number of workers, Python about forks beside threads.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = contenders(arguments.batch_size, arguments.workers, arguments.threads, collate_fn)
+        samples = _read(dataset, name, arguments, collate_fn)
+        facts = _facts(len(dataset), samples, name, arguments.batch_size)
+        print("\n".join(f"{key.title():8} {fact}" for key, fact in facts.items()), flush=True)
+        try:
+            figures = (samples, arguments.batch_size, arguments.seconds)
+            failed = race(found, dataset, *figures, show_progress)
+        except Exception as error:
+            text = f"{name} failed while it was loaded: {in_one_line(error)}"
+            raise CommandError(text, code=2) from error
+        finally:
+            show_progress()
+    remarks = [f"{each.name} failed and is left out: {in_one_line(e)}" for each, e in failed]
+    remarks += _remarks(found)
+    print("\n" + "\n".join(_table(found)) + "\n")
+    print("\n".join(map(paragraph, remarks)))
+    loaders = [
+        {
+            "name": each.name,
+            "kind": each.kind,
+            "threads_chosen": each.threads,
+            "rounds": [{"rate": one.rate, "first": one.first} for one in each.rounds],
+        }
+        for each in found
+    ]
+    return found, {"facts": facts, "loaders": loaders, "remarks": remarks}
 
 
 def _read(
-    dataset: Any, arguments: argparse.Namespace, collate_fn: Callable[[Any], Any] | None
+    dataset: Any,
+    name: str,
+    arguments: argparse.Namespace,
+    collate_fn: Callable[[Any], Any] | None,
 ) -> int:
     """Read samples once, for as long as a loader will be timed; return how many there were.
 
     Raises:
         CommandError: A sample can't be loaded, or the first batch can't be collated.
     """
-    from threadloader.cli.user_dataset import in_one_line
-
     read, batch = 0, []
     end = time.perf_counter() + arguments.seconds
     while read < len(dataset) and (read < arguments.batch_size or time.perf_counter() < end):
         try:
             sample = dataset[read]
         except Exception as error:
-            name = printable(arguments.dataset)
             raise CommandError(f"{name}[{read}] failed: {in_one_line(error)}", code=2) from error
         if read < arguments.batch_size:
             batch.append(sample)
         read += 1
-    if collate_fn is not None:
-        try:
+    try:
+        if collate_fn is not None:
             collate_fn(batch)
-        except Exception as error:
-            raise CommandError(
-                f"the collate function failed: {in_one_line(error)}", code=2
-            ) from error
+    except Exception as error:
+        text = f"the collate function failed: {in_one_line(error)}"
+        raise CommandError(text, code=2) from error
     return read
 
 
-def _facts(dataset: Any, samples: int, arguments: argparse.Namespace) -> dict[str, str]:
-    """Return what the race is run on, a line each."""
-    import os
-
+def _facts(length: int, samples: int, name: str, batch_size: int) -> dict[str, str]:
+    """Return what the race is run on."""
+    from threadloader._threads.concurrency import gil_is_enabled
     from threadloader._threads.cores import usable_cores
-    from threadloader.cli.machine import python_build
+    from threadloader._threads.gil_switch import is_free_threaded
 
-    of = "" if samples == len(dataset) else f" of {len(dataset):,}, the first ones"
-    there = os.cpu_count() or 1
+    build = f"{platform.python_implementation()} {platform.python_version()}"
+    build += " free-threaded" if is_free_threaded() else ""
+    of = "" if samples == length else f" of {length:,}, the first ones"
     return {
-        "python": f"Python   {python_build()}",
-        "cores": f"Cores    {usable_cores()} for this process, of {there} in this machine",
-        "dataset": f"Dataset  {printable(arguments.dataset)}, {samples:,} samples{of}; "
-        f"batches of {arguments.batch_size}",
+        "python": f"{build}, GIL {'on' if gil_is_enabled() else 'off'}",
+        "cores": f"{usable_cores()} for this process, of {os.cpu_count() or 1} in this machine",
+        "dataset": f"{name}, {samples:,} samples{of}; batches of {batch_size}",
     }
 
 
-def _race(
-    contenders: Sequence[Contender], dataset: Any, samples: int, arguments: argparse.Namespace
-) -> tuple[dict[Contender, list[Round]], list[str]]:
-    """Time the loaders; return their rounds, and what failed.
-
-    Raises:
-        CommandError: A loader of ours failed, or the bare loop.
-    """
-    from threadloader.cli.race import race
-    from threadloader.cli.user_dataset import in_one_line
-
-    rounds: dict[Contender, list[Round]] = {contender: [] for contender in contenders}
-    failures = []
-    outcomes = race(contenders, dataset, arguments.batch_size, arguments.seconds, _nothing, samples)
-    try:
-        for contender, outcome in outcomes:
-            if isinstance(outcome, Exception):
-                failures.append(f"{contender.name} failed and is left out: {in_one_line(outcome)}")
-                del rounds[contender]
-            else:
-                rounds[contender].append(outcome)
-    except Exception as error:
-        name = printable(arguments.dataset)
-        raise CommandError(
-            f"{name} failed while it was loaded: {in_one_line(error)}", code=2
-        ) from error
-    return rounds, failures
-
-
-def _nothing(*_: object) -> None:
-    """Show no progress: a bar would need rich."""
-
-
-def _ratio(rounds: Sequence[Round], others: Sequence[Round]) -> float:
-    """Return how much faster a loader is than another, the median of the ratios in each round."""
-    from statistics import median
-
-    return median(one.rate / other.rate for one, other in zip(rounds, others, strict=True))
-
-
-def _remarks(results: dict[Contender, Result], rounds: dict[Contender, list[Round]]) -> list[str]:
+def _remarks(found: Sequence[Contender]) -> list[str]:
     from threadloader import _torch
-    from threadloader.cli.machine import gil_is_enabled
+    from threadloader._threads.concurrency import gil_is_enabled
 
-    default: Any = next(each for each in results if getattr(each, "threads", 0) is None)
-    found = [_chosen(default)]
-    for kind, words in (("ours", "our best fixed number"), ("torch", "torch's best")):
-        rivals = [each for each in results if _kind(each) == kind and each is not default]
-        if rivals:
-            best = max(rivals, key=lambda each: results[each].rate)
-            ratio = _ratio(rounds[default], rounds[best])
-            found.append(f"The default reaches {ratio:.2f} of {best.name}, {words}.")
-    if not _torch.AVAILABLE:
-        found.append("torch is not installed: its DataLoader is not compared.")
-    if gil_is_enabled():
-        found.append("The GIL is on: samples in pure Python do not run in parallel in threads.")
-    noisy = [
-        f"{result.name} ({result.spread:.0%})"
-        for result in results.values()
-        if result.spread > NOISY
-    ]
-    if noisy:
-        found.append(f"Rates differed between rounds: {', '.join(noisy)}.")
-    return found
-
-
-def _chosen(default: Threads) -> str:
-    """Say how many threads the default had at the end of each round."""
-    counts = sorted({*default.chosen})
+    default = found[-1]
     words = [
-        f"{workers} thread{'s' if workers > 1 else ''}"
+        f"{workers} thread{'s' * (workers > 1)}"
         + (f" ({running} at once)" if running < workers else "")
-        for workers, running in counts
+        for workers, running in sorted({*default.threads})
     ]
-    return f"The default had {' or '.join(words)} at the end of its rounds."
+    remarks = [f"The default had {' or '.join(words)} at the end of its rounds."]
+    for kind, text in (("ours", "our best fixed number"), ("torch", "torch's best")):
+        rivals = [each for each in found[:-1] if each.kind == kind]
+        if rivals:
+            best = max(rivals, key=lambda each: each.rate)
+            remarks.append(f"The default reaches {default.ratio(best):.2f} of {best.name}, {text}.")
+    if not _torch.AVAILABLE:
+        remarks.append("torch is not installed: its DataLoader is not compared.")
+    if gil_is_enabled():
+        remarks.append("The GIL is on: samples in pure Python do not run in parallel in threads.")
+    spreads = {each.name: (max(_rates(each)) - min(_rates(each))) / each.rate for each in found}
+    noisy = [f"{name} ({spread:.0%})" for name, spread in spreads.items() if spread > NOISY]
+    if noisy:
+        remarks.append(f"Rates differed between rounds: {', '.join(noisy)}.")
+    return remarks
 
 
-def _show(
-    results: dict[Contender, Result],
-    rounds: dict[Contender, list[Round]],
-    remarks: Sequence[str],
-) -> None:
-    from threadloader.cli.text_table import in_seconds, text_table
+def _rates(contender: Contender) -> list[float]:
+    return [entry.rate for entry in contender.rounds]
 
-    loop = next(iter(rounds.values()))
+
+def _table(found: Sequence[Contender]) -> list[str]:
     rows = [
         (
-            result.name,
-            _rate(result.rate),
-            f"{_rate(result.slowest)} to {_rate(result.fastest)}",
-            f"{_ratio(rounds[each], loop):.2f}x",
-            in_seconds(result.first),
-            f"{result.cpu * 1e3:,.3f} ms",
+            each.name,
+            _number(each.rate),
+            f"{_number(min(_rates(each)))} to {_number(max(_rates(each)))}",
+            f"{each.ratio(found[0]):.2f}x",
+            in_seconds(median(entry.first for entry in each.rounds)),
         )
-        for each, result in results.items()
+        for each in found
     ]
-    heads = ("loader", "samples/s", "rounds", "vs. loop", "first batch", "CPU/sample")
-    print("\n" + "\n".join(text_table(heads, rows)) + "\n")
-    for remark in remarks:
-        print(f"* {remark}")
+    return table(("loader", "samples/s", "rounds", "vs. loop", "first batch"), rows)
 
 
-def _rate(rate: float) -> str:
+def _number(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
 
 
-def _drawn(name: str, results: dict[Contender, Result]) -> str:
-    from threadloader.cli.bar_chart import Bar, bar_chart
+def _drawing() -> Callable[[Path, str, Sequence[Contender]], None]:
+    """Return a function that draws the rates into a file.
 
-    bars = [
-        Bar(result.name, result.rate, result.slowest, result.fastest, _kind(each))
-        for each, result in results.items()
-    ]
-    return bar_chart(f"{name}: samples a second", "median of the rounds", bars)
+    Raises:
+        CommandError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        text = "--svg needs matplotlib: pip install matplotlib (extra: plot)"
+        raise CommandError(text) from error
 
+    def draw(path: Path, name: str, found: Sequence[Contender]) -> None:
+        figure = Figure(figsize=(8.0, 1.0 + 0.3 * len(found)), layout="constrained")
+        axes = figure.subplots()
+        rates = [each.rate for each in found]
+        low = [each.rate - min(_rates(each)) for each in found]
+        high = [max(_rates(each)) - each.rate for each in found]
+        colours = [COLOURS[each.kind] for each in found]
+        names = [each.name for each in found]
+        axes.barh(names, rates, xerr=[low, high], color=colours, ecolor=COLOURS["loop"])
+        axes.invert_yaxis()
+        axes.set_title(f"{name}: samples a second, median and range of the rounds")
+        for text in figure.findobj(lambda each: hasattr(each, "set_fontsize")):
+            text.set_color("#768390")  # is read on light and on dark pages
+        figure.savefig(path, format="svg", transparent=True)
 
-def _kind(contender: Contender) -> str:
-    if contender.foreign:
-        return "torch"
-    return "ours" if hasattr(contender, "chosen") else "loop"
-
-
-def _as_json(
-    facts: dict[str, str], rounds: dict[Contender, list[Round]], remarks: Sequence[str]
-) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "facts": {name: fact.partition("  ")[2].strip() for name, fact in facts.items()},
-        "loaders": [
-            {
-                "name": each.name,
-                "kind": _kind(each),
-                "threads_chosen": [list(pair) for pair in getattr(each, "chosen", [])],
-                "rounds": [asdict(entry) for entry in entries],
-            }
-            for each, entries in rounds.items()
-        ],
-        "remarks": list(remarks),
-    }
+    return draw

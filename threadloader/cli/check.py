@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from threadloader.cli.argument_types import positive
+from threadloader.cli.arguments import made_dataset, positive
 from threadloader.cli.errors import CommandError
-from threadloader.cli.user_dataset import made_dataset
+from threadloader.cli.terminal import show_progress
 
 if TYPE_CHECKING:
     import argparse
@@ -76,37 +75,23 @@ def run(arguments: argparse.Namespace) -> int:
             dataset_copy=arguments.dataset_copy,
             indices=arguments.index,
             seconds=arguments.seconds,
-            tell=_tell if sys.stderr.isatty() else _say_nothing,
+            tell=_tell,
         )
     except (TypeError, UncheckableError) as error:
         raise CommandError(f"{arguments.dataset}: {error}", code=2) from error
     finally:
-        if sys.stderr.isatty():
-            print(end="\r\033[K", file=sys.stderr)
-    if arguments.json:
-        print(json.dumps(report.as_dict(), indent=2))
-    else:
-        _show(report)
+        show_progress()
+    print(json.dumps(report.as_dict(), indent=2) if arguments.json else _in_words(report))
     return 1 if report.findings else 0
 
 
 def _tell(number: int) -> None:
-    """Say on a terminal how far it is, as slow samples take a while."""
-    print(f"\r\033[Ksamples loaded: {number}", end="", file=sys.stderr, flush=True)
+    show_progress(f"samples loaded: {number:,}")  # slow ones take a while
 
 
-def _say_nothing(_number: int) -> None:
-    """Say nothing where nobody looks."""
-
-
-def _show(report: Report) -> None:
-    for finding in report.findings:
-        print(finding)
-    for note in report.notes:
-        print(f"note: {note}")
+def _in_words(report: Report) -> str:
     count = len(report.findings)
     found = "nothing found" if not count else f"{count} finding{'s' * (count > 1)}"
-    print(
-        f"{report.dataset}: {found} ({report.loads} samples loaded one by one, "
-        f"{report.interleavings} interleavings)"
-    )
+    lines = [*map(str, report.findings), *(f"note: {note}" for note in report.notes)]
+    tried = f"{report.loads} samples loaded one by one, {report.interleavings} interleavings"
+    return "\n".join([*lines, f"{report.dataset}: {found} ({tried})"])

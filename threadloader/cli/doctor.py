@@ -5,24 +5,35 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import platform
 import sys
-import textwrap
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from threadloader.cli.arguments import search_here
 from threadloader.cli.errors import CommandError
+from threadloader.cli.terminal import paragraph
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
-__all__ = ["add_to"]
+__all__ = ["add_to", "advice", "examine"]
 
-WIDTH = 79
 INDENT = 10  # columns
 DESCRIPTION = """\
 Print the Python build, whether the GIL is on and which import switched it on, the cores that this
 process may use, versions, image decoders, and advice.
 """
+PACKAGES = (
+    *("numpy", "torch", "torchvision", "pillow", "leanjpeg-simple", "simplejpeg"),
+    *("fsspec", "zstandard", "backports.zstd", "lightning", "accelerate", "transformers"),
+    *("datasets", "webdataset", "h5py", "lmdb", "opencv-python-headless", "opencv-python"),
+)
+VARIABLES = (
+    *("PYTHON_GIL", "PYTHONDONTWRITEBYTECODE", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"),
+    *("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"),
+)
 
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,78 +59,138 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: A module can't be imported.
     """
-    here = os.getcwd()  # noqa: PTH109  # a text, as the others are
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
     from threadloader._threads.gil_switch import modules_that_need_the_gil
 
+    search_here()
     with modules_that_need_the_gil() as modules:
         for name in arguments.imports:
             try:
                 importlib.import_module(name)
             except Exception as error:
-                message = f"can't import {name}: {type(error).__name__}: {error}"
-                raise CommandError(message, code=2) from error
-        from threadloader.cli.environment import advice, examine
-
+                text = f"can't import {name}: {type(error).__name__}: {error}"
+                raise CommandError(text, code=2) from error
         found = examine()
     found["gil"]["switched_on_by"] += modules
     texts = advice(found)
     if arguments.json:
         print(json.dumps({**found, "advice": texts}, indent=2))
-    else:
-        _show(found, texts)
+        return 0
+    for name, value in _facts(found):
+        print(paragraph(value, f"{name:<{INDENT}}", " " * INDENT))
+    if texts:
+        print("\n".join(["", *map(paragraph, texts)]))
     return 0
 
 
-def _show(found: dict[str, Any], texts: Sequence[str]) -> None:
-    for name, value in _facts(found):
-        print(_paragraph(value, f"{name:<{INDENT}}", " " * INDENT))
-    if texts:
-        print()
-    for text in texts:
-        print(_paragraph(text, "* ", "  "))
+def examine() -> dict[str, Any]:
+    """Return what there is, JSON-able.
+
+    Ask after all imports that matter: one of them may switch the GIL on.
+    """
+    decoders: list[str] = []
+    if find_spec("PIL") is not None:  # first: importing decoders may do so, too
+        from threadloader.datasets._images.jpeg_decoders import installed_decoders
+
+        decoders = [decoder.name for decoder in installed_decoders()]
+    from threadloader import _torch
+    from threadloader._threads.concurrency import gil_is_enabled
+    from threadloader._threads.cores import cpu_quota, default_threads, usable_cores
+    from threadloader._threads.gil_switch import (
+        AN_IMPORT,
+        is_free_threaded,
+        what_switched_the_gil_on,
+    )
+    from threadloader._version import __version__
+
+    switch = what_switched_the_gil_on()
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    return {
+        "python": {
+            "implementation": platform.python_implementation(),
+            "version": platform.python_version(),
+            "executable": sys.executable,
+            "platform": platform.platform(),
+            "free_threaded": is_free_threaded(),
+        },
+        "gil": {
+            "enabled": gil_is_enabled(),
+            "requested_by": "" if switch == AN_IMPORT else switch,
+            "switched_on_by": [],  # for who has watched the imports
+        },
+        "cores": {
+            "machine": os.cpu_count(),
+            "affinity": affinity,
+            "quota": cpu_quota(),
+            "usable": usable_cores(),
+            "threads_by_default": default_threads(),
+        },
+        "versions": {"threadloader": __version__}
+        | {name: found for name in PACKAGES if (found := _version(name))},
+        "torch": _torch.AVAILABLE,
+        "decoders": decoders,
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def advice(found: dict[str, Any]) -> list[str]:
+    """Return what would make loading faster here, the most important first.
+
+    Args:
+        found: What `examine` has returned.
+    """
+    gil, python, cores = found["gil"], found["python"], found["cores"]
+    free, decoders = python["free_threaded"], found["decoders"]
+    modules = ", ".join(gil["switched_on_by"]) or "an extension module"
+    faster = "leanjpeg-simple" if free else "simplejpeg"
+    on, requested = gil["enabled"], gil["requested_by"]
+    old, no_pyc = python["version"].startswith("3.13."), "PYTHONDONTWRITEBYTECODE"
+    texts = {
+        f"The GIL is on because of {requested}: unset it.": on and requested,
+        f"The GIL was switched on by {modules}: use another version of that package, or set "
+        "PYTHON_GIL=0 if it is known to be safe.": on and not requested and free,
+        "Python code of several threads takes turns on this build. Where samples are made in pure "
+        "Python, use a free-threaded build (3.13t or later).": on and not requested and not free,
+        "triton is installed, and switches the GIL on when torch imports it (for any optimizer): "
+        "set PYTHON_GIL=0, or uninstall it if you do not compile.": free
+        and not on
+        and find_spec("triton"),
+        f"Unset {no_pyc}: without .pyc files, threads of this build share constants, and can be "
+        "slower than one.": free and found["variables"].get(no_pyc),
+        "dict.get on another thread's large dict takes 20 us: use 3.14, or d[key].": free and old,
+        "The newest NumPy and others have no wheels for 3.13t, so pip builds them from source: "
+        "install with pip's option --only-binary=:all:.": free and old,
+        f"Install a fast JPEG decoder: pip install {faster} (extra: images).": decoders
+        and set(decoders) <= {"pillow", "pillow-simd"},
+        f"This process may use {cores['usable']} of {cores['machine']} cores: more threads gain "
+        "only where samples wait.": cores["usable"] < (cores["machine"] or 1),
+    }
+    return [text for text, holds in texts.items() if holds]
 
 
 def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
-    python, cores = found["python"], found["cores"]
+    python, cores, gil = found["python"], found["cores"], found["gil"]
     build = "free-threaded" if python["free_threaded"] else "with the GIL"
+    by = gil["requested_by"] and f", by {gil['requested_by']}"
+    by = by or "".join(f", switched on by {module}" for module in gil["switched_on_by"])
     affinity = "" if cores["affinity"] is None else f", {cores['affinity']} by affinity"
     quota = "" if cores["quota"] is None else f", {cores['quota']:g} by the cgroup's quota"
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     facts = [
         ("Python", f"{python['implementation']} {python['version']}, {build}"),
         ("", python["executable"]),
         ("System", python["platform"]),
-        ("GIL", _gil(found["gil"])),
+        ("GIL", f"on{by}" if gil["enabled"] else "off"),
         ("Cores", f"{cores['usable']} usable ({cores['machine']} in all{affinity}{quota})"),
         ("Threads", f"{cores['threads_by_default']} to begin with, unless you choose a number"),
         ("Versions", versions + ("" if found["torch"] else "; torch is not installed")),
         ("Decoders", ", ".join(found["decoders"]) or "none: Pillow is not installed"),
     ]
-    if found["variables"]:
-        pairs = (f"{name}={value}" for name, value in found["variables"].items())
-        facts.append(("Set", ", ".join(pairs)))
-    return facts
-
-
-def _gil(gil: dict[str, Any]) -> str:
-    if not gil["enabled"]:
-        return "off"
-    if gil["requested_by"]:
-        return f"on, by {gil['requested_by']}"
-    if gil["switched_on_by"]:
-        return f"on, switched on by {', '.join(gil['switched_on_by'])}"
-    return "on"
-
-
-def _paragraph(text: str, first: str, others: str) -> str:
-    """Return lines with a hanging indent; a word, say a path, is never broken."""
-    return textwrap.fill(
-        text,
-        width=WIDTH,
-        initial_indent=first,
-        subsequent_indent=others,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    pairs = ", ".join(f"{name}={value}" for name, value in found["variables"].items())
+    return [*facts, ("Set", pairs)] if pairs else facts

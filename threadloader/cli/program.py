@@ -1,103 +1,47 @@
 """A Python program, run in this process as the interpreter would run it.
 
-Not `runpy`, which takes ``__main__`` away when the program's last line has run: its threads, and
-what it registered for the exit, go on after that, and may pickle.
+Not by `runpy.run_path`, which takes ``__main__`` away when the program's last line has run: its
+threads, and what it registered for the exit, go on after that, and may pickle.
 """
 
 from __future__ import annotations
 
 import builtins
-import importlib.util
 import io
 import os
+import runpy
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from threadloader.cli.errors import CommandError, printable
 
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Sequence
 
-__all__ = ["Program", "traceback_of"]
+__all__ = ["run_program", "traceback_of"]
 
 _HERE = str(Path(__file__).parent) + os.sep
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """A script or a module, and its arguments.
+def run_program(words: Sequence[str], *, is_module: bool) -> None:
+    """Run a script or a module as ``__main__``.
 
     Args:
-        target: A path, or the name of a module.
-        arguments: Of the program, ``sys.argv`` without its first.
+        words: Its path or name, and its arguments.
         is_module: Whether it is a module, as after ``python -m``.
+
+    Raises:
+        CommandError: There is no such file or module.
+        BaseException: What the program raises; see `traceback_of`.
     """
-
-    target: str
-    arguments: tuple[str, ...]
-    is_module: bool
-
-    def run(self) -> None:
-        """Run it, as ``__main__``.
-
-        Raises:
-            CommandError: There is no such file or module.
-            BaseException: What the program raises; see `traceback_of`.
-        """
-        main = ModuleType("__main__")
-        vars(main)["__builtins__"] = builtins
-        prepare = self._prepare_module if self.is_module else self._prepare_script
-        before, sys.modules["__main__"] = sys.modules["__main__"], main
-        vars(main)["__threadloader__"] = before  # dropped, its globals would be cleared
-        exec(prepare(main), vars(main))  # noqa: S102  # the program that the user named
-
-    def _prepare_script(self, main: ModuleType) -> CodeType:
-        path = Path(self.target)
-        try:
-            with io.open_code(str(path.absolute())) as file:
-                source = file.read()
-        except OSError as error:
-            raise CommandError(
-                f"can't open {printable(self.target)}: {error.strerror}", code=2
-            ) from error
-        _search_first(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120  # as Python does
-        sys.argv[:] = [self.target, *self.arguments]
-        name = str(path.absolute())
-        vars(main).update(__file__=name, __cached__=None)
-        return compile(source, name, "exec", dont_inherit=True)
-
-    def _prepare_module(self, main: ModuleType) -> CodeType:
-        _search_first(str(Path.cwd()))
-        spec = self._spec(self.target)
-        if spec is not None and spec.submodule_search_locations is not None:
-            spec = self._spec(f"{self.target}.__main__")
-        code = getattr(spec.loader, "get_code", lambda _: None)(spec.name) if spec else None
-        if spec is None or code is None:
-            raise CommandError(f"there is no module {printable(self.target)} to be run", code=2)
-        sys.argv[:] = [str(spec.origin), *self.arguments]
-        vars(main).update(
-            __file__=spec.origin,
-            __cached__=spec.cached,
-            __package__=spec.parent,
-            __spec__=spec,
-            __loader__=spec.loader,
-        )
-        return code  # type: ignore[no-any-return]
-
-    def _spec(self, name: str) -> ModuleSpec | None:
-        try:
-            return importlib.util.find_spec(name)
-        except (ModuleNotFoundError, ValueError):
-            return None
-
-
-def _search_first(folder: str) -> None:
-    """Let imports look into a folder first, in the place of the command's own."""
-    if not sys.flags.safe_path:
-        sys.path[0] = folder
+    main = ModuleType("__main__")
+    code, facts = (_module if is_module else _script)(words[0])
+    vars(main).update(facts, __builtins__=builtins, __threadloader__=sys.modules["__main__"])
+    sys.modules["__main__"] = main  # the one before is kept, or its globals would be cleared
+    sys.argv[:] = [facts["__file__"] if is_module else words[0], *words[1:]]
+    exec(code, vars(main))  # noqa: S102  # the program that the user named
 
 
 def traceback_of(error: BaseException) -> TracebackType | None:
@@ -106,3 +50,34 @@ def traceback_of(error: BaseException) -> TracebackType | None:
     while found is not None and found.tb_frame.f_code.co_filename.startswith(_HERE):
         found = found.tb_next
     return found
+
+
+def _script(target: str) -> tuple[CodeType, dict[str, Any]]:
+    path = os.path.abspath(target)  # noqa: PTH100  # as Python does
+    try:
+        with io.open_code(path) as file:
+            source = file.read()
+    except OSError as error:
+        text = f"can't open {printable(target)}: {error.strerror}"
+        raise CommandError(text, code=2) from error
+    _search_first(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120  # the same
+    facts = {"__file__": path, "__cached__": None}
+    return compile(source, path, "exec", dont_inherit=True), facts
+
+
+def _module(target: str) -> tuple[CodeType, dict[str, Any]]:
+    _search_first(str(Path.cwd()))
+    try:
+        # What `pdb` and `trace` use; it knows packages, too.
+        _, spec, code = runpy._get_module_details(target)  # type: ignore[attr-defined]  # noqa: SLF001
+    except ImportError as error:
+        text = f"there is no module {printable(target)} to be run: {error}"
+        raise CommandError(text, code=2) from error
+    names = {"__file__": spec.origin, "__cached__": spec.cached, "__package__": spec.parent}
+    return code, {**names, "__spec__": spec, "__loader__": spec.loader}
+
+
+def _search_first(folder: str) -> None:
+    """Let imports look into a folder first, in the place of the command's own."""
+    if not sys.flags.safe_path:
+        sys.path[0] = folder

@@ -1,79 +1,31 @@
-"""A fair race of loaders: the same samples, in rounds, in turn.
+"""A fair race of loaders: the same samples, in rounds, in turn, each for the same time.
 
-In each round a loader starts afresh, delivers its first batch and goes on for a given time.  Then
-the sampler ends, and the loader delivers what its workers did ahead.  So time and CPU are divided
-by exactly the samples that they were spent on.  A race that broke off instead would charge a
-loader for every batch that it holds ready.
+In each round a loader starts afresh and goes on for a given time.  The rate is counted from its
+first batch on.
 """
 
 from __future__ import annotations
 
 import gc
-import math
+import signal
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from statistics import median
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from threadloader import _torch
+from threadloader._batch.numpy_collate import numpy_collate
+from threadloader.loader import ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence, Sized
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
-__all__ = ["Contender", "Result", "Round", "TimedSampler", "race", "summarise"]
+__all__ = ["ROUNDS", "Contender", "Round", "contenders", "race"]
 
 ROUNDS = 3
-
-
-class TimedSampler:
-    """Yield a dataset's indices, over and over, in whole batches until a time is reached.
-
-    Args:
-        samples: Samples in the dataset, at least 1.
-        batch_size: Samples in a batch, at least 1.
-        least: Batches that are yielded whatever the time.
-
-    Threads:
-        all: one thread, the consumer's: every loader here draws its indices there.
-    """
-
-    def __init__(self, samples: int, batch_size: int, least: int) -> None:
-        self.samples = samples
-        self.batch_size = batch_size
-        self.least = least
-        self.stop_at = math.inf  # seconds, on time.perf_counter
-
-    def __iter__(self) -> Iterator[int]:
-        batch = 0
-        while batch < self.least or time.perf_counter() < self.stop_at:
-            for row in range(self.batch_size):
-                yield (batch * self.batch_size + row) % self.samples
-            batch += 1
-
-
-class Contender(Protocol):
-    """A way to load batches."""
-
-    @property
-    def name(self) -> str:
-        """Its name in the table."""
-
-    @property
-    def turn(self) -> int:
-        """Batches between two deliveries of one worker, if each worker makes whole batches.
-
-        Workers that make whole batches side by side finish them in bursts.  Only over whole turns
-        is the time between two deliveries the time that the batches took.
-        """
-
-    @property
-    def foreign(self) -> bool:
-        """Whether it belongs to another project: if it fails, the race goes on without it."""
-
-    def batches(self, dataset: Sized, sampler: TimedSampler) -> Generator[object, None, None]:
-        """Yield batches of ``sampler.batch_size``; start on the first, clean up at the end."""
-
-    def child_seconds(self) -> float:
-        """Return the CPU time of child processes since the program began, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,118 +34,152 @@ class Round:
 
     rate: float  # samples a second, after the first batch
     first: float  # seconds to the first batch, start-up included
-    cpu: float  # seconds of CPU for a sample, in this process and its workers
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The medians over a loader's rounds."""
+class Contender:
+    """A way to load batches.
 
-    name: str
-    slowest: float  # samples a second
-    fastest: float
-    rate: float  # samples a second
-    spread: float  # the range of the rates, as a share of their median
-    first: float  # seconds
-    cpu: float  # seconds
+    Args:
+        name: In the table.
+        kind: ``loop``, ``torch`` or ``ours``.
+        batches: Yields batches of a dataset with an endless sampler; is closed at the end.
+
+    Attributes:
+        rounds: What was measured.
+        threads: Of a `ThreadLoader`: how many it had at the end of each round, and ran at once.
+    """
+
+    def __init__(
+        self, name: str, kind: str, batches: Callable[[Contender, Any, Any], Generator[Any]]
+    ) -> None:
+        self.name, self.kind, self._batches = name, kind, batches
+        self.rounds: list[Round] = []
+        self.threads: list[tuple[int, int]] = []
+
+    def run(self, dataset: Any, samples: int, batch_size: int, seconds: float) -> None:
+        """Load for some seconds, and at least two batches."""
+        gc.collect()  # the loader before this one is gone, and so are its threads or processes
+        arrivals: list[float] = []
+        start = time.perf_counter()
+        with closing(self._batches(self, dataset, _Endless(samples))) as batches:
+            for batch in batches:
+                arrivals.append(time.perf_counter())
+                del batch
+                if len(arrivals) > 1 and arrivals[-1] - arrivals[0] >= seconds:
+                    break
+        rate = batch_size * (len(arrivals) - 1) / (arrivals[-1] - arrivals[0])
+        self.rounds.append(Round(rate, arrivals[0] - start))
+
+    @property
+    def rate(self) -> float:
+        """The median of the rounds, in samples a second."""
+        return median(entry.rate for entry in self.rounds)
+
+    def ratio(self, other: Contender) -> float:
+        """Return how much faster it is than another: the median of the ratios in each round."""
+        pairs = zip(self.rounds, other.rounds, strict=True)
+        return median(one.rate / another.rate for one, another in pairs)
+
+
+class _Endless:
+    """A sampler: the indices of the first samples, over and over."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield from range(self.samples)
+
+
+def contenders(
+    batch_size: int,
+    workers: Sequence[int],
+    threads: Sequence[int],
+    collate_fn: Callable[[Any], Any] | None,
+) -> list[Contender]:
+    """Return a bare loop, torch's DataLoader if it is installed, and `ThreadLoader`.
+
+    Args:
+        batch_size: Samples in a batch.
+        workers: Numbers of torch's processes; 0 loads in the calling thread.
+        threads: Numbers of threads; the default comes besides, as the last one.
+        collate_fn: Makes a batch of a list of samples; None for each loader's default.
+    """
+    options: Any = {"batch_size": batch_size, "collate_fn": collate_fn}
+    found = [Contender("bare loop", "loop", partial(_by_loop, **options))]
+    for number in sorted({*workers}) if _torch.AVAILABLE else ():
+        name = f"torch DataLoader, {number} worker{'s' * (number != 1)}"
+        batches = partial(_by_torch, **options, num_workers=number)
+        found.append(Contender(name, "torch", batches))
+    for each in [*sorted({*threads}), None]:
+        name = "its default" if each is None else f"{each} thread{'s' * (each != 1)}"
+        batches = partial(_by_threads, **options, threads=each)
+        found.append(Contender(f"ThreadLoader, {name}", "ours", batches))
+    return found
+
+
+def _by_loop(
+    _: Contender, dataset: Any, sampler: _Endless, *, batch_size: int, collate_fn: Any
+) -> Generator[Any]:
+    collate_fn = collate_fn or (_torch.default_collate if _torch.AVAILABLE else numpy_collate)
+    indices = iter(sampler)
+    while True:
+        yield collate_fn([dataset[index] for index in islice(indices, batch_size)])
+
+
+def _by_torch(_: Contender, dataset: Any, sampler: _Endless, **options: Any) -> Generator[Any]:
+    quiet = _ignore_interrupts
+    yield from _torch.DataLoader(dataset, sampler=sampler, worker_init_fn=quiet, **options)
+
+
+def _by_threads(
+    contender: Contender, dataset: Any, sampler: _Endless, **options: Any
+) -> Generator[Any]:
+    with ThreadLoader(dataset, sampler=sampler, **options) as loader:
+        try:
+            yield from loader
+        finally:
+            statistics = loader.statistics()
+            contender.threads.append((statistics.workers, statistics.running))
+
+
+def _ignore_interrupts(_: int) -> None:
+    """Let the calling process end torch's: a terminal sends Ctrl-C to all."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def race(
-    contenders: Sequence[Contender],
-    dataset: Sized,
-    batch_size: int,
-    seconds: float,
-    on_batch: Callable[[Contender, float, float], None],
-    samples: int | None = None,
-) -> Iterator[tuple[Contender, Round | Exception]]:
-    """Run every loader in every round; a different one begins each time.
-
-    A foreign loader that raises is left out of the rounds that follow.
-
-    Args:
-        contenders: The loaders.
-        dataset: A map-style dataset.
-        batch_size: Samples, at least 1.
-        seconds: For each loader, over all rounds.
-        on_batch: Called after each turn with the loader, its seconds in this round (at most
-            its share) and its rate so far (samples a second).
-        samples: The first ones of the dataset are used; None for all.
-
-    Yields:
-        A loader, and its measurements or the error of a foreign one.
-    """
-    running = list(contenders)
-    samples = len(dataset) if samples is None else samples
-    for number in range(ROUNDS):
-        start = number % max(1, len(running))
-        for contender in running[start:] + running[:start]:
-            try:
-                yield (
-                    contender,
-                    _round(contender, dataset, samples, batch_size, seconds / ROUNDS, on_batch),
-                )
-            except Exception as error:
-                if not contender.foreign:
-                    raise
-                running.remove(contender)
-                yield contender, error
-
-
-def _round(
-    contender: Contender,
+    found: list[Contender],
     dataset: Any,
     samples: int,
     batch_size: int,
     seconds: float,
-    on_batch: Callable[[Contender, float, float], None],
-) -> Round:
-    gc.collect()  # the loader before this one is gone, and so are its threads or processes
-    sampler = TimedSampler(samples, batch_size, least=contender.turn + 1)
-    arrivals: list[float] = []
-    cpu = time.process_time() + contender.child_seconds()
-    start = time.perf_counter()
-    with closing(contender.batches(dataset, sampler)) as batches:
-        for batch in batches:
-            arrivals.append(time.perf_counter())
-            del batch
-            sampler.stop_at = arrivals[0] + seconds
-            later = len(arrivals) - 1
-            if later and later % contender.turn == 0:
-                spent = arrivals[-1] - arrivals[0]
-                on_batch(contender, min(spent, seconds), batch_size * later / spent)
-    cpu = time.process_time() + contender.child_seconds() - cpu
-    return Round(
-        rate=batch_size * steady_rate(arrivals, sampler.stop_at, contender.turn),
-        first=arrivals[0] - start,
-        cpu=cpu / (batch_size * len(arrivals)),
-    )
-
-
-def steady_rate(arrivals: Sequence[float], stop_at: float, turn: int) -> float:
-    """Return the rate of batches that arrived after the first and before the sampler ended.
+    tell: Callable[[str], None],
+) -> list[tuple[Contender, Exception]]:
+    """Run every loader in every round; a different one begins each time.
 
     Args:
-        arrivals: Times of delivery, in seconds; at least ``turn + 1`` of them.
-        stop_at: The time at which the sampler ended; later batches were loaded ahead.
-        turn: See `Contender.turn`.
+        found: The loaders; torch's that fail are taken out.
+        dataset: A map-style dataset.
+        samples: The first ones of it are used.
+        batch_size: Samples, at least 1.
+        seconds: For each loader, over all rounds.
+        tell: Called with what is done now.
 
     Returns:
-        Batches a second, over as many whole turns as there were, and at least one.
+        torch's loaders that failed, and why.
     """
-    in_time = sum(arrival <= stop_at for arrival in arrivals)
-    last = max(1, (in_time - 1) // turn) * turn
-    return last / (arrivals[last] - arrivals[0])
-
-
-def summarise(contender: Contender, rounds: Sequence[Round]) -> Result:
-    """Return the medians of a loader's rounds."""
-    rates = [entry.rate for entry in rounds]
-    return Result(
-        name=contender.name,
-        slowest=min(rates),
-        fastest=max(rates),
-        rate=median(rates),
-        spread=(max(rates) - min(rates)) / median(rates),
-        first=median(entry.first for entry in rounds),
-        cpu=median(entry.cpu for entry in rounds),
-    )
+    failed = []
+    for number in range(ROUNDS):
+        start = number % len(found)
+        for contender in found[start:] + found[:start]:
+            tell(f"round {number + 1} of {ROUNDS}: {contender.name}")
+            try:
+                contender.run(dataset, samples, batch_size, seconds / ROUNDS)
+            except Exception as error:
+                if contender.kind != "torch":
+                    raise
+                found.remove(contender)
+                failed.append((contender, error))
+    return failed

@@ -12,17 +12,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.argument_types import whole
+from threadloader.cli.arguments import whole
 from threadloader.cli.errors import CommandError, printable
-from threadloader.cli.program import Program, traceback_of
+from threadloader.cli.terminal import in_seconds, table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from threadloader._replacement.report import RunReport
 
 __all__ = ["add_to"]
 
 STEPS = 50  # of --compare
-HASHED = 10  # batches of each loader that --compare looks at: to hash them takes time
+COLUMNS = ("loaded by", "batches", "first batch", "waited", "share", "batches/s")
 DESCRIPTION = """\
 Run a training script without an edit. Each torch.utils.data.DataLoader in it is loaded by threads,
 also those that frameworks make; the few that ask for processes, or for the script's own thread,
@@ -40,31 +42,18 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         description=DESCRIPTION,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--compare",
-        action="store_true",
-        help="run some steps with threads and some without, and show both",
-    )
-    parser.add_argument(
-        "--steps",
-        type=whole(1),
-        metavar="N",
-        help=f"end when a loader has delivered N batches (default of --compare: {STEPS})",
-    )
-    parser.add_argument(
-        "--threads",
-        type=whole(1),
-        metavar="N",
-        help="threads of each loader of a map-style dataset (default: its num_workers, or if that "
-        "is 0, ThreadLoader's default)",
-    )
-    parser.add_argument(
-        "--torch", action="store_true", help="leave every loader to torch, and only measure"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to a file")
-    parser.add_argument("--hashed", type=whole(0), default=0, help=argparse.SUPPRESS)
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module to run")
-    parser.add_argument("script", nargs=argparse.REMAINDER, help="the script and its arguments")
+    add = parser.add_argument
+    add("--compare", action="store_true", help="run some steps with threads and some without")
+    steps = f"end when a loader has delivered N batches (default of --compare: {STEPS})"
+    add("--steps", type=whole(1), metavar="N", help=steps)
+    threads = "threads of each loader of a map-style dataset (default: its num_workers, or if that "
+    threads += "is 0, ThreadLoader's default)"
+    add("--threads", type=whole(1), metavar="N", help=threads)
+    add("--torch", action="store_true", help="leave every loader to torch, and only measure")
+    add("--json", type=Path, metavar="FILE", help="write the figures to a file")
+    add("--quiet", action="store_true", help=argparse.SUPPRESS)  # for --compare
+    add("-m", dest="module", nargs=argparse.REMAINDER, help="a module to run")
+    add("script", nargs=argparse.REMAINDER, help="the script and its arguments")
     parser.set_defaults(run=run)
 
 
@@ -78,28 +67,27 @@ def run(arguments: argparse.Namespace) -> int:
         CommandError: There is no script, or it can't be found.
         SystemExit: From the script.
     """
-    words = arguments.module if arguments.module is not None else arguments.script
+    words = arguments.script if arguments.module is None else arguments.module
     words = words[1:] if words[:1] == ["--"] else words
     if not words:
         raise CommandError("name a script, or a module after -m", code=2)
-    program = Program(words[0], tuple(words[1:]), is_module=arguments.module is not None)
-    return _compare(arguments, program) if arguments.compare else _run(arguments, program)
+    return _compare(arguments, words) if arguments.compare else _run(arguments, words)
 
 
-def _run(arguments: argparse.Namespace, program: Program) -> int:
-    from threadloader._replacement.methods import Exchange
+def _run(arguments: argparse.Namespace, words: Sequence[str]) -> int:
+    from threadloader._replacement.exchange import exchange_methods, when_imported
     from threadloader._replacement.report import RunReport
-    from threadloader.cli.torch_import import when_imported
+    from threadloader.cli.program import run_program, traceback_of
 
-    report = RunReport(arguments.steps, arguments.hashed)
+    report = RunReport(arguments.steps)
     when_imported(
-        lambda module: Exchange(
+        lambda module: exchange_methods(
             module, report, threads=arguments.threads, replace=not arguments.torch
-        ).install()
+        )
     )
     here = os.getpid()
     try:
-        program.run()
+        run_program(words, is_module=arguments.module is not None)
         return 0
     except (CommandError, SystemExit):
         raise
@@ -114,73 +102,103 @@ def _run(arguments: argparse.Namespace, program: Program) -> int:
 
 def _finish(arguments: argparse.Namespace, report: RunReport) -> None:
     """Write the table, and the file."""
-    from threadloader.cli.loader_table import reported
-
     content = report.as_json()
     rank = os.environ.get("RANK")
-    if not arguments.hashed:
+    if not arguments.quiet:
         # The script's end is its own: a reader that has closed a pipe changes no exit code here.
         with suppress(OSError, ValueError, AttributeError):
             sys.stdout.flush()
+        head = f"threadloader run{f', rank {rank}' if rank else ''}: {_whole_run(content)}"
+        if not content["loaders"]:
+            head += "; no DataLoader of torch's was iterated over in this process"
         with suppress(OSError, ValueError):
-            print("\n".join(reported(content, f", rank {rank}" if rank else "")), file=sys.stderr)
+            print("\n".join([head, *_lines([content])]), file=sys.stderr)
     if arguments.json is not None:
         path = arguments.json
-        if rank:
-            path = path.with_stem(f"{path.stem}-{rank}")
-        _write(path, content)
+        _write(path.with_stem(f"{path.stem}-{rank}") if rank else path, content)
 
 
 def _write(path: Path, content: Any) -> None:
-    """Write JSON to a file that the user named.
-
-    Raises:
-        CommandError: It can't be written.
-    """
     try:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise CommandError(f"can't write {printable(path)}: {error.strerror or error}") from error
 
 
-def _compare(arguments: argparse.Namespace, program: Program) -> int:
+def _compare(arguments: argparse.Namespace, words: Sequence[str]) -> int:
     """Run the program twice in processes of their own, and write both tables as one."""
-    from threadloader.cli.loader_table import compared
-
     steps = arguments.steps or STEPS
-    options = ["--steps", str(steps), "--hashed", str(HASHED)]
     ours = [] if arguments.threads is None else ["--threads", str(arguments.threads)]
-    with tempfile.TemporaryDirectory() as folder:
-        # Threads first: what the first run leaves in the system's cache of files helps the second.
-        reports = {
-            way: _in_process(program, [*options, *more], Path(folder, f"{way}.json"))
-            for way, more in (("threads", ours), ("torch", ["--torch"]))
-        }
+    program = ["-m", *words] if arguments.module is not None else ["--", *words]
+    # Threads first: what the first run leaves in the system's cache of files helps the second.
+    reports = {
+        way: _in_process(way, ["--steps", str(steps), *options], program)
+        for way, options in (("threads", ours), ("torch", ["--torch"]))
+    }
+    torch, threads = reports["torch"], reports["threads"]
     print(f"\nthreadloader run --compare: {steps} steps each way", file=sys.stderr)
-    print("\n".join(compared(reports["torch"], reports["threads"])), file=sys.stderr)
+    print("\n".join(_lines([torch, threads])), file=sys.stderr)
+    print(f"* whole run with torch: {_whole_run(torch)}", file=sys.stderr)
+    print(f"* whole run with threads: {_whole_run(threads)}", file=sys.stderr)
     if arguments.json is not None:
         _write(arguments.json, reports)
     return 0
 
 
-def _in_process(program: Program, options: list[str], file: Path) -> dict[str, Any]:
+def _in_process(way: str, options: Sequence[str], program: Sequence[str]) -> dict[str, Any]:
     """Run the program in a new process, and return its report.
 
     Raises:
         CommandError: It failed, with its exit code.
     """
-    target = (["-m"] if program.is_module else []) + [program.target, *program.arguments]
-    words = ["-m", "threadloader", "run", "--json", str(file), *options, *target]
-    way = "with torch" if "--torch" in options else "with threads"
-    print(f"threadloader run --compare: {way}", file=sys.stderr, flush=True)
+    print(f"threadloader run --compare: with {way}", file=sys.stderr, flush=True)
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001  # as multiprocessing does
     environment = {key: value for key, value in os.environ.items() if key != "RANK"}
-    command = [sys.executable, *flags, *words]
-    done = subprocess.run(command, check=False, env=environment)  # noqa: S603  # the user's own
-    if done.returncode or not file.exists():
-        raise CommandError(
-            f"{printable(program.target)} failed {way}, with exit code {done.returncode}",
-            code=done.returncode if 0 < done.returncode < 256 else 1,
-        )
-    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return report
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "report.json")
+        own = ["-m", "threadloader", "run", "--quiet", "--json", str(file), *options]
+        command = [sys.executable, *flags, *own, *program]
+        code = subprocess.run(command, check=False, env=environment).returncode  # noqa: S603  # the user's own
+        if code or not file.exists():
+            raise CommandError(
+                f"{printable(program[1])} failed with {way}, with exit code {code}",
+                code=code if 0 < code < 256 else 1,
+            )
+        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return report
+
+
+def _whole_run(report: Mapping[str, Any]) -> str:
+    peak = report["peak_memory_bytes"]
+    memory = "unknown" if peak is None else f"{peak / 2**20:,.0f} MiB"
+    return f"{in_seconds(report['seconds'])}, peak {memory} ({report['peak_memory_kind']})"
+
+
+def _lines(reports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table of the loaders, those of several runs that were made at one place together."""
+    places = dict.fromkeys(loader["made_at"] for each in reports for loader in each["loaders"])
+    rows, remarks = [], []
+    for place in places:
+        name = place
+        for report in reports:
+            loader = next((each for each in report["loaders"] if each["made_at"] == place), None)
+            cells = ["not used", *[""] * (len(COLUMNS) - 1)]
+            if loader is not None:
+                cells = _cells(loader, report["seconds"])
+                if loader["left_alone_because"]:
+                    remarks.append(f"* {place} is left to torch: {loader['left_alone_because']}")
+            rows.append((name, *cells))
+            name = ""
+    return [*table(("DataLoader made at", *COLUMNS), rows, 2), *remarks] if rows else []
+
+
+def _cells(loader: Mapping[str, Any], seconds: float) -> list[str]:
+    first, rate = loader["first_batch_seconds"], loader["batches_a_second"]
+    return [
+        loader["loaded_by"] + (" *" if loader["left_alone_because"] else ""),
+        f"{loader['batches']:,}",
+        "-" if first is None else f"{first * 1e3:,.0f} ms",
+        in_seconds(loader["wait_seconds"]),
+        f"{loader['wait_seconds'] / seconds:.1%}",
+        "-" if rate is None else f"{rate:,.1f}",
+    ]

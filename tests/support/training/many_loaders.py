@@ -56,7 +56,7 @@ class Shared(IterableDataset):
 
 
 class AtOnce:
-    """Draws in `__iter__`, not at the first index: torch calls that twice where it has workers."""
+    """Draws in `__iter__`, not at the first index."""
 
     def __iter__(self):
         return iter([[int(torch.randint(9, ())), number] for number in range(5)])
@@ -174,8 +174,6 @@ KINDS = {
     "kept": lambda: passes(Numbers(), 4, shuffle=True, **kept),
     "single samples": lambda: passes(Numbers(), batch_size=None, shuffle=True, num_workers=2),
     "weights": lambda: passes(Numbers(), 4, sampler=weighted, num_workers=1),
-    "at once": lambda: passes(Numbers(), batch_sampler=AtOnce(), num_workers=2),
-    "at once, kept": lambda: passes(Numbers(), batch_sampler=AtOnce(), **kept),
     "list": lambda: passes(Numbers(), batch_size=None, sampler=[3, 1], num_workers=2),
     "iterable": lambda: passes(Shared(), 4, num_workers=2),
     "infinite": lambda: passes(Numbers(), 4, shuffle=True, num_workers=2, kind=Infinite),

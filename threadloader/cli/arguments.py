@@ -1,0 +1,118 @@
+"""What users name on the command line: numbers, and datasets as ``MODULE:NAME``.
+
+Whatever is wrong with that ends a command with one line, never with a traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+import traceback
+from argparse import ArgumentTypeError
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from threadloader.cli.errors import CommandError, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["in_one_line", "made_dataset", "named_object", "positive", "search_here", "whole"]
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return a type of arguments: whole numbers from ``least`` on."""
+
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise ArgumentTypeError(f"{text!r} is not a whole number from {least}")
+        return int(text)
+
+    return number
+
+
+def positive(text: str) -> float:
+    """Return the number that an argument is.
+
+    Raises:
+        ArgumentTypeError: It is none, or not above 0.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise ArgumentTypeError(f"{text!r} is not a positive number")
+    return number
+
+
+def made_dataset(name: str) -> Any:
+    """Return the dataset of a name: an object, or what a function or class returns.
+
+    Raises:
+        CommandError: There is none, or the user's code fails.
+    """
+    found = named_object(name)
+    has_samples = any(hasattr(type(found), method) for method in ("__getitem__", "__iter__"))
+    if has_samples and not isinstance(found, type):
+        return found
+    if not callable(found):
+        kind = type(found).__name__
+        raise CommandError(f"{printable(name)} is of type {kind}, and no dataset", code=2)
+    try:
+        return found()
+    except Exception as error:
+        raise CommandError(f"{printable(name)}() failed: {in_one_line(error)}", code=2) from error
+
+
+def named_object(name: str) -> Any:
+    """Return the object of a name, ``MODULE:ATTRIBUTE`` or ``FILE.py:ATTRIBUTE``, with dots.
+
+    Raises:
+        CommandError: There is none.
+    """
+    module, colon, attributes = name.rpartition(":")
+    if not (colon and module and attributes):
+        text = f"{printable(name)!r} does not name a dataset: MODULE:NAME or FILE.py:NAME"
+        raise CommandError(text, code=2)
+    found = _module(module)
+    for attribute in attributes.split("."):
+        if not hasattr(found, attribute):
+            text = f"{printable(module)} has no {printable(attributes)}"
+            raise CommandError(text, code=2)
+        found = getattr(found, attribute)
+    return found
+
+
+def search_here(folder: Path | None = None) -> None:
+    """Let imports look into a folder, too, by default the current one; also in children."""
+    path = str(Path.cwd() if folder is None else folder)
+    if path not in sys.path:
+        sys.path.insert(0, path)
+
+
+def _module(name: str) -> Any:
+    path, module = Path(name), name
+    if path.suffix == ".py":
+        if not path.is_file():
+            raise CommandError(f"there is no file {printable(name)}", code=2)
+        module = path.stem
+    search_here(path.resolve().parent if path.suffix == ".py" else None)
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name not in (module, module.partition(".")[0]):
+            raise CommandError(f"{printable(name)} needs {error.name}: {error}", code=2) from error
+        raise CommandError(f"there is no module {printable(name)}", code=2) from error
+    except Exception as error:
+        raise CommandError(f"{printable(name)} failed: {in_one_line(error)}", code=2) from error
+
+
+def in_one_line(error: Exception) -> str:
+    """Return the kind of an error, the first line of its message, and where it was raised."""
+    text = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    places = traceback.extract_tb(error.__traceback__)
+    ours = (__file__, "<frozen")
+    at = next((at for at in reversed(places) if not at.filename.startswith(ours)), None)
+    return text if at is None else f"{text} ({printable(at.filename)}:{at.lineno})"
