@@ -93,7 +93,7 @@ def tests_torch(session: nox.Session) -> None:
     apart = ("datasets", *files, *threads, *fetch) if session.python == "3.13t" else FUZZ
     ignored = [f"--ignore=tests/{name}" for name in apart]
     if session.python == "3.13t":
-        name = "test_an_unsafe_dataset_is_found_and_its_line_is_named"
+        name = "test_an_unsafe_dataset_is_found_with_its_cause_and_a_line_of_it"
         ignored.append(f"--deselect=tests/check/test_check.py::{name}")
     run_pytest(session, *ignored)
 
@@ -127,6 +127,7 @@ def clients(session: nox.Session) -> None:
     add_torch(session)
     install(session, ".[images,plot,zstd]", "clients")
     beside = (
+        "check/test_check.py::test_nothing_is_found_in_a_safe_dataset",
         "conformance/test_random_transforms.py",
         "datasets/images/test_images.py",
         "notebook",

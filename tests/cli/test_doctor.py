@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import sys
-import sysconfig
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,14 +14,12 @@ import threadloader
 from threadloader import _torch
 from threadloader._threads.concurrency import gil_is_enabled
 from threadloader._threads.cores import default_threads, usable_cores
-from threadloader._tuning.tuner import gil_is_enabled
+from threadloader._threads.gil_switch import is_free_threaded
 from threadloader.cli import main
 from threadloader.cli.doctor import advice, examine
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 def test_it_prints_aligned_lines_of_at_most_80_columns_unless_a_word_is_longer(
@@ -47,9 +43,8 @@ def test_json_is_what_was_found_and_the_advice(capsys: pytest.CaptureFixture[str
     assert main(["doctor", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["python"]["version"] == platform.python_version()
-    assert told["python"]["free_threaded"] == FREE_THREADED
+    assert told["python"]["free_threaded"] == is_free_threaded()
     assert told["gil"]["enabled"] == gil_is_enabled()
-    assert told["cores"]["machine"] == os.cpu_count()
     assert told["cores"]["usable"] == usable_cores()
     assert told["cores"]["threads_by_default"] == default_threads()
     assert told["versions"]["threadloader"] == threadloader.__version__

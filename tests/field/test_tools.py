@@ -1,22 +1,16 @@
-# ruff: noqa: SLF001
 """What the loader says of itself, and what it keeps still of."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
-from threadloader._threads import cores
-from threadloader.cli import demo
-from threadloader.cli.race import Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,15 +100,3 @@ print(sorted(int(one) for one in ThreadLoader(Stops(), batch_size=None, threads=
     told = [line.rpartition("('at', ")[2][0] for line in run.stdout.splitlines() if "'at'" in line]
     assert told in (list("1122"), list("2211")), run.stdout + run.stderr
     assert "[0, 1, 2]" in run.stdout
-
-
-def test_a_demo_on_a_busy_machine_is_no_guide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (64.0, 0.0, 0.0))
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(cores, "usable_cores", lambda: 4)
-    result = Result("loop", slowest=90, fastest=110, rate=100, spread=0.2, first=0.1, cpu=0.02)
-    (told,) = demo._busy([result])
-    assert told.startswith("This run is no guide: loaders had 2.0 of 4 cores")
-    assert not demo._busy([replace(result, rate=190)])
-    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 0.0, 0.0))
-    assert not demo._busy([result])

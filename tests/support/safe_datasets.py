@@ -574,26 +574,6 @@ def vision_images(folder: Path) -> Any:
     return vision("datasets").ImageFolder(str(pictures(folder)), transform=composed)
 
 
-def vision_fake(_: Path) -> Any:
-    return vision("datasets").FakeData(ROWS, (3, 8, 8), transform=vision("transforms").ToTensor())
-
-
-def vision_folder(folder: Path) -> Any:
-    load = partial(np.fromfile, dtype=np.uint8)
-    return vision("datasets").DatasetFolder(str(pictures(folder)), load, extensions=(".jpg",))
-
-
-def vision_digits(_: Path) -> Any:
-    """MNIST without its files: the arrays that they would give."""
-    datasets = vision("datasets")
-    digits = datasets.MNIST.__new__(datasets.MNIST)
-    digits.data = torch().arange(ROWS * 64, dtype=torch().uint8).reshape(ROWS, 8, 8)
-    digits.targets = torch().arange(ROWS)
-    digits.transform = vision("transforms").RandomCrop(6)
-    digits.target_transform = None
-    return digits
-
-
 SAFE: list[Callable[[Path], Any]] = [
     *(rows, lines, array, array_dataset, memory_map, image_folder, tar_shards, tar_stream),
     *(Images, Cursor, OpenedOnFirstUse, OpenedInTheCall, OneForEachThread, Locked, LockedHelper),
@@ -601,5 +581,5 @@ SAFE: list[Callable[[Path], Any]] = [
     *(LateTable, Log, LastLoaded, Transformed, GlobalRandom, OfTheSample, SeededByIndex),
     *(InEachThread, ViewsOfData, Words, Windows, WholeBatches, Generated, closure),
     *(tensors, subset, stacked, Augmented, HDF5, LMDB),
-    *(vision_images, vision_fake, vision_folder, vision_digits),
+    vision_images,
 ]

@@ -74,7 +74,7 @@ def named_object(name: str) -> Any:
     """
     module, colon, attributes = name.rpartition(":")
     if not (colon and module and attributes):
-        text = f"{printable(name)!r} does not name a dataset: MODULE:NAME or FILE.py:NAME"
+        text = f"{printable(name)} does not name a dataset: MODULE:NAME or FILE.py:NAME"
         raise CommandError(text, code=2)
     found = _module(module)
     for attribute in attributes.split("."):

@@ -10,15 +10,7 @@ import random
 import sys
 
 import torch
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    WeightedRandomSampler,
-    get_worker_info,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 made = []
 
@@ -36,12 +28,6 @@ class Numbers(Dataset):
         return torch.full((2,), float(index)), str(index), self.level
 
 
-class Counting(Numbers):
-    def __getitem__(self, index):
-        self.level += 1
-        return super().__getitem__(index)
-
-
 class Broken(Numbers):
     def __getitem__(self, index):
         raise KeyError(*super().__getitem__(index)[1:])
@@ -53,21 +39,6 @@ class Shared(IterableDataset):
         for number in range(info.id, 23, info.num_workers):
             made.append(number)
             yield torch.full((2,), float(number)), random.random()
-
-
-class AtOnce:
-    """Draws in `__iter__`, not at the first index."""
-
-    def __iter__(self):
-        return iter([[int(torch.randint(9, ())), number] for number in range(5)])
-
-    def __len__(self):
-        return 5
-
-
-class PieceByPiece:
-    def __iter__(self):
-        return (random.randrange(22) for _ in range(9))
 
 
 class Curriculum:
@@ -165,27 +136,15 @@ def passes(dataset, *args, kind=DataLoader, **kwargs):
 
 
 kept = {"num_workers": 2, "persistent_workers": True}
-seeded = torch.Generator().manual_seed(5)
-weighted = WeightedRandomSampler([1.0] * 22, 10)
-permuted = BatchSampler(RandomSampler(range(22)), 5, drop_last=False)
 KINDS = {
     "in order": lambda: passes(Numbers(), 4, num_workers=2),
     "shuffled": lambda: passes(Numbers(), 4, shuffle=True, num_workers=2),
     "kept": lambda: passes(Numbers(), 4, shuffle=True, **kept),
-    "single samples": lambda: passes(Numbers(), batch_size=None, shuffle=True, num_workers=2),
-    "weights": lambda: passes(Numbers(), 4, sampler=weighted, num_workers=1),
-    "list": lambda: passes(Numbers(), batch_size=None, sampler=[3, 1], num_workers=2),
     "iterable": lambda: passes(Shared(), 4, num_workers=2),
     "infinite": lambda: passes(Numbers(), 4, shuffle=True, num_workers=2, kind=Infinite),
     "iterator wrapped": lambda: passes(Numbers(), 4, num_workers=2, kind=Reversed),
     "pass wrapped": lambda: passes(Numbers(), 4, num_workers=2, kind=Halved),
     "no workers": lambda: passes(Numbers(), 4, shuffle=True, drop_last=True),
-    "no workers, single samples": lambda: passes(Numbers(), batch_size=None),
-    "no workers, generator": lambda: passes(Numbers(), 4, shuffle=True, generator=seeded),
-    "no workers, batch sampler": lambda: passes(Numbers(), batch_sampler=permuted),
-    "no workers, at once": lambda: passes(Numbers(), batch_sampler=AtOnce()),
-    "no workers, piece by piece": lambda: passes(Numbers(), 4, sampler=PieceByPiece()),
-    "no workers, counting": lambda: passes(Counting(), 4),
     "no workers, follows training": lambda: list(follows_training()),
     "follows attributes": lambda: list(follows_attributes()),
     "stays its class": lambda: list(stays_its_class()),

@@ -1,0 +1,88 @@
+"""A user's module of datasets, in the current folder."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODULE = """
+import os
+import signal
+import numpy as np
+
+class Numbers:
+    def __len__(self):
+        return 5
+    def __getitem__(self, index):
+        return {"x": np.full(3, index), "y": index}
+
+class Reader:
+    position = 0
+    def __copy__(self):  # one for all workers
+        return self
+    def read(self, index):
+        self.position = index
+        return self.position
+
+class Unsafe(Numbers):
+    def __init__(self):
+        self.reader = Reader()
+    def __getitem__(self, index):
+        return self.reader.read(index)
+
+class Failing(Numbers):
+    def __getitem__(self, index):
+        if index % 2:
+            raise KeyError(index)
+        return index
+
+class Crashing(Numbers):
+    inside = 0
+    def __getitem__(self, index):
+        Crashing.inside += 1
+        if Crashing.inside > 1:
+            signal.raise_signal(signal.SIGSEGV)
+        Crashing.inside -= 1
+        return index
+
+class Ending(Numbers):
+    def __getitem__(self, index):
+        os._exit(7)
+
+class ForThreads(Numbers):
+    main = os.getpid()
+    def __getitem__(self, index):
+        if os.getpid() != self.main:
+            raise ValueError("no processes")
+        return index
+
+class Holder:
+    rows = [1, 2, 3]
+class Stream:
+    def __iter__(self):
+        return iter(range(4))
+def made():
+    return [4, 5, 6]
+def broken():
+    raise OSError("no disk\\nnor tape")
+unsafe = Unsafe()
+number = 3
+empty = []
+stream = iter(range(3))
+collate = len
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the module, which is the current one."""
+    (tmp_path / "user_datasets.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "user_datasets", raising=False)
+    return tmp_path
