@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,3 +83,11 @@ def model() -> torch.nn.Linear:
 def lists(batches: Iterable[Any]) -> list[Any]:
     """Return batches as lists, which ``==`` compares."""
     return [[column.tolist() for column in batch] for batch in batches]
+
+
+def stopped(loader: Any, batches: int) -> Any:
+    """Return the state of a loader after some batches; after StopIteration if it has fewer."""
+    iterator = iter(loader)
+    for _ in islice(iterator, batches):
+        pass
+    return loader.state_dict()

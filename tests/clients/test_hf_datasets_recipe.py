@@ -1,4 +1,4 @@
-"""The recipe of docs/hugging-face.md: whole batches by index, and streams of shards."""
+"""Hugging Face datasets, as docs/hugging-face.md uses them: whole batches, and streams."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ pytest.importorskip("datasets.arrow_dataset")  # "datasets" may be a folder of t
 
 import datasets
 import torch
-from torch.utils.data import BatchSampler, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
+from clients.points import WORKER, stopped
 from threadloader import EmptyReplicaWarning, ThreadLoader
 
 if TYPE_CHECKING:
@@ -48,6 +49,19 @@ def plain(batches: Any) -> list[Any]:
     return [{name: np.asarray(column).tolist() for name, column in b.items()} for b in batches]
 
 
+def targets(batches: Any) -> list[int]:
+    return [y for batch in batches for y in np.asarray(batch["y"]).tolist()]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batches_of_a_map_are_torch_s(rows: datasets.Dataset, shuffle: bool) -> None:
+    def epoch(kind: type, **options: Any) -> list[Any]:
+        torch.manual_seed(3)
+        return plain(kind(rows.with_format("torch"), batch_size=4, shuffle=shuffle, **options))
+
+    assert epoch(ThreadLoader, threads=2) == epoch(DataLoader)
+
+
 @each_format
 def test_whole_batches_are_those_of_single_rows_in_the_same_order(
     rows: datasets.Dataset, kind: str
@@ -56,9 +70,7 @@ def test_whole_batches_are_those_of_single_rows_in_the_same_order(
     found = list(batch_by_batch(rows))
     assert all(type(column) is torch.Tensor for batch in found for column in batch.values())
     assert plain(found) == plain(row_by_row(rows))
-    targets = [y for batch in plain(found) for y in batch["y"]]
-    assert targets != sorted(targets)
-    assert sorted(targets) == list(range(ROWS))
+    assert targets(found) != sorted(targets(found)) == list(range(ROWS))
 
 
 def test_whole_batches_are_read_by_workers(rows: datasets.Dataset) -> None:
@@ -69,28 +81,13 @@ def test_whole_batches_are_read_by_workers(rows: datasets.Dataset) -> None:
         return {name: np.asarray(column) for name, column in batch.items()}
 
     list(batch_by_batch(rows.with_transform(note)))
-    assert len(readers) >= ROWS / 8  # once a batch, not once a row
-    assert len(readers) < ROWS
-    assert all("-worker-" in reader for reader in readers)
+    assert ROWS / 8 <= len(readers) < ROWS  # once a batch, not once a row
+    assert all(map(WORKER.fullmatch, readers))
 
 
-@each_format
-@pytest.mark.parametrize("make", [row_by_row, batch_by_batch])
-def test_a_map_goes_on_in_the_same_order(rows: datasets.Dataset, kind: str, make: Any) -> None:
-    rows = rows.with_format(kind)
-    whole = plain(make(rows))
-    stopped = make(rows)
-    begun = plain(itertools.islice(iter(stopped), 4))
-    resumed = make(rows, threads=1)
-    resumed.load_state_dict(stopped.state_dict())
-    stopped.close()
-    assert begun + plain(resumed) == whole
-
-
-def stream(rows: datasets.Dataset, kind: str, buffer: int = 0) -> Any:
+def stream(rows: datasets.Dataset, kind: str = "torch", buffer: int = 0) -> Any:
     shards = rows.to_iterable_dataset(num_shards=SHARDS)
-    if buffer:
-        shards = shards.shuffle(seed=3, buffer_size=buffer)
+    shards = shards.shuffle(seed=3, buffer_size=buffer) if buffer else shards
     return shards.with_format(kind)
 
 
@@ -98,79 +95,78 @@ def prepare(row: dict[str, Any]) -> Any:
     return {"x": 2 * row["x"], "y": row["y"], "by": threading.current_thread().name}
 
 
-def read_by_one(rows: Any, kind: str, buffer: int = 0, threads: int = 4) -> ThreadLoader[Any]:
-    samples = stream(rows, kind, buffer)
-    return ThreadLoader(samples, batch_size=8, transform=prepare, threads=threads)
-
-
-def columns(loader: Any, names: str = "xy") -> list[Any]:
-    return plain({name: batch[name] for name in names} for batch in loader)
-
-
 @each_format
 def test_a_shuffled_stream_is_read_by_one_and_prepared_by_others(
     rows: datasets.Dataset, kind: str
 ) -> None:
-    loader = read_by_one(rows, kind, buffer=16)
-    expected = columns(read_by_one(rows, kind, buffer=16, threads=1))
-    names: set[str] = set()
-    orders = []
+    def load(threads: int) -> ThreadLoader[Any]:
+        samples = stream(rows, kind, buffer=16)
+        return ThreadLoader(samples, batch_size=8, transform=prepare, threads=threads)
+
+    expected, loader, names = targets(load(1)), load(4), set()
     for epoch in range(2):
         loader.dataset.set_epoch(epoch)
         batches = list(loader)
         names.update(name for batch in batches for name in batch["by"])
-        assert epoch or columns(batches) == expected
-        orders.append([y for batch in plain({"y": b["y"]} for b in batches) for y in batch["y"]])
-        assert sorted(orders[-1]) == list(range(ROWS))
-    assert orders[0] != orders[1]
+        assert (targets(batches) == expected) == (epoch == 0)
+        assert sorted(targets(batches)) == list(range(ROWS))
     assert names
     assert not any(name.endswith("-worker-0") for name in names)  # who reads
 
 
-@each_format
-def test_a_stream_that_one_reads_goes_on(rows: datasets.Dataset, kind: str) -> None:
-    whole = columns(read_by_one(rows, kind))
-    stopped = read_by_one(rows, kind)
-    begun = columns(itertools.islice(iter(stopped), 4))
-    resumed = read_by_one(rows, kind, threads=2)
-    resumed.load_state_dict(stopped.state_dict())
-    stopped.close()
-    assert begun + columns(resumed) == whole
+@pytest.mark.parametrize("workers", [1, 2, SHARDS])
+def test_a_stream_shares_out_its_shards_as_among_torch_s_workers(
+    rows: datasets.Dataset, workers: int
+) -> None:
+    def epochs(kind: type) -> list[Any]:
+        samples = stream(rows, buffer=16)
+        loader = kind(samples, batch_size=8, num_workers=workers)
+        found = []
+        for epoch in range(2):
+            samples.set_epoch(epoch)
+            found.append(targets(loader))
+        return found
+
+    first, second = epochs(ThreadLoader)
+    assert [first, second] == epochs(DataLoader)
+    assert first != second
+    assert sorted(first) == sorted(second) == list(range(ROWS))
 
 
 def test_a_replica_without_a_shard_is_warned_of(rows: datasets.Dataset) -> None:
     samples = rows.to_iterable_dataset(num_shards=2).with_format("numpy")
     with pytest.warns(EmptyReplicaWarning, match=r"1 of 3 \(worker 2\)"):
-        found = plain(ThreadLoader(samples, batch_size=8, num_workers=3))
-    assert sorted(y for batch in found for y in batch["y"]) == list(range(ROWS))
+        found = targets(ThreadLoader(samples, batch_size=8, num_workers=3))
+    assert sorted(found) == list(range(ROWS))
 
 
-@each_format
-@pytest.mark.parametrize("threads", [1, 2, SHARDS])
-def test_a_stream_gives_each_row_once_an_epoch_and_each_epoch_in_another_order(
-    rows: datasets.Dataset, kind: str, threads: int
+# A stream with a buffer is read again from its beginning, where no state of it is kept.
+RESUMED: dict[str, Any] = {
+    "rows": row_by_row,
+    "batches": batch_by_batch,
+    "one reader": lambda rows: ThreadLoader(stream(rows), 8, transform=prepare, threads=4),
+    "calling thread": lambda rows: ThreadLoader(stream(rows), 8, threads=0),
+    "replicas": lambda rows: ThreadLoader(stream(rows), 8, threads=2, snapshot_every_n_steps=4),
+    "kept": lambda rows: ThreadLoader(stream(rows), 8, threads=1, persistent_workers=True),
+    "buffer": lambda rows: ThreadLoader(
+        stream(rows, buffer=16), 8, threads=2, snapshot_every_n_steps=0, seed=3
+    ),
+}
+
+
+@pytest.mark.parametrize("make", RESUMED.values(), ids=RESUMED)
+@pytest.mark.parametrize("batches", [0, 1, 4, 20])
+def test_a_loader_goes_on_and_its_next_epoch_is_whole(
+    rows: datasets.Dataset, make: Any, batches: int
 ) -> None:
-    samples = stream(rows, kind, buffer=16)
-    loader = ThreadLoader(samples, batch_size=8, num_workers=threads)
-    orders = []
-    for epoch in range(2):
-        samples.set_epoch(epoch)
-        orders.append([y for batch in plain(loader) for y in batch["y"]])
-        assert sorted(orders[-1]) == list(range(ROWS))
-    assert orders[0] != orders[1]
-
-
-@each_format
-def test_a_stream_goes_on(rows: datasets.Dataset, kind: str) -> None:
-    def loader() -> ThreadLoader[Any]:
-        samples = stream(rows, kind)
-        samples.set_epoch(1)
-        return ThreadLoader(samples, batch_size=8, num_workers=2)
-
-    whole = plain(loader())
-    stopped = loader()
-    begun = plain(itertools.islice(iter(stopped), 4))
-    resumed = loader()
-    resumed.load_state_dict(stopped.state_dict())
-    stopped.close()
-    assert begun + plain(resumed) == whole
+    rows = rows.with_format("torch")
+    with make(rows) as loader:
+        epochs = [targets([batch]) for batch in itertools.chain(loader, loader)]
+    epochs = [epochs[: len(epochs) // 2], epochs[len(epochs) // 2 :]]
+    with make(rows) as loader:
+        state = stopped(loader, batches)
+    with make(rows) as loader:
+        loader.load_state_dict(state)
+        rest = [targets([batch]) for batch in loader]
+        assert rest == (epochs[0][batches:] or epochs[1])
+        assert sorted(targets(loader)) == list(range(ROWS))

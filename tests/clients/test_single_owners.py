@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIZE = 32
+PIXELS = np.random.default_rng(0).integers(256, size=(SIZE, 64, 64), dtype=np.uint8)
+
+# An object, how it is read, and how it is closed.
+Opened = tuple[Any, "Callable[[Any, int], Any]"]
 
 
-class Opened:
-    """A dataset over what ``open_`` returns."""
+class Reads:
+    """A dataset over an object of a library."""
 
     def __init__(self, handle: Any, read: Callable[[Any, int], Any]) -> None:
         self.handle = handle
@@ -31,157 +35,72 @@ class Opened:
         return self.read(self.handle, index)
 
 
-def loaded(dataset: Any, threads: int) -> list[Any]:
-    with ThreadLoader(
-        dataset, batch_size=None, threads=threads, collate_fn=lambda sample: sample
-    ) as loader:
-        return [sample for _ in range(3) for sample in loader]
-
-
-def assert_own(handle: Any, read: Callable[[Any, int], Any], *, differ: bool = True) -> None:
-    """Check that workers have objects of their own, which do what the user's does."""
-    expected = loaded(Opened(handle, read), 0)
-    for one, other in zip(loaded(Opened(handle, read), THREADS), expected, strict=True):
-        np.testing.assert_array_equal(one, other)
-    seen: list[Any] = []
-    meeting = Meeting()
-
-    def look(handle: Any, index: int) -> int:
-        seen.append(handle)
-        meeting.wait()
-        return index
-
-    rows = list(range(THREADS))
-    list(ThreadLoader(Opened(handle, look), batch_sampler=[[0], rows], threads=THREADS))
-    assert (len({id(each) for each in seen}) == THREADS) is differ
-
-
-def test_opencv() -> None:
+def clahe(_: Path) -> Opened:
     cv2 = pytest.importorskip("cv2")
-    images = np.random.default_rng(0).integers(256, size=(SIZE, 96, 96), dtype=np.uint8)
-    clahe = cv2.createCLAHE(3.0, (4, 4))
-    assert_own(clahe, lambda clahe, index: clahe.apply(images[index]))
-    orb = cv2.ORB_create(50, fastThreshold=9)
-    assert_own(orb, lambda orb, index: orb.detectAndCompute(images[index], None)[1])
+    return cv2.createCLAHE(3.0, (4, 4)), lambda it, index: it.apply(PIXELS[index])
 
 
-def test_opencv_capture(tmp_path: Path) -> None:
+def orb(_: Path) -> Opened:
     cv2 = pytest.importorskip("cv2")
-    path = str(tmp_path / "it.avi")
-    writer = cv2.VideoWriter(path, cv2.VideoWriter_fourcc(*"MJPG"), 25, (64, 48))
-    for number in range(SIZE):
-        writer.write(np.full((48, 64, 3), 4 * number, np.uint8))
-    writer.release()
-    dataset = Opened(cv2.VideoCapture(path), lambda _, index: index)
-    with pytest.warns(UserWarning, match=r"share dataset\.handle \(cv2\.VideoCapture\)"):
-        assert len(loaded(dataset, 2)) == 3 * SIZE
+    images = np.repeat(np.repeat(PIXELS, 2, 1), 2, 2)
+    made = cv2.ORB_create(50, fastThreshold=9)
+    return made, lambda it, index: it.detectAndCompute(images[index], None)[1]
 
 
-def test_pyarrow(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    pyarrow = pytest.importorskip("pyarrow")
-    path = tmp_path / "it.parquet"
-    table = pyarrow.table({"x": np.arange(100 * SIZE), "s": [f"{n}" for n in range(100 * SIZE)]})
-    parquet.write_table(table, path, row_group_size=100)
+def parquet(folder: Path, **options: Any) -> Opened:
+    files, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    table = pyarrow.table({"x": np.arange(100 * SIZE)})
+    files.write_table(table, folder / "it.parquet", row_group_size=100)
 
     def read(file: Any, index: int) -> Any:
         (batch,) = file.iter_batches(1000, row_groups=[index])
         assert file.read_row_group(index)["x"].to_pylist() == batch["x"].to_pylist()
         return batch["x"].to_numpy()
 
-    with parquet.ParquetFile(path) as file:
-        assert_own(file, read)
-    with parquet.ParquetFile(path, memory_map=True) as file:
-        assert_own(file, read)
-    assert_own(table, lambda table, index: table["x"][index].as_py(), differ=False)
+    return files.ParquetFile(folder / "it.parquet", **options), read
 
 
-def _lmdb(tmp_path: Path) -> Any:
-    lmdb = pytest.importorskip("lmdb")
-    environment = lmdb.open(str(tmp_path / "it.lmdb"), map_size=1 << 24)
+def parquet_mapped(folder: Path) -> Opened:
+    return parquet(folder, memory_map=True)
+
+
+def arrow_table(_: Path) -> Opened:
+    pyarrow = pytest.importorskip("pyarrow")
+    return pyarrow.table({"x": np.arange(SIZE)}), lambda it, index: it["x"][index].as_py()
+
+
+def lmdb_environment(folder: Path) -> Any:
+    environment = pytest.importorskip("lmdb").open(str(folder / "it.lmdb"), map_size=1 << 24)
     with environment.begin(write=True) as transaction:
         for number in range(SIZE):
             transaction.put(b"%03d" % number, b"%d" % number * 99)
     return environment
 
 
-@pytest.mark.parametrize("buffers", [False, True])
-def test_lmdb(tmp_path: Path, buffers: bool) -> None:
+def lmdb_of_begin(folder: Path) -> Opened:
     def get(environment: Any, index: int) -> bytes:
-        with environment.begin(buffers=buffers) as transaction:
+        with environment.begin(buffers=bool(index % 2)) as transaction:
             return bytes(transaction.get(b"%03d" % index))
 
-    with _lmdb(tmp_path) as environment:
-        assert_own(environment, get, differ=False)
+    return lmdb_environment(folder), get
 
 
-class Transacts(Opened):
-    def __init__(self, environment: Any, read: Any, *, buffers: bool) -> None:
-        super().__init__(None, read)
-        self.environment = environment
-        self.transaction = environment.begin(buffers=buffers)
-        self.handle = self.transaction.cursor()
-
-
-@pytest.mark.parametrize("buffers", [False, True])
-def test_lmdb_cursor(tmp_path: Path, buffers: bool) -> None:
-    def read(cursor: Any, index: int) -> bytes:
-        assert cursor.set_key(b"%03d" % index)
-        assert type(cursor.value()) is (memoryview if buffers else bytes)
-        return bytes(cursor.value())
-
-    with _lmdb(tmp_path) as environment:
-        dataset = Transacts(environment, read, buffers=buffers)
-        assert loaded(dataset, THREADS) == loaded(dataset, 0)
-        dataset.handle = dataset.transaction = None  # type: ignore[assignment]
-
-
-@pytest.mark.parametrize("threads", [1, THREADS, None])
-@pytest.mark.parametrize("keeps", [False, True])
-def test_lmdb_on_first_use(tmp_path: Path, threads: int | None, keeps: bool) -> None:
-    lmdb = pytest.importorskip("lmdb")
-    _lmdb(tmp_path).close()
-
-    class Lazy:
-        environment: Any = None
-
-        def __len__(self) -> int:
-            return SIZE
-
-        def __getitem__(self, index: int) -> int:
-            if self.environment is None:
-                self.environment = lmdb.open(str(tmp_path / "it.lmdb"), readonly=True, lock=False)
-                self.transaction = self.environment.begin() if keeps else None
-            transaction = self.transaction or self.environment.begin()
-            return len(transaction.get(b"%03d" % index))
-
-    arguments: dict[str, Any] = {} if threads is None else {"threads": threads}
-    with ThreadLoader(Lazy(), batch_size=4, **arguments) as loader:
-        for _ in range(4):
-            assert sum(len(batch) for batch in loader) == SIZE
-
-
-def test_h5py(tmp_path: Path) -> None:
+def hdf5(folder: Path) -> Opened:
     h5py = pytest.importorskip("h5py")
-    with h5py.File(tmp_path / "it.h5", "w") as file:
-        file["x"] = np.arange(10 * SIZE).reshape(SIZE, 10)
-    with h5py.File(tmp_path / "it.h5") as file:
-        assert_own(file, lambda file, index: file["x"][index], differ=False)
-        assert_own(file["x"], lambda rows, index: rows[index], differ=False)
+    with h5py.File(folder / "it.h5", "w") as file:
+        file["x"] = PIXELS
+    return h5py.File(folder / "it.h5"), lambda it, index: it["x"][index]
 
 
-def test_av(tmp_path: Path) -> None:
+def av_container(folder: Path) -> Opened:
     av = pytest.importorskip("av")
-    path = str(tmp_path / "it.avi")
-    with av.open(path, "w") as container:
+    with av.open(str(folder / "it.avi"), "w") as container:
         stream = container.add_stream("mpeg4", rate=25)
         stream.width, stream.height = 64, 48
         for number in range(SIZE):
-            image = np.full((48, 64, 3), 4 * number, np.uint8)
-            for packet in stream.encode(av.VideoFrame.from_ndarray(image)):
-                container.mux(packet)
-        for packet in stream.encode():
-            container.mux(packet)
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 4 * number, np.uint8))
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
 
     def read(container: Any, index: int) -> Any:
         container.seek(0)
@@ -190,74 +109,132 @@ def test_av(tmp_path: Path) -> None:
             next(frames)
         return next(frames).to_ndarray(format="rgb24").mean()
 
-    with av.open(path) as container:
-        assert_own(container, read)
-        assert_own(container.streams.video[0], lambda stream, _: stream.width)
+    return av.open(str(folder / "it.avi")), read
 
 
-def test_rasterio(tmp_path: Path) -> None:
+def geo_tiff(folder: Path) -> Opened:
     rasterio = pytest.importorskip("rasterio")
-    pixels = np.random.default_rng(0).integers(256, size=(1, 64, 64), dtype=np.uint8)
     profile = {"width": 64, "height": 64, "count": 1, "dtype": "uint8"}
-    with rasterio.open(tmp_path / "it.tif", "w", driver="GTiff", **profile) as file:
-        file.write(pixels)
-
-    def read(file: Any, index: int) -> Any:
-        return file.read(1, window=((index, index + 8), (0, 64)))
-
-    with rasterio.open(tmp_path / "it.tif") as file:
-        assert_own(file, read)
+    with rasterio.open(folder / "it.tif", "w", driver="GTiff", **profile) as file:
+        file.write(PIXELS[:1])
+    made = rasterio.open(folder / "it.tif")
+    return made, lambda it, index: it.read(1, window=((index, index + 8), (0, 64)))
 
 
-def test_tifffile(tmp_path: Path) -> None:
+def tiff(folder: Path) -> Opened:
     tifffile = pytest.importorskip("tifffile")
-    pixels = np.random.default_rng(0).integers(256, size=(SIZE, 64, 64), dtype=np.uint8)
-    tifffile.imwrite(tmp_path / "it.tif", pixels)
-    with tifffile.TiffFile(tmp_path / "it.tif") as file:
-        assert_own(file, lambda file, index: file.asarray(key=index))
+    tifffile.imwrite(folder / "it.tif", PIXELS)
+    return tifffile.TiffFile(folder / "it.tif"), lambda it, index: it.asarray(key=index)
 
 
-def test_soundfile(tmp_path: Path) -> None:
+def sound(folder: Path) -> Opened:
     soundfile = pytest.importorskip("soundfile")
-    samples = np.random.default_rng(0).uniform(-1, 1, 100 * SIZE)
-    soundfile.write(tmp_path / "it.wav", samples, 8000)
-
-    def read(file: Any, index: int) -> Any:
-        file.seek(100 * index)
-        return file.read(100)
-
-    with soundfile.SoundFile(str(tmp_path / "it.wav")) as file:
-        assert_own(file, read)
+    soundfile.write(folder / "it.wav", PIXELS.ravel() / 256.0, 8000)
+    made = soundfile.SoundFile(str(folder / "it.wav"))
+    return made, lambda it, index: (it.seek(100 * index), it.read(100))[1]
 
 
-def test_duckdb() -> None:
-    duckdb = pytest.importorskip("duckdb")
-    connection = duckdb.connect(":memory:")
+def database(_: Path) -> Opened:
+    connection = pytest.importorskip("duckdb").connect(":memory:")
     connection.execute("CREATE TABLE rows AS SELECT range AS value FROM range(100)")
-
-    def read(connection: Any, index: int) -> Any:
-        return connection.execute("SELECT value FROM rows WHERE value = ?", [index]).fetchone()
-
-    assert_own(connection, read)
-    connection.close()
+    query = "SELECT value FROM rows WHERE value = ?"
+    return connection, lambda it, index: it.execute(query, [index]).fetchone()
 
 
-def test_tokenizers() -> None:
+def tokenizer(_: Path) -> Opened:
     tokenizers = pytest.importorskip("tokenizers")
     words = {"[UNK]": 0, **{f"w{number}": number + 1 for number in range(SIZE)}}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))  # noqa: S106
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))  # noqa: S106
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
 
-    def read(tokenizer: Any, index: int) -> Any:
-        tokenizer.enable_truncation(1 + index % 3)
-        return tokenizer.encode(" ".join(f"w{number}" for number in range(index + 1))).ids
+    def read(it: Any, index: int) -> Any:
+        it.enable_truncation(1 + index % 3)
+        return it.encode(" ".join(f"w{number}" for number in range(index + 1))).ids
 
-    assert_own(tokenizer, read)
+    return made, read
 
 
-def test_requests() -> None:
-    requests = pytest.importorskip("requests")
-    session = requests.Session()
-    session.headers["x"] = "y"
-    assert_own(session, lambda session, index: index if session.headers["x"] == "y" else -1)
-    session.close()
+def session(_: Path) -> Opened:
+    made = pytest.importorskip("requests").Session()
+    made.headers["x"] = "y"
+    return made, lambda it, index: index if it.headers["x"] == "y" else -1
+
+
+SHARED = [arrow_table, lmdb_of_begin, hdf5]  # threads may share them
+OWN = [clahe, orb, parquet, parquet_mapped, av_container, geo_tiff, tiff, sound, database]
+OWN += [tokenizer, session]
+
+
+@pytest.mark.parametrize("make", [*OWN, *SHARED], ids=lambda make: make.__name__)
+def test_workers_have_objects_of_their_own_unless_threads_may_share_them(
+    make: Callable[[Path], Opened], tmp_path: Path
+) -> None:
+    handle, read = make(tmp_path)
+    try:
+        expected = [read(handle, index) for index in range(SIZE)]
+        with ThreadLoader(
+            Reads(handle, read), batch_size=None, threads=THREADS, collate_fn=lambda sample: sample
+        ) as loader:
+            for _ in range(3):
+                for sample, same in zip(loader, expected, strict=True):
+                    np.testing.assert_array_equal(sample, same)
+        seen: list[Any] = []
+        meeting = Meeting()
+
+        def look(handle: Any, index: int) -> int:
+            seen.append(handle)
+            meeting.wait()
+            return index
+
+        rows = list(range(THREADS))
+        list(ThreadLoader(Reads(handle, look), batch_sampler=[[0], rows], threads=THREADS))
+        assert (len({id(each) for each in seen}) == THREADS) is (make in OWN)
+    finally:
+        if hasattr(handle, "close"):
+            handle.close()
+
+
+def test_what_can_not_be_opened_again_is_warned_of(tmp_path: Path) -> None:
+    cv2 = pytest.importorskip("cv2")
+    path = str(tmp_path / "it.avi")
+    writer = cv2.VideoWriter(path, cv2.VideoWriter_fourcc(*"MJPG"), 25, (64, 64), isColor=False)
+    for image in PIXELS:
+        writer.write(image)
+    writer.release()
+    dataset = Reads(cv2.VideoCapture(path), lambda _, index: index)
+    with pytest.warns(UserWarning, match=r"share dataset\.handle \(cv2\.VideoCapture\)"):
+        assert len(list(ThreadLoader(dataset, batch_size=None, threads=2))) == SIZE
+
+
+def test_a_cursor_of_lmdb_s_is_each_worker_s_own(tmp_path: Path) -> None:
+    def read(cursor: Any, index: int) -> bytes:
+        assert cursor.set_key(b"%03d" % index)
+        return bytes(cursor.value())
+
+    with lmdb_environment(tmp_path) as environment:
+        dataset = Reads(None, read)
+        dataset.environment = environment  # type: ignore[attr-defined]
+        dataset.transaction = environment.begin()  # type: ignore[attr-defined]
+        dataset.handle = dataset.transaction.cursor()  # type: ignore[attr-defined]
+        loader = ThreadLoader(dataset, batch_size=None, threads=THREADS)
+        assert list(loader) == [dataset[index] for index in range(SIZE)]
+        dataset.handle = dataset.transaction = None  # type: ignore[attr-defined]
+        loader.close()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_lmdb_is_opened_on_first_use(tmp_path: Path, keeps: bool) -> None:
+    lmdb_environment(tmp_path).close()
+    lmdb = pytest.importorskip("lmdb")
+
+    class Lazy(Reads):
+        def __getitem__(self, index: int) -> int:
+            if self.handle is None:
+                self.handle = lmdb.open(str(tmp_path / "it.lmdb"), readonly=True, lock=False)
+                self.transaction = self.handle.begin() if keeps else None
+            transaction = self.transaction or self.handle.begin()
+            return len(transaction.get(b"%03d" % index))
+
+    with ThreadLoader(Lazy(None, max), batch_size=4) as loader:
+        for _ in range(4):
+            assert sum(len(batch) for batch in loader) == SIZE

@@ -1,10 +1,11 @@
-"""The shards that webdataset writes and reads, written and read by others: the same samples."""
+"""webdataset's pipelines, and its shards written and read by others: the same samples."""
 
 from __future__ import annotations
 
 import gzip
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ import webdataset as wds
 from torch.utils.data import DataLoader
 from webdataset.tariterators import base_plus_ext
 
+from clients.points import WORKER, stopped
 from threadloader import ThreadLoader
 from threadloader.datasets import TarShards, TarStream
 from threadloader.datasets._tar.samples import split_name
 
 ENDINGS = [".tar", ".tar.gz", *([".tar.zst"] if shutil.which("zstd") else [])]
-each_ending = pytest.mark.parametrize("ending", ENDINGS)
 COUNT = 23
 
 
@@ -42,7 +43,7 @@ def sample(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def plain(tmp_path: Path) -> list[str]:
+def shards(tmp_path: Path) -> list[str]:
     """Four shards, one of one sample, as webdataset's ShardWriter leaves them."""
     pattern = str(tmp_path / "shard-%03d.tar")
     with wds.ShardWriter(pattern, maxcount=7, verbose=0) as writer:
@@ -51,6 +52,59 @@ def plain(tmp_path: Path) -> list[str]:
     with wds.TarWriter(pattern % 4) as tar:
         tar.write(sample(COUNT - 1))
     return sorted(map(str, tmp_path.iterdir()))
+
+
+def pipeline(shards: list[str], visitors: list[str] | None = None) -> wds.DataPipeline:
+    def note(sample: Any) -> Any:
+        if visitors is not None:
+            visitors.append(threading.current_thread().name)
+        return sample
+
+    steps = (wds.SimpleShardList(shards), wds.split_by_worker, wds.tarfile_to_samples())
+    return wds.DataPipeline(*steps, wds.decode(), wds.to_tuple("left.npy", "cls"), wds.map(note))
+
+
+def fluid(shards: list[str]) -> wds.WebDataset:
+    dataset = wds.WebDataset(shards, shardshuffle=False, empty_check=False)
+    return dataset.decode().to_tuple("left.npy", "cls")
+
+
+def plain(batches: Any) -> list[Any]:
+    return [(np.asarray(x).tolist(), np.asarray(y).tolist()) for x, y in batches]
+
+
+@pytest.mark.parametrize("make", [pipeline, fluid])
+@pytest.mark.parametrize(("workers", "batch_size"), [(1, 3), (2, None), (3, 3)])
+def test_batches_are_those_of_torch_s_loader(
+    shards: list[str], make: Any, workers: int, batch_size: int | None
+) -> None:
+    options: dict[str, Any] = {"batch_size": batch_size, "num_workers": workers}
+    expected = plain(DataLoader(make(shards), **options))
+    assert plain(ThreadLoader(make(shards), **options)) == expected
+    mine = TarStream(shards, fields=("left.npy", "cls"))
+    assert plain(ThreadLoader(mine, **options)) == expected
+    assert plain(DataLoader(mine, **options)) == expected  # worker processes know them, too
+
+
+def test_each_shard_is_read_by_one_worker(shards: list[str]) -> None:
+    visitors: list[str] = []
+    list(ThreadLoader(pipeline(shards, visitors), num_workers=2))
+    assert len(set(visitors)) == 2
+    assert all(map(WORKER.fullmatch, visitors))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_pipeline_is_read_again_with_a_warning(shards: list[str], threads: int) -> None:
+    whole = plain(ThreadLoader(pipeline(shards), 3, threads=threads))
+    state = stopped(ThreadLoader(pipeline(shards), 3, threads=threads), 2)
+    loader = ThreadLoader(pipeline(shards), 3, threads=threads)
+    loader.load_state_dict(state)
+    with pytest.warns(UserWarning, match=r"is read again, to be left out \(batches: 2\)"):
+        assert plain(loader) == whole[2:]
+    assert plain(loader) == whole
+
+
+# Its shards by our readers
 
 
 def packed(paths: list[str], ending: str) -> tuple[list[str], list[str]]:
@@ -68,10 +122,6 @@ def packed(paths: list[str], ending: str) -> tuple[list[str], list[str]]:
     return found, [f"pipe:zstd -dcq {path}" if ending == ".tar.zst" else path for path in found]
 
 
-def by_webdataset(urls: list[str]) -> wds.WebDataset:
-    return wds.WebDataset(urls, shardshuffle=False)
-
-
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, dict):
         return list(one) == list(other) and all(same(one[name], other[name]) for name in one)
@@ -81,53 +131,33 @@ def same(one: Any, other: Any) -> bool:
 
 
 def without_place(read: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: value for name, value in read.items() if name not in {"__url__", "__local_path__"}
-    }
+    place = ("__url__", "__local_path__")
+    return {name: value for name, value in read.items() if name not in place}
 
 
-@each_ending
-def test_bytes_are_the_same_in_the_same_order(plain: list[str], ending: str) -> None:
-    mine, theirs = packed(plain, ending)
-    expected = [without_place(read) for read in by_webdataset(theirs)]
-    assert len(expected) == COUNT
-    assert list(TarStream(mine, decode=False)) == expected
-    if ending == ".tar":
-        assert list(TarShards(mine, decode=False)) == expected
+@pytest.mark.parametrize("decode", [False, True])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_samples_are_the_same_in_the_same_order(
+    shards: list[str], ending: str, decode: bool
+) -> None:
+    mine, theirs = packed(shards, ending)
+    dataset = wds.WebDataset(theirs, shardshuffle=False)
+    expected = list(map(without_place, dataset.decode("rgb8") if decode else dataset))
+    for kind in (TarStream, TarShards) if ending == ".tar" else (TarStream,):
+        found = list(kind(mine, decode=decode))
+        assert len(found) == len(expected) == COUNT
+        assert all(map(same, found, expected))
 
 
-@each_ending
-def test_decoded_samples_are_the_same(plain: list[str], ending: str) -> None:
-    mine, theirs = packed(plain, ending)
-    expected = [without_place(read) for read in by_webdataset(theirs).decode("rgb8")]
-    found = list(TarStream(mine))
-    assert len(found) == COUNT
-    assert all(map(same, found, expected))
-
-
-def test_fields_are_those_of_to_tuple(plain: list[str]) -> None:
-    dataset = by_webdataset(plain).decode("rgb8").to_tuple("jpg;png", "cls", "__key__")
-    for found in (
-        TarStream(plain, fields=("jpg;png", "cls", "__key__")),
-        TarShards(plain, fields=("jpg;png", "cls", "__key__")),
-    ):
+def test_fields_are_those_of_to_tuple(shards: list[str]) -> None:
+    fields = ("jpg;png", "cls", "__key__")
+    expected = list(wds.WebDataset(shards, shardshuffle=False).decode("rgb8").to_tuple(*fields))
+    for kind in (TarStream, TarShards):
+        found = list(kind(shards, fields=fields))
         assert all(
-            np.array_equal(one[0], other[0]) and one[1:] == other[1:]
-            for one, other in zip(found, dataset, strict=True)
+            np.array_equal(mine[0], its[0]) for mine, its in zip(found, expected, strict=True)
         )
-
-
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_workers_read_the_shards_that_webdataset_s_would(plain: list[str], workers: int) -> None:
-    def plain_batches(batches: Any) -> list[Any]:
-        return [(x.tolist(), y.tolist()) for x, y in batches]
-
-    options: dict[str, Any] = {"batch_size": 3, "num_workers": workers}
-    theirs = by_webdataset(plain).decode().to_tuple("left.npy", "cls")
-    expected = plain_batches(DataLoader(theirs, **options))
-    mine = TarStream(plain, fields=("left.npy", "cls"))
-    assert plain_batches(ThreadLoader(mine, **options)) == expected
-    assert plain_batches(DataLoader(mine, **options)) == expected  # worker processes know them, too
+        assert [mine[1:] for mine in found] == [its[1:] for its in expected]
 
 
 def test_names_are_split_as_webdataset_does() -> None:
