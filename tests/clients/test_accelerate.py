@@ -26,16 +26,14 @@ from threadloader import ThreadLoader
 from threadloader.integrations.accelerate import prepare, skip_first_batches
 
 OWN = {"threads": 2, "prefetch": 3, "dataset_copy": "shared"}
-BATCHES = [
-    pytest.param(Points, {"batch_size": 4}, id="batches"),
-    pytest.param(Points, {"batch_size": 4, "drop_last": True}, id="drop_last"),
-    pytest.param(Points, {"batch_size": 4, "shuffle": True}, id="shuffle"),
-    pytest.param(Stream, {"batch_size": 4}, id="stream"),
-]
-SAMPLES = [
-    pytest.param(Points, {"batch_size": None}, id="samples"),
-    pytest.param(Stream, {"batch_size": None}, id="stream-samples"),
-]
+LOADERS = {
+    "batches": (Points, {"batch_size": 4}),
+    "drop_last": (Points, {"batch_size": 4, "drop_last": True}),
+    "shuffle": (Points, {"batch_size": 4, "shuffle": True}),
+    "stream": (Stream, {"batch_size": 4}),
+    "samples": (Points, {"batch_size": None}),
+    "stream-samples": (Stream, {"batch_size": None}),
+}
 
 
 @pytest.fixture
@@ -53,51 +51,34 @@ def is_ours(loader: Any) -> bool:
     )
 
 
-def torchs(samples: type, arguments: dict[str, Any]) -> DataLoader:
-    """Return torch's loader; a stream depends on the number of workers."""
-    return DataLoader(samples(), num_workers=2 if samples is Stream else 0, **arguments)
-
-
 def two_epochs(loader: Any) -> list[Any]:
     torch.manual_seed(2)
     return [lists(loader), lists(loader)]
 
 
-def test_without_help_the_threads_are_lost_in_silence(accelerator: Accelerator) -> None:
-    loader = ThreadLoader(Points(), **OWN)
-    assert type(accelerator.prepare(loader).base_dataloader) is DataLoader
-    assert type(accelerate.skip_first_batches(loader, 1)) is DataLoader
-
-
-@pytest.mark.parametrize(("samples", "arguments"), BATCHES + SAMPLES)
-def test_a_prepared_loader_gives_the_same_batches(
-    accelerator: Accelerator, samples: type, arguments: dict[str, Any]
+@pytest.mark.parametrize("skipped", [0, 2])
+@pytest.mark.parametrize("prepared", [True, False], ids=["prepared", "bare"])
+@pytest.mark.parametrize("name", LOADERS)
+def test_batches_are_those_of_torch_s_loader_and_made_by_threads(
+    accelerator: Accelerator, name: str, prepared: bool, skipped: int
 ) -> None:
+    samples, arguments = LOADERS[name]
+    if skipped and arguments["batch_size"] is None:
+        pytest.skip("Accelerate skips batches")
+    workers = 2 if samples is Stream else 0  # a stream depends on their number
     dataset = samples()
-    expected = two_epochs(accelerator.prepare(torchs(samples, arguments)))
-    loader = prepare(accelerator, ThreadLoader(dataset, **arguments, **OWN))
-    assert two_epochs(loader) == expected
-    assert len(loader) == len(expected[0])
-    assert is_ours(loader.base_dataloader)
-    assert dataset.by_workers
-
-
-@pytest.mark.parametrize("prepared", [False, True], ids=["bare", "prepared"])
-@pytest.mark.parametrize(("samples", "arguments"), BATCHES)
-def test_the_first_batches_are_skipped(
-    accelerator: Accelerator, samples: type, arguments: dict[str, Any], prepared: bool
-) -> None:
-    dataset = samples()
-    reference: Any = torchs(samples, arguments)
+    reference: Any = DataLoader(samples(), num_workers=workers, **arguments)
     loader: Any = ThreadLoader(dataset, **arguments, **OWN)
     if prepared:
         reference, loader = accelerator.prepare(reference), prepare(accelerator, loader)
-    expected = two_epochs(accelerate.skip_first_batches(reference, 2))
-    rest = skip_first_batches(loader, 2)
-    assert two_epochs(rest) == expected
-    assert is_ours(getattr(rest, "base_dataloader", rest))
+    if skipped:
+        reference = accelerate.skip_first_batches(reference, skipped)
+        loader = skip_first_batches(loader, skipped)
+    expected = two_epochs(reference)
+    assert two_epochs(loader) == expected
+    assert is_ours(getattr(loader, "base_dataloader", loader))
     assert dataset.by_workers
-    if samples is Points:
+    if samples is Points and arguments["batch_size"]:
         delivered = sum(len(values) for epoch in expected for values, _ in epoch)
         assert len(dataset.visitors) == delivered  # what is skipped is not even fetched
 
@@ -116,22 +97,17 @@ def test_prepare_takes_and_returns_what_accelerate_does(accelerator: Accelerator
     assert is_ours(ours.base_dataloader)
 
 
-def test_a_number_of_threads_that_was_not_chosen_is_found_as_before(
+def test_what_a_subclass_sets_is_kept_and_so_is_the_default_number_of_threads(
     accelerator: Accelerator,
 ) -> None:
-    loader = prepare(accelerator, ThreadLoader(Points(), batch_size=4)).base_dataloader
-    assert type(loader) is ThreadLoader
-    assert loader._settings().tunes_threads  # noqa: SLF001  # nobody else has to know
-
-
-def test_what_a_subclass_sets_is_kept(accelerator: Accelerator) -> None:
     class Listing(ThreadLoader):
         def __init__(self, points: Points, **arguments: Any) -> None:
             super().__init__(points, collate_fn=len, **arguments)
 
-    loader = prepare(accelerator, Listing(Points(), batch_size=4, **OWN))
+    loader = prepare(accelerator, Listing(Points(), batch_size=4))
     assert list(loader) == [4, 4, 4, 4, 4, 2]
-    assert is_ours(loader.base_dataloader)
+    assert type(loader.base_dataloader) is ThreadLoader
+    assert "as many threads as are fastest" in repr(loader.base_dataloader)
 
 
 @pytest.mark.parametrize("size", [20, 22])
@@ -153,22 +129,16 @@ def test_gradients_accumulate_as_with_torch(size: int) -> None:
             seen.append((told, line.weight.tolist()))
         return seen
 
-    points = Points(size)
     expected = steps(lambda each: each.prepare(DataLoader(Points(size), 4)))
-    assert steps(lambda each: prepare(each, ThreadLoader(points, 4, **OWN))) == expected
-    assert points.by_workers
+    assert steps(lambda each: prepare(each, ThreadLoader(Points(size), 4, **OWN))) == expected
 
 
-@pytest.mark.parametrize("loader", [DataLoader, ThreadLoader], ids=["bare", "rebuilt"])
-def test_a_loader_without_threads_is_refused(accelerator: Accelerator, loader: type) -> None:
-    lost = loader(Points())
-    if loader is ThreadLoader:
-        lost = accelerator.prepare(lost)
-    with pytest.raises(TypeError, match="must be a ThreadLoader"):
-        skip_first_batches(lost, 1)
-
-
-def test_what_accelerate_can_not_share_out_is_refused(accelerator: Accelerator) -> None:
+def test_what_has_no_threads_to_keep_is_refused(accelerator: Accelerator) -> None:
+    lost = accelerator.prepare(ThreadLoader(Points()))  # without help they are lost in silence
+    assert type(lost.base_dataloader) is DataLoader
+    for loader in (lost, DataLoader(Points())):
+        with pytest.raises(TypeError, match="must be a ThreadLoader"):
+            skip_first_batches(loader, 1)
     with pytest.raises(TypeError, match="IterableDataset"):
         prepare(accelerator, ThreadLoader(n for n in range(4)))
 

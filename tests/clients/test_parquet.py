@@ -30,11 +30,13 @@ class RowGroups:
         files = [(path, pq.read_metadata(path)) for path in paths]
         self.groups = [(*file, group) for file in files for group in range(file[1].num_row_groups)]
         self.columns = columns
+        self.readers: set[str] = set()
 
     def __len__(self) -> int:
         return len(self.groups)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        self.readers.add(threading.current_thread().name)
         path, metadata, group = self.groups[index]
         with pq.ParquetFile(path, metadata=metadata) as file:
             table = file.read_row_group(group, self.columns, use_threads=False)
@@ -64,57 +66,42 @@ def load(dataset: RowGroups, threads: int) -> ThreadLoader[Any]:
     return ThreadLoader(dataset, batch_size=None, shuffle=True, threads=threads, seed=3)
 
 
-def targets(loader: ThreadLoader[Any]) -> list[list[int]]:
-    return [np.asarray(batch["y"]).tolist() for batch in batches(loader, BATCH)]
+def targets(groups: Iterable[dict[str, Any]]) -> list[list[int]]:
+    return [np.asarray(columns["y"]).tolist() for columns in groups]
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
-def test_each_row_comes_once_an_epoch_with_all_its_columns(paths: list[Path], threads: int) -> None:
-    loader = load(RowGroups(paths), threads)
+def test_each_row_comes_once_an_epoch_in_an_order_that_follows_from_the_seed(
+    paths: list[Path], threads: int
+) -> None:
+    dataset = RowGroups(paths)
+    loader, alone = load(dataset, threads), load(RowGroups(paths), 0)
+    epochs = []
     for _ in range(2):
         found = list(batches(loader, BATCH))
-        y = np.concatenate([batch["y"] for batch in found])
-        x = np.concatenate([batch["x"] for batch in found])
-        names = np.concatenate([batch["name"] for batch in found])
+        y, x, names = (
+            np.concatenate([each[name] for each in found]) for name in ("y", "x", "name")
+        )
         assert sorted(y.tolist()) == list(range(ROWS))
         np.testing.assert_array_equal(x, y.astype(np.float32) / 2)
         assert names.tolist() == [str(target) for target in y]
         assert {len(batch["y"]) for batch in found} == {BATCH, 500 % GROUP}
-
-
-def test_the_order_follows_from_the_seed_and_differs_between_epochs(paths: list[Path]) -> None:
-    alone, together = load(RowGroups(paths), 0), load(RowGroups(paths), 3)
-    first, second = targets(alone), targets(alone)
-    assert first != second
-    assert [targets(together), targets(together)] == [first, second]
-    rows = list(itertools.chain(*first))
-    assert rows[:GROUP] != sorted(rows[:GROUP])  # mixed within a group
+        epochs.append(targets(found))
+        assert epochs[-1] == targets(batches(alone, BATCH))
+    assert epochs[0] != epochs[1]
+    assert epochs[0][0] != sorted(epochs[0][0])  # mixed within a group
+    assert all(("-worker-" in name) == (threads > 0) for name in dataset.readers)
 
 
 def test_only_the_columns_asked_for_are_read(paths: list[Path]) -> None:
-    found = next(batches(load(RowGroups(paths, ["x"]), 1), BATCH))
-    assert list(found) == ["x"]
-
-
-def test_row_groups_are_read_by_workers(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    readers: list[str] = []
-    read = pq.ParquetFile.read_row_group
-
-    def noted(*args: Any, **keywords: Any) -> Any:
-        readers.append(threading.current_thread().name)
-        return read(*args, **keywords)
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", noted)
-    targets(load(RowGroups(paths), 2))
-    assert readers
-    assert all("-worker-" in reader for reader in readers)
+    assert list(next(batches(load(RowGroups(paths, ["x"]), 1), BATCH))) == ["x"]
 
 
 def test_a_run_goes_on_at_the_next_row_group(paths: list[Path]) -> None:
-    whole = [np.asarray(columns["y"]).tolist() for columns in load(RowGroups(paths), 2)]
+    whole = targets(load(RowGroups(paths), 2))
     stopped = load(RowGroups(paths), 2)
     begun = list(itertools.islice(iter(stopped), 4))
     resumed = load(RowGroups(paths), 1)
     resumed.load_state_dict(stopped.state_dict())
     stopped.close()
-    assert [np.asarray(columns["y"]).tolist() for columns in [*begun, *resumed]] == whole
+    assert targets([*begun, *resumed]) == whole

@@ -22,16 +22,14 @@ from threadloader.integrations.prometheus import LoaderCollector  # noqa: E402
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana-dashboard.json"
 
 
-def _samples(text: str) -> dict[tuple[str, str], float]:
-    return {
-        (sample.name, sample.labels["loader"]): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+def scraped(registry: Any) -> dict[tuple[str, str], float]:
+    return read(prometheus_client.generate_latest(registry))
 
 
-def _scraped(registry: Any) -> dict[tuple[str, str], float]:
-    return _samples(prometheus_client.generate_latest(registry).decode())
+def read(text: bytes) -> dict[tuple[str, str], float]:
+    families = text_string_to_metric_families(text.decode())
+    samples = [sample for family in families for sample in family.samples]
+    return {(sample.name, sample.labels["loader"]): sample.value for sample in samples}
 
 
 @pytest.fixture
@@ -39,54 +37,31 @@ def registry() -> Any:
     return prometheus_client.CollectorRegistry()
 
 
-def test_a_scrape_has_what_was_counted(registry: Any) -> None:
-    with ThreadLoader(range(64), 4, threads=1) as loader:
-        LoaderCollector(registry).add(loader, "train")
-        list(loader)
-        samples = _scraped(registry)
-        metrics = loader.metrics("")
-    assert samples["threadloader_batches_total", "train"] == 16.0
-    assert {name for name, _ in samples} == {f"threadloader_{name}" for name in metrics}
-
-
-def test_loaders_have_names(registry: Any) -> None:
-    train, validation = ThreadLoader(range(8), threads=1), ThreadLoader(range(8), threads=2)
+def test_loaders_have_names_of_which_the_last_counts_while_it_lives(registry: Any) -> None:
+    loaders = [ThreadLoader(range(8), threads=threads) for threads in (1, 2, 3)]
     collector = LoaderCollector(registry)
-    collector.add(train, "train")
-    collector.add(validation, "val")
-    samples = _scraped(registry)
-    assert samples["threadloader_threads", "train"] == 1.0
+    for loader, name in zip(loaders, ("train", "val", "train"), strict=True):
+        collector.add(loader, name)
+    samples = scraped(registry)
+    assert samples["threadloader_threads", "train"] == 3.0
     assert samples["threadloader_threads", "val"] == 2.0
-
-
-def test_a_name_that_is_used_again_is_the_later_loader(registry: Any) -> None:
-    loaders = [ThreadLoader(range(8), threads=threads) for threads in (1, 2)]
-    collector = LoaderCollector(registry)
-    for loader in loaders:
-        collector.add(loader, "train")
-    assert _scraped(registry)["threadloader_threads", "train"] == 2.0
-
-
-def test_a_dropped_loader_is_scraped_no_longer(registry: Any) -> None:
-    loader: ThreadLoader[Any] | None = ThreadLoader(range(8), threads=1)
-    assert loader is not None
-    LoaderCollector(registry).add(loader, "train")
-    loader = None
+    del loaders[1:], loader
     gc.collect()
-    assert _scraped(registry) == {}
+    assert scraped(registry) == {}
 
 
-def test_a_scrape_over_http_while_a_loop_runs(registry: Any) -> None:
+def test_a_scrape_over_http_while_a_loop_runs_has_what_was_counted(registry: Any) -> None:
     server, thread = prometheus_client.start_http_server(0, "127.0.0.1", registry)
     try:
         with ThreadLoader(range(64), 4, threads=2) as loader:
             LoaderCollector(registry).add(loader, "train")
             url = f"http://127.0.0.1:{server.server_port}/metrics"
             for number, _ in enumerate(loader):
-                if number % 5 == 0:
-                    with urllib.request.urlopen(url) as reply:  # our own server
-                        samples = _samples(reply.read().decode())
-                    assert samples["threadloader_batches_total", "train"] == number + 1
+                with urllib.request.urlopen(url) as reply:  # our own server
+                    samples = read(reply.read())
+                assert samples["threadloader_batches_total", "train"] == number + 1
+            names = {name for name, _ in scraped(registry)}
+            assert names == {f"threadloader_{name}" for name in loader.metrics("")}
     finally:
         server.shutdown()
         server.server_close()
