@@ -1,4 +1,4 @@
-"""Lightning: the trainer's loop, the samplers it injects, and Fabric."""
+"""Lightning: the trainer's loop, the samplers it injects, Fabric, and our callback for metrics."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ pytest.importorskip("lightning")
 import lightning as L  # noqa: N812  # its own name for itself
 import torch
 from lightning.fabric.utilities.data import _replace_dunder_methods, _update_dataloader
+from lightning.pytorch.loggers.logger import Logger
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler
 
 from clients.points import Points, lists, model
 from threadloader import ThreadLoader
+from threadloader.integrations.lightning import LoaderMetrics
 
 
 class Fitted(L.LightningModule):
     """Keeps its losses and predictions; makes its own loader if it is given how."""
 
-    def __init__(self, **loading: Any) -> None:
+    def __init__(self, make: Any = None) -> None:
         super().__init__()
         self.line = model()
         self.losses: list[float] = []
-        self.loading = loading
+        self.make = make
 
     def train_dataloader(self) -> Any:
-        return self.loading["loader"](**self.loading["arguments"])
+        return self.make()
 
     def training_step(self, batch: Any, _index: int) -> torch.Tensor:
-        values, targets = batch
+        values, targets = batch[0] if isinstance(batch[0], list | tuple) else batch
         loss = torch.nn.functional.mse_loss(self.line(values), targets)
         self.losses.append(loss.item())
         return loss
@@ -44,30 +46,9 @@ class Fitted(L.LightningModule):
 
 
 def trainer(**options: Any) -> L.Trainer:
-    return L.Trainer(
-        **{
-            "accelerator": "cpu",
-            "devices": 1,
-            "max_epochs": 2,
-            "logger": False,
-            "enable_checkpointing": False,
-            "enable_progress_bar": False,
-            "enable_model_summary": False,
-            **options,
-        }
-    )
-
-
-def losses(kind: type, points: Points, *, hook: bool, **options: Any) -> tuple[list[float], Any]:
-    """Fit with a loader of that class; return the losses and the loader that was used."""
-    arguments = {"dataset": points, "batch_size": 4, "shuffle": True, "num_workers": 2}
-    if kind is DataLoader:
-        arguments["num_workers"] = 0
-    torch.manual_seed(7)
-    fitted = Fitted(loader=kind, arguments=arguments)
-    fit = trainer(**options)
-    fit.fit(fitted, None if hook else kind(**arguments))
-    return fitted.losses, fit.train_dataloader
+    quiet = ("enable_checkpointing", "enable_progress_bar", "enable_model_summary", "logger")
+    own = {"accelerator": "cpu", "devices": 1, "max_epochs": 2, **dict.fromkeys(quiet, False)}
+    return L.Trainer(**own | options)
 
 
 @pytest.mark.parametrize("hook", [False, True], ids=["loader", "hook"])
@@ -77,31 +58,38 @@ def losses(kind: type, points: Points, *, hook: bool, **options: Any) -> tuple[l
     ids=["plain", "distributed", "overfit"],
 )
 def test_a_fit_has_the_same_losses(options: dict[str, Any], hook: bool) -> None:
+    def losses(kind: type, points: Points, workers: int) -> tuple[list[float], type]:
+        torch.manual_seed(7)
+        fitted = Fitted(lambda: kind(points, batch_size=4, shuffle=True, num_workers=workers))
+        fit = trainer(**options)
+        fit.fit(fitted, None if hook else fitted.make())
+        return fitted.losses, type(fit.train_dataloader)
+
     points = Points()
-    expected, _ = losses(DataLoader, Points(), hook=hook, **options)
-    got, used = losses(ThreadLoader, points, hook=hook, **options)
-    assert got == expected
-    assert type(used) is ThreadLoader
+    expected, _ = losses(DataLoader, Points(), 0)
+    assert losses(ThreadLoader, points, 2) == (expected, ThreadLoader)
     assert points.by_workers
 
 
-def test_predictions_come_from_a_rebuilt_loader_with_threads() -> None:
-    points = Points()
-    expected = trainer().predict(Fitted(), DataLoader(Points(), batch_size=4))
+def test_predictions_and_fabric_have_threads() -> None:
+    points, its = Points(), DataLoader(Points(), batch_size=4)
+    loader = ThreadLoader(points, batch_size=4, threads=2)
     predict = trainer()
-    assert predict.predict(Fitted(), ThreadLoader(points, batch_size=4, threads=2)) == expected
-    assert type(predict.predict_dataloaders) is ThreadLoader
+    assert predict.predict(Fitted(), loader) == trainer().predict(Fitted(), its)
+    assert type(predict.predict_dataloaders) is ThreadLoader  # a rebuilt one
+    fabric = L.Fabric(accelerator="cpu", devices=1)
+    assert lists(fabric.setup_dataloaders(loader)) == lists(its)
     assert points.by_workers
 
 
 @pytest.mark.parametrize("hook", [False, True], ids=["loader", "hook"])
-def test_an_injected_sampler_changes_nothing_else(hook: bool) -> None:
+@pytest.mark.parametrize("own", [{"prefetch": 3, "dataset_copy": "shared"}, {}])
+def test_an_injected_sampler_changes_nothing_else(hook: bool, own: dict[str, Any]) -> None:
     points = Points()
     sampler = DistributedSampler(points, num_replicas=2, rank=1, seed=3)
-    own = {"threads": 2, "prefetch": 3, "dataset_copy": "shared"}
 
     def make() -> ThreadLoader:
-        return ThreadLoader(points, 4, drop_last=True, collate_fn=torch.stack, **own)
+        return ThreadLoader(points, 4, drop_last=True, collate_fn=torch.stack, threads=2, **own)
 
     if hook:  # as the trainer calls a module's hook
         with _replace_dunder_methods(DataLoader, "dataset"), _replace_dunder_methods(BatchSampler):
@@ -111,20 +99,43 @@ def test_an_injected_sampler_changes_nothing_else(hook: bool) -> None:
     rebuilt = _update_dataloader(loader, sampler)
     assert type(rebuilt) is ThreadLoader
     assert rebuilt.sampler is sampler
-    assert rebuilt.statistics().window == 3
+    assert rebuilt.statistics().window == loader.statistics().window
+    assert (rebuilt.statistics().window == 3) == ("prefetch" in own)
     for name in ("batch_size", "drop_last", "collate_fn", "num_workers", "dataset_copy", "output"):
         assert getattr(rebuilt, name) == getattr(loader, name)
 
 
-def test_an_injected_sampler_leaves_the_window_to_grow() -> None:
-    loader = ThreadLoader(Points(), batch_size=4, threads=2)
-    rebuilt = _update_dataloader(loader, DistributedSampler(Points(), num_replicas=2, rank=0))
-    assert rebuilt.statistics().window == loader.statistics().window
+class Noted(Logger):
+    """A logger that keeps what it is given."""
+
+    name, version = "noted", 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: list[dict[str, float]] = []
+
+    def log_metrics(self, metrics: dict[str, float], **_: Any) -> None:
+        self.logged += [metrics] if any("samples" in name for name in metrics) else []
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        pass
 
 
-def test_fabric_keeps_the_loader() -> None:
-    points = Points()
-    fabric = L.Fabric(accelerator="cpu", devices=1)
-    loader = fabric.setup_dataloaders(ThreadLoader(points, batch_size=4, threads=2))
-    assert lists(loader) == lists(DataLoader(Points(), batch_size=4))
-    assert points.by_workers
+def test_the_callback_logs_metrics_every_few_steps_and_at_the_end_of_an_epoch() -> None:
+    def logged(loaders: Any, callback: LoaderMetrics) -> list[dict[str, float]]:
+        logger = Noted()
+        trainer(logger=logger, log_every_n_steps=2, callbacks=[callback]).fit(Fitted(), loaders)
+        return logger.logged
+
+    loaders = [ThreadLoader(Points(), batch_size=2, threads=1) for _ in range(2)]
+    steps = 2 * len(loaders[0])
+    found = logged(loaders[0], LoaderMetrics())
+    assert len(found) == steps // 2 + 2
+    assert found[-1]["loader/epochs_total"] == 2.0
+    totals = [metrics["loader/batches_total"] for metrics in found]
+    assert totals == sorted(totals)
+    assert totals[-1] == steps
+    several = logged(loaders, LoaderMetrics(every_n_steps=1, prefix="data/"))
+    names = {name for metrics in several for name in metrics}
+    assert {"data/samples_total", "data/1/samples_total"} <= names
+    assert logged(DataLoader(Points(), batch_size=2), LoaderMetrics()) == []

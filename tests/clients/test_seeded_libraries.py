@@ -69,12 +69,6 @@ def _albumentations(seed: int | None) -> Any:
     return Augmented(apply)
 
 
-def test_albumentations() -> None:
-    seven = assert_one_result(lambda: _albumentations(7))
-    assert seven != assert_one_result(lambda: _albumentations(8))
-    assert_one_result(lambda: _albumentations(None))
-
-
 def _monai(seed: int | None) -> Any:
     transforms = pytest.importorskip("monai.transforms")
     compose = transforms.Compose(
@@ -90,19 +84,15 @@ def _monai(seed: int | None) -> Any:
     return Augmented(lambda image: compose(image.astype(np.float32)).as_tensor())
 
 
-def test_monai() -> None:
-    seven = assert_one_result(lambda: _monai(7))
-    assert seven != assert_one_result(lambda: _monai(8))
-    assert_one_result(lambda: _monai(None))
+@pytest.mark.parametrize("make", [_albumentations, _monai])
+def test_a_seed_of_the_user_s_counts_and_none_is_needed(make: Any) -> None:
+    assert assert_one_result(lambda: make(7)) != assert_one_result(lambda: make(8))
+    assert_one_result(lambda: make(None))
 
 
-def test_monai_in_workers() -> None:
-    data = pytest.importorskip("monai.data")
+def test_monai_s_own_ways_to_seed() -> None:
+    data, utils = pytest.importorskip("monai.data"), pytest.importorskip("monai.utils")
     assert_one_result(lambda: _monai(None), worker_init_fn=lambda: data.utils.worker_init_fn)
-
-
-def test_monai_deterministic() -> None:
-    utils = pytest.importorskip("monai.utils")
     utils.set_determinism(5)
     try:
         assert_one_result(lambda: _monai(None))

@@ -206,22 +206,6 @@ def test_what_can_not_be_opened_again_is_warned_of(tmp_path: Path) -> None:
         assert len(list(ThreadLoader(dataset, batch_size=None, threads=2))) == SIZE
 
 
-def test_a_cursor_of_lmdb_s_is_each_worker_s_own(tmp_path: Path) -> None:
-    def read(cursor: Any, index: int) -> bytes:
-        assert cursor.set_key(b"%03d" % index)
-        return bytes(cursor.value())
-
-    with lmdb_environment(tmp_path) as environment:
-        dataset = Reads(None, read)
-        dataset.environment = environment  # type: ignore[attr-defined]
-        dataset.transaction = environment.begin()  # type: ignore[attr-defined]
-        dataset.handle = dataset.transaction.cursor()  # type: ignore[attr-defined]
-        loader = ThreadLoader(dataset, batch_size=None, threads=THREADS)
-        assert list(loader) == [dataset[index] for index in range(SIZE)]
-        dataset.handle = dataset.transaction = None  # type: ignore[attr-defined]
-        loader.close()
-
-
 @pytest.mark.parametrize("keeps", [False, True])
 def test_lmdb_is_opened_on_first_use(tmp_path: Path, keeps: bool) -> None:
     lmdb_environment(tmp_path).close()

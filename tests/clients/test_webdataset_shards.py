@@ -17,12 +17,10 @@ pytest.importorskip("webdataset")
 import numpy as np
 import webdataset as wds
 from torch.utils.data import DataLoader
-from webdataset.tariterators import base_plus_ext
 
 from clients.points import WORKER, stopped
 from threadloader import ThreadLoader
 from threadloader.datasets import TarShards, TarStream
-from threadloader.datasets._tar.samples import split_name
 
 ENDINGS = [".tar", ".tar.gz", *([".tar.zst"] if shutil.which("zstd") else [])]
 COUNT = 23
@@ -158,26 +156,3 @@ def test_fields_are_those_of_to_tuple(shards: list[str]) -> None:
             np.array_equal(mine[0], its[0]) for mine, its in zip(found, expected, strict=True)
         )
         assert [mine[1:] for mine in found] == [its[1:] for its in expected]
-
-
-def test_names_are_split_as_webdataset_does() -> None:
-    names = [
-        "a.b",
-        "a/b.c.D",
-        "./a.b",
-        "a.b/c.d",
-        "../a.x",
-        "/a.b",
-        "a",
-        "a/b",
-        "a.",
-        ".a",
-        "a b.c",
-    ]
-    for name in names:
-        key, extension = base_plus_ext(name)
-        expected = None if key is None else (key, extension.lower())
-        assert split_name(name) == expected, name
-    # Another on purpose: there the key is the folder, for all hidden files in it.
-    assert base_plus_ext("a/.b.c") == ("a/", "b.c")
-    assert split_name("a/.b.c") is None
