@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-import subprocess
-import sys
-
+from support.child import PATHS
 from support.patience import PATIENCE
 
 TRAINING = Path(__file__).parents[1] / "support" / "training"
@@ -26,6 +27,7 @@ def run(*arguments: object) -> tuple[str, str]:
         text=True,
         timeout=2 * PATIENCE,
         check=False,
+        env=os.environ | {"PYTHONPATH": str(PATHS[0])},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
