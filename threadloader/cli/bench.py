@@ -240,9 +240,8 @@ def _table(found: Sequence[Contender]) -> list[str]:
 
 
 def _number(rate: float) -> str:
-    if rate >= 1e5:
-        return f"{rate / 1e3:,.0f}k"
-    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2f}"
+    decimals = 0 if rate >= 10 else 2
+    return f"{rate:,.{decimals}f}" if rate < 1e5 else f"{rate / 1e3:,.0f}k"
 
 
 def _drawing() -> Callable[[Path, str, Sequence[Contender]], None]:

@@ -135,11 +135,10 @@ def _compare(arguments: argparse.Namespace, words: Sequence[str]) -> int:
         way: _in_process(way, ["--steps", str(steps), *options], program)
         for way, options in (("threads", ours), ("torch", ["--torch"]))
     }
-    torch, threads = reports["torch"], reports["threads"]
-    print(f"\nthreadloader run --compare: {steps} steps each way", file=sys.stderr)
-    print("\n".join(_lines([torch, threads])), file=sys.stderr)
-    print(f"* whole run with torch: {_whole_run(torch)}", file=sys.stderr)
-    print(f"* whole run with threads: {_whole_run(threads)}", file=sys.stderr)
+    lines = [f"\nthreadloader run --compare: {steps} steps each way"]
+    lines += _lines([reports["torch"], reports["threads"]])
+    lines += [f"* whole run with {way}: {_whole_run(each)}" for way, each in reports.items()]
+    print("\n".join(lines), file=sys.stderr)
     if arguments.json is not None:
         _write(arguments.json, reports)
     return 0
@@ -179,16 +178,14 @@ def _lines(reports: Sequence[Mapping[str, Any]]) -> list[str]:
     places = dict.fromkeys(loader["made_at"] for each in reports for loader in each["loaders"])
     rows, remarks = [], []
     for place in places:
-        name = place
-        for report in reports:
+        for number, report in enumerate(reports):
             loader = next((each for each in report["loaders"] if each["made_at"] == place), None)
             cells = ["not used", *[""] * (len(COLUMNS) - 1)]
             if loader is not None:
                 cells = _cells(loader, report["seconds"])
                 if loader["left_alone_because"]:
                     remarks.append(f"* {place} is left to torch: {loader['left_alone_because']}")
-            rows.append((name, *cells))
-            name = ""
+            rows.append(("" if number else place, *cells))
     return [*table(("DataLoader made at", *COLUMNS), rows, 2), *remarks] if rows else []
 
 

@@ -1,0 +1,1 @@
+"""The command line: its subcommands, as a person or a shell calls them."""
