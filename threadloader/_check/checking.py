@@ -17,7 +17,6 @@ from threadloader._check.serial import Serial
 from threadloader._check.sharing import Sharing
 from threadloader._check.two_threads import TwoThreads
 from threadloader._threads.process_blocks import tangled
-from threadloader._tuning.tuner import gil_is_enabled
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:

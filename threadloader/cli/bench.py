@@ -180,9 +180,9 @@ def _read(
 
 def _facts(length: int, samples: int, name: str, batch_size: int) -> dict[str, str]:
     """Return what the race is run on."""
-    from threadloader._threads.concurrency import gil_is_enabled
     from threadloader._threads.cores import usable_cores
     from threadloader._threads.gil_switch import is_free_threaded
+    from threadloader._tuning.tuner import gil_is_enabled
 
     build = f"{platform.python_implementation()} {platform.python_version()}"
     build += " free-threaded" if is_free_threaded() else ""
@@ -196,7 +196,7 @@ def _facts(length: int, samples: int, name: str, batch_size: int) -> dict[str, s
 
 def _remarks(found: Sequence[Contender]) -> list[str]:
     from threadloader import _torch
-    from threadloader._threads.concurrency import gil_is_enabled
+    from threadloader._tuning.tuner import gil_is_enabled
 
     default = found[-1]
     words = [
