@@ -28,6 +28,7 @@ from threadloader._order.known_samplers import is_known
 from threadloader._report.ending import warn_if_slow
 from threadloader._trace import stages
 from threadloader._trace.stages import Counts
+from threadloader._tuning.machine import default_memory_budget
 from threadloader._work.open_batch import FailedBatch, OpenBatch
 from threadloader._work.progress import Progress
 from threadloader._work.stats import LONG_SECONDS
@@ -457,10 +458,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         needed = 0
         if tuner.number > tuner.limits.threads and batches and self._may_widen:
             if not self._has_budget:
-                from threadloader._threads.free_memory import (  # noqa: PLC0415  # for these only
-                    default_memory_budget,
-                )
-
                 self._depth.free_nbytes, self._has_budget = default_memory_budget(), True
             last = batches[-1]
             rows = len(last.plan.indices) if isinstance(last, OpenBatch) else 0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from threadloader._order.tickets import INLINE_SECONDS
-from threadloader._threads.cores import usable_cores
+from threadloader._tuning.machine import usable_cores
 from threadloader._tuning.tuner import gil_is_enabled
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 from threadloader import _torch
 from threadloader._order.planner import NO_LENGTH
 from threadloader._ranks.parts import PROTOCOL, check_askable
-from threadloader._threads.cores import default_threads
+from threadloader._tuning.machine import default_threads
 from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:

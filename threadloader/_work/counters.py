@@ -11,7 +11,7 @@ from operator import attrgetter
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._threads.run_delay import run_delay
+from threadloader._tuning.machine import run_delay
 from threadloader._tuning.tuner import gil_is_enabled
 
 try:

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: The dataset can't be had, or one of its samples can't be loaded.
     """
-    from threadloader._threads.cores import usable_cores
+    from threadloader._tuning.machine import usable_cores
 
     dataset, name = made_dataset(arguments.dataset), printable(arguments.dataset)
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
@@ -180,8 +180,8 @@ def _read(
 
 def _facts(length: int, samples: int, name: str, batch_size: int) -> dict[str, str]:
     """Return what the race is run on."""
-    from threadloader._threads.cores import usable_cores
     from threadloader._threads.gil_switch import is_free_threaded
+    from threadloader._tuning.machine import usable_cores
     from threadloader._tuning.tuner import gil_is_enabled
 
     build = f"{platform.python_implementation()} {platform.python_version()}"

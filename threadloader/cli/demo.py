@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     if find_spec("PIL") is None:
         text = "Pillow is not installed; the demo needs: pip install pillow (extra: demo)"
         raise CommandError(text)
-    from threadloader._threads.cores import default_threads
+    from threadloader._tuning.machine import default_threads
     from threadloader.datasets import ImageFolder
 
     number = default_threads() if arguments.threads is None else arguments.threads

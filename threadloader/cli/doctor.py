@@ -93,12 +93,12 @@ def examine() -> dict[str, Any]:
 
         decoders = [decoder.name for decoder in installed_decoders()]
     from threadloader import _torch
-    from threadloader._threads.cores import cpu_quota, default_threads, usable_cores
     from threadloader._threads.gil_switch import (
         AN_IMPORT,
         is_free_threaded,
         what_switched_the_gil_on,
     )
+    from threadloader._tuning.machine import cpu_quota, default_threads, usable_cores
     from threadloader._tuning.tuner import gil_is_enabled
     from threadloader._version import __version__
 

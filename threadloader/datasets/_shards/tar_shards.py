@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._threads.cores import usable_cores
+from threadloader._tuning.machine import usable_cores
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.index import open_index
 from threadloader.datasets._shards.make_sample import Fields, make_sample
