@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.patience import PATIENCE
 
-from threadloader._threads.stopping import Stop
+from threadloader._threads.waiting import Stop
 from threadloader.datasets import _file_lock
 from threadloader.datasets._file_lock import FileLock, lock_file
 from threadloader.errors import ClosedError

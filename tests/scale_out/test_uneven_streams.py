@@ -26,7 +26,7 @@ from threadloader import (
     ThreadLoader,
     _torch,
 )
-from threadloader._epoch.open_feed import open_feed
+from threadloader._epoch.feed import open_feed
 from threadloader._ranks.votes import Votes
 from threadloader._session import agreement, begin
 

@@ -12,8 +12,8 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from threadloader._epoch.empty_streams import empty_ranks
 from threadloader._epoch.epoch import Epoch
+from threadloader._epoch.iterable_feed import empty_ranks
 from threadloader._fetch.failure import strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._warnings import warn_user

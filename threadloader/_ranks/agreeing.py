@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._ranks.share import named_ranks, no_answer
 from threadloader._ranks.waiting import STAYING_SECONDS, comes, comes_soon
-from threadloader._threads.stopping import Stop
+from threadloader._threads.waiting import Stop
 from threadloader._warnings import warn_user
 from threadloader.errors import RankError
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from threadloader._lifetime.exit_and_fork import Phase, at_exit, is_exiting
 from threadloader._ranks.share import named_ranks, no_answer
 from threadloader._ranks.waiting import STAYING_SECONDS, comes, comes_soon
-from threadloader._threads.stopping import Stop
+from threadloader._threads.waiting import Stop
 
 if TYPE_CHECKING:
     from _thread import LockType

@@ -6,12 +6,12 @@ from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from threadloader._threads.stopping import wait
+from threadloader._threads.waiting import wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._threads.stopping import Stop
+    from threadloader._threads.waiting import Stop
 
 __all__ = ["STAYING_SECONDS", "comes", "comes_soon"]
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from threadloader._epoch.epoch import Epoch
-from threadloader._epoch.open_feed import open_feed
+from threadloader._epoch.feed import open_feed
 from threadloader._epoch.skipped import Tally
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.sampler_epoch import (

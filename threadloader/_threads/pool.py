@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child, is_exiting
 from threadloader._threads.starting import Joinable, insist, start_all
-from threadloader._threads.stopping import stopped_by
 from threadloader._threads.thread_group import STOPPED, Job, ThreadGroup, Work, join
+from threadloader._threads.waiting import stopped_by
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from threadloader._threads.stopping import Stop
+from threadloader._threads.waiting import Stop
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:

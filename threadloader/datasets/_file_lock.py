@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._threads.starting import start_all
-from threadloader._threads.stopping import Stop, is_set, stops_here, wait
+from threadloader._threads.waiting import Stop, is_set, stops_here, wait
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:

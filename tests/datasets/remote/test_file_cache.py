@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from support.patience import PATIENCE
 
-from threadloader._threads.stopping import Stop, stopped_by
+from threadloader._threads.waiting import Stop, stopped_by
 from threadloader.datasets import _file_lock
 from threadloader.datasets._remote.file_cache import FileCache
 from threadloader.errors import ClosedError, RemoteError

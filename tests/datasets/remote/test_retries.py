@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.patience import PATIENCE
 
-from threadloader._threads.stopping import Stop, stopped_by, stops_here, wait
+from threadloader._threads.waiting import Stop, stopped_by, stops_here, wait
 from threadloader.datasets._remote.client import TransferError
 from threadloader.datasets._remote.retries import GaveUpError, Retries, is_transient, retry
 from threadloader.errors import ClosedError, DataError

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from threadloader._threads.stopping import Stop
+    from threadloader._threads.waiting import Stop
 
 __all__ = ["RecordStore"]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import TIMEOUT_MAX, Lock
 from typing import TYPE_CHECKING, Any
 
-from threadloader._threads.stopping import Stop, stops_here, wait
+from threadloader._threads.waiting import Stop, stops_here, wait
 from threadloader.datasets._file_lock import LOCK, lock_file
 from threadloader.errors import ClosedError, ThreadLoaderError
 

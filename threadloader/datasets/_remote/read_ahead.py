@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._threads.starting import start_all
-from threadloader._threads.stopping import Stop, stopped_by, stops_here
+from threadloader._threads.waiting import Stop, stopped_by, stops_here
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
-from threadloader._threads.stopping import Stop
+from threadloader._threads.waiting import Stop
 from threadloader.datasets._remote.client import TransferError, Version
 from threadloader.datasets._remote.file_cache import FileCache
 from threadloader.datasets._remote.fsspec_client import FsspecClient

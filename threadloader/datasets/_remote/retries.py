@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from threadloader._threads.stopping import is_set, stops_here, wait
+from threadloader._threads.waiting import is_set, stops_here, wait
 from threadloader.errors import ClosedError, ThreadLoaderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._threads.stopping import Stop
+    from threadloader._threads.waiting import Stop
 
 __all__ = ["GaveUpError", "Retries", "is_transient", "retry"]
 
