@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 __all__ = [
+    "begin",
     "fresh_state",
     "is_stateful",
     "restore",
@@ -121,6 +122,27 @@ def restore_between(role: str, iterable: Any, state: Any) -> None:
     if _is_iterator(iterable):
         iter(iterable)
     restore(role, iterable, state)
+
+
+def begin(role: str, iterable: Any, states: Mapping[str, Any]) -> Iterator[Any]:
+    """Begin a pass over an iterable, in the place of some states.
+
+    Args:
+        role: Of the iterable, for errors.
+        iterable: Is iterated over.
+        states: As `states_of` returned them for the role ``"dataset"``; none for the beginning.
+
+    Raises:
+        StateError: What had a state has none any more.
+    """
+    if "dataset" in states:
+        restore_between(role, iterable, states["dataset"])
+    iterator: Iterator[Any] = iter(iterable)
+    if "iterator" in states:
+        restore(f"{role}'s iterator", iterator, states["iterator"])
+    elif "self" in states:
+        restore_begun(iterator, states["self"])
+    return iterator
 
 
 def restore_begun(iterable: Any, state: Any) -> None:

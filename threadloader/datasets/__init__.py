@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from threadloader.datasets._files import open_files
     from threadloader.datasets._images.image_folder import ImageFolder
     from threadloader.datasets._mixture.mixture import Mixture
-    from threadloader.datasets._mixture.mixture_stream import MixtureStream
+    from threadloader.datasets._mixture.stream import MixtureStream
     from threadloader.datasets._remote.remote_file import RemoteFile, list_remote
     from threadloader.datasets._remote.retries import Retries
     from threadloader.datasets._shards.tar_shards import TarShards
@@ -43,7 +43,7 @@ _MODULES = {
     "Cached": "._cached.cached",
     "ImageFolder": "._images.image_folder",
     "Mixture": "._mixture.mixture",
-    "MixtureStream": "._mixture.mixture_stream",
+    "MixtureStream": "._mixture.stream",
     "PerThread": "threadloader._threads.per_thread",
     "RemoteFile": "._remote.remote_file",
     "Retries": "._remote.retries",

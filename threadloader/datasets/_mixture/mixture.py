@@ -10,29 +10,30 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader.datasets._mixture.plan import Mixing, Plan, check_changing, checked_count
-from threadloader.datasets._mixture.saved import check_saved, merged_changes, saved_state
-from threadloader.datasets._mixture.sources import (
-    Sources,
-    check_not_empty,
+from threadloader.datasets._mixture.mixing import (
+    ENDLESS,
+    Mixing,
+    checked_count,
+    checked_weights,
     is_map_style,
     length_of,
     tagged,
+    taken_apart,
 )
-from threadloader.datasets._mixture.weights import checked_weights
+from threadloader.datasets._mixture.plan import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from threadloader.datasets._mixture.stopping import Stop
+    from threadloader.datasets._mixture.mixing import Stop
 
 __all__ = ["Mixture"]
 
-_FEWEST, _MOST = 32, 2048  # positions that are looked up at once: 0.05 to 0.2 ms, 100 KiB
 _KEPT = 8  # spans, where several threads use one mixture in turn
 
 # The number of a plan, two positions, and the sources and indices from one to the other.
 _Span = tuple[int, int, int, list[int], list[int]]
+_NOTHING: _Span = (-1, 0, 0, [], [])
 
 
 class _Shared:
@@ -86,11 +87,9 @@ class Mixture:
     def __new__(cls, sources: Any = None, *_args: Any, **options: Any) -> Any:
         """Return a `MixtureStream` for sources of which one is iterable."""
         if cls is Mixture and sources is not None:
-            found = Sources.of(sources)
-            if not all(map(is_map_style, found.names, found.datasets)):
-                from threadloader.datasets._mixture.mixture_stream import (  # noqa: PLC0415  # rare
-                    MixtureStream,
-                )
+            names, datasets, _ = taken_apart(sources)
+            if not all(map(is_map_style, names, datasets)):
+                from threadloader.datasets._mixture.stream import MixtureStream  # noqa: PLC0415  # rare
 
                 return MixtureStream(sources, **options)
         return object.__new__(cls)
@@ -105,30 +104,22 @@ class Mixture:
         shuffle: bool = True,
         with_source: bool | str = False,
     ) -> None:
-        self.names, self._datasets, weights = Sources.of(sources)
+        self.names, self._datasets, weights = taken_apart(sources)
         self._with_source = with_source
         lengths = self._lengths()
-        check_not_empty(self.names, lengths, weights)
-        mixing = Mixing(self.names, lengths, weights, seed, stop, length, shuffle)
+        checked = checked_weights(weights, self.names, lengths)
+        mixing = Mixing(self.names, lengths, checked, seed, stop, length, shuffle)
         self._shared = _Shared(Plan(mixing, 0))
         # One call for all of a source's samples in a batch is worth a batch in one worker only
         # where it is for every source.
         self._whole_batches = all(map(_torch.gives_whole_batches, self._datasets))
-        self._forget()
-
-    def _forget(self) -> None:
-        """Look up the next sample anew."""
         # Both are replaced whole.  A span that another thread overwrites is computed again.
-        self._span: _Span = (-1, 0, 0, [], [])  # that was used last
-        self._spans: tuple[_Span, ...] = ()  # of some sequences of positions, the latest first
+        self._span = _NOTHING  # that was used last
+        self._spans: tuple[_Span, ...] = ()  # the latest first
 
     def __getstate__(self) -> dict[str, Any]:
-        spans = ("_span", "_spans")
-        return {name: value for name, value in vars(self).items() if name not in spans}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._forget()  # a worker's copy has spans of its own: each works elsewhere
+        # A worker's copy has spans of its own: each works elsewhere.
+        return vars(self) | {"_span": _NOTHING, "_spans": ()}
 
     def __len__(self) -> int:
         return self._shared.plan.length
@@ -139,18 +130,12 @@ class Mixture:
         Raises:
             IndexError: The position is out of range.
         """
-        number, first, stop, sources, indices = self._span
-        if not first <= position < stop or number != self._shared.number:
-            first, sources, indices = self._look_up(position)
-        place = position - first
-        source = sources[place]
+        source, index = self._found(position)
         try:
-            sample = self._datasets[source][indices[place]]
+            sample = self._datasets[source][index]
         except Exception as error:
-            self._note(error, source, f"sample {indices[place]}")
+            self._note(error, source, f"sample {index}")
             raise
-        if self._with_source is False:
-            return sample
         return tagged(sample, source, self._with_source)
 
     @property
@@ -179,51 +164,39 @@ class Mixture:
                 )
                 raise ValueError(msg)
             for row, sample in zip(rows[number], given, strict=True):
-                if self._with_source is not False:
-                    sample = tagged(sample, number, self._with_source)  # noqa: PLW2901
-                samples[row] = sample
+                samples[row] = tagged(sample, number, self._with_source)
         return samples
 
     def _found(self, position: int) -> tuple[int, int]:
         """Return the number of the source at a position, and the index in it."""
         number, first, stop, sources, indices = self._span
         if not first <= position < stop or number != self._shared.number:
-            first, sources, indices = self._look_up(position)
+            position = self._checked(position)
+            _, first, _, sources, indices = self._span = self._look_up(position)
         return sources[position - first], indices[position - first]
 
-    def _look_up(self, position: int) -> tuple[int, list[int], list[int]]:
-        """Return a span with a position: where it begins, its sources and its indices.
-
-        A negative position counts from the end; the span begins there then.
-        """
-        number = (
-            self._shared.number
-        )  # before the plan: if another one comes, this is the old number
-        plan, asked = self._shared.plan, operator.index(position)
-        position = asked + plan.length if asked < 0 else asked
-        if not 0 <= position < plan.length:
-            msg = f"a mixture of {plan.length} samples has none at {asked}"
+    def _checked(self, position: int) -> int:
+        """Return a position from the beginning; a negative one counts from the end."""
+        length, asked = len(self), operator.index(position)
+        checked = asked + length if asked < 0 else asked
+        if not 0 <= checked < length:
+            msg = f"a mixture of {length} samples has none at {asked}"
             raise IndexError(msg)
-        spans = self._spans
-        rows = max(1, (spans[0][2] - spans[0][1]) // 2) if spans else _FEWEST
+        return checked
+
+    def _look_up(self, position: int) -> _Span:
+        """Return a span that has a position."""
+        shared = self._shared
+        number = shared.number  # before the plan: if another one comes, this is the old number
+        plan = shared.plan
+        spans = [span for span in self._spans if span[0] == number]
         for span in spans:
-            before, first, stop, sources, indices = span
-            if before != number:
-                spans, rows = (), _FEWEST
-                break
-            if first <= position < stop:
-                self._span = span
-                return first - position + asked, sources, indices
-            if 0 <= position - stop < _MOST // 2:
-                # It goes on there, perhaps behind the parts of other threads and ranks: all at once
-                # cost 1 us for each that one of 8 ranks uses, and its own 4 us.
-                spans, rows = tuple(other for other in spans if other is not span), 2 * len(indices)
-                break
-        sources, indices = plan.span(position, min(rows, _MOST))
-        self._span = span = number, position, position + len(indices), sources, indices
+            if span[1] <= position < span[2]:
+                return span
+        span = number, *plan.span(position)
         self._spans = (span, *spans[: _KEPT - 1])
-        self._shared.asked = max(self._shared.asked, plan.start + position)
-        return asked, sources, indices
+        shared.asked = max(shared.asked, plan.start + position)
+        return span
 
     def _note(self, error: Exception, number: int, what: str) -> None:
         length = self._shared.plan.mixing.lengths[number]
@@ -262,9 +235,8 @@ class Mixture:
         """
         plan, at = self._shared.plan, checked_count("at", at)
         mixing = plan.mixing
-        check_changing(mixing.stop)
-        changed = checked_weights(weights, self.names)
-        check_not_empty(self.names, mixing.lengths, changed)
+        mixing.check_changing()
+        changed = checked_weights(weights, self.names, mixing.lengths)
         if at <= self._shared.asked:
             msg = (
                 f"the weights can't change at position {at}: position {self._shared.asked} was "
@@ -298,7 +270,7 @@ class Mixture:
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch and the weights; a loader's state has them in it."""
         plan = self._shared.plan
-        return saved_state(plan.mixing, plan.epoch, plan.changes)
+        return plan.mixing.state(plan.epoch, plan.changes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with the epoch and the weights of a state.
@@ -309,10 +281,9 @@ class Mixture:
             StateError: It is the state of another mixture.
         """
         plan = self._shared.plan
-        saved = check_saved(state, plan.mixing)
-        changes = merged_changes(saved, plan.changes, self.names)
-        if (saved["epoch"], changes) != (plan.epoch, plan.changes):
-            self._replan(Plan(plan.mixing, saved["epoch"], changes))
+        epoch, changes = plan.mixing.restored(state, plan.changes)
+        if (epoch, changes) != (plan.epoch, plan.changes):
+            self._replan(Plan(plan.mixing, epoch, changes))
 
     def _replan(self, plan: Plan) -> None:
         shared = self._shared
@@ -332,8 +303,5 @@ class Mixture:
 
     def __repr__(self) -> str:
         plan = self._shared.plan
-        total = sum(plan.mixing.weights)
-        shares = zip(self.names, plan.mixing.weights, strict=True)
-        told = ", ".join(f"{name} {weight / total:.2%}" for name, weight in shares)
-        end = "without end" if plan.length >= 1 << 62 else f"{plan.length:,} samples"
-        return f"Mixture: {end}, of {told}"
+        end = "without end" if plan.length >= ENDLESS else f"{plan.length:,} samples"
+        return f"Mixture: {end}, of {plan.mixing}"

@@ -1,91 +1,367 @@
-"""One epoch of a mixture of map-style sources: position → source and index in it."""
+"""The plan of an epoch: position → whose turn it is → which of that source's samples comes.
+
+    positions:  | block 0             | block 1        | ...     each in a random order of its own
+    turns:      | shares(256)         | shares(512) - shares(256)
+    a source:   | pass 0: each of its samples once     | pass 1 ...
+
+How many turns each source has had by the end of a block follows from the weights alone, and is
+never off by more than a few (see `shares`).  So a block needs no other one: its turns are put in an
+order that follows from the key and the block's place, and a source's turns are numbered as they
+come.  Turn n of a source with m samples is entry ``n % m`` of a permutation for pass ``n // m``.
+
+A block ends early where an epoch ends, and where a change was planned from the beginning: the
+shares are exact there, too.  Any other change cuts a block off, and leaves what comes before it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import hashlib
+import math
+import operator
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from threadloader._rng.keys import key_of
-from threadloader.datasets._mixture.pattern import Pattern
-from threadloader.datasets._mixture.source_order import SourceOrder
-from threadloader.datasets._mixture.stopping import ENDLESS, STOPS, end_of
-from threadloader.datasets._mixture.weights import whole_weights
+from threadloader._rng.permutation import ManyPermutations, mixed, short_permutations
+from threadloader.datasets._mixture.mixing import ENDLESS
 
 if TYPE_CHECKING:
-    from threadloader.datasets._mixture.stopping import Stop
+    from collections.abc import Callable, Iterable
 
-__all__ = ["Changes", "Mixing", "Plan", "check_changing", "checked_count", "pattern_key"]
+    from numpy.typing import NDArray
 
-# Positions, each greater than the one before, and the weights of all sources from there on.
-Changes = tuple[tuple[int, tuple[float, ...]], ...]
+    from threadloader.datasets._mixture.mixing import Changes, Mixing, Stop
+
+__all__ = [
+    "BLOCK",
+    "Pattern",
+    "Plan",
+    "SourceOrder",
+    "end_of",
+    "pattern_of",
+    "shares",
+    "whole_weights",
+]
+
+BLOCK = 256  # positions
+_BLOCKS = 8  # that are made at once: in 90 us, and one in 30, of which most is for calls of NumPy
+_SHORT = 1024  # samples: up to this length a pass is a table, made in some 40 us
+
+# Positions, each greater than the one before, and the weights (whole numbers) from there on.
+Planned = Sequence[tuple[int, tuple[int, ...]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Mixing:
-    """What decides all epochs of a mixture, besides changes of the weights.
+def whole_weights(weights: Iterable[float]) -> tuple[int, ...]:
+    """Return whole numbers in exactly the proportions of ``weights``."""
+    fractions = [Fraction(weight) for weight in weights]
+    common = math.lcm(*(fraction.denominator for fraction in fractions))
+    whole = [int(fraction * common) for fraction in fractions]
+    divisor = math.gcd(*whole) or 1
+    return tuple(number // divisor for number in whole)
 
-    Raises:
-        TypeError: An argument has a wrong type.
-        ValueError: An argument is out of its range.
+
+def shares(length: int, weights: Sequence[int]) -> list[int]:
+    """Return how many of ``length`` turns each source has: with a greater length, never fewer.
+
+    Each source in its turn takes its share of what is left, rounded.  Both its share and the rest
+    can only grow with the length, by at most 1 a turn, so the same holds for all.  A share is off
+    by less than 1/2 and what the rest was off, in proportion to the weight.  With the largest
+    weights first that is less than 1 + ln(n) / 2 for n sources, whatever the length.
+
+    Args:
+        length: At least 0.
+        weights: Whole numbers; see `whole_weights`.
+    """
+    counts = [0] * len(weights)
+    left, rest = length, sum(weights)
+    for source in sorted(range(len(weights)), key=lambda source: -weights[source]):
+        weight = weights[source]
+        if not weight:
+            break
+        counts[source] = share = (2 * left * weight + rest) // (2 * rest)
+        left -= share
+        rest -= weight
+    return counts
+
+
+def end_of(stop: Stop, weights: Sequence[int], lengths: Sequence[int]) -> tuple[int, Planned]:
+    """Return the length of a mixture, and the changes of its weights on the way there.
+
+    Args:
+        stop: ``"first"``: before a source is asked for a sample again.  ``"all"``: when all were
+            asked for all their samples.  ``"once"``: as ``"all"``, and a source that is used up has
+            no turn any more.  ``"repeat"``: never.
+        weights: Whole numbers; a source without a weight does not count.
+        lengths: Samples of each source.
+    """
+    if stop == "repeat":
+        return ENDLESS, []
+    if stop == "once":
+        return _end_of_each(weights, lengths)
+    if stop == "first":
+        return _first_where(weights, lambda counts: any(map(operator.gt, counts, lengths))) - 1, []
+    needed = [length if weight else 0 for length, weight in zip(lengths, weights, strict=True)]
+    return _first_where(weights, lambda counts: all(map(operator.ge, counts, needed))), []
+
+
+def _end_of_each(weights: Sequence[int], lengths: Sequence[int]) -> tuple[int, Planned]:
+    """Return the length of a mixture in which a source that is used up has no turn any more."""
+    planned: list[tuple[int, tuple[int, ...]]] = []
+    position, left = 0, list(lengths)
+    while True:
+        weights = tuple(weight if more else 0 for weight, more in zip(weights, left, strict=True))
+        if not any(weights):
+            return position, planned
+        if position:
+            planned.append((position, weights))
+        more = _until_one_ends(weights, left)
+        left = [most - count for most, count in zip(left, shares(more, weights), strict=True)]
+        position += more
+
+
+def _until_one_ends(weights: Sequence[int], lengths: Sequence[int]) -> int:
+    """Return how many turns it takes until a source with a weight is used up."""
+    return _first_where(
+        weights,
+        lambda counts: any(
+            weight and count >= length
+            for weight, count, length in zip(weights, counts, lengths, strict=True)
+        ),
+    )
+
+
+def _first_where(weights: Sequence[int], reached: Callable[[list[int]], bool]) -> int:
+    """Return the first length whose shares have reached something, and keep it from there on."""
+    most = 1
+    while not reached(shares(most, weights)):
+        most *= 2
+    lengths = range(most)
+    return bisect_left(
+        lengths, True, lo=most // 2, key=lambda length: reached(shares(length, weights))
+    )
+
+
+class Span(NamedTuple):
+    """Some consecutive positions."""
+
+    first: int
+    stop: int
+    sources: NDArray[np.int64]  # whose turn it is at each position from ``first`` on
+    turns: NDArray[np.int64]  # the number of that turn, from 0
+
+
+class _Segment(NamedTuple):
+    """The positions from one change of the weights to the next."""
+
+    start: int
+    before: list[int]  # turns of each source
+    weights: Sequence[int]
+    planned: bool  # the block before it ends there; else it is cut off
+
+    def counts(self, position: int) -> list[int]:
+        """Return the turns of each source before a position where a block ends."""
+        taken = shares(position - self.start, self.weights)
+        return [before + count for before, count in zip(self.before, taken, strict=True)]
+
+
+class Pattern:
+    """Whose turn it is at each position.
+
+    Args:
+        key: Decides the order within blocks.
+        weights: Of all sources, whole numbers; at the beginning.
+        planned: See `Planned`.
+        epoch: Positions in an epoch, whose shares are exact; None for no epochs.
+
+    Threads:
+        add: compatible, before others know the pattern; all else: any, nothing changes.
     """
 
-    names: tuple[str, ...]
-    lengths: tuple[int, ...]  # of the sources; () where they have none
-    weights: tuple[float, ...]
-    seed: int
-    stop: Stop
-    length: int | None
-    shuffle: bool
+    def __init__(
+        self,
+        key: int,
+        weights: Sequence[int],
+        planned: Planned = (),
+        epoch: int | None = None,
+    ) -> None:
+        self._key = key
+        self._epoch = epoch
+        self._segments = [_Segment(0, [0] * len(weights), weights, planned=True)]
+        for position, changed in planned:
+            before = self._segments[-1].counts(position)
+            self._segments.append(_Segment(position, before, changed, planned=True))
 
-    def __post_init__(self) -> None:
-        checked_count("seed", self.seed)
-        if self.stop not in STOPS:
-            msg = f"stop must be one of {', '.join(map(repr, STOPS))}, but got {self.stop!r}"
-            raise ValueError(msg)
-        if self.length is not None:
-            if self.stop != "repeat":
-                msg = f"length={self.length} is for stop='repeat', and stop is {self.stop!r}"
-                raise ValueError(msg)
-            if not 0 < checked_count("length", self.length) < ENDLESS:
-                msg = f"length must be from 1 to 2**62, but got {self.length}"
-                raise ValueError(msg)
+    def add(self, position: int, weights: Sequence[int]) -> None:
+        """Change the weights from a position on; what comes before it stays as it was.
+
+        Args:
+            position: Not before the last change.
+            weights: As for the pattern.
+        """
+        before, planned = self.counts(position), False
+        if position == self._segments[-1].start:
+            planned = self._segments.pop().planned
+        self._segments.append(_Segment(position, before, weights, planned))
+
+    def span(self, position: int, most: int = 1) -> Span:
+        """Return the block that has a position, and the whole blocks after it, up to ``most``."""
+        segment, first, end, stop = self._place(position)
+        size, blocks = min(BLOCK, end - first), max(1, min(most, (stop - first) // BLOCK))
+        firsts = range(first, first + blocks * size, size)
+        shape = blocks, size
+        # Of each block and source: the turns before it, and in it.
+        ends = np.array([segment.counts(at) for at in (*firsts, firsts.stop)])
+        before, counts = ends[:-1], np.diff(ends, axis=0)
+        # Of each block, source by source: whose turn, and its number.
+        owners = np.repeat(np.tile(np.arange(counts.shape[1]), blocks), counts.ravel())
+        ahead = before - (counts.cumsum(axis=1) - counts)
+        numbers = np.tile(np.arange(size), blocks) + np.repeat(ahead.ravel(), counts.ravel())
+        keys = [key_of(self._key, at, b"mixture.block")[:8] for at in firsts]
+        places = short_permutations(size, np.frombuffer(b"".join(keys), "<u8"))
+        sources, turns = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        np.put_along_axis(sources, places, owners.reshape(shape), axis=1)
+        places = sources.argsort(axis=1, kind="stable")
+        np.put_along_axis(turns, places, numbers.reshape(shape), axis=1)
+        rows = slice(0, stop - first)
+        return Span(first, min(stop, firsts.stop), sources.ravel()[rows], turns.ravel()[rows])
+
+    def counts(self, position: int) -> list[int]:
+        """Return how many turns each source has before a position."""
+        segment, first, _, _ = self._place(position)
+        counts = segment.counts(first)
+        if position > first:
+            earlier = self.span(position).sources[: position - first]
+            for source, more in enumerate(np.bincount(earlier).tolist()):
+                counts[source] += more
+        return counts
+
+    def _place(self, position: int) -> tuple[_Segment, int, int, int]:
+        """Return where a position is.
+
+        Returns:
+            Its segment; where its block begins; the next position where shares are exact; and where
+            blocks are cut off, by the next change.
+        """
+        place = bisect_right(self._segments, position, key=lambda segment: segment.start) - 1
+        segment = self._segments[place]
+        begin, end = segment.start, 2 * ENDLESS
+        if self._epoch is not None:
+            end = (position // self._epoch + 1) * self._epoch
+            begin = max(begin, end - self._epoch)
+        stop = end
+        if place + 1 < len(self._segments):
+            after = self._segments[place + 1]
+            stop = min(end, after.start)
+            end = stop if after.planned else end
+        return segment, position - (position - begin) % BLOCK, end, stop
 
 
-def checked_count(name: str, value: Any) -> int:
-    """Return a whole number of at least 0.
+def pattern_of(
+    mixing: Mixing,
+    epoch: int,
+    changes: Changes,
+    *,
+    replica: int = 0,
+    planned: Planned = (),
+    length: int | None = None,
+) -> Pattern:
+    """Return the pattern of an epoch.
 
-    Raises:
-        TypeError: It is none.
-        ValueError: It is negative.
+    Args:
+        mixing: What all epochs have in common.
+        epoch: Its number; 0 for a sequence of epochs.
+        changes: Of the weights.
+        replica: The number of a replica of a stream, which has a pattern of its own.
+        planned: See `Pattern`.
+        length: See ``epoch`` of `Pattern`.
     """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        msg = f"{name} must be a whole number, but got {value!r}"
-        raise TypeError(msg)
-    if value < 0:
-        msg = f"{name} must be at least 0, but got {value}"
-        raise ValueError(msg)
-    return int(value)
+    key = int.from_bytes(key_of(mixing.seed, epoch, b"mixture.pattern")[:8], "little")
+    pattern = Pattern(key + replica, whole_weights(mixing.weights), planned, length)
+    for position, changed in changes:
+        pattern.add(position, whole_weights(changed))
+    return pattern
 
 
-def check_changing(stop: Stop) -> None:
-    """Refuse to change the weights of a mixture that ends with its sources."""
-    if stop != "repeat":
-        msg = (
-            f"the end of a mixture with stop={stop!r} follows from its weights, so they can't "
-            "change: use stop='repeat'"
-        )
-        raise ValueError(msg)
+class SourceOrder:
+    """The order of each source's samples: all of them once in each pass, each pass anew.
+
+    Args:
+        names: Of the sources: another source beside it does not change a source's order.
+        lengths: Their numbers of samples.
+        seed: Decides the order, together with ``epoch``.
+        epoch: See ``seed``.
+        shuffle: Whether there is any but the sources' own.
+
+    Threads:
+        all: any.  Two threads may both make a table, and the tables are equal; an item of a dict
+        is read and replaced atomically.  Source: Doc/library/threadsafety.rst of CPython.
+    """
+
+    def __init__(
+        self, names: Sequence[str], lengths: Sequence[int], seed: int, epoch: int, *, shuffle: bool
+    ) -> None:
+        # At least 1, as an empty source has no turn.
+        self._lengths = np.array([max(1, length) for length in lengths])
+        self._shuffle = shuffle
+        key = key_of(seed, epoch, b"mixture.source")
+        self._keys = np.array([_key_of_name(key, name) for name in names], np.uint64)
+        self._long = ManyPermutations(lengths)
+        # For each short source some consecutive passes: the first turn, and the samples from it on.
+        self._tables: dict[int, tuple[int, NDArray[np.int64]]] = {}
+
+    def indices(self, sources: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices of samples in their sources.
+
+        Args:
+            sources: Shape ``(n,)``.
+            turns: Shape ``(n,)``; those of one source ascend.
+
+        Returns:
+            Shape ``(n,)``.
+        """
+        lengths = self._lengths[sources]
+        passes, numbers = np.divmod(turns, lengths)
+        if not self._shuffle:
+            return numbers
+        indices = np.empty_like(numbers)
+        is_short = lengths <= _SHORT
+        long = np.flatnonzero(~is_short)
+        which = sources[long]
+        keys = self._pass_keys(which, passes[long])
+        indices[long] = self._long.entries(which, numbers[long], keys)
+        for source in np.unique(sources[is_short]).tolist():
+            places = np.flatnonzero(sources == source)
+            indices[places] = self._from_table(source, turns[places])
+        return indices
+
+    def _from_table(self, source: int, turns: NDArray[np.int64]) -> NDArray[np.int64]:
+        first, last = int(turns[0]), int(turns[-1])
+        start, table = self._tables.get(source, (0, turns[:0]))
+        if not start <= first <= last < start + len(table):
+            length = int(self._lengths[source])
+            passes = np.arange(first // length, last // length + 1)
+            table = short_permutations(length, self._pass_keys(source, passes)).ravel()
+            start = first // length * length
+            self._tables[source] = start, table
+        return table[turns - start]
+
+    def _pass_keys(
+        self, sources: NDArray[np.int64] | int, passes: NDArray[np.int64]
+    ) -> NDArray[np.uint64]:
+        return mixed(self._keys[sources] ^ mixed(passes.astype(np.uint64)))
 
 
-def pattern_key(seed: int, epoch: int) -> int:
-    """Return the key of an epoch's pattern."""
-    return int.from_bytes(key_of(seed, epoch, b"mixture.pattern")[:8], "little")
+def _key_of_name(key: bytes, name: str) -> int:
+    data = name.encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8, key=key).digest(), "little")
 
 
 class Plan:
-    """One epoch of a mixture.
+    """One epoch of a mixture of map-style sources.
 
     With a ``length`` the epochs are spans of one sequence, so that no source begins a new pass with
     an epoch.  Else each epoch is a mixture of its own, as the sources are to be used up in it.
@@ -100,58 +376,38 @@ class Plan:
         length: Positions.
 
     Threads:
-        all: any; nothing changes after `__init__`, but what `Pattern` and `SourceOrder` keep.
+        all: any; nothing changes after `__init__`, but what `SourceOrder` keeps.
     """
-
-    __slots__ = ("_order", "_pattern", "changes", "epoch", "length", "mixing", "start")
 
     def __init__(self, mixing: Mixing, epoch: int, changes: Changes = ()) -> None:
         self.mixing, self.epoch, self.changes = mixing, epoch, changes
         self.start, keyed_epoch = 0, epoch
         if mixing.length is not None:
             self.start, keyed_epoch = epoch * mixing.length, 0
-        weights = whole_weights(mixing.weights)
-        end, planned = end_of(mixing.stop, weights, mixing.lengths)
+        end, planned = end_of(mixing.stop, whole_weights(mixing.weights), mixing.lengths)
         self.length = mixing.length or end
-        self._pattern = Pattern(
-            pattern_key(mixing.seed, keyed_epoch), weights, planned, self.length
-        )
         if self.start + self.length > ENDLESS:
             msg = f"epoch {epoch} of {self.length} samples ends after position 2**62"
             raise ValueError(msg)
-        for position, changed in changes:
-            self._pattern.add(position, whole_weights(changed))
+        self._pattern = pattern_of(
+            mixing, keyed_epoch, changes, planned=planned, length=self.length
+        )
         self._order = SourceOrder(
             mixing.names, mixing.lengths, mixing.seed, keyed_epoch, shuffle=mixing.shuffle
         )
 
-    def __reduce__(self) -> tuple[type[Plan], tuple[Mixing, int, Changes]]:
-        return Plan, (self.mixing, self.epoch, self.changes)
+    def span(self, position: int) -> tuple[int, int, list[int], list[int]]:
+        """Return some consecutive positions of the epoch, from the block of one on.
 
-    def span(self, position: int, rows: int) -> tuple[list[int], list[int]]:
-        """Return the sources of some positions, and the indices in them.
-
-        Args:
-            position: Of the epoch, below its length.
-            rows: How many positions; fewer at the end of the epoch.
+        Returns:
+            Where they begin and end; their sources, and the indices in them.
         """
-        position += self.start
-        stop = min(position + rows, self.start + self.length)
-        sources, turns = [], []
-        while position < stop:
-            block = self._pattern.blocks(position, stop - position)
-            part = slice(position - block.first, min(stop, block.stop) - block.first)
-            sources.append(block.sources[part])
-            turns.append(block.turns[part])
-            position = block.stop
-        all_sources = sources[0] if len(sources) == 1 else np.concatenate(sources)
-        all_turns = turns[0] if len(turns) == 1 else np.concatenate(turns)
-        return all_sources.tolist(), self._order.indices(all_sources, all_turns).tolist()
+        first, stop, sources, turns = self._pattern.span(self.start + position, _BLOCKS)
+        indices = self._order.indices(sources, turns)
+        return first - self.start, stop - self.start, sources.tolist(), indices.tolist()
 
     def counts(self, position: int) -> list[int]:
         """Return how many samples of each source are before a position of the epoch."""
         counts = self._pattern.counts(self.start + position)
-        if not self.start:
-            return counts
         before = self._pattern.counts(self.start)
         return [count - earlier for count, earlier in zip(counts, before, strict=True)]

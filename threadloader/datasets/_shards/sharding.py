@@ -24,6 +24,16 @@ class Replica(NamedTuple):
     worker: int
     workers: int
 
+    @property
+    def number(self) -> int:
+        """Its number among the workers of all ranks, from 0."""
+        return self.rank * self.workers + self.worker
+
+    @property
+    def replicas(self) -> int:
+        """The workers of all ranks."""
+        return self.world * self.workers
+
 
 def this_replica(rank: int | None = None, world: int | None = None) -> Replica:
     """Return the replica that the calling thread reads.

@@ -1,0 +1,313 @@
+"""What a mixture is made of: its sources, their weights, and where it ends; and its state."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from threadloader import _torch
+from threadloader.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = [
+    "ENDLESS",
+    "Changes",
+    "Mixing",
+    "Stop",
+    "checked_count",
+    "checked_weights",
+    "is_map_style",
+    "length_of",
+    "tagged",
+    "taken_apart",
+]
+
+Stop = Literal["first", "all", "once", "repeat"]
+_STOPS = ("first", "all", "once", "repeat")
+
+# Positions, each greater than the one before, and the weights of all sources from there on.
+Changes = tuple[tuple[int, tuple[float, ...]], ...]
+
+ENDLESS = 1 << 62  # the length of a mixture without an end: loaders count that far
+
+_VERSION = 1  # of a state
+# Left out of a state where they are these, to save bytes.
+_DEFAULTS = {"seed": 0, "stop": "first", "length": None, "shuffle": True}
+
+
+def taken_apart(sources: Any) -> tuple[tuple[str, ...], list[Any], dict[str, Any]]:
+    """Take apart the sources that the user gave.
+
+    Returns:
+        Their names and datasets, in the order in which they were given; and their weights, which
+        are not checked.
+
+    Raises:
+        TypeError: It is no dict of pairs.
+        ValueError: It is empty.
+    """
+    if not isinstance(sources, Mapping):
+        msg = f"a mixture takes a dict {{name: (dataset, weight)}}, but got {sources!r}"
+        raise TypeError(msg)
+    if not sources:
+        msg = "a mixture needs at least one source: {name: (dataset, weight)}"
+        raise ValueError(msg)
+    for name, pair in sources.items():
+        if not isinstance(name, str):
+            msg = f"the name of a source must be a string, but got {name!r}"
+            raise TypeError(msg)
+        if not (isinstance(pair, tuple | list) and len(pair) == 2):
+            msg = f"source {name!r} must be a pair (dataset, weight), but got {pair!r}"
+            raise TypeError(msg)
+    weights = {name: weight for name, (_, weight) in sources.items()}
+    return tuple(sources), [dataset for dataset, _ in sources.values()], weights
+
+
+def is_map_style(name: str, dataset: Any) -> bool:
+    """Whether a source is asked for samples by their index; else it is an iterable.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    if isinstance(dataset, _torch.IterableDataset):
+        return False
+    if not isinstance(dataset, type):
+        if _torch.has_getitem(dataset):
+            return True
+        if hasattr(dataset, "__iter__"):
+            return False
+    msg = f"source {name!r} is no dataset: {dataset!r} has neither samples by index nor __iter__"
+    raise TypeError(msg)
+
+
+def length_of(name: str, dataset: Any) -> int:
+    """Return the length of a map-style source.
+
+    Raises:
+        TypeError: It has none.
+    """
+    if not isinstance(dataset, Sized):
+        msg = f"source {name!r} needs a __len__, and {type(dataset).__name__} has none"
+        raise TypeError(msg)
+    return len(dataset)
+
+
+def checked_weights(
+    weights: Mapping[str, Any], names: Sequence[str], lengths: Sequence[int | None] = ()
+) -> tuple[float, ...]:
+    """Return the weights of all sources, in the order of their names.
+
+    Args:
+        weights: By name.
+        names: Of the sources.
+        lengths: Their numbers of samples; None where that is not known.
+
+    Raises:
+        TypeError: A weight is no number.
+        ValueError: A name is unknown or left out, a weight is negative, infinite or NaN, all are 0,
+            or a source has a weight and no samples.
+    """
+    wrong = [f"there is no source {name!r}" for name in weights if name not in names]
+    wrong += [f"source {name!r} has no weight" for name in names if name not in weights]
+    if wrong:
+        msg = f"weights must name all sources, which are {list(names)}: {', '.join(wrong)}"
+        raise ValueError(msg)
+    checked = tuple(_checked_weight(name, weights[name]) for name in names)
+    if not any(checked):
+        msg = f"all weights are 0, of the sources {list(names)}: give one of them a weight"
+        raise ValueError(msg)
+    for name, length in zip(names, lengths, strict=False):
+        if weights[name] and length == 0:
+            msg = f"source {name!r} has a weight of {weights[name]}, and no samples"
+            raise ValueError(msg)
+    return checked
+
+
+def _checked_weight(name: str, weight: Any) -> float:
+    if isinstance(weight, bool | str | bytes) or not hasattr(weight, "__float__"):
+        msg = f"the weight of {name!r} must be a number, but got {weight!r}"
+        raise TypeError(msg)
+    number: float = weight if type(weight) is int else float(weight)
+    if not (math.isfinite(number) and number >= 0):
+        msg = f"the weight of {name!r} must be 0 or more, and finite, but got {weight!r}"
+        raise ValueError(msg)
+    return number
+
+
+def checked_count(name: str, value: Any) -> int:
+    """Return a whole number of at least 0.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: It is negative.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        msg = f"{name} must be a whole number, but got {value!r}"
+        raise TypeError(msg)
+    if value < 0:
+        msg = f"{name} must be at least 0, but got {value}"
+        raise ValueError(msg)
+    return int(value)
+
+
+def tagged(sample: Any, number: int, with_source: bool | str) -> Any:
+    """Return a sample, with the number of its source where the user asked for it.
+
+    Raises:
+        TypeError: The number is to be an entry of the sample, which is no dict.
+    """
+    if with_source is False:
+        return sample
+    if with_source is True:
+        return sample, number
+    if not isinstance(sample, Mapping):
+        msg = (
+            f"with_source={with_source!r} adds an entry to samples that are dicts, and this one is "
+            f"a {type(sample).__name__}: with_source=True gives pairs of a sample and its source"
+        )
+        raise TypeError(msg)
+    return {**sample, with_source: number}
+
+
+@dataclass(frozen=True, slots=True)
+class Mixing:
+    """What decides all epochs of a mixture, besides changes of the weights.
+
+    Raises:
+        TypeError: An argument has a wrong type.
+        ValueError: An argument is out of its range.
+    """
+
+    names: tuple[str, ...]
+    lengths: tuple[int, ...]  # of the sources; () for a stream
+    weights: tuple[float, ...]
+    seed: int
+    stop: Stop
+    length: int | None
+    shuffle: bool
+
+    def __post_init__(self) -> None:
+        checked_count("seed", self.seed)
+        if self.stop not in _STOPS:
+            msg = f"stop must be one of {', '.join(map(repr, _STOPS))}, but got {self.stop!r}"
+            raise ValueError(msg)
+        if self.length is not None:
+            if self.stop != "repeat":
+                msg = f"length={self.length} is for stop='repeat', and stop is {self.stop!r}"
+                raise ValueError(msg)
+            if not 0 < checked_count("length", self.length) < ENDLESS:
+                msg = f"length must be from 1 to 2**62, but got {self.length}"
+                raise ValueError(msg)
+
+    def __str__(self) -> str:
+        total = sum(self.weights)
+        shares = zip(self.names, self.weights, strict=True)
+        return ", ".join(f"{name} {weight / total:.2%}" for name, weight in shares)
+
+    def check_changing(self) -> None:
+        """Refuse to change the weights of a mixture that ends with its sources."""
+        if self.stop != "repeat":
+            msg = (
+                f"the end of a mixture with stop={self.stop!r} follows from its weights, so they "
+                "can't change: use stop='repeat'"
+            )
+            raise ValueError(msg)
+
+    def state(self, epoch: int, changes: Changes) -> dict[str, Any]:
+        """Return a state, JSON-able, in some 20 bytes for each source."""
+        values = {name: getattr(self, name) for name in _DEFAULTS}
+        state: dict[str, Any] = {
+            "mixture": _VERSION,
+            "epoch": epoch,
+            **{name: value for name, value in values.items() if value != _DEFAULTS[name]},
+            "sources": dict(zip(self.names, self.weights, strict=True)),
+        }
+        if self.lengths:
+            state["lengths"] = self._digest_of_lengths(self.names)
+        if changes:
+            state["changes"] = [[at, *weights] for at, weights in changes]
+        return state
+
+    def restored(self, state: Any, own: Changes) -> tuple[int, Changes]:
+        """Return the epoch of a state; and its changes of the weights, with later ones of ``own``.
+
+        The mixture may have more sources than the state, if they begin without a weight.
+
+        Raises:
+            StateError: It is no state of a mixture, or that of another one.
+        """
+        version = state.get("mixture") if isinstance(state, Mapping) else None
+        if version != _VERSION:
+            msg = (
+                f"this is no state of a mixture, or one of another version: it has {version!r} "
+                f"under 'mixture', and {_VERSION} can be read"
+            )
+            raise StateError(msg)
+        try:
+            different = self._different(state)
+            epoch = checked_count("epoch", state["epoch"])
+            saved = () if different else self._changes_of(state)
+        except (KeyError, TypeError, ValueError) as error:
+            msg = f"the state of the mixture is incomplete or changed: {error!r}"
+            raise StateError(msg) from None
+        if different:
+            msg = f"the state is that of another mixture: {'; '.join(different)}"
+            raise StateError(msg)
+        last = saved[-1][0] if saved else -1
+        for change in own:
+            if change[0] <= last and change not in saved:
+                msg = (
+                    f"the weights change at position {change[0]}, and did not when the state was "
+                    "saved"
+                )
+                raise StateError(msg)
+        return epoch, saved + tuple(change for change in own if change[0] > last)
+
+    def _different(self, state: Mapping[str, Any]) -> list[str]:
+        """Return what is another in a state than here."""
+        saved = dict(state["sources"])
+        different = [
+            f"{name} was {state.get(name, default)!r} and is {getattr(self, name)!r}"
+            for name, default in _DEFAULTS.items()
+            if state.get(name, default) != getattr(self, name)
+        ]
+        different += [f"source {name!r} is missing" for name in saved if name not in self.names]
+        for name, weight in zip(self.names, self.weights, strict=True):
+            if name not in saved and weight:
+                different.append(
+                    f"source {name!r} is new: give it a weight of 0, and another by set_weights()"
+                )
+            elif saved.get(name, 0) != weight:
+                different.append(
+                    f"the weight of {name!r} was {saved[name]} and is {weight}: weights change by "
+                    "set_weights(), at a position"
+                )
+        if self.lengths and not different and state["lengths"] != self._digest_of_lengths(saved):
+            lengths = dict(zip(self.names, self.lengths, strict=True))
+            different = [f"the lengths of the sources were others, and are {lengths}"]
+        return different
+
+    def _changes_of(self, state: Mapping[str, Any]) -> Changes:
+        """Return the changes of the weights in a state, for the sources that are here now."""
+        none = dict.fromkeys(self.names, 0)
+        return tuple(
+            (
+                int(at),
+                checked_weights(
+                    none | dict(zip(state["sources"], weights, strict=True)), self.names
+                ),
+            )
+            for at, *weights in state.get("changes", ())
+        )
+
+    def _digest_of_lengths(self, names: Iterable[str]) -> int:
+        """Return a number that follows from the lengths of some sources."""
+        lengths = dict(zip(self.names, self.lengths, strict=True))
+        return zlib.crc32(repr([lengths[name] for name in names]).encode())

@@ -1,0 +1,578 @@
+"""MixtureStream: several datasets as one stream, each by its weight; some or all are iterable.
+
+    pattern of this replica ──▶ whose turn it is ──▶ the next sample of that source's feed
+
+A `MixtureStream` only says what to read; each `MixturePass` over it has a place, and a state.  A
+feed is one replica's place in one source: pass after pass, with the state of the source or of its
+iterator, if they have one.  Otherwise its state is a number: so many samples are read again, and
+dropped.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from threadloader import _torch
+from threadloader._resume.stateful import (
+    begin,
+    fresh_state,
+    is_stateful,
+    restore_between,
+    restore_whole,
+    snapshot,
+    states_of,
+)
+from threadloader._rng.keys import epoch_seed
+from threadloader._threads.parts import PROTOCOL, Part, asked, has_share, is_askable
+from threadloader._threads.worker_info import in_part, in_pass, pass_seed_here
+from threadloader.datasets._mixture.mixing import (
+    Mixing,
+    checked_count,
+    checked_weights,
+    is_map_style,
+    length_of,
+    tagged,
+    taken_apart,
+)
+from threadloader.datasets._mixture.plan import SourceOrder, pattern_of, whole_weights
+from threadloader.datasets._shards.sharding import part_of_all, this_replica
+from threadloader.errors import SampleError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from threadloader.datasets._mixture.mixing import Changes, Stop
+    from threadloader.datasets._mixture.plan import Span
+    from threadloader.datasets._shards.sharding import Replica
+
+    IterableDataset = _torch.IterableDataset[Any]
+else:
+    IterableDataset = _torch.IterableDataset
+
+__all__ = ["MixtureStream"]
+
+# By the names of sources: what has a state, and that state.
+_Fresh = dict[str, tuple[Any, Any]]
+
+_TURNS = 256  # of a map-style source, whose indices are computed at once: 60 us
+
+
+class _Shared:
+    """The state that all copies of a stream in one process share."""
+
+    __slots__ = ("changes", "epoch")
+
+    def __init__(self) -> None:
+        self.epoch: int | None = None  # None until `set_epoch` is called
+        self.changes: Changes = ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
+        return self
+
+
+class MixtureStream(IterableDataset):
+    """A stream of samples of several datasets, each as often as its weight says.
+
+    Each worker of each rank mixes its own part of every source, by the same weights.
+
+    Args:
+        sources: ``{name: (dataset, weight)}``; iterable and map-style.
+        seed: Decides whose turn it is, and the order of map-style sources, together with the number
+            given to `set_epoch`.  The order of iterable sources is their own.
+        stop: See `Mixture`; each worker stops by itself.
+        length: Samples in an epoch of ``stop="repeat"``, of all workers and ranks together.
+        shuffle: Whether map-style sources are shuffled.
+        with_source: See `Mixture`.
+        rank: Of this process; None asks torch.distributed, then the environment's ``RANK``.
+        world_size: Number of ranks; None asks in the same way, with ``WORLD_SIZE``.
+
+    Raises:
+        TypeError: A source is no dataset, or an iterator, which can be read only once.
+        ValueError: A weight is negative, infinite or NaN, or all are 0.
+
+    Threads:
+        set_epoch, set_weights: consumer, between two epochs; all else: one thread, the worker that
+        owns it.
+    """
+
+    __module__ = "threadloader.datasets"  # its public place, which pickles name
+
+    def __init__(
+        self,
+        sources: Mapping[str, tuple[Any, float]],
+        *,
+        seed: int = 0,
+        stop: Stop = "first",
+        length: int | None = None,
+        shuffle: bool = True,
+        with_source: bool | str = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self.names, self._datasets, weights = taken_apart(sources)
+        self._lengths = tuple(map(_length_of, self.names, self._datasets))
+        checked = checked_weights(weights, self.names, self._lengths)
+        self._mixing = Mixing(self.names, (), checked, seed, stop, length, shuffle)
+        self._with_source = with_source
+        self._ranks = rank, world_size
+        this_replica(rank, world_size)  # checks them
+        self._shared = _Shared()
+        self._part: Replica | None = None  # that was asked for, see `shard`
+        self._asked_epoch = 0
+        self._fresh: _Fresh = {}
+
+    def shard(self, rank: int, world_size: int, epoch: int) -> MixtureStream | None:
+        """Return a part of the mixture: the same mixture of a part of every source.
+
+        A `ThreadLoader` with ``shard=`` calls it.  Without `set_epoch`, ``epoch`` decides the order
+        together with ``seed``.
+
+        Args:
+            rank: Of the part.
+            world_size: Number of parts.
+            epoch: Its number, from 0.
+
+        Returns:
+            None if the mixture was given a rank, or if a source is an iterable dataset of torch's
+            without this method, which shares itself out.
+
+        Raises:
+            TypeError: Such a source can't know of these parts: there are more of them than the
+                environment has ranks.
+            ValueError: There is no such part.
+        """
+        if self._ranks != (None, None):
+            return None
+        streams = [each for each in self._datasets if isinstance(each, _torch.IterableDataset)]
+        if not all(map(is_askable, streams)):
+            self._check_shares(world_size)
+            return None
+        _put_back(self._fresh)
+        # One for both: the sources are, too, and the next part finds what this one leaves.
+        self._fresh = {}
+        twin = copy.copy(self)
+        vars(twin).update(
+            _part=part_of_all(rank, world_size), _asked_epoch=epoch, _fresh=self._fresh
+        )
+        return twin
+
+    def _check_shares(self, parts: int) -> None:
+        """Refuse sources that share themselves out by other ranks than those of ``shard=``."""
+        here = this_replica()
+        if parts == here.replicas:
+            return
+        for name, dataset in zip(self.names, self._datasets, strict=True):
+            streams = isinstance(dataset, _torch.IterableDataset)
+            if streams and not is_askable(dataset) and not has_share(dataset):
+                msg = (
+                    f"source {name!r} can't be asked for one of {parts} parts: "
+                    f"{type(dataset).__name__} has no method {PROTOCOL}, and would share itself "
+                    f"out by the environment's ranks ({here.world}) and the workers of this one "
+                    f"({here.workers})"
+                )
+                raise TypeError(msg)
+
+    def __iter__(self) -> Iterator[Any]:
+        told = self._shared.epoch
+        epoch = self._asked_epoch if told is None else told
+        replica = self._part
+        if replica is None:
+            replica = this_replica(*self._ranks)
+            # No reference to the last pass: its files are open as long as it lives.
+            fresh, self._fresh = self._fresh, {}
+            _put_back(fresh)
+        return MixturePass(
+            self._mixing,
+            self._with_source,
+            replica,
+            epoch,
+            self._shared.changes,
+            partial(self._feeds, replica, self._fresh),
+        )
+
+    def _feeds(
+        self, replica: Replica, fresh: _Fresh, epoch: int
+    ) -> list[_StreamFeed | _SampleFeed]:
+        """Return a feed for each source."""
+        mixing = self._mixing
+        lengths = [length or 0 for length in self._lengths]
+        order = SourceOrder(self.names, lengths, mixing.seed, epoch, shuffle=mixing.shuffle)
+        feeds: list[_StreamFeed | _SampleFeed] = []
+        for number, (name, dataset) in enumerate(zip(self.names, self._datasets, strict=True)):
+            length = self._lengths[number]
+            if length is None:
+                feeds.append(_StreamFeed(name, dataset, replica, epoch, fresh))
+            else:
+                feeds.append(_SampleFeed(name, dataset, number, length, replica, order))
+        return feeds
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_fresh": {}}  # a copy has sources of its own
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set which epoch comes next; it is also set on each source that has a ``set_epoch``."""
+        self._shared.epoch = checked_count("epoch", epoch)
+        for dataset in self._datasets:
+            if callable(getattr(dataset, "set_epoch", None)):
+                dataset.set_epoch(epoch)
+
+    def set_weights(self, weights: Mapping[str, float], *, at: int) -> None:
+        """Change the weights in the next epochs, from a position of each worker's stream on.
+
+        Args:
+            weights: Of all sources, by name.
+            at: After how many samples of a worker, in an epoch.
+
+        Raises:
+            ValueError: A weight is negative or NaN, a name is unknown, all weights are 0, or the
+                stream ends with its sources.
+        """
+        self._mixing.check_changing()
+        at, changed = checked_count("at", at), checked_weights(weights, self.names, self._lengths)
+        others = [change for change in self._shared.changes if change[0] != at]
+        self._shared.changes = tuple(sorted([*others, (at, changed)]))
+
+    def order_identity(self) -> dict[str, Any]:
+        """Return what decides the order; a `ThreadLoader` refuses a state of another order."""
+        return {"seed": self._mixing.seed, "epoch": self._shared.epoch or 0}
+
+    def __repr__(self) -> str:
+        return f"MixtureStream: {self._mixing}"
+
+
+def _length_of(name: str, dataset: Any) -> int | None:
+    """Return the length of a map-style source; None for an iterable one."""
+    if is_map_style(name, dataset):
+        return length_of(name, dataset)
+    if hasattr(type(dataset), "__next__") and not isinstance(dataset, _torch.IterableDataset):
+        msg = (
+            f"source {name!r} is an iterator, {type(dataset).__name__}, which can be read only "
+            "once: give an object whose __iter__ begins anew"
+        )
+        raise TypeError(msg)
+    return None
+
+
+class MixturePass:
+    """One pass of one replica; an iterator with a state.
+
+    Args:
+        mixing: Of the stream.
+        with_source: See `Mixture`.
+        replica: Reads its part of each source.
+        epoch: Decides the order, together with the seed.
+        changes: Of the weights.
+        feeds: Returns a feed for each source, in an epoch.
+
+    Threads:
+        all: one thread, the worker that owns it.
+    """
+
+    def __init__(
+        self,
+        mixing: Mixing,
+        with_source: bool | str,
+        replica: Replica,
+        epoch: int,
+        changes: Changes,
+        feeds: Callable[[int], list[_StreamFeed | _SampleFeed]],
+    ) -> None:
+        self._mixing, self._with_source, self._replica = mixing, with_source, replica
+        self._make_feeds = feeds
+        self._length: int | None = None
+        if mixing.length is not None:
+            share, rest = divmod(mixing.length, replica.replicas)
+            self._length = share + (replica.number < rest)
+        self._begin(epoch, changes)
+
+    def _begin(self, epoch: int, changes: Changes) -> None:
+        self._epoch, self._changes = epoch, changes
+        self._pattern = pattern_of(self._mixing, epoch, changes, replica=self._replica.number)
+        self._feeds = self._make_feeds(epoch)
+        self._position = 0
+        self._span: Span | None = None
+        # Sources that ended, and where: in the order in which they did.
+        self._ended: dict[int, int] = {}
+        self._stopped = False
+
+    def __iter__(self) -> MixturePass:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next sample.
+
+        Raises:
+            Exception: A source's own; the next call asks that source again.
+            ValueError: A source with a weight has no sample for this replica.
+        """
+        while not (self._stopped or self._position == self._length):
+            source = self._source()
+            try:
+                sample = self._feeds[source].next()
+            except StopIteration:
+                self._end_of(source)
+                continue
+            self._position += 1
+            return tagged(sample, source, self._with_source)
+        raise StopIteration
+
+    def _source(self) -> int:
+        """Return the source whose turn it is."""
+        span, position = self._span, self._position
+        if span is None or not span.first <= position < span.stop:
+            self._span = span = self._pattern.span(position)
+        return int(span.sources[position - span.first])
+
+    def _end_of(self, source: int) -> None:
+        """Note that a source has ended, and stop or go on as the user chose."""
+        self._feeds[source].begin_again()
+        self._ended.setdefault(source, self._position)
+        stop, some_are_left = self._mixing.stop, any(self._weights_left())
+        if stop == "first" or (stop in ("all", "once") and not some_are_left):
+            self._stopped = True
+        elif stop == "once":
+            self._leave_out_ended(self._position)
+
+    def _weights_left(self) -> list[float]:
+        weights = enumerate(self._mixing.weights)
+        return [0 if source in self._ended else weight for source, weight in weights]
+
+    def _leave_out_ended(self, position: int) -> None:
+        """Give the sources that ended no further turn, from a position on."""
+        self._pattern.add(position, whole_weights(self._weights_left()))
+        self._span = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place of the pass, with the states of all sources."""
+        return {
+            **self._mixing.state(self._epoch, self._changes),
+            "position": self._position,
+            "ended": [[source, position] for source, position in self._ended.items()],
+            "stopped": self._stopped,
+            "feeds": [feed.state() for feed in self._feeds],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to the place of a state.
+
+        Raises:
+            StateError: It is the state of another mixture.
+        """
+        mixing = self._mixing
+        self._begin(*mixing.restored(state, self._changes))
+        try:
+            position, stopped = operator.index(state["position"]), bool(state["stopped"])
+            names = list(state["sources"])
+            feeds = dict(zip(names, state["feeds"], strict=True))
+            ended = [(mixing.names.index(names[source]), at) for source, at in state["ended"]]
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            msg = f"the state of the mixture is incomplete or changed: {error!r}"
+            raise StateError(msg) from None
+        for source, at in ended:
+            self._ended[source] = at
+            if mixing.stop == "once" and any(self._weights_left()):
+                self._leave_out_ended(at)
+        self._position, self._stopped = position, stopped
+        for name, feed in zip(mixing.names, self._feeds, strict=True):
+            if name in feeds:
+                feed.load(feeds[name])
+
+
+class _StreamFeed:
+    """The samples of an iterable source.
+
+    Args:
+        name: For errors.
+        source: The worker's own copy.  One with a ``shard(rank, world_size, epoch)`` is asked for
+            its part; other iterable datasets of torch's know their worker themselves; of any other
+            iterable each replica keeps every n-th sample.
+        replica: Which part is read.
+        epoch: Of the mixture.
+        fresh: Gets the state of a source from before another one was restored, until the pass that
+            the restored one belongs to has ended.
+
+    Threads:
+        all: one thread, the worker that owns it.
+    """
+
+    def __init__(self, name: str, source: Any, replica: Replica, epoch: int, fresh: _Fresh) -> None:
+        self._name, self._source, self._replica = name, source, replica
+        self._epoch, self._fresh = epoch, fresh
+        # Whether the source knows nothing of replicas, and there are several.
+        self._strided = replica.replicas > 1 and not (
+            is_askable(source) or isinstance(source, _torch.IterableDataset)
+        )
+        self._pass = 0
+        self._given = 0  # samples of this pass
+        self._iterator: Iterator[Any] | None = None
+        self._part: Any = None  # what the iterator is of
+        self._within: Any = in_pass  # calls a function of the part
+        self._seed: int | None = None  # what decides the order of streams without a seed
+        self._restored: Mapping[str, Any] | None = None  # to begin from
+
+    def next(self) -> Any:
+        """Return the next sample.
+
+        Raises:
+            StopIteration: The pass is over.
+            Exception: The source's own; the next call goes on after it.
+        """
+        if self._iterator is None:
+            self._begin()
+        sample = self._within(self._seed, next, self._iterator)
+        self._given += 1
+        return sample
+
+    def _begin(self) -> None:
+        seed = pass_seed_here()
+        if self._pass and seed is not None:
+            seed = epoch_seed(seed, self._pass)
+        self._seed, self._part, self._within = seed, self._source, in_pass
+        if is_askable(self._source):
+            wanted = Part.of(*self._replica, self._epoch + self._pass)
+            part = in_pass(seed, asked, self._source, wanted)
+            if part is not None:
+                self._part, self._within = part, in_part
+        self._iterator = self._within(seed, self._begun)
+
+    def _begun(self) -> Iterator[Any]:
+        """Return an iterator of the part, in the place that was restored."""
+        part, state = self._part, self._restored
+        states: Mapping[str, Any] = {} if state is None else state.get("states", {})
+        if "dataset" in states and is_stateful(part):
+            self._fresh[self._name] = part, fresh_state(part)
+        iterator = begin(_role_of(self._name), part, states)
+        if self._strided:
+            replica = self._replica
+            iterator = islice(iterator, replica.number, None, replica.replicas)
+        if state is not None and not states:
+            self._skip(iterator, state["given"])
+        self._restored = None
+        return iterator
+
+    def _skip(self, iterator: Iterator[Any], count: int) -> None:
+        for number in range(count):
+            if next(iterator, self) is self:
+                msg = (
+                    f"source {self._name!r} ended after {number} samples, and had given {count} of "
+                    "this pass when the state was saved"
+                )
+                raise StateError(msg)
+
+    def begin_again(self) -> None:
+        """Begin another pass.
+
+        Raises:
+            ValueError: The last one gave nothing.
+        """
+        if not self._given:
+            replica = self._replica
+            msg = (
+                f"source {self._name!r} has no sample for worker {replica.worker} of "
+                f"{replica.workers} of rank {replica.rank}, and has a weight: it needs at least as "
+                "many shards as there are workers in all ranks"
+            )
+            raise ValueError(msg)
+        part, fresh = self._fresh.pop(self._name, (None, None))
+        if fresh is not None:
+            # The restored state counts for one pass, and the next one is whole.
+            restore_whole(_role_of(self._name), part, snapshot(part), fresh)
+        self._iterator = self._part = None
+        self._pass += 1
+        self._given = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the place of the source."""
+        if self._restored is not None:
+            return dict(self._restored)
+        state: dict[str, Any] = {"pass": self._pass, "given": self._given}
+        if self._iterator is not None and not self._strided:
+            states = states_of("dataset", self._part, self._iterator)
+            if states:
+                state["states"] = states
+        return state
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go to the place of a state."""
+        self._pass, self._given = int(state["pass"]), int(state["given"])
+        self._iterator = None
+        self._restored = state if self._given or "states" in state else None
+
+
+class _SampleFeed:
+    """The samples of a map-style source: the replicas take them in turn, by `SourceOrder`.
+
+    Args:
+        name: For errors.
+        source: The worker's own copy.
+        number: Of the source in ``order``.
+        length: Its samples.
+        replica: Which part is read.
+        order: Of all map-style sources.
+
+    Threads:
+        all: one thread, the worker that owns it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Any,
+        number: int,
+        length: int,
+        replica: Replica,
+        order: SourceOrder,
+    ) -> None:
+        self._name, self._source, self._number = name, source, number
+        self._length, self._order = length, order
+        self._turn = replica.number  # of the source, over all
+        self._step = replica.replicas
+        self._pass = 0
+        self._indices: Iterator[int] = iter(())
+
+    def next(self) -> Any:
+        """Return the next sample; see `_StreamFeed.next`."""
+        if self._turn >= (self._pass + 1) * self._length:
+            raise StopIteration
+        index = next(self._indices, None)
+        if index is None:
+            turns = self._turn + self._step * np.arange(_TURNS)
+            indices = self._order.indices(np.full(_TURNS, self._number), turns)
+            self._indices = iter(indices.tolist())
+            index = next(self._indices)
+        self._turn += self._step
+        try:
+            return self._source[index]
+        except StopIteration as error:  # which would look like the end of the source
+            msg = f"sample {index} of the mixture's source {self._name!r} raised StopIteration"
+            raise SampleError(msg) from error
+
+    def begin_again(self) -> None:
+        """Begin another pass."""
+        self._pass = max(self._pass + 1, self._turn // self._length)
+
+    def state(self) -> dict[str, Any]:
+        """Return the place of the source."""
+        return {"turn": self._turn, "pass": self._pass}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go to the place of a state."""
+        self._turn, self._pass = int(state["turn"]), int(state["pass"])
+        self._indices = iter(())
+
+
+def _put_back(fresh: _Fresh) -> None:
+    """Give sources in the middle of a pass the state from before another one was restored."""
+    for name, (part, state) in fresh.items():
+        if state is not None:
+            restore_between(_role_of(name), part, state)
+
+
+def _role_of(name: str) -> str:
+    return f"mixture's source {name!r}"
