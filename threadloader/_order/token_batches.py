@@ -9,13 +9,13 @@ where its first batch stands in a group: no pool before it is needed.  So a pass
 from __future__ import annotations
 
 import math
+import operator
 import zlib
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from threadloader._order.lengths import LARGEST, Lengths, whole_number
 from threadloader._order.sorted_batches import (
     EVENED,
     batch_starts,
@@ -27,7 +27,7 @@ from threadloader._rng.permutation import KeyedPermutation
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -37,6 +37,8 @@ _SAMPLED = 4096  # lengths whose mean tells how many samples a pool needs
 _POOL_BATCHES = 256  # in a pool, about; see benches/token_batches
 _SMALLEST_POOL, _LARGEST_POOL = 1024, 1 << 20  # samples; the larger takes 0.25 s to make
 _COUNTED = 1 << 24  # samples up to which all batches are counted for ``len()``: 1 s
+_CHECKED = 1 << 24  # lengths that are checked at once, in 40 ms
+_LARGEST = 1 << 53  # beyond it, floats skip whole numbers
 _STATE = frozenset({"epoch", "pool", "batch", "before", "order"})
 
 TooLong = Literal["error", "drop", "alone"]
@@ -54,8 +56,7 @@ class TokenBatches:
 
     Args:
         lengths: A positive number for each sample, whole or not: tokens, seconds of audio, pixels.
-            An array, a NumPy memory-map, a tensor, a list, a column; or a function that takes an
-            array of indices and returns their lengths, with ``num_samples``.
+            An array or a memory-map, which is not copied, a tensor, a list, a column of a table.
         max_tokens: Most that a batch costs, in the unit of the lengths.
         max_samples: Most samples in a batch; None for no limit.
         pad_to_multiple_of: What the collate function rounds lengths up to; it counts as cost.
@@ -67,13 +68,11 @@ class TokenBatches:
         shuffle: Whether each epoch has an order of its own; if not, pools are spans of the dataset,
             and each pool's batches come from the longest to the shortest.
         seed: Decides the order, together with the epoch; at least 0.  The same for all ranks.
-        num_samples: Number of samples, if ``lengths`` is a function.
 
     Raises:
         TypeError: An argument has a wrong type.
         ValueError: An argument is out of its range; there are no lengths; or a length is not
-            positive, not finite, or too long.  Beyond 16 million samples, lengths are checked pool
-            by pool, so the iterator raises this.
+            positive, not finite, or too long.
 
     Threads:
         all: planner only.
@@ -81,7 +80,7 @@ class TokenBatches:
 
     def __init__(
         self,
-        lengths: ArrayLike | Callable[[NDArray[np.int64]], ArrayLike],
+        lengths: ArrayLike,
         max_tokens: float,
         *,
         max_samples: int | None = None,
@@ -91,34 +90,36 @@ class TokenBatches:
         too_long: TooLong = "error",
         shuffle: bool = True,
         seed: int = 0,
-        num_samples: int | None = None,
     ) -> None:
         if too_long not in ("error", "drop", "alone"):
             msg = f"too_long must be 'error', 'drop' or 'alone', but got {too_long!r}"
             raise ValueError(msg)
         max_tokens = _positive("max_tokens", max_tokens)
-        multiple = whole_number("pad_to_multiple_of", pad_to_multiple_of or 1)
-        longest = max_tokens if too_long == "error" else None
-        told = Lengths(lengths, num_samples, multiple, longest)
-        sampled = _sampled(told)
+        multiple = _whole_number("pad_to_multiple_of", pad_to_multiple_of or 1)
+        array = _as_array(lengths)
+        _check_lengths(array, multiple, max_tokens if too_long == "error" else None)
+        sampled = _rounded(array[_sampled(len(array))], multiple)
         if max_samples is not None:
-            max_samples = whole_number("max_samples", max_samples)
+            max_samples = _whole_number("max_samples", max_samples)
         if pool_size is None:
-            pool_size = _default_pool_size(sampled, max_tokens, max_samples or len(told))
+            pool_size = _default_pool_size(sampled, max_tokens, max_samples or len(array))
+        pool_size = _whole_number("pool_size", pool_size)
+        group_size = _whole_number("group_size", group_size)
+        seed, shuffle = _whole_number("seed", seed, at_least=0), bool(shuffle)
         decisive = (
-            *(max_tokens, max_samples, multiple, whole_number("group_size", group_size)),
-            *(whole_number("pool_size", pool_size), too_long, bool(shuffle)),
-            *(whole_number("seed", seed, at_least=0), len(told), sampled.tolist()),
+            *(max_tokens, max_samples, multiple, group_size, pool_size, too_long),
+            *(shuffle, seed, len(array), sampled.tolist()),
         )
         self._settings = _Settings(
-            lengths=told,
+            lengths=array,
+            multiple=multiple,
             max_tokens=max_tokens,
             max_samples=max_samples,
-            group_size=int(group_size),
-            pools=-(-len(told) // int(pool_size)),
+            group_size=group_size,
+            pools=-(-len(array) // pool_size),
             drops=too_long == "drop",
-            shuffle=bool(shuffle),
-            seed=int(seed),
+            shuffle=shuffle,
+            seed=seed,
             digest=zlib.crc32(repr(decisive).encode()),
         )
         self._epoch = 0  # of the pass that begins next
@@ -158,7 +159,7 @@ class TokenBatches:
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the pass that begins next, before its first batch."""
-        self._epoch = whole_number("epoch", epoch, at_least=0)
+        self._epoch = _whole_number("epoch", epoch, at_least=0)
 
     def __iter__(self) -> _TokenPass:
         return _TokenPass(self, self._settings)
@@ -188,7 +189,8 @@ class TokenBatches:
 class _Settings(NamedTuple):
     """What decides the batches; see `TokenBatches`."""
 
-    lengths: Lengths
+    lengths: NDArray[Any]  # as they were given
+    multiple: int  # that they are rounded up to
     max_tokens: float
     max_samples: int | None
     group_size: int
@@ -197,18 +199,6 @@ class _Settings(NamedTuple):
     shuffle: bool
     seed: int
     digest: int  # of all this
-
-
-class _Pool(NamedTuple):
-    """The batches of one pool, in their order."""
-
-    indices: NDArray[np.int64]  # of its samples, from the longest to the shortest
-    starts: NDArray[np.int64]  # of each batch in ``indices``
-    ends: NDArray[np.int64]
-
-    def batch(self, number: int) -> list[int]:
-        indices: list[int] = self.indices[self.starts[number] : self.ends[number]].tolist()
-        return indices
 
 
 class _EpochOrder:
@@ -232,30 +222,30 @@ class _EpochOrder:
         longest = np.sort(self._samples(pool)[1])[::-1].tolist()
         return len(batch_starts(longest, self._settings.max_tokens, self._settings.max_samples))
 
-    def pool(self, number: int, before: int) -> _Pool:
-        """Return the batches of a pool, in their order.
+    def batches(self, pool: int, before: int) -> Sequence[NDArray[np.int64]]:
+        """Return the batches of a pool, in their order: the indices of their samples.
 
         Args:
-            number: Of the pool.
+            pool: Its number.
             before: Batches of the group that begins in an earlier pool.
         """
         settings = self._settings
-        indices, lengths = self._samples(number)
+        indices, lengths = self._samples(pool)
         falling = np.argsort(-lengths, kind="stable")
-        indices, longest = indices[falling], lengths[falling].tolist()
+        longest = lengths[falling].tolist()
         limits = settings.max_tokens, settings.max_samples
-        started = batch_starts(longest, *limits)
+        starts = batch_starts(longest, *limits)
+        if not starts:
+            return []
         size = settings.group_size
-        first = min(-before % size, len(started)) if settings.shuffle else 0
-        bounds = group_bounds(len(started), first, size if size > 1 else EVENED)
-        for begin, stop in ((0, len(started)), *pairwise(bounds)):
-            make_even(started, begin, stop, longest, *limits)
-        starts = np.array(started, np.int64)
-        ends = np.append(starts[1:], len(indices))
-        if settings.shuffle and len(starts):
-            order = self._order(number, len(starts), first)
-            starts, ends = starts[order], ends[order]
-        return _Pool(indices, starts, ends)
+        first = min(-before % size, len(starts)) if settings.shuffle else 0
+        bounds = group_bounds(len(starts), first, size if size > 1 else EVENED)
+        for begin, stop in ((0, len(starts)), *pairwise(bounds)):
+            make_even(starts, begin, stop, longest, *limits)
+        batches = np.split(indices[falling], starts[1:])
+        if not settings.shuffle:
+            return batches
+        return [batches[number] for number in self._order(pool, len(batches), first)]
 
     def _samples(self, pool: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Return the indices of a pool's samples, and their lengths."""
@@ -266,7 +256,7 @@ class _EpochOrder:
             indices = np.arange(start, stop)
         else:
             indices = self._permutation.span(start, stop)
-        lengths = settings.lengths.at(indices)
+        lengths = _rounded(settings.lengths[indices], settings.multiple)
         if settings.drops:
             fitting = lengths <= settings.max_tokens
             indices, lengths = indices[fitting], lengths[fitting]
@@ -303,27 +293,24 @@ class _TokenPass:
         self._number = 0  # of the pool
         self._next = 0  # batch in it
         self._before = 0  # batches before this pool, of a group
-        self._pool: _Pool | None = None
+        self._batches: Sequence[NDArray[np.int64]] | None = None  # of this pool, once made
 
     def __iter__(self) -> _TokenPass:
         return self
 
     def __next__(self) -> list[int]:
-        """Return the indices of the next batch.
-
-        Raises:
-            ValueError: A length is not positive, not finite, or too long.
-        """
+        """Return the indices of the next batch."""
         order = self._order or self._begin(self._sampler.epoch)
         while self._number < self._settings.pools:
-            pool = self._pool
-            if pool is None:
-                pool = self._pool = order.pool(self._number, self._before)
-            if self._next < len(pool.starts):
+            batches = self._batches
+            if batches is None:
+                batches = self._batches = order.batches(self._number, self._before)
+            if self._next < len(batches):
                 self._next += 1
-                return pool.batch(self._next - 1)
-            self._before = (self._before + len(pool.starts)) % self._settings.group_size
-            self._number, self._next, self._pool = self._number + 1, 0, None
+                indices: list[int] = batches[self._next - 1].tolist()
+                return indices
+            self._before = (self._before + len(batches)) % self._settings.group_size
+            self._number, self._next, self._batches = self._number + 1, 0, None
         raise StopIteration
 
     def _begin(self, epoch: int) -> _EpochOrder:
@@ -355,8 +342,24 @@ class _TokenPass:
             msg = "the state is of a TokenBatches with other lengths, another seed or argument"
             raise StateError(msg)
         self._number, self._next = state["pool"], state["batch"]
-        self._before, self._pool = state["before"], None
+        self._before, self._batches = state["before"], None
         self._begin(state["epoch"])
+
+
+def _whole_number(name: str, value: Any, *, at_least: int = 1) -> int:
+    """Return an argument that is a whole number.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: It is too small.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        msg = f"{name} must be a whole number, but got {value!r}"
+        raise TypeError(msg)
+    if value < at_least:
+        msg = f"{name} must be at least {at_least}, but got {value}"
+        raise ValueError(msg)
+    return operator.index(value)
 
 
 def _positive(name: str, value: Any) -> float:
@@ -365,18 +368,75 @@ def _positive(name: str, value: Any) -> float:
         msg = f"{name} must be a number, but got {value!r}"
         raise TypeError(msg)
     number: float = value.item() if isinstance(value, np.generic) else value
-    if not 0 < number <= LARGEST:
+    if not 0 < number <= _LARGEST:
         msg = f"{name} must be positive, and at most 2**53, but got {value!r}"
         raise ValueError(msg)
     return number
 
 
-def _sampled(lengths: Lengths) -> NDArray[Any]:
-    """Return some lengths, spread over the data set."""
-    samples = len(lengths)
+def _as_array(lengths: Any) -> NDArray[Any]:
+    """Return the lengths as an array; they are not looked at."""
+    if not isinstance(lengths, (np.ndarray, list, tuple)) and not hasattr(lengths, "__array__"):
+        try:
+            lengths = lengths[:]  # a column of a table: faster than item by item
+        except Exception as error:
+            msg = f"lengths must be an array or a list, but is a {type(lengths).__name__}"
+            raise TypeError(msg) from error
+    try:
+        array = np.asarray(lengths)
+    except ValueError as error:  # lists of different lengths
+        msg = "lengths must be one number for each sample"
+        raise TypeError(msg) from error
+    if array.ndim != 1:
+        msg = f"lengths must be one number for each sample, but have shape {array.shape}"
+        raise ValueError(msg)
+    if not array.size:
+        msg = "lengths is empty: there are no samples"
+        raise ValueError(msg)
+    if array.dtype.kind not in "iuf":
+        msg = f"lengths must be numbers, but have type {array.dtype}"
+        raise TypeError(msg)
+    return array
+
+
+def _check_lengths(lengths: NDArray[Any], multiple: int, most: float | None) -> None:
+    """Refuse a length that is not positive, not finite, or more than ``most`` with its padding."""
+    for start in range(0, len(lengths), _CHECKED):
+        part = lengths[start : start + _CHECKED]
+        plain = _rounded(part, 1)
+        wrong = ~((plain > 0) & (plain <= _LARGEST))  # NaN is neither
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            msg = (
+                f"the length of sample {start + at} is {part[at]}: "
+                "it must be positive, and at most 2**53"
+            )
+            raise ValueError(msg)
+        padded = _rounded(part, multiple)
+        if most is not None and (wrong := padded > most).any():
+            at = int(np.argmax(wrong))
+            told = "" if padded[at] == part[at] else f", {padded[at]} with padding"
+            msg = (
+                f"sample {start + at} has length {part[at]}{told}, more than max_tokens={most:g}: "
+                "shorten it, or choose too_long='drop' or 'alone'"
+            )
+            raise ValueError(msg)
+
+
+def _rounded(lengths: NDArray[Any], multiple: int) -> NDArray[Any]:
+    """Return lengths, rounded up to a multiple."""
+    # Unsigned and narrow numbers would overflow where they are negated or rounded up.
+    wide = lengths.astype(np.float64 if lengths.dtype.kind == "f" else np.int64)
+    if multiple == 1:
+        return wide
+    return np.ceil(wide / multiple).astype(np.int64) * multiple
+
+
+def _sampled(samples: int) -> NDArray[np.int64]:
+    """Return the indices of some samples, spread over the data set."""
     if samples <= _SAMPLED:
-        return lengths.at(np.arange(samples))
-    return lengths.at(KeyedPermutation(samples, 0).span(0, _SAMPLED))
+        return np.arange(samples)
+    return KeyedPermutation(samples, 0).span(0, _SAMPLED)
 
 
 def _default_pool_size(sampled: NDArray[Any], max_tokens: float, most: int) -> int:
