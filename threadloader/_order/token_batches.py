@@ -429,7 +429,8 @@ def _rounded(lengths: NDArray[Any], multiple: int) -> NDArray[Any]:
     wide = lengths.astype(np.float64 if lengths.dtype.kind == "f" else np.int64)
     if multiple == 1:
         return wide
-    return np.ceil(wide / multiple).astype(np.int64) * multiple
+    rounded: NDArray[Any] = np.ceil(wide / multiple).astype(np.int64) * multiple
+    return rounded
 
 
 def _sampled(samples: int) -> NDArray[np.int64]:

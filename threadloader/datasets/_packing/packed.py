@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from threadloader import _torch
 from threadloader._ranks.parts import Part, asked
 from threadloader._resume.stateful import (
+    begin,
     is_stateful,
-    restore,
     restore_after,
-    restore_begun,
-    restore_between,
     snapshot_between,
     states_of,
 )
-from threadloader.datasets._packing.features import Features, TooLong
-from threadloader.datasets._packing.open_rows import OpenRows
+from threadloader._threads.parts import Part, asked
+from threadloader.datasets._packing.rows import Features, OpenRows, TooLong
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -227,13 +225,7 @@ class _Pass:
             restore_after(samples, loaded["source"])
         elif loaded is not None:
             self._replay, states = loaded, loaded["source"]
-            if "dataset" in states:
-                restore_between("source", samples, states["dataset"])
-        self._iterator = iter(samples)
-        if "iterator" in states:
-            restore("source's iterator", self._iterator, states["iterator"])
-        elif "self" in states:
-            restore_begun(self._iterator, states["self"])
+        self._iterator = begin("source", samples, states)
         self._checkpoints: deque[_Checkpoint] = deque()
 
     def __iter__(self) -> _Pass:
@@ -295,7 +287,8 @@ class _Pass:
     def _add(self, sample: Any) -> None:
         number = self._drawn
         self._drawn += 1  # also if it can't be packed
-        for piece, lengths in self._features.pieces_of(sample, number):
+        for piece in self._features.pieces_of(sample, number):
+            lengths = self._features.lengths_of(piece)
             self._items += sum(lengths)
             self._rows.add(piece, lengths, number)
 

@@ -1,14 +1,24 @@
-"""The features of samples that are packed: cut from a sample, and put together to a row."""
+"""Rows: the sequences of a sample, which row each goes into, and a row as arrays.
+
+A sequence goes into the first of some open rows that has room for it.  That depends on lengths
+alone.  If no open row has room and there are as many as may be, the one that was opened first is
+closed: so a sequence waits for a bounded number of rows.
+
+Source: first fit, as in Johnson et al., "Worst-case performance bounds for simple one-dimensional
+packing algorithms", SIAM J. Comput. 1974, over a window of rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from operator import le
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Features", "TooLong"]
+__all__ = ["Features", "OpenRows", "TooLong"]
 
 TooLong = Literal["error", "truncate", "split", "drop"]
 Piece = dict[str, NDArray[Any]]  # one sequence, or a part of one: its features
@@ -25,6 +35,9 @@ class Features:
         names: The features; None for those of ``length``, or all of the sample.
         too_long: What becomes of a sample that is longer than a row.
         padding: Value of the places that are left, for each feature; 0 for those that are missing.
+
+    Attributes:
+        lengths: Of a row: one for all features, or one for each.
 
     Raises:
         TypeError: ``names`` is no list.
@@ -59,8 +72,8 @@ class Features:
         self._too_long = too_long
         self._padding = padding
 
-    def pieces_of(self, sample: Any, number: int) -> Iterator[tuple[Piece, Sequence[int]]]:
-        """Yield the sequences that a sample is packed as, and the length of each feature.
+    def pieces_of(self, sample: Any, number: int) -> list[Piece]:
+        """Return the sequences that a sample is packed as.
 
         Args:
             sample: A sequence, or a mapping of some.
@@ -72,42 +85,38 @@ class Features:
             ValueError: The sample is too long, or its features differ in length and must not.
         """
         piece = self._arrays_of(sample, number)
-        lengths = self._lengths_of(piece, number)
-        if all(one <= most for one, most in zip(lengths, self.lengths, strict=True)):
-            if any(lengths):
-                yield piece, lengths
-            return
-        if self._too_long == "error":
-            msg = (
-                f"sample {number} has length {_told(lengths)}, more than a row's "
-                f"{_told(self.lengths)}: choose too_long='truncate', 'split' or 'drop'"
-            )
-            raise ValueError(msg)
-        if self._too_long == "truncate":
-            cut = {name: array[: self._row_length(name)] for name, array in piece.items()}
-            yield cut, [min(pair) for pair in zip(lengths, self.lengths, strict=True)]
-        elif self._too_long == "split":
-            (size,) = self.lengths
-            for start in range(0, lengths[0], size):
-                part = {name: array[start : start + size] for name, array in piece.items()}
-                yield part, [min(size, lengths[0] - start)]
-
-    def _lengths_of(self, piece: Piece, number: int) -> list[int]:
-        """Return the length of each feature in ``lengths``."""
         lengths = [len(array) for array in piece.values()]
-        if self._each is not None:
-            return lengths
-        if any(length != lengths[0] for length in lengths):
+        if self._each is None and len(set(lengths)) > 1:
             told = ", ".join(f"{name} {len(array)}" for name, array in piece.items())
             msg = (
                 f"the features of sample {number} differ in length ({told}): "
                 "give length={...}, with one for each"
             )
             raise ValueError(msg)
-        return lengths[:1]
+        if all(map(le, self.lengths_of(piece), self.lengths)):
+            return [piece] if any(lengths) else []
+        if self._too_long == "error":
+            told, most = (
+                " and ".join(map(str, each)) for each in (self.lengths_of(piece), self.lengths)
+            )
+            msg = (
+                f"sample {number} has length {told}, more than a row's {most}: "
+                "choose too_long='truncate', 'split' or 'drop'"
+            )
+            raise ValueError(msg)
+        if self._too_long == "truncate":
+            return [{name: array[: self._row_length(name)] for name, array in piece.items()}]
+        if self._too_long == "split":
+            (size,) = self.lengths
+            return [
+                {name: array[start : start + size] for name, array in piece.items()}
+                for start in range(0, lengths[0], size)
+            ]
+        return []
 
-    def _row_length(self, name: str) -> int:
-        return self.lengths[0] if self._each is None else self._each[name]
+    def lengths_of(self, piece: Piece) -> list[int]:
+        """Return the lengths of a sequence that count, as many as ``lengths`` has."""
+        return [len(array) for array in piece.values()][: len(self.lengths)]
 
     def row_of(self, pieces: Sequence[Piece]) -> dict[str, NDArray[Any]]:
         """Return a row: each feature, and where its sequences are.
@@ -119,13 +128,14 @@ class Features:
         for name in pieces[0]:
             arrays, length = [piece[name] for piece in pieces], self._row_length(name)
             row[name] = self._filled(name, arrays, length)
-            prefix = "" if self._each is None else f"{name}_"
-            if f"{prefix}{_ADDED[0]}" not in row:
+            names = _ADDED if self._each is None else [f"{name}_{added}" for added in _ADDED]
+            if names[0] not in row:
                 ids = _ids([len(array) for array in arrays], length)
-                row.update(
-                    (f"{prefix}{added}", one) for added, one in zip(_ADDED, ids, strict=True)
-                )
+                row.update(zip(names, ids, strict=True))
         return row
+
+    def _row_length(self, name: str) -> int:
+        return self.lengths[0] if self._each is None else self._each[name]
 
     def _arrays_of(self, sample: Any, number: int) -> Piece:
         if not isinstance(sample, Mapping):
@@ -155,19 +165,16 @@ class Features:
         if len(shapes) > 1:
             msg = f"{name} has sequences whose items have different shapes: {sorted(shapes)}"
             raise ValueError(msg)
-        padding = self._padding.get(name, 0)
+        padding = np.asarray(self._padding.get(name, 0))
         dtype = np.result_type(*arrays)
-        value = np.asarray(padding)
         with np.errstate(invalid="ignore"):  # NaN as a whole number
-            converted = value.astype(dtype)
-        if not np.array_equal(converted, value, equal_nan=value.dtype.kind == "f"):
-            msg = f"{name} has type {dtype}, which can't hold its padding, {padding!r}"
+            value = padding.astype(dtype)
+        if not np.array_equal(value, padding, equal_nan=padding.dtype.kind == "f"):
+            msg = f"{name} has type {dtype}, which can't hold its padding, {padding}"
             raise ValueError(msg)
-        filled = np.full((length, *shapes.pop()), converted)
-        start = 0
-        for array in arrays:
-            filled[start : start + len(array)] = array
-            start += len(array)
+        filled = np.full((length, *shapes.pop()), value)
+        items = np.concatenate(arrays)
+        filled[: len(items)] = items
         return filled
 
 
@@ -197,5 +204,73 @@ def _ids(lengths: Sequence[int], length: int) -> tuple[NDArray[Any], NDArray[Any
     return positions, segments
 
 
-def _told(lengths: Sequence[int]) -> str:
-    return str(lengths[0]) if len(lengths) == 1 else str(tuple(lengths))
+class Row:
+    """Some sequences that fit into a row together.
+
+    Args:
+        free: Room that is left, for each feature.
+        opened: Number of the sample that it was opened for; -1 if its samples are not here.
+    """
+
+    __slots__ = ("free", "opened", "pieces")
+
+    def __init__(self, free: Sequence[int], opened: int) -> None:
+        self.free = list(free)
+        self.opened = opened
+        self.pieces: list[Piece] = []
+
+
+class OpenRows:
+    """Rows that have room, in the order in which they were opened.
+
+    Args:
+        lengths: Of a row, for each feature.
+        window: Most rows that are open, at least 1.
+        free: Room in rows that are open already, whose samples are not here; see `free`.
+    """
+
+    def __init__(self, lengths: Sequence[int], window: int, free: Sequence[int] = ()) -> None:
+        self.closed: deque[Row] = deque()  # in the order in which they were closed
+        self._lengths = tuple(lengths)
+        self._window = window
+        each = len(self._lengths)
+        self._rows = [Row(free[at : at + each], -1) for at in range(0, len(free), each)]
+
+    @property
+    def free(self) -> list[int]:
+        """The room in the open rows, one after the other, for each feature."""
+        return [room for row in self._rows for room in row.free]
+
+    def opened(self) -> int | None:
+        """Return the first sample that an open or a closed row was opened for; None without any."""
+        return min((row.opened for row in (*self._rows, *self.closed)), default=None)
+
+    def add(self, piece: Piece, lengths: Sequence[int], number: int) -> None:
+        """Put a sequence into a row.
+
+        Args:
+            piece: What the row keeps.
+            lengths: For each feature, none longer than a row's.
+            number: Of its sample.
+        """
+        first = lengths[0]  # most rows have no room for it: a comparison tells
+        for row in self._rows:
+            if row.free[0] >= first and all(map(le, lengths, row.free)):
+                break
+        else:
+            if len(self._rows) == self._window:
+                self.close_first()
+            row = Row(self._lengths, number)
+            self._rows.append(row)
+        row.pieces.append(piece)
+        row.free = [room - length for room, length in zip(row.free, lengths, strict=True)]
+        if not any(row.free):
+            self._rows.remove(row)
+            self.closed.append(row)
+
+    def close_first(self) -> bool:
+        """Close the row that was opened first; return False if there is none."""
+        if self._rows:
+            self.closed.append(self._rows.pop(0))
+            return True
+        return False
