@@ -1,4 +1,4 @@
-"""Files that are read at any offset: in a file system here, or behind a URL that fsspec opens.
+"""Files that are read at any offset: in a file system here, or behind a URL.
 
 All threads read one `File` at once, and all copies of a dataset share it.  Only the streams that
 `File.open` returns have a position.
@@ -6,26 +6,16 @@ All threads read one `File` at once, and all copies of a dataset share it.  Only
 
 from __future__ import annotations
 
-import errno
 import os
-import sys
-from collections import deque
-from contextlib import suppress
-from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
-from weakref import ref
 
+from threadloader.datasets._local_file import LocalFile, Shelf
 from threadloader.datasets._urls import is_url
-from threadloader.errors import DataError
-
-if sys.platform != "win32":
-    import resource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
-__all__ = ["Descriptor", "File", "LocalFile", "open_file", "open_files"]
+__all__ = ["File", "open_files"]
 
 
 class File(Protocol):
@@ -70,225 +60,25 @@ class File(Protocol):
         """Close what is open; the next read opens it again."""
 
 
-class Shelf:
-    """A bound on the open files of a dataset: the file that was opened first is closed first.
-
-    A quarter of the files that the process may have open (`ulimit -n`) is the most: there are other
-    datasets, and connections.
+def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[File]:
+    """Return files, which are opened when they are first read; URLs share connections and cache.
 
     Args:
-        most: Files that may be open, whatever the process may.
-
-    Threads:
-        all: shared; adding to a deque and taking from it are atomic on both builds.
-    """
-
-    def __init__(self, most: int = 256) -> None:
-        self._most = most
-        self._files: deque[ref[LocalFile]] = deque()  # weak: or they outlive their dataset
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Shelf, (self._most,)
-
-    def opened(self, file: LocalFile) -> None:
-        """Count a file that was opened, and close others if there are too many."""
-        self._files.append(ref(file))
-        self.close(min(self._most, _open_limit() // 4))
-
-    def close(self, most: int = 0) -> None:
-        """Close files until at most so many are open."""
-        with suppress(IndexError):  # others closed them
-            while len(self._files) > most:
-                if (other := self._files.popleft()()) is not None:
-                    other.close()
-
-
-class LocalFile:
-    """A file in a file system.
-
-    Its stamp is compared when the file is opened.  Writes into a file that is open already are not
-    noticed.
-
-    Args:
-        path: Its path.
-        shelf: Bounds the open files of a dataset; None if this file may stay open.
-
-    Threads:
-        expect: compatible; before others read.
-        all else: shared.  A read holds its own reference to the descriptor, so `close` never takes
-        it away.  There is no lock, which a forked child could find held: storing and loading an
-        attribute is atomic on both builds.  If two threads open the file at once, one descriptor
-        is dropped.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], shelf: Shelf | None = None) -> None:
-        self.path = os.fspath(path)
-        self._shelf = shelf
-        self._expected = ""  # the stamp given to `expect`, for copies
-        self._stamp = ""  # the same; without it, the stamp found when the file was first opened
-        self._descriptor: Descriptor | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy in another process opens it itself.
-        return LocalFile, (self.path, self._shelf), self._expected or None
-
-    def __setstate__(self, stamp: str) -> None:
-        self.expect(stamp)
-
-    def size(self) -> int:
-        """Return its size in bytes."""
-        return Path(self.path).stat().st_size
-
-    def stamp(self) -> str:
-        """Return its size and the time of its last change."""
-        return _stamp_of(Path(self.path).stat())
-
-    def expect(self, stamp: str) -> None:
-        """Read only the version that has this stamp; see `File`."""
-        self._expected = self._stamp = stamp
-        self._descriptor = None  # it may be of another version
-
-    def read_at(self, offset: int, nbytes: int) -> bytes:
-        """Return exactly ``nbytes`` bytes from ``offset`` on; see `File`."""
-        descriptor = self._descriptor or self._open()
-        data = descriptor.read_at(offset, nbytes)
-        if len(data) == nbytes:
-            return data
-        parts = [data]  # a read may return less than there is: after a signal, or beyond 2 GiB
-        while data and (missing := nbytes - sum(map(len, parts))):
-            data = descriptor.read_at(offset + nbytes - missing, missing)
-            parts.append(data)
-        if not data:
-            size = offset + sum(map(len, parts))
-            msg = f"the file ends at {size:,}, and {nbytes:,} bytes were to be read: truncated?"
-            raise DataError(msg, self.path, offset=offset)
-        return b"".join(parts)
-
-    def open(self) -> BinaryIO:
-        """Return a stream from the beginning; see `File`."""
-        stream = Path(self.path).open("rb")  # noqa: SIM115  # the caller closes it
-        if self._expected:
-            try:
-                self._check(_stamp_of(os.fstat(stream.fileno())), self._expected)
-            except BaseException:
-                stream.close()
-                raise
-        return stream
-
-    def close(self) -> None:
-        """Drop the descriptor; it is closed when the last read that uses it ends."""
-        self._descriptor = None
-
-    def _open(self) -> Descriptor:
-        try:
-            descriptor = Descriptor(self.path)
-        except OSError as error:
-            if error.errno not in {errno.EMFILE, errno.ENFILE} or self._shelf is None:
-                raise
-            self._shelf.close()  # something else has many: better none of ours than an error
-            descriptor = Descriptor(self.path)
-        self._stamp = before = self._stamp or descriptor.stamp
-        self._check(descriptor.stamp, before)
-        self._descriptor = descriptor
-        if self._shelf is not None:
-            self._shelf.opened(self)
-        return descriptor
-
-    def _check(self, stamp: str, before: str) -> None:
-        if stamp != before:
-            msg = (
-                f"the file changed while it was in use ({before}, now {stamp}); "
-                "make its dataset anew to read the new one"
-            )
-            raise DataError(msg, self.path)
-
-
-class Descriptor:
-    """An open file, read at any offset; closed when nobody refers to it any more.
-
-    Invariants:
-        1. Without `os.pread` (Windows), only the holder of ``_seeking`` moves the position.
-
-    Threads:
-        read_at: shared.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._number = -1  # if opening fails
-        # Without waiting: what lies there may be a pipe, which is no file that can be read.
-        flags = getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
-        self._number = os.open(path, os.O_RDONLY | flags)
-        self.stamp = _stamp_of(os.fstat(self._number))
-        self._seeking = Lock()  # the descriptor's position, without pread: guarded by _seeking
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # `close` is an argument because `os` may be gone at the interpreter's exit.
-        if self._number >= 0:
-            close(self._number)
-
-    if hasattr(os, "pread"):
-
-        def read_at(self, offset: int, nbytes: int) -> bytes:
-            return os.pread(self._number, nbytes, offset)
-    else:
-
-        def read_at(self, offset: int, nbytes: int) -> bytes:
-            with self._seeking:
-                os.lseek(self._number, offset, os.SEEK_SET)
-                return os.read(self._number, nbytes)
-
-
-def _open_limit() -> int:
-    """Return how many files this process may have open."""
-    if sys.platform == "win32":
-        return 512
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return soft if soft != resource.RLIM_INFINITY else sys.maxsize
-
-
-def _stamp_of(status: os.stat_result) -> str:
-    return f"{status.st_size}-{status.st_mtime_ns}"
-
-
-def open_file(path: str | os.PathLike[str], **options: Any) -> File:
-    """Return a file, opened when it is first read; see `open_files` for several.
-
-    Args:
-        path: A local path, or a URL that fsspec opens (``https://``, ``s3://``, ``hf://``).
-        options: For a URL only; see `threadloader.datasets._remote.remote_file.RemoteFile`.
+        paths: Local paths, and URLs that fsspec opens (``https://``, ``s3://``, ``hf://``).
+        options: For URLs only; see `threadloader.datasets._remote.remote_file.RemoteStore`.
 
     Raises:
         TypeError: There are options, but no URL.
-        ModuleNotFoundError: It is a URL, and fsspec (or its client for that store) is missing.
-    """
-    if not is_url(path):
-        _check_no_options(options)
-        return LocalFile(path)
-    from threadloader.datasets._remote.remote_file import RemoteFile  # noqa: PLC0415  # few need it
-
-    return RemoteFile(os.fspath(path), **options)
-
-
-def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[File]:
-    """Return files as `open_file` does; files behind URLs share connections and cache.
-
-    Args:
-        paths: Local paths and URLs.
-        options: For URLs only; see `threadloader.datasets._remote.remote_file.RemoteStore`.
+        ModuleNotFoundError: What reads a URL is not installed.
     """
     paths = list(paths)
     if not any(map(is_url, paths)):
-        _check_no_options(options)
+        if options:
+            msg = f"unexpected {', '.join(map(repr, options))}: options of URLs, and there is none"
+            raise TypeError(msg)
         shelf = Shelf()
         return [LocalFile(path, shelf) for path in paths]
     from threadloader.datasets._remote.remote_file import RemoteStore  # noqa: PLC0415  # few need it
 
     store = RemoteStore(**options)
     return [store.file(os.fspath(path)) if is_url(path) else LocalFile(path) for path in paths]
-
-
-def _check_no_options(options: dict[str, Any]) -> None:
-    """Refuse options, which are for URLs alone or misspelt."""
-    if options:
-        msg = f"unexpected {', '.join(map(repr, options))}: options of URLs, and there is none"
-        raise TypeError(msg)

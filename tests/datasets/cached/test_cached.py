@@ -229,27 +229,20 @@ def test_arguments_that_can_not_be_are_refused(
         cached(options.pop("dataset"), tmp_path, **options)
 
 
-def records(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*.records"))
-
-
-@pytest.mark.parametrize("damage", ["a byte", "the end", "the places"])
+@pytest.mark.parametrize("damage", ["a byte", "the end", "all of it"])
 def test_a_damaged_folder_gives_right_samples(tmp_path: Path, damage: str) -> None:
     list(cached(Loaded(), tmp_path))
-    (path,) = records(tmp_path)
-    if damage == "the places":
-        path = path.with_name("places")
-    data = bytearray(path.read_bytes())
-    for at in range(5, len(data), 97):
-        data[at] ^= 255
-    path.write_bytes(data[: len(data) // 2] if damage == "the end" else data)
+    paths = sorted(tmp_path.rglob("*.kept"))
+    assert len(paths) == SAMPLES
+    for path in paths[::2]:
+        data = bytearray(path.read_bytes())
+        data[random.Random(path.name).randrange(len(data))] ^= 255
+        path.write_bytes({"a byte": data, "the end": data[:-1], "all of it": b""}[damage])
     source = Loaded()
     dataset = cached(source, tmp_path)
-    assert all(equal(dataset[index], index) for index in range(SAMPLES))
-    loaded = source.times.total()
-    assert 0 < loaded <= SAMPLES
-    assert all(equal(found, index) for index, found in enumerate(dataset))
-    assert source.times.total() == loaded  # they were mended
+    for _ in range(2):  # they were mended
+        assert all(equal(dataset[index], index) for index in range(SAMPLES))
+        assert source.times.total() == SAMPLES // 2
 
 
 def test_what_does_not_fit_is_loaded_each_time_with_one_warning(tmp_path: Path) -> None:
@@ -263,8 +256,7 @@ def test_what_does_not_fit_is_loaded_each_time_with_one_warning(tmp_path: Path) 
     with pytest.warns(RuntimeWarning, match="nothing more is kept.*20,971,520 bytes, the bound"):
         list(dataset)
     assert [int(sample[5]) for sample in dataset] == list(range(SAMPLES))
-    (path,) = records(tmp_path)
-    assert path.stat().st_size <= (20 + 16) << 20
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.kept")) <= 20 << 20
     assert source.times[0] == 1
     assert source.times[SAMPLES - 1] == 2
 
@@ -280,9 +272,10 @@ def test_a_folder_that_can_not_be_written_costs_one_warning(tmp_path: Path) -> N
 
 FULL_DISK = """
 import resource, sys, warnings
+sys.modules["torch"] = None  # importing it takes seconds
 from threadloader.datasets import Cached
 
-resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # a write fails in its middle
+resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))  # a write fails in its middle
 dataset = Cached([bytes([i]) * 999 for i in range(20)], sys.argv[1], key="a")
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
@@ -293,28 +286,13 @@ assert [warning.category for warning in warned] == [RuntimeWarning], warned
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limits on the size of files")
-def test_a_full_disk_costs_one_warning(tmp_path: Path) -> None:
+def test_a_full_disk_costs_one_warning_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path], check=True, timeout=PATIENCE)
-    assert cached([b"x"] * 20, tmp_path, key="a")[0] == bytes(999)
-
-
-def test_a_file_system_without_locks_gives_each_process_files_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr("threadloader.datasets._file_lock._lock_now", refuse)
-    datasets = [cached(Loaded(), tmp_path) for _ in range(2)]  # as in two processes
-    for index in range(SAMPLES):
-        assert equal(datasets[index % 2][index], index)
-    assert len(records(tmp_path)) == 2
-    assert all(equal(found, index) for index, found in enumerate(datasets[0]))
-    assert datasets[0].dataset.times.total() == SAMPLES // 2
+    assert not any(path.stat().st_size for path in tmp_path.rglob("*.*"))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_writes_to_a_file_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_child_shares_the_folder(tmp_path: Path) -> None:
     dataset = cached(Loaded(), tmp_path)
     assert equal(dataset[0], 0)
     with warnings.catch_warnings():
@@ -325,7 +303,6 @@ def test_a_forked_child_writes_to_a_file_of_its_own(tmp_path: Path) -> None:
         os._exit(not right)
     assert all(equal(dataset[index], index) for index in range(1, SAMPLES, 2))
     assert os.waitpid(child, 0)[1] == 0
-    assert len(records(tmp_path)) == 2
     loaded = dataset.dataset.times.total()
     assert all(equal(found, index) for index, found in enumerate(dataset))
     assert dataset.dataset.times.total() == loaded

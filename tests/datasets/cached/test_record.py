@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from threadloader import _torch
@@ -42,6 +42,7 @@ def kinds(value: Any) -> Any:
     return type(value)
 
 
+@settings(max_examples=40)
 @given(samples, some.integers(0, 1 << 40))
 def test_a_sample_comes_back_equal_and_of_the_same_types(sample: Any, index: int) -> None:
     found = unpacked(index, packed(index, sample))

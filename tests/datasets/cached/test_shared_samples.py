@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SAMPLES = 400
+SAMPLES = 200
 
 # Reads the first samples in an order that follows from a seed, in some threads, and checks them.
 # Each load is noted by one write to a file, which is whole also if the process is killed then.
 READER = """
 import os, random, sys
-sys.modules["torch"] = None  # 60 imports of it would take minutes
+sys.modules["torch"] = None  # so many imports of it would take minutes
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from threadloader.datasets import Cached
@@ -95,11 +95,11 @@ def test_processes_that_share_a_folder_load_each_sample_once(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-def test_after_60_kills_all_samples_are_right_and_only_those_in_flight_were_loaded_twice(
+def test_after_24_kills_all_samples_are_right_and_only_those_in_flight_were_loaded_twice(
     tmp_path: Path, readers: list[Reader]
 ) -> None:
     draw = random.Random(17)
-    pairs = 30
+    pairs = 12
     for turn in range(1, pairs + 1):
         # Both want the same samples, and always some that nobody has loaded.
         pair = [Reader(tmp_path, turn, SAMPLES * turn // pairs) for _ in range(2)]
@@ -120,4 +120,4 @@ def test_after_60_kills_all_samples_are_right_and_only_those_in_flight_were_load
     found = loads(tmp_path)
     assert set(found) == set(range(SAMPLES))
     assert found.total() <= SAMPLES + 2 * 2 * pairs  # two threads each
-    assert len(list(tmp_path.rglob("*.records"))) <= 2  # those of the dead were gone on with
+    assert len(list(tmp_path.rglob("*.kept"))) == SAMPLES

@@ -19,7 +19,7 @@ from support.patience import PATIENCE
 from support.remote_server import Fault, RemoteServer, Request, Status, serving
 
 from threadloader import ThreadLoader
-from threadloader.datasets._files import open_file, open_files
+from threadloader.datasets._files import open_files
 from threadloader.datasets._remote.remote_file import RemoteFile, RemoteStore
 from threadloader.datasets._remote.retries import Retries
 from threadloader.errors import ClosedError, DataError, RemoteError
@@ -372,12 +372,6 @@ def test_a_copy_reads_on_connections_of_its_own(server: RemoteServer, *, shared:
     assert server.connections == 2
 
 
-def test_open_file_reads_urls(server: RemoteServer) -> None:
-    file = open_file(server.url("/data.bin"), read_timeout=PATIENCE)
-    assert file.read_at(3, 4) == CONTENT[3:7]
-    assert file.path == server.url("/data.bin")
-
-
 def test_files_opened_together_share_connections(server: RemoteServer, tmp_path: Path) -> None:
     local = tmp_path / "a.tar"
     local.write_bytes(CONTENT)
@@ -451,7 +445,7 @@ def test_a_file_whose_version_the_server_does_not_tell_is_not_kept(
         file = open_data(server, cache_folder=tmp_path)
         with pytest.warns(RuntimeWarning, match=r"data\.bin: .* neither ETag nor date"):
             assert file.read_at(9, 5) == content[9:14]
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.rglob("*.kept"))
 
 
 @pytest.mark.parametrize("nbytes", [-1, 0, 1 << 20])

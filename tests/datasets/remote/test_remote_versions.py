@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.remote_server import RemoteServer, Request, serving
 
+from threadloader.datasets._folder_cache import FolderCache
 from threadloader.datasets._remote import remote_file
-from threadloader.datasets._remote.file_cache import FileCache
 from threadloader.datasets._remote.remote_file import RemoteFile
 from threadloader.errors import ClosedError, DataError
 
@@ -68,14 +68,14 @@ def test_a_stream_ends_when_another_thread_closes_its_file(server: RemoteServer)
 def test_a_block_is_not_kept_under_the_name_of_another_version(
     server: RemoteServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Interrupted(FileCache):
-        def read(self, *args: Any) -> bytes:
+    class Interrupted(FolderCache):
+        def read(self, *args: Any) -> bytes | None:
             file.close()
             put(server, b"B")
             return super().read(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(remote_file, "FileCache", Interrupted)
+        patched.setattr(remote_file, "FolderCache", Interrupted)
         file = RemoteFile(server.url("/data.bin"), cache_folder=tmp_path)
     with pytest.raises(ClosedError):
         file.read_at(0, 10)
@@ -90,7 +90,7 @@ def test_a_block_whose_version_the_server_does_not_tell_is_not_kept(
     assert file.stamp() == f'{SIZE}-"A"'
     del server.etags["/data.bin"]
     assert file.read_at(RANGE - 5, 10) == b"A" * 10
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.rglob("*.kept"))
 
 
 @pytest.mark.parametrize("shared", [True, False])

@@ -14,7 +14,7 @@ from support.made_shards import COPIES, ENDINGS, numbered, tar_bytes, write_numb
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
-from threadloader.datasets._files import LocalFile, Shelf
+from threadloader.datasets._local_file import LocalFile, Shelf
 from threadloader.datasets._shards.tar_shards import TarShards
 from threadloader.datasets._shards.tar_stream import TarStream
 from threadloader.errors import DataError, SampleError

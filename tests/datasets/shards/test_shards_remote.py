@@ -20,7 +20,8 @@ from support.patience import PATIENCE
 from support.remote_server import Fault, RemoteServer, Request, Status, serving
 
 from threadloader import ThreadLoader
-from threadloader.datasets._files import LocalFile, open_file
+from threadloader.datasets._local_file import LocalFile
+from threadloader.datasets._remote.remote_file import RemoteFile
 from threadloader.datasets._remote.retries import Retries
 from threadloader.datasets._shards.index import build_index
 from threadloader.datasets._shards.tar_shards import TarShards
@@ -116,7 +117,7 @@ def test_large_members_are_not_transferred_for_an_index(
     samples = {str(key): {"txt": b"text", "bin": bytes(3 << 20)} for key in range(5)}
     write_shard(tmp_path / "a.tar", samples)
     server.files["/a.tar"] = (tmp_path / "a.tar").read_bytes()
-    found = build_index(open_file(server.url("/a.tar")))
+    found = build_index(RemoteFile(server.url("/a.tar")))
     told = [(found.key(row), found.members(row)) for row in range(len(found))]
     local = build_index(LocalFile(tmp_path / "a.tar"))
     assert told == [(local.key(row), local.members(row)) for row in range(len(local))]
@@ -126,7 +127,7 @@ def test_large_members_are_not_transferred_for_an_index(
 def test_small_members_are_not_asked_for_one_by_one_for_an_index(server: RemoteServer) -> None:
     server.plan = lambda _: None
     server.files["/a.tar"] = tar_bytes(members_of(numbered(0, 2000)))
-    found = build_index(open_file(server.url("/a.tar")))
+    found = build_index(RemoteFile(server.url("/a.tar")))
     assert [found.key(row) for row in range(len(found))] == list(numbered(0, 2000))
     assert len(server.requests) <= 6
     assert transferred(server) <= len(server.files["/a.tar"]) + 1

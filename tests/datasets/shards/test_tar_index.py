@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support.made_shards import numbered, tar_bytes, write_numbered, write_shard
 
-from threadloader.datasets._files import LocalFile
+from threadloader.datasets._local_file import LocalFile
 from threadloader.datasets._shards import index
 from threadloader.datasets._shards.index import build_index, cache_folder, open_index
 from threadloader.datasets._shards.index_file import ShardIndex, save_index
@@ -215,7 +215,7 @@ def test_threads_may_build_it_at_once(shard: Path) -> None:
 def test_processes_may_build_it_at_once(tmp_path: Path) -> None:
     (path,) = write_numbered(tmp_path, [300])
     code = (
-        "import sys; from threadloader.datasets._files import LocalFile\n"
+        "import sys; from threadloader.datasets._local_file import LocalFile\n"
         "from threadloader.datasets._shards.index import open_index\n"
         "input()\n"
         "print(sum(len(open_index(LocalFile(sys.argv[1]), sys.argv[1])) for _ in range(20)))"

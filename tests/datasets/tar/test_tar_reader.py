@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.made_shards import HAS_ZSTD, compressed, tar_bytes
 
-from threadloader.datasets._files import open_file
+from threadloader.datasets._local_file import LocalFile
 from threadloader.datasets._tar.archives import Archive, compression_of, open_archive
 from threadloader.datasets._tar.headers import parse_header, parse_pax
 from threadloader.datasets._tar.reader import TarReader
@@ -206,7 +206,7 @@ def test_a_checksum_behind_the_end_of_the_archive_is_looked_at(tmp_path: Path, e
     data[-3] ^= 1  # in the length that gzip has last; in zstd's checksum
     path = tmp_path / f"it{ending}"
     path.write_bytes(data)
-    with open_archive(open_file(path)) as archive:
+    with open_archive(LocalFile(path)) as archive:
         reader = TarReader(archive, str(path), LIMIT)
         with pytest.raises(DataError, match="can't be unpacked"):
             list(reader.members())
@@ -217,7 +217,7 @@ def test_an_archive_that_unpacks_without_end_takes_no_memory(tmp_path: Path) -> 
     path = tmp_path / "bomb.tar.gz"
     path.write_bytes(compressed(block + bytes(64 << 20), ".tar.gz"))
     tracemalloc.start()
-    with open_archive(open_file(path)) as archive:
+    with open_archive(LocalFile(path)) as archive:
         reader = TarReader(archive, str(path), 2 << 30)
         (member,) = [next(reader.members())]
         with pytest.raises(DataError, match=r"1,073,741,824 bytes were to be read, and it ends"):
@@ -272,7 +272,7 @@ def test_zstd_is_read_by_each_library(
         path.write_bytes(data)
         found = []
         try:
-            with open_archive(open_file(path)) as archive:
+            with open_archive(LocalFile(path)) as archive:
                 reader = TarReader(archive, str(path), LIMIT)
                 found.extend((member.name, reader.read(member)) for member in reader.members())
         except DataError:
@@ -295,7 +295,7 @@ def test_a_free_threaded_build_never_loads_zstandard(
     monkeypatch.setattr("importlib.import_module", missing)
     path = tmp_path / "a.tar.zst"
     path.write_bytes(b"")
-    with pytest.raises(ModuleNotFoundError), open_archive(open_file(path)):
+    with pytest.raises(ModuleNotFoundError), open_archive(LocalFile(path)):
         pass
     assert asked == ["compression.zstd", "backports.zstd"]
 
@@ -311,6 +311,6 @@ def test_zstd_without_a_library_says_what_to_install(
     path.write_bytes(b"")
     with (
         pytest.raises(ModuleNotFoundError, match=r"pip install .*extra: zstd"),
-        open_archive(open_file(path)),
+        open_archive(LocalFile(path)),
     ):
         pass

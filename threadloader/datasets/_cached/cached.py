@@ -17,7 +17,7 @@ from threadloader import _torch
 from threadloader._rng.isolation import redirection
 from threadloader._rng.streams import here
 from threadloader.datasets._cached.record import packed, unpacked
-from threadloader.datasets._cached.store import RecordStore
+from threadloader.datasets._folder_cache import FolderCache
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Cached(Dataset):
         key: What names the data and all that is done to it, ``"imagenet-256-v2"`` say.  What was
             kept under another key, or for a dataset of another length or class, is not used.
         transform: Applied to each sample after the cache; may draw random numbers.
-        cache_bytes: Bound on what is kept of this dataset.  Each process may exceed it by 16 MiB.
+        cache_bytes: Bound on what is kept of this dataset.  Each process may exceed it by a 64th.
             Nothing makes room: what does not fit is loaded each time.
         checks: Samples that each process loads again when it finds them, to compare them with what
             is kept.
@@ -88,7 +88,7 @@ class Cached(Dataset):
         kind = type(dataset)
         name = json.dumps([_FORMAT, key, self._length, kind.__module__, kind.__qualname__])
         place = Path(folder).expanduser() / blake2b(name.encode(), digest_size=10).hexdigest()
-        self._store = RecordStore(place, cache_bytes)
+        self._store = FolderCache(place, cache_bytes, makes_room=False)
         # Copies of this dataset, one for each worker, share it.  It may be counted down once too
         # often or too rarely if two threads do so at once.
         self._checks = [checks]
@@ -118,12 +118,12 @@ class Cached(Dataset):
 
     def _kept(self, index: int) -> tuple[Any] | None:
         """Return the sample that is kept; None if there is none."""
-        record = self._store.read(index)
+        record = self._store.read(str(index))
         if record is None:
             return None
         try:
             sample = unpacked(index, record)
-        except ValueError:  # half written, before the power failed say
+        except ValueError:  # damaged, by a power failure say
             return None
         if self._checks[0] > 0:
             self._checks[0] -= 1
@@ -132,16 +132,12 @@ class Cached(Dataset):
 
     def _loaded(self, index: int) -> Any:
         """Load a sample and keep it, or wait for who does."""
-        lock = self._store.lock(index)
-        try:
-            found = self._kept(index) if lock is not None else None
+        with self._store.making(str(index)):
+            found = self._kept(index)
             if found is not None:
                 return found[0]
             record = self._load(index)
-            self._store.write(index, record)
-        finally:
-            if lock is not None:
-                lock.release()
+            self._store.write(str(index), record)
         return unpacked(index, record)  # the same as it will be from now on
 
     def _load(self, index: int) -> bytes:

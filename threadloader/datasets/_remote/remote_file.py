@@ -14,9 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
-from threadloader._threads.waiting import Stop
+from threadloader._threads.stopping import Stop
+from threadloader.datasets._folder_cache import FolderCache
 from threadloader.datasets._remote.client import TransferError, Version
-from threadloader.datasets._remote.file_cache import FileCache
 from threadloader.datasets._remote.fsspec_client import FsspecClient
 from threadloader.datasets._remote.http_client import HttpClient, understands
 from threadloader.datasets._remote.read_ahead import ReadAhead
@@ -94,7 +94,7 @@ class RemoteStore:
         self.cache = (
             None
             if cache_folder is None
-            else FileCache(Path(cache_folder).expanduser(), cache_bytes)
+            else FolderCache(Path(cache_folder).expanduser(), cache_bytes)
         )
         self.fsspec = FsspecClient(options, connect_timeout, read_timeout)
         self._http: Client = self.fsspec
@@ -136,14 +136,6 @@ class _Use:
     stop: Stop = field(default_factory=Stop)  # set when the file is closed
     # The version, by URL, once it is known: one entry.  No lock: setdefault is atomic.
     known: dict[str, Version] = field(default_factory=dict)
-
-
-class _UntoldError(Exception):
-    """A block came without its version, so it must not be kept."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__()
-        self.data = data
 
 
 class RemoteFile:
@@ -270,18 +262,6 @@ class RemoteFile:
         """Return a range of the file."""
         return self._whole(self._fetch(use, offset, nbytes), offset, nbytes)
 
-    def _read_told(self, use: _Use, tag: str, offset: int, nbytes: int) -> bytes:
-        """Return a range of the version with that tag, for the cache.
-
-        Raises:
-            _UntoldError: The answer does not tell its version, which may be another.
-        """
-        found = self._fetch(use, offset, nbytes)
-        data = self._whole(found, offset, nbytes)
-        if found.version.tag != tag:
-            raise _UntoldError(data)
-        return data
-
     def _whole(self, found: FetchedRange, offset: int, nbytes: int) -> bytes:
         """Return the data of a range, if it has the length that was asked for."""
         if len(found.data) < nbytes:
@@ -290,7 +270,7 @@ class RemoteFile:
             raise DataError(msg, self.path, offset=offset)
         return found.data
 
-    def _cached(self, use: _Use, cache: FileCache, offset: int, nbytes: int) -> bytes:
+    def _cached(self, use: _Use, cache: FolderCache, offset: int, nbytes: int) -> bytes:
         """Return a range of the file, joined from blocks of the cache."""
         version = self._version(use)
         stop = offset + nbytes
@@ -305,14 +285,32 @@ class RemoteFile:
         parts = []
         for begin in range(offset // RANGE_BYTES * RANGE_BYTES, stop, RANGE_BYTES):
             size = min(RANGE_BYTES, version.size - begin)
-            name = f"{self._url}\n{version.size}\n{version.tag}\n{begin}\n{size}"
-            fetch = partial(self._read_told, use, version.tag, begin, size)
-            first, last = max(offset - begin, 0), min(stop - begin, size)
-            try:
-                parts.append(cache.read(name, size, first, last, fetch, use.stop))
-            except _UntoldError as untold:
-                parts.append(untold.data[first:last])
+            part = slice(max(offset - begin, 0), min(stop - begin, size))
+            parts.append(self._of_block(use, cache, version, begin, size, part))
         return b"".join(parts)
+
+    def _of_block(
+        self, use: _Use, cache: FolderCache, version: Version, begin: int, size: int, part: slice
+    ) -> bytes:
+        """Return a part of a block; fetch the block if nobody has."""
+        name = f"{self._url}\n{version.size}\n{version.tag}\n{begin}\n{size}"
+
+        def kept() -> bytes | None:
+            data = cache.read(name, part.start, part.stop)
+            return data if data is not None and len(data) == part.stop - part.start else None
+
+        data = kept()
+        if data is not None:
+            return data
+        with cache.making(name, use.stop):
+            data = kept()
+            if data is None:
+                found = self._fetch(use, begin, size)
+                block = self._whole(found, begin, size)
+                if found.version.tag == version.tag:  # or it was not told, and may be another
+                    cache.write(name, block)
+                data = block[part]
+        return data
 
     def _fetch(self, use: _Use, offset: int, nbytes: int) -> FetchedRange:
         """Return a range of the file, shorter where the file ends; retry errors that may pass."""

@@ -1,0 +1,254 @@
+"""A folder of files: whole ones only, each made by one, and those used least recently go first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from functools import partial
+from threading import Barrier
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.patience import PATIENCE
+
+from threadloader._threads.stopping import Stop, stopped_by
+from threadloader.datasets import _folder_cache
+from threadloader.datasets._folder_cache import FolderCache
+from threadloader.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+    from pathlib import Path
+
+SIZE = 1000  # bytes
+
+
+def content_of(number: int) -> bytes:
+    return number.to_bytes(4, "big") * (SIZE // 4)
+
+
+class Source:
+    """Gives the contents of files, and counts how often each was made."""
+
+    def __init__(self, folder: Path, files: float = 100) -> None:
+        self.cache = FolderCache(folder, int(files * SIZE))
+        self.made: Counter[int] = Counter()
+
+    def read(self, number: int, *stops: Stop, after: Callable[[], Any] = lambda: None) -> bytes:
+        found = self.cache.read(str(number))
+        if found is not None:
+            return found
+        with self.cache.making(str(number), *stops):
+            found = self.cache.read(str(number))
+            if found is None:
+                after()
+                self.made[number] += 1
+                found = content_of(number)
+                self.cache.write(str(number), found)
+        return found
+
+
+def used(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*.*"))
+
+
+def test_a_file_is_made_once_and_read_in_parts(tmp_path: Path) -> None:
+    source = Source(tmp_path / "new" / "folder")
+    for _ in range(2):
+        assert source.read(1) == content_of(1)
+    assert source.made == {1: 1}
+    assert source.cache.read("1", 10, 17) == content_of(1)[10:17]
+    assert source.cache.read("1", 998, 2000) == content_of(1)[998:]
+    assert source.cache.read("2") is None
+
+
+@pytest.mark.parallel
+def test_of_all_threads_that_want_a_file_one_makes_it(
+    tmp_path: Path, spawn: Callable[..., Future[Any]]
+) -> None:
+    source = Source(tmp_path)
+    barrier = Barrier(16)
+
+    def read() -> list[bytes]:
+        barrier.wait(PATIENCE)
+        return [source.read(number) for number in range(20)]
+
+    read_by_all = [spawn(read) for _ in range(16)]
+    for future in read_by_all:
+        assert future.result(PATIENCE) == [content_of(number) for number in range(20)]
+    assert set(source.made.values()) == {1}
+
+
+@pytest.mark.parametrize("told", ["as an argument", "of the worker"])
+def test_who_waits_hears_that_it_is_to_stop_and_makes_it_where_another_one_failed(
+    tmp_path: Path, spawn: Callable[..., Future[Any]], told: str
+) -> None:
+    source, stop = Source(tmp_path), Stop()
+    begun, go = Barrier(2), Barrier(2)
+
+    def fail() -> None:
+        begun.wait(PATIENCE)
+        go.wait(PATIENCE)
+        raise ConnectionResetError
+
+    def read() -> bytes:
+        if told == "as an argument":
+            return source.read(7, stop)
+        with stopped_by(stop):
+            return source.read(7)
+
+    first = spawn(partial(source.read, 7, after=fail))
+    begun.wait(PATIENCE)
+    stopped, other = spawn(read), spawn(source.read, 7)
+    stop.set()
+    with pytest.raises(ClosedError):
+        stopped.result(PATIENCE / 2)  # the first one still makes it
+    assert not other.done()
+    go.wait(PATIENCE)
+    assert isinstance(first.exception(PATIENCE), ConnectionResetError)
+    assert other.result(PATIENCE) == content_of(7)
+    assert source.made == {7: 1}
+
+
+HOLD = """
+import sys
+from threadloader.datasets._folder_cache import FolderCache
+
+with FolderCache(sys.argv[1], 1 << 20).making("7"):
+    print("locked", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_process_leaves_its_lock_to_who_waits(
+    tmp_path: Path, spawn: Callable[..., Future[Any]]
+) -> None:
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"locked\n"
+        waiting = spawn(Source(tmp_path).read, 7)
+        child.kill()
+        assert waiting.result(PATIENCE) == content_of(7)
+
+
+@pytest.mark.parametrize("why", ["the holder does not go on", "there are no locks"])
+def test_who_can_not_have_the_lock_goes_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    def refuse(_: int) -> bool:
+        raise OSError(95, "Operation not supported")
+
+    first, second = Source(tmp_path), Source(tmp_path)
+    if why == "there are no locks":
+        monkeypatch.setattr(_folder_cache, "_lock_now", refuse)
+    else:
+        monkeypatch.setattr(_folder_cache, "PATIENCE_S", 0.01)
+    assert first.read(1, after=lambda: second.read(1)) == content_of(1)
+    assert first.made == second.made == {1: 1}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_does_not_keep_a_lock_that_its_parent_gave_back(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    read, write = os.pipe()
+    with source.cache.making("1"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, 3.12
+        child = os.fork()
+        if not child:
+            os.close(write)
+            os.read(read, 1)  # until the parent has closed its end
+            os._exit(0)
+    assert source.read(1) == content_of(1)
+    os.close(write)
+    os.close(read)
+    os.waitpid(child, 0)
+
+
+def test_the_bound_holds_after_every_file_also_of_many_threads(
+    tmp_path: Path, spawn: Callable[..., Future[Any]]
+) -> None:
+    source, threads, rounds = Source(tmp_path, files=20), 12, 30
+    start, end = Barrier(threads), Barrier(threads, lambda: sizes.append(used(tmp_path)))
+    sizes: list[int] = []
+
+    def read(thread: int) -> None:
+        for turn in range(rounds):
+            start.wait(PATIENCE)
+            source.read(turn * threads + thread)
+            end.wait(PATIENCE)
+
+    for number in range(1000, 1100):
+        assert source.read(number) == content_of(number)
+        assert used(tmp_path) <= 20 * SIZE
+    assert used(tmp_path) >= 17 * SIZE  # it is made use of
+    for future in [spawn(read, thread) for thread in range(threads)]:
+        future.result(PATIENCE)
+    assert len(sizes) == rounds
+    assert max(sizes) <= (20 + threads) * SIZE
+
+
+def test_files_used_least_recently_make_room(tmp_path: Path) -> None:
+    source = Source(tmp_path, files=10)
+    for number in range(10):
+        source.read(number)
+        for path in tmp_path.rglob("*.kept"):  # an hour goes by
+            status = path.stat()
+            os.utime(path, (status.st_atime - 3600, status.st_mtime - 3600))
+    for number in (0, 10, 0, 9):  # the first is used again
+        source.read(number)
+    assert source.made[0] == source.made[9] == 1
+    source.read(1)
+    assert source.made[1] == 2
+
+
+def test_a_file_larger_than_the_bound_is_not_kept(tmp_path: Path) -> None:
+    source = Source(tmp_path, files=0.5)
+    assert source.read(1) == source.read(1) == content_of(1)
+    assert source.made[1] == 2
+
+
+def test_what_processes_that_died_left_is_removed_and_foreign_files_stay(tmp_path: Path) -> None:
+    foreign, folder = tmp_path / "thesis.tex", tmp_path / "0a"
+    folder.mkdir()
+    foreign.write_bytes(bytes(50 * SIZE))
+    old, new = folder / "old.partial", folder / "new.partial"
+    old.write_bytes(b"x")
+    new.write_bytes(b"x")
+    os.utime(old, (0, time.time() - 7200))
+    source = Source(tmp_path, files=5)
+    for number in range(20):
+        source.read(number)
+    assert (old.exists(), new.exists()) == (False, True)  # somebody may be writing the new one
+    assert foreign.exists()
+
+
+AT_ONCE = """
+import random, sys
+from threadloader.datasets._folder_cache import FolderCache
+
+cache = FolderCache(sys.argv[1], 100_000)
+draw = random.Random(sys.argv[2])
+for _ in range(600):
+    number = draw.randrange(200)
+    content = number.to_bytes(4, "big") * 250
+    found = cache.read(str(number))
+    if found is None:
+        with cache.making(str(number)):
+            cache.write(str(number), content)
+    assert found in (None, content)
+"""
+
+
+def test_processes_share_a_folder_and_its_bound(tmp_path: Path) -> None:
+    commands = [[sys.executable, "-c", AT_ONCE, str(tmp_path), seed] for seed in "abc"]
+    processes = [subprocess.Popen(command) for command in commands]
+    assert [process.wait(PATIENCE) for process in processes] == [0] * 3
+    assert used(tmp_path) <= 100_000 * (1 + 3 / 64)
+    assert not list(tmp_path.rglob("*.partial"))
