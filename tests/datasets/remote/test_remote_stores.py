@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CERTIFICATE = Path(__file__).with_name("loopback.pem")  # of 127.0.0.1, with its key; for 100 years
 CONTENT = random.Random(17).randbytes(50_000)
 QUICK = Retries(attempts=3, first=0.001)
-BY_FSSPEC = {"trust_env": True}  # an option that our own client does not know
+BY_FSSPEC = {"read_bufsize": 1 << 16}  # an option that our own client does not know
 
 with_aiohttp = pytest.mark.skipif(
     importlib.util.find_spec("aiohttp") is None, reason="aiohttp is not installed"
@@ -184,12 +184,36 @@ def test_a_store_that_fsspec_does_not_know_is_an_error() -> None:
         RemoteFile("nowhere://a/b.tar")
 
 
-@pytest.mark.parametrize("without", ["fsspec", "s3fs"])
+@pytest.mark.parametrize("without", ["fsspec", "s3fs", "urllib3"])
 def test_what_is_missing_is_named(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, without, None)
+    if without == "urllib3":
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'threadloader\[remote\]'"):
+            RemoteFile("https://host/a.tar")
+        return
     with pytest.raises(ModuleNotFoundError, match=f"s3://bucket/a.tar.*{without}"):
         RemoteFile("s3://bucket/a.tar?versionId=1")
     RemoteFile("https://host/a.tar")  # needs neither
+
+
+@pytest.mark.parametrize("told", ["as an option", "by the environment"])
+def test_a_proxy_is_asked_with_its_own_credentials(
+    server: RemoteServer, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, proxy = "http://nowhere.test/data.bin", server.url("").replace("//", "//anna:s3cret@")
+    server.files[url] = CONTENT
+    options = {"proxy": proxy} if told == "as an option" else {"trust_env": True}
+    monkeypatch.setenv("http_proxy", proxy if "trust_env" in options else "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    file = RemoteFile(url, storage_options={"client_kwargs": options}, retries=QUICK)
+    assert file.read_at(100, 10) == CONTENT[100:110]
+    sent = server.requests[0].headers
+    assert sent["proxy-authorization"] == authorization("anna", "s3cret")
+    assert (sent["host"], sent.get("authorization")) == ("nowhere.test", None)
+    near = RemoteFile(server.url("/data.bin"), storage_options={"client_kwargs": {**options}})
+    if told == "by the environment":
+        assert near.read_at(0, 10) == CONTENT[:10]
+        assert "proxy-authorization" not in server.requests[-1].headers
 
 
 @with_aiohttp

@@ -14,6 +14,7 @@ import pytest
 from support.patience import PATIENCE
 from support.remote_server import Fault, RemoteServer, Status, serving
 
+from threadloader import ThreadLoader
 from threadloader.datasets._remote.remote_file import RemoteFile
 from threadloader.datasets._remote.retries import Retries
 from threadloader.errors import ClosedError, RemoteError
@@ -131,6 +132,26 @@ def test_closing_the_file_ends_who_waits_for_a_stream(
         file.close()
         with pytest.raises(ClosedError):
             reading.result(PATIENCE)
+
+
+def test_closing_a_loader_ends_a_worker_that_waits_for_a_stream(
+    server: RemoteServer, spawn: Callable[..., Future[Any]]
+) -> None:
+    server.plan = lambda request: None if request.last == 0 else Status(503)
+    file = open_data(server, retries=Retries(first=1000.0, longest=1000.0))
+    opened = threading.Event()
+
+    def stream() -> Iterator[int]:
+        with file.open() as stream:
+            opened.set()
+            yield from stream.read()
+
+    loader = ThreadLoader(stream(), 16, threads=2, transform=int)
+    batches = iter(loader)
+    assert opened.wait(PATIENCE)
+    server.wait_for(lambda: len(server.requests) == 2)
+    spawn(loader.close).result(PATIENCE)
+    del batches
 
 
 def test_streams_of_one_file_are_independent(server: RemoteServer, tmp_path: Path) -> None:

@@ -59,6 +59,3 @@ class Client(Protocol):
 
     def forget(self, url: str) -> None:
         """Forget what is known of a file."""
-
-    def close(self) -> None:
-        """Close idle connections."""

@@ -97,9 +97,6 @@ class FsspecClient:
         """Ask again for a file's version when it is next read."""
         self._versions.pop(url, None)
 
-    def close(self) -> None:
-        """Do nothing: connections belong to the file systems, which fsspec keeps."""
-
     def _forget_listing(self, url: str) -> None:
         """Make the file system ask the store for a file, instead of looking in a kept listing.
 

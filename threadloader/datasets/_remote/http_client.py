@@ -1,23 +1,26 @@
-"""Ranges over http and https, on connections that are kept open: one for each read in progress.
+"""Ranges over http and https, by urllib3: the thread that reads makes the request itself.
 
-The thread that reads makes the request itself.  fsspec's own client makes all requests of a process
-in one thread; ``benches/remote_reads.py`` measures what that costs.
+fsspec's own client makes all requests of a process in one thread; ``benches/remote_reads.py``
+measures what that costs.
+
+Nothing in an answer is taken on trust.  A server may ignore the range and send the whole file, send
+another range or only a part, break off in the middle, or send a byte now and then.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from base64 import b64encode
-from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from email.utils import parsedate_to_datetime
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
-from threadloader._lifetime.dropping import when_dropped
-from threadloader.datasets._remote.client import FetchedRange, TransferError
-from threadloader.datasets._remote.http_connection import PORTS, Connection
-from threadloader.datasets._remote.http_range import read_range
+from threadloader.datasets._remote.client import MIB, FetchedRange, TransferError, Version
 from threadloader.datasets._urls import shown_url
 from threadloader.errors import shortened
 
@@ -26,21 +29,22 @@ if TYPE_CHECKING:
 
 __all__ = ["HttpClient", "understands"]
 
-# A forked child must not use its parent's connections: two processes would read one stream.
-Origin: TypeAlias = "tuple[int, str, str]"  # process, scheme, host and port
-Idle: TypeAlias = "dict[Origin, deque[Connection]]"
-
 MOST_REDIRECTS = 10
+MOST_CONNECTIONS = 256  # that are kept open to one host; more are opened where they are needed
+AT_ONCE = MIB // 4  # bytes that are read at a time; between two of these the time is looked at
 UNQUOTED = "%/:=&?~+!$,;'@()*[]"  # stay as they are in a URL's path and query
 # Options of fsspec's http file system that do not matter for reading a range.
 WITHOUT_EFFECT = frozenset({"block_size", "cache_options", "cache_type", "simple_links"})
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
 
 def understands(options: Mapping[str, Any]) -> bool:
     """Whether this module knows all of these options of fsspec's for http."""
     client = options.get("client_kwargs") or {}
     rest = options.keys() - {"client_kwargs", "headers"} - WITHOUT_EFFECT
-    return not rest and client.keys() <= {"auth", "headers"}
+    return not rest and client.keys() <= {"auth", "headers", "proxy", "trust_env"}
 
 
 class HttpClient:
@@ -51,34 +55,47 @@ class HttpClient:
         connect_timeout: Seconds until there must be a connection.
         read_timeout: Seconds without a byte, and for each MiB, after which a read has failed.
 
+    Raises:
+        ModuleNotFoundError: urllib3 is not installed.
+        ValueError: A header has several lines.
+
     Threads:
-        all: shared.  One thread at a time uses a connection.
+        all: shared.
     """
 
     def __init__(
         self, options: Mapping[str, Any], connect_timeout: float, read_timeout: float
     ) -> None:
+        try:
+            import urllib3  # noqa: PLC0415  # optional
+        except ModuleNotFoundError:
+            msg = "http and https are read by urllib3: pip install 'threadloader[remote]'"
+            raise ModuleNotFoundError(msg, name="urllib3") from None
+        self._urllib3 = urllib3
         self._headers, self._auth = _credentials(options)
-        self._connect_timeout, self._read_timeout = connect_timeout, read_timeout
-        self._context: ssl.SSLContext | None = None
-        # No lock: setting, popping and appending are atomic on both builds.
-        self._idle: Idle = {}
+        client = options.get("client_kwargs") or {}
+        self._proxy, self._trusts_env = client.get("proxy"), bool(client.get("trust_env"))
+        self._read_timeout = read_timeout
+        self._timeout = urllib3.Timeout(connect=connect_timeout, read=read_timeout)
+        # One for each host.  urllib3's own pool of these has a lock, for which 32 threads wait half
+        # of their time (3.13t).  The process is in the key, as a forked child must not use its
+        # parent's connections.  No lock: setdefault, pop and setting are atomic on both builds.
+        self._pools: dict[tuple[int, str, str, str | None], Any] = {}
         # Targets of redirects, by URL: requests go there directly until that fails.
         self._moved: dict[str, str] = {}
-        when_dropped(self, _close, self._idle, at_exit=True)
 
     def read(self, url: str, offset: int, nbytes: int) -> FetchedRange:
         """Return a range; see `Client`.
 
         Raises:
             TransferError: An error status, or an answer that is not the range.
-            OSError: The connection failed, or took too long.
+            Exception: The connection failed, or took too long.
         """
         moved = target = self._moved.get(url, url)
         for _ in range(MOST_REDIRECTS):
             try:
                 answer = self._ask(url, target, offset, nbytes)
-            except OSError:
+            except (OSError, self._urllib3.exceptions.HTTPError):
                 # The target of a redirect is often signed for minutes only: ask anew, once.
                 self._moved.pop(url, None)
                 if moved == url:
@@ -99,7 +116,9 @@ class HttpClient:
 
     def close(self) -> None:
         """Close idle connections."""
-        _close(self._idle)
+        while self._pools:
+            with suppress(KeyError):  # another thread was faster
+                self._pools.popitem()[1].close()
 
     def _ask(self, url: str, target: str, offset: int, nbytes: int) -> FetchedRange | str:
         """Make one request; return the range, or the target of a redirect.
@@ -111,74 +130,207 @@ class HttpClient:
             nbytes: At least 1.
         """
         place, trusted = urlsplit(target), urlsplit(url)
-        host = _host(place)
         headers = {"Range": f"bytes={offset}-{offset + nbytes - 1}", "Accept-Encoding": "identity"}
-        if (place.scheme, host) == (trusted.scheme, _host(trusted)):
+        if (place.scheme, _host(place)) == (trusted.scheme, _host(trusted)):
             headers |= self._headers
             if auth := _basic(trusted.username, trusted.password) or self._auth:
                 headers["Authorization"] = auth
-        origin, path = (os.getpid(), place.scheme, host), _path(place)
-        if (idle := self._take(origin)) is not None:
-            try:
-                return self._ask_by(idle, origin, path, headers, offset, nbytes)
-            except TimeoutError:  # a router forgot this connection, and so all that are as old
-                _close({origin: self._idle.pop(origin, deque())})
-                raise
-            except (ConnectionError, ssl.SSLError):
-                pass  # the server has closed it meanwhile, which is no failure
-            except TransferError as error:  # perhaps bytes behind the last answer, and no answer
-                if error.status is not None and error.status >= 400:
-                    raise
-        fresh = self._connect(place.scheme, host)
-        return self._ask_by(fresh, origin, path, headers, offset, nbytes)
-
-    def _ask_by(
-        self,
-        connection: Connection,
-        origin: Origin,
-        path: str,
-        headers: Mapping[str, str],
-        offset: int,
-        nbytes: int,
-    ) -> FetchedRange | str:
-        """Make a request by a connection, and keep that if it can take another one."""
+        begun = monotonic()
         try:
-            answer = connection.get(path, headers)
-            found = read_range(answer, offset, nbytes)
-        except BaseException:
-            connection.close()
-            raise
-        if answer.reusable:
-            self._idle.setdefault(origin, deque()).append(connection)
-        else:
-            connection.close()
-        return found
+            proxy = self._proxy_for(place)
+            whole = proxy is not None and place.scheme == "http"  # else the proxy makes a tunnel
+            answer = self._pool(place, proxy).urlopen(
+                "GET",
+                f"{place.scheme}://{_host(place)}{_path(place)}" if whole else _path(place),
+                headers=headers,
+                assert_same_host=False,
+                timeout=self._timeout,
+                retries=False,
+                redirect=False,
+                preload_content=False,
+                decode_content=False,
+            )
+            return _Answer(answer, begun, self._read_timeout).range(offset, nbytes)
+        except self._urllib3.exceptions.HTTPError as error:
+            found = _what_failed(error)
+        try:
+            raise found
+        finally:
+            del found  # the error keeps this frame
 
-    def _connect(self, scheme: str, host: str) -> Connection:
-        if scheme == "https" and self._context is None:
-            self._context = ssl.create_default_context()
-        context = self._context if scheme == "https" else None
-        return Connection(scheme, host, self._connect_timeout, self._read_timeout, context)
+    def _proxy_for(self, place: SplitResult) -> str | None:
+        """Return the proxy that a host is reached by, if any."""
+        if self._proxy is None and self._trusts_env and not proxy_bypass(place.hostname or ""):
+            proxies = getproxies()
+            return proxies.get(place.scheme) or proxies.get("all")
+        return self._proxy
 
-    def _take(self, origin: Origin) -> Connection | None:
-        """Return the idle connection that was used last, or None.
+    def _pool(self, place: SplitResult, proxy: str | None) -> Any:
+        """Return this process's connections to a host."""
+        key = os.getpid(), place.scheme, _host(place), proxy
+        pool = self._pools.get(key)
+        return pool or self._pools.setdefault(key, self._new_pool(place, proxy))
 
-        One on which the server has sent something since is closed.
+    def _new_pool(self, place: SplitResult, proxy: str | None) -> Any:
+        options: dict[str, Any] = {"maxsize": MOST_CONNECTIONS}
+        if place.scheme == "https":
+            options["ssl_context"] = ssl.create_default_context()
+        if proxy is None:
+            return self._urllib3.connection_from_url(f"{place.scheme}://{_host(place)}", **options)
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        if parts.username:
+            auth = _basic(parts.username, parts.password)
+            options["proxy_headers"] = {"Proxy-Authorization": auth}
+        by = self._urllib3.ProxyManager(f"{parts.scheme}://{_host(parts)}", **options)
+        return by.connection_from_host(place.hostname, place.port, place.scheme)
+
+
+class _Answer:
+    """The answer to a request for a range: the bytes that were asked for, a redirect, or an error.
+
+    Args:
+        response: urllib3's, of which the head was read.
+        begun: When the request was made.
+        seconds: For the request, and for each MiB of the body.
+
+    Threads:
+        all: compatible.
+    """
+
+    def __init__(self, response: Any, begun: float, seconds: float) -> None:
+        self._response, self._headers = response, response.headers
+        self._begun, self._seconds = begun, seconds
+        told = self._headers.get("content-length", "")
+        self._length = int(told) if told.isdecimal() and not self._coding() else None
+
+    def range(self, offset: int, nbytes: int) -> FetchedRange | str:
+        """Return the range; or the ``Location`` of a redirect.
+
+        Args:
+            offset: In bytes.
+            nbytes: At least 1.
+
+        Raises:
+            TransferError: It is neither; with a status if asking again can't help.
+            TimeoutError: The answer takes too long.
         """
+        at_end = False
         try:
-            while not (connection := self._idle[origin].pop()).is_quiet():
-                connection.close()
-        except (KeyError, IndexError):
-            return None
-        return connection
+            found = self._found(offset, nbytes)
+            if self._length is not None or self._coding():
+                at_end = not self._response.read1(1)
+            return found
+        finally:
+            if not at_end:  # the connection can take no other request
+                self._response.close()
+
+    def _found(self, offset: int, nbytes: int) -> FetchedRange | str:
+        status = self._response.status
+        if status in REDIRECTS and (location := self._headers.get("location")):
+            return str(location)
+        if status in {200, 206}:
+            self._check_codings()
+            return self._partial(offset, nbytes) if status == 206 else self._whole(offset, nbytes)
+        found = _RANGE.fullmatch(self._told())
+        if status == 416 and found is not None and int(found[3]) <= offset:
+            return FetchedRange(b"", Version(int(found[3]), ""))  # an ETag would not be the file's
+        msg = f"HTTP status {status} {self._response.reason or ''}".rstrip()
+        raise TransferError(msg, status, _retry_after(self._headers.get("retry-after")))
+
+    def _coding(self) -> str:
+        return str(self._headers.get("transfer-encoding", "")).lower()
+
+    def _check_codings(self) -> None:
+        status = self._response.status
+        if self._headers.get("content-encoding", "identity") != "identity":
+            msg = "the server compresses the file, so that no ranges of it can be read"
+            raise TransferError(msg, status)
+        coding = self._coding()
+        if coding not in {"", "chunked"}:  # its framing would be taken for the file's bytes
+            msg = f"the server codes the body as {coding[:40]!r}, which was not asked for"
+            raise TransferError(msg, status)
+
+    def _partial(self, offset: int, nbytes: int) -> FetchedRange:
+        """Return the range, if it is the one that was asked for."""
+        told = self._told()
+        found = _RANGE.fullmatch(told)
+        if found is None or found[1] is None:
+            msg = f"a range without telling where in the file it is: Content-Range {told!r}"
+            raise TransferError(msg, 206)
+        first, last, size = map(int, found.groups())
+        count = min(nbytes, size - offset)  # below 1 where the file is said to end before
+        right = count > 0 and (first, last) == (offset, offset + count - 1)
+        if not right or self._length not in {count, None}:
+            msg = f"{self._length} bytes of {told!r} for {nbytes} bytes from {offset}"
+            raise TransferError(msg)
+        return FetchedRange(self._read(count, count), Version(size, self._tag()))
+
+    def _whole(self, offset: int, nbytes: int) -> FetchedRange:
+        """Return the range out of a whole file, which some servers send instead."""
+        size = self._length
+        if size is None:
+            msg = "the server ignores the range and does not tell the size of the file"
+            raise TransferError(msg, 200)
+        skipped = min(offset, size)
+        count = min(nbytes, size - skipped)
+        for start in range(0, skipped, AT_ONCE):
+            self._read(min(skipped - start, AT_ONCE), skipped + count)
+        data = self._read(count, skipped + count)
+        return FetchedRange(data, Version(size, self._tag()), ranged=count == size)
+
+    def _read(self, nbytes: int, allowed: int) -> bytes:
+        """Return the next ``nbytes`` bytes.
+
+        Args:
+            nbytes: How many.
+            allowed: Bytes of the body that there is time for.
+
+        Raises:
+            TransferError: There are fewer.
+            TimeoutError: The answer takes too long.
+        """
+        parts, left = [], nbytes
+        limit = self._seconds * (1 + allowed / MIB)
+        while left:
+            if monotonic() - self._begun > limit:
+                msg = f"the answer takes too long: it had {limit:.1f} s"
+                raise TimeoutError(msg)
+            part = self._response.read1(min(left, AT_ONCE))
+            if not part:
+                msg = f"the answer breaks off {left:,} bytes early"
+                raise TransferError(msg)
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+    def _told(self) -> str:
+        """Return the server's description of the range."""
+        return str(self._headers.get("content-range", ""))
+
+    def _tag(self) -> str:
+        """Return the tag of the file's version: a strong ETag, else the date, else a weak ETag."""
+        etag = self._headers.get("etag", "")
+        changed = self._headers.get("last-modified", "")
+        return str(changed or etag if etag.startswith("W/") or not etag else etag)
 
 
-def _close(idle: Idle) -> None:
-    """Close all idle connections; other threads may add and take some meanwhile."""
-    for connections in list(idle.values()):
-        with suppress(IndexError):
-            while True:
-                connections.pop().close()
+def _what_failed(error: Exception) -> Exception:
+    """Return what the system said, which says best what may pass, or urllib3's own error."""
+    links = (error.__cause__, error.__context__, *error.args)
+    found: Exception = next((link for link in links if isinstance(link, OSError)), error)
+    return found.with_traceback(None)  # urllib3's frames have the error
+
+
+def _retry_after(value: str | None) -> float | None:
+    """Return the seconds of a ``Retry-After``, which has a number or a date."""
+    if value is None:
+        return None
+    if value.isdecimal():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
+    except (TypeError, ValueError):
+        return None
 
 
 def _redirected(target: str, location: str) -> str:
@@ -190,7 +342,7 @@ def _redirected(target: str, location: str) -> str:
     with suppress(ValueError):
         target = urljoin(target, location)
         place = urlsplit(target)
-        if place.scheme in PORTS and place.hostname and place.port != 0:
+        if place.scheme in {"http", "https"} and place.hostname and place.port != 0:
             return target
     msg = f"a redirect to {shortened(shown_url(target))}, which is no URL of http or https"
     raise TransferError(msg, 310)

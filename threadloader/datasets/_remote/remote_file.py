@@ -12,27 +12,25 @@ import warnings
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from threadloader._threads.stopping import Stop
 from threadloader.datasets._folder_cache import FolderCache
-from threadloader.datasets._remote.client import TransferError, Version
+from threadloader.datasets._remote.client import Version
 from threadloader.datasets._remote.fsspec_client import FsspecClient
 from threadloader.datasets._remote.http_client import HttpClient, understands
 from threadloader.datasets._remote.read_ahead import ReadAhead
-from threadloader.datasets._remote.retries import GaveUpError, Retries, retry
-from threadloader.datasets._urls import shown_url, without_secrets
-from threadloader.errors import DataError, RemoteError
+from threadloader.datasets._remote.retries import Retries, persist
+from threadloader.datasets._urls import shown_url
+from threadloader.errors import DataError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from threadloader.datasets._remote.client import Client, FetchedRange
 
 __all__ = ["RemoteFile", "RemoteStore", "list_remote"]
-
-T = TypeVar("T")
 
 # A longer read becomes several requests, so that a dropped connection costs only one.  A block of
 # the cache has this size, too.  Unmeasured, a choice: at 100 MB/s and 10 ms a request, a fifth of
@@ -44,9 +42,9 @@ LEAST_CACHE = 16 * RANGE_BYTES  # a smaller cache would hardly keep what its thr
 class RemoteStore:
     """What remote files share: credentials, connections, limits, a cache.
 
-    http and https are read without fsspec.  Of its options, ``headers`` and ``client_kwargs`` with
-    ``headers`` and ``auth`` have an effect then; any other option makes fsspec read them, which
-    needs aiohttp.
+    http and https are read by urllib3.  Of fsspec's options, ``headers`` and ``client_kwargs`` with
+    ``headers``, ``auth``, ``proxy`` and ``trust_env`` have an effect then; any other option makes
+    fsspec read them, which needs aiohttp.
 
     Args:
         storage_options: For fsspec's file system of the URLs: credentials, endpoints.
@@ -97,9 +95,7 @@ class RemoteStore:
             else FolderCache(Path(cache_folder).expanduser(), cache_bytes)
         )
         self.fsspec = FsspecClient(options, connect_timeout, read_timeout)
-        self._http: Client = self.fsspec
-        if understands(options):
-            self._http = HttpClient(options, connect_timeout, read_timeout)
+        self._http: HttpClient | None = None  # until there is a URL for it
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(RemoteStore, **self.arguments), ()  # a copy opens its own connections
@@ -112,18 +108,22 @@ class RemoteStore:
         """Return the client that reads a URL.
 
         Raises:
-            ModuleNotFoundError: fsspec, or its client for that store, is not installed.
-            ValueError: fsspec knows no such store.
+            ModuleNotFoundError: urllib3, or fsspec, or its client for that store, is not installed.
+            ValueError: fsspec knows no such store, or an option is wrong.
         """
-        if self._http is not self.fsspec and url.startswith(("http://", "https://")):
+        options = self.arguments["storage_options"]
+        if url.startswith(("http://", "https://")) and understands(options):
+            if self._http is None:
+                limits = self.arguments["connect_timeout"], self.arguments["read_timeout"]
+                self._http = HttpClient(options, *limits)
             return self._http
         self.fsspec.check(url)
         return self.fsspec
 
     def close(self) -> None:
         """Close idle connections; the next read opens new ones."""
-        self._http.close()
-        self.fsspec.close()
+        if self._http is not None:
+            self._http.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,7 @@ class RemoteFile:
     def _fetch(self, use: _Use, offset: int, nbytes: int) -> FetchedRange:
         """Return a range of the file, shorter where the file ends; retry errors that may pass."""
         read = partial(self._client.read, self._url, offset, nbytes)
-        found = _persist(read, self._store.retries, self._url, offset, use.stop)
+        found = persist(read, self._store.retries, self._url, offset, use.stop)
         version = found.version
         first = use.known.setdefault(self._url, version)
         if first.size != version.size or (first.tag and version.tag and first.tag != version.tag):
@@ -352,29 +352,8 @@ def list_remote(pattern: str, **options: Any) -> list[str]:
     """
     store = RemoteStore(**options)
     store.fsspec.check(pattern)
-    found = _persist(partial(store.fsspec.find, pattern), store.retries, pattern, None)
+    found = persist(partial(store.fsspec.find, pattern), store.retries, pattern, None)
     if not found:
         msg = f"nothing matches {shown_url(pattern)}"
         raise FileNotFoundError(msg)
     return sorted(found)
-
-
-def _persist(
-    read: Callable[[], T], retries: Retries, url: str, offset: int | None, *stops: Stop
-) -> T:
-    """Return the result of ``read()``, with retries.
-
-    Raises:
-        RemoteError: It fails for good; names URL and offset, and has the last error as its cause.
-    """
-    try:
-        return retry(read, retries, *stops)
-    except GaveUpError as error:
-        gave_up = error
-    # Not in the handler: it would keep the original error as context, which may tell a secret.
-    cause = without_secrets(gave_up.error, url)
-    name = "" if isinstance(cause, TransferError) else f"{type(cause).__name__}: "
-    try:
-        raise RemoteError(f"{gave_up}{name}{cause}", shown_url(url), offset=offset) from cause
-    finally:
-        del gave_up, cause  # the error keeps this frame, and the frame would keep them

@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from threadloader._threads.waiting import is_set, stops_here, wait
-from threadloader.errors import ClosedError, ThreadLoaderError
+from threadloader._threads.stopping import is_set, stops_here, wait
+from threadloader.datasets._remote.client import TransferError
+from threadloader.datasets._urls import shown_url, without_secrets
+from threadloader.errors import ClosedError, RemoteError, ThreadLoaderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._threads.waiting import Stop
 
-__all__ = ["GaveUpError", "Retries", "is_transient", "retry"]
+__all__ = ["Retries", "is_transient", "persist"]
 
 T = TypeVar("T")
 
@@ -82,53 +84,50 @@ class Retries:
         return min(self.longest, asked + self.first * draw())
 
 
-class GaveUpError(Exception):
-    """A read failed for good.
-
-    Args:
-        message: How often it was tried; empty for one try.
-        error: The last error.
-    """
-
-    def __init__(self, message: str, error: Exception) -> None:
-        super().__init__(message)
-        self.error = error
-
-
-def retry(read: Callable[[], T], retries: Retries, *stops: Stop) -> T:
+def persist(
+    read: Callable[[], T], retries: Retries, url: str, offset: int | None, *stops: Stop
+) -> T:
     """Return the result of ``read()``; try again while it fails in a way that may pass.
 
     Args:
         read: Makes one request.
         retries: How often and when.
+        url: For the error.
+        offset: The same, in bytes.
         stops: End a wait; so does the end of the calling worker.
 
     Raises:
-        GaveUpError: A failure does not pass, or it was the last try.
+        RemoteError: It fails for good; names URL and offset, and has the last error as its cause.
         ClosedError: One of ``stops`` was set meanwhile.
         ThreadLoaderError: ``read`` raised it.
     """
     stops = (*stops, *stops_here())
-    begun = monotonic()
-    failed = 0
-    while True:
+    begun, failed = monotonic(), 0
+    last: Exception | None = None
+    while last is None:
         if is_set(stops):
             raise ClosedError(_CLOSED)
         try:
             return read()
         except ThreadLoaderError:
             raise
-        except Exception as error:  # whatever a store's client raises
+        except Exception as error:  # noqa: BLE001  # whatever a store's client raises
             failed += 1
-            if not is_transient(error):
-                raise GaveUpError("", error) from error
-            if failed == retries.attempts:
-                msg = f"after {failed} tries in {monotonic() - begun:.1f} s: "
-                raise GaveUpError(msg, error) from error
             draw = random.SystemRandom().random  # leave the sample's random numbers alone
             seconds = retries.wait_s(failed, getattr(error, "retry_after", None), draw)
+            if failed == retries.attempts or not is_transient(error):
+                last = error
         # Not in the handler, which would keep the error and its frames alive during the wait.
-        wait(stops, seconds)
+        if last is None:
+            wait(stops, seconds)
+    # Nor here: the original error, as context, may tell a secret.
+    cause = without_secrets(last, url)
+    name = "" if isinstance(cause, TransferError) else f"{type(cause).__name__}: "
+    tries = f"after {failed} tries in {monotonic() - begun:.1f} s: " if failed > 1 else ""
+    try:
+        raise RemoteError(f"{tries}{name}{cause}", shown_url(url), offset=offset) from cause
+    finally:
+        del last, cause  # the error keeps this frame, and the frame would keep them
 
 
 def is_transient(error: Exception) -> bool:
