@@ -26,19 +26,17 @@ from pathlib import Path
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from threadloader._threads.stopping import Stop, stops_here, wait
-from threadloader.datasets._local_file import Descriptor
+from threadloader.datasets._local_file import PARTIAL, Descriptor, made, write_whole
 from threadloader.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import IO
 
 __all__ = ["FolderCache"]
 
-KEPT, PARTIAL, LOCK = ".kept", ".partial", ".lock"
+KEPT, LOCK = ".kept", ".lock"
 ROOM = 0.9  # files are removed down to this part of the bound, so that not each has to make room
 # Part of the bound that may be written before the folder is measured again: 8 processes together
 # exceed it by an eighth at most.  Measuring 2,560 files took 9 to 15 ms.
@@ -102,7 +100,7 @@ class FolderCache:
         """
         path = self.folder / f"{_digest(name)[:2]}{LOCK}"
         try:
-            file = None if self._here().given_up else _made(path, "ab")
+            file = None if self._here().given_up else made(path, "ab")
         except OSError:  # the folder can't be written
             file = None
         if file is None:
@@ -124,7 +122,7 @@ class FolderCache:
         reason = ""
         try:
             if not here.adds(len(content)) or self._has_room(len(content)):
-                _write(Path(self._path(name)), content)
+                write_whole(Path(self._path(name)), content)
             elif not self.makes_room:
                 reason = f"it holds {self.nbytes:,} bytes, the bound"
         except OSError as error:
@@ -212,31 +210,6 @@ class _Written:
 
 def _digest(name: str) -> str:
     return blake2b(name.encode(), digest_size=20).hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file so that it appears whole, or not at all.
-
-    It is not flushed to the disk: after a power failure it may be damaged, and whoever reads it
-    finds that out by what is in it.
-    """
-    partial = path.with_suffix(f".{uuid4().hex}{PARTIAL}")
-    try:
-        with _made(partial, "xb") as file:
-            file.write(content)
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
-def _made(path: Path, mode: str) -> IO[bytes]:
-    """Return a new file; its folder is made, too."""
-    try:
-        return path.open(mode)
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open(mode)
 
 
 def _lock(number: int, stops: tuple[Stop, ...]) -> bool:

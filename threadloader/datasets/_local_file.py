@@ -9,7 +9,8 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from uuid import uuid4
 from weakref import ref
 
 from threadloader.errors import DataError
@@ -20,7 +21,9 @@ if sys.platform != "win32":
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Descriptor", "LocalFile", "Shelf"]
+__all__ = ["PARTIAL", "Descriptor", "LocalFile", "Shelf", "made", "write_whole"]
+
+PARTIAL = ".partial"  # the ending of a file that is being written
 
 
 class Shelf:
@@ -202,3 +205,31 @@ def _open_limit() -> int:
 
 def _stamp_of(status: os.stat_result) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}"
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it appears whole, or not at all; its folder is made, too.
+
+    It is not flushed to the disk: after a power failure it may be damaged, and whoever reads it
+    finds that out by what is in it.
+
+    Raises:
+        OSError: It can't be written.
+    """
+    partial = path.with_name(f".{uuid4().hex}{PARTIAL}")
+    try:
+        with made(partial, "xb") as file:
+            file.write(content)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def made(path: Path, mode: str) -> IO[bytes]:
+    """Return a new file, whose folder is made, too."""
+    try:
+        return path.open(mode)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open(mode)

@@ -4,6 +4,8 @@
 how many errors, as JSON.  ``--lenient`` sets Pillow's LOAD_TRUNCATED_IMAGES.  FOLDER is made.
 """
 
+# ruff: noqa: E402  # torch is hidden from what is imported below: importing it takes seconds
+
 from __future__ import annotations
 
 import faulthandler
@@ -13,6 +15,8 @@ import sys
 import warnings
 from collections import Counter
 from pathlib import Path
+
+sys.modules["torch"] = None  # type: ignore[assignment]
 
 import numpy as np
 from photographs import every_format

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import subprocess
 import sys
 import sysconfig
@@ -20,7 +21,7 @@ from support.patience import PATIENCE
 pytest.importorskip("PIL")
 
 from photographs import encoded, every_format, photograph, png16
-from PIL import Image, ImageFile, ImageOps
+from PIL import Image, ImageFile, ImageOps, features
 
 from threadloader.datasets._images.decode import decode
 from threadloader.datasets._images.jpeg_decoders import find_decoder, installed_decoders
@@ -56,24 +57,17 @@ def _difference(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:
 
 @every_decoder
 @pytest.mark.parametrize("shape", [(375, 500), ODD, (8, 16), (1, 1), (1, 200)])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"subsampling": 0},
-        {"subsampling": 1},
-        {"subsampling": 2},
-        {"subsampling": 2, "progressive": True},
-        {"quality": 100, "optimize": True},
-        {"quality": 20, "restart_marker_rows": 1},
-    ],
-    ids=["444", "422", "420", "progressive", "fine", "restart"],
-)
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_a_jpeg_has_the_pixels_that_pillow_sees(
-    decoder: str, shape: tuple[int, int], options: dict[str, Any], mode: str
+    decoder: str, shape: tuple[int, int], mode: str
 ) -> None:
-    data = encoded(Image.fromarray(photograph(*shape)).convert(mode), **options)
-    assert _difference(decode(data, decoder=decoder), _pillow(data)) <= TOLERANCE
+    for options in (
+        *({"subsampling": kind} for kind in range(3)),
+        *({"progressive": True}, {"quality": 100, "optimize": True}),
+        {"quality": 20, "restart_marker_rows": 1},
+    ):
+        data = encoded(Image.fromarray(photograph(*shape)).convert(mode), **options)
+        assert _difference(decode(data, decoder=decoder), _pillow(data)) <= TOLERANCE, options
 
 
 @every_decoder
@@ -134,18 +128,7 @@ GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)
         (b"P5 16 16 65535\n" + (GREY.astype(">u2") * 257).tobytes(), GREY),
         (b"P2 2 1 1000\n0 1000\n", np.array([[0, 255]])),
     ],
-    ids=[
-        "L",
-        "LA",
-        "1",
-        "16",
-        "tiff 16",
-        "tiff 32",
-        "png 16",
-        "png 16 alpha",
-        "pgm 16",
-        "pgm text",
-    ],
+    ids=["L", "LA", "1", "16", "tif 16", "tif 32", "png 16", "png 16 alpha", "pgm 16", "pgm text"],
 )
 def test_grey_becomes_three_equal_channels_of_its_high_byte(
     data: bytes, expected: NDArray[Any]
@@ -276,25 +259,42 @@ def test_a_truncated_file_is_never_another_picture(
     assert bool(ImageFile.LOAD_TRUNCATED_IMAGES) is lenient
 
 
-def test_zeros_in_place_of_a_jpegs_end_are_an_error() -> None:
-    data = encoded(photograph(120, 160))
-    with pytest.raises(ValueError, match="before its end marker"):
-        decode(data[:-1000] + bytes(1000))
-
-
-def test_a_flipped_bit_in_a_png_is_an_error() -> None:
-    data = bytearray(encoded(photograph(*ODD), "PNG"))
-    data[len(data) // 2] ^= 1
-    with pytest.raises(ValueError, match="no whole image"):
-        decode(bytes(data))
+def flipped(data: bytes) -> bytes:
+    return data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\xff\xd8", b"GIF89a", b"%!PS-Adobe-3.0 EPSF-3.0\n", b"x" * 99]
+    ("data", "told"),
+    [
+        *((data, "no image that|no whole") for data in (b"", b"\xff\xd8", b"GIF89a", b"x" * 99)),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n", "no image that pillow"),
+        (encoded(photograph(120, 160))[:-1000] + bytes(1000), "before its end marker"),
+        (flipped(encoded(photograph(*ODD), "PNG")), "no whole image"),
+    ],
+    ids=["empty", "start", "gif", "text", "program", "zeros", "flipped bit"],
 )
-def test_what_is_no_image_is_an_error(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"no image that pillow|no whole image"):
+def test_what_is_no_whole_image_is_an_error(data: bytes, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
         decode(data)
+
+
+def tiled(width: int, height: int) -> bytes:
+    """Return a grey TIFF of 16 x 16 pixels in one tile."""
+    short = {256: 16, 257: 16, 258: 8, 259: 8, 262: 1, 277: 1}
+    data = zlib.compress(bytes([7]) * min(width * height, 1 << 20))
+    tags = [(tag, 3, value) for tag, value in short.items()]
+    tags += [(322, 4, width), (323, 4, height), (324, 4, 8 + 2 + 12 * 10 + 4), (325, 4, len(data))]
+    entries = b"".join(struct.pack("<HHLL", tag, kind, 1, value) for tag, kind, value in tags)
+    return b"II*\0" + struct.pack("<LH", 8, len(tags)) + entries + bytes(4) + data
+
+
+@pytest.mark.skipif(not features.check("libtiff"), reason="Pillow without libtiff")
+def test_a_tile_may_have_as_many_pixels_as_a_picture() -> None:
+    assert np.array_equal(decode(tiled(32, 48), max_pixels=32 * 48), np.full((16, 16, 3), 7))
+    with pytest.raises(ValueError, match="tile of 32 x 48 pixels are more than max_pixels=1,535"):
+        decode(tiled(32, 48), max_pixels=32 * 48 - 1)
+    with pytest.raises(ValueError, match="tile of 60,000 x 60,000 pixels"):
+        decode(tiled(60_000, 60_000))
 
 
 @every_decoder

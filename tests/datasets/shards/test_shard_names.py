@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threadloader.datasets._shards.shard_names import expand_braces, find_shards
+from threadloader.datasets._shards.names import expand_braces, find_shards
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ What can be detected:
 
 from __future__ import annotations
 
-import gzip
 import tarfile
 import tracemalloc
 from random import Random
@@ -22,17 +21,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.made_shards import ENDINGS, compressed, members_of, tar_bytes
 
-from threadloader.datasets._shards.tar_shards import TarShards
-from threadloader.datasets._shards.tar_stream import TarStream
+from threadloader.datasets import TarShards, TarStream
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from threadloader.datasets._tar.samples import Part
-
-FILES = 1000  # of each kind
+FILES = 300  # of each kind
 LIMIT = 1 << 20
 FORMATS = [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT]
 
@@ -46,6 +42,10 @@ def originals(rng: Random) -> dict[str, dict[str, bytes]]:
         name: {"cls": b"7", "bin": rng.randbytes(rng.randrange(3000)), "txt": b"text " * 30}
         for name in names[: rng.randint(1, 4)]
     }
+
+
+def whole(samples: dict[str, dict[str, bytes]], rng: Random) -> bytes:
+    return tar_bytes(members_of(samples), rng.choice(FORMATS)).rstrip(b"\0") + bytes(1024)
 
 
 def flipped(data: bytes, rng: Random) -> Damage:
@@ -88,10 +88,10 @@ def declared(data: bytes, rng: Random) -> Damage:
 DAMAGES: list[Callable[[bytes, Random], Damage]] = [flipped, overwritten, cut_off, cut_out, doubled]
 
 
-def read(path: Path) -> tuple[list[tuple[str, dict[str, Part]]], DataError | None]:
+def read(path: Path) -> tuple[list[tuple[str, dict[str, Any]]], DataError | None]:
     """Return the samples of a shard up to an error, and the error."""
     reading = TarStream(path, sample_limit=LIMIT).read_shard(0)
-    samples: list[tuple[str, dict[str, Part]]] = []
+    samples: list[tuple[str, dict[str, Any]]] = []
     error = None
     try:
         samples.extend((sample.key, sample.members) for sample in reading)
@@ -101,18 +101,17 @@ def read(path: Path) -> tuple[list[tuple[str, dict[str, Part]]], DataError | Non
     return samples, error
 
 
-def as_written(samples: list[tuple[str, dict[str, Part]]]) -> dict[str, dict[str, Any]]:
+def as_written(samples: list[tuple[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     return {key: {ext: part.data for ext, part in parts.items()} for key, parts in samples}
 
 
-def test_a_damaged_archive_gives_right_samples_or_an_error(tmp_path: Path) -> None:
-    rng = Random(17)
-    path = tmp_path / "a.tar"
-    errors = 0
+def test_a_damaged_archive_gives_right_samples_or_an_error_at_random_and_in_order(
+    tmp_path: Path,
+) -> None:
+    rng, path, errors = Random(17), tmp_path / "a.tar", 0
     for _ in range(FILES):
         samples = originals(rng)
-        whole = tar_bytes(members_of(samples), rng.choice(FORMATS)).rstrip(b"\0") + bytes(1024)
-        damaged, where = rng.choice(DAMAGES)(whole, rng)
+        damaged, where = rng.choice(DAMAGES)(whole(samples, rng), rng)
         path.write_bytes(damaged)
         found, error = read(path)
         errors += error is not None
@@ -123,13 +122,17 @@ def test_a_damaged_archive_gives_right_samples_or_an_error(tmp_path: Path) -> No
                     assert end <= where.stop
                     assert where.start < part.offset + part.size
                 end = part.offset + part.size
+        if error is None:
+            dataset = TarShards(path, decode=False)
+            assert {sample.pop("__key__"): sample for sample in dataset} == as_written(found)
+        else:
+            with pytest.raises(DataError):
+                TarShards(path)
     assert errors > FILES / 3
 
 
 def test_sizes_that_somebody_made_up_give_an_error_and_take_no_memory(tmp_path: Path) -> None:
-    rng = Random(18)
-    path = tmp_path / "a.tar"
-    errors = 0
+    rng, path, errors = Random(18), tmp_path / "a.tar", 0
     tracemalloc.start()
     for _ in range(FILES // 5):
         path.write_bytes(declared(tar_bytes(members_of(originals(rng))), rng)[0])
@@ -140,39 +143,18 @@ def test_sizes_that_somebody_made_up_give_an_error_and_take_no_memory(tmp_path: 
     assert errors > FILES / 40
 
 
-def test_random_access_gives_what_the_stream_gives(tmp_path: Path) -> None:
-    rng = Random(19)
-    path = tmp_path / "a.tar"
-    refused = 0
-    for _ in range(FILES // 5):
-        whole = tar_bytes(members_of(originals(rng))).rstrip(b"\0") + bytes(1024)
-        path.write_bytes(rng.choice(DAMAGES)(whole, rng)[0])
-        found, error = read(path)
-        if error is None:
-            dataset = TarShards(path, decode=False)
-            assert {sample.pop("__key__"): sample for sample in dataset} == as_written(found)
-            continue
-        refused += 1
-        with pytest.raises(DataError):
-            TarShards(path)
-    assert refused > FILES / 20
-
-
 @pytest.mark.parametrize("ending", ENDINGS[1:])
 def test_a_damaged_compressed_archive_gives_right_samples_or_an_error(
     tmp_path: Path, ending: str
 ) -> None:
-    rng = Random(20)
-    path = tmp_path / f"a{ending}"
-    errors = 0
+    rng, path, errors = Random(20), tmp_path / f"a{ending}", 0
     for _ in range(FILES):
         samples = originals(rng)
-        archive = tar_bytes(members_of(samples), rng.choice(FORMATS))
-        path.write_bytes(rng.choice(DAMAGES)(compressed(archive, ending), rng)[0])
+        path.write_bytes(rng.choice(DAMAGES)(compressed(whole(samples, rng), ending), rng)[0])
         found, error = read(path)
+        errors += error is not None
         if error is None:
             assert as_written(found) == samples
-        errors += error is not None
     assert errors > FILES / 2
 
 
@@ -182,9 +164,8 @@ def test_a_damaged_archive_in_a_whole_compression_is_treated_alike(
 ) -> None:
     rng = Random(21)
     plain, packed = tmp_path / "a.tar", tmp_path / f"a{ending}"
-    for _ in range(FILES // 5):
-        whole = tar_bytes(members_of(originals(rng))).rstrip(b"\0") + bytes(1024)
-        damaged, _ = rng.choice([*DAMAGES, declared])(whole, rng)
+    for _ in range(FILES // 3):
+        damaged, _ = rng.choice([*DAMAGES, declared])(whole(originals(rng), rng), rng)
         plain.write_bytes(damaged)
         packed.write_bytes(compressed(damaged, ending))
         expected, error = read(plain)
@@ -193,18 +174,3 @@ def test_a_damaged_archive_in_a_whole_compression_is_treated_alike(
         assert as_written(found[: len(expected)]) == as_written(expected)
         assert len(found) - len(expected) in {0, 1}
         assert (error is None) == (its is None)
-
-
-def test_a_bomb_is_an_error_at_the_limit(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar.gz"
-    with gzip.open(path, "wb", 1) as file:
-        header = tar_bytes([("0.bin", b"")])[:512]
-        for _ in range(40):  # each 2 MiB of zeros behind a member of that size
-            block = bytearray(header)
-            block[124:135] = b"%011o" % (2 << 20)
-            block[148:156] = b" " * 8
-            block[148:156] = b"%06o\0 " % sum(block)
-            file.write(bytes(block) + bytes(2 << 20))
-    found, error = read(path)
-    assert not found
-    assert "its sample has 2,097,696 bytes up to here, and sample_limit=1,048,576" in str(error)

@@ -26,20 +26,13 @@ try:
         MpoImagePlugin,  # noqa: F401
         PngImagePlugin,  # noqa: F401
         PpmImagePlugin,  # noqa: F401
-        TiffImagePlugin,  # noqa: F401
+        TiffImagePlugin,
         UnidentifiedImageError,
         WebPImagePlugin,  # noqa: F401
     )
 except ModuleNotFoundError as error:
     error.add_note("images are decoded with Pillow: pip install pillow (extra: images)")
     raise
-
-from threadloader.datasets._images.headers import (
-    check_chunks,
-    check_exif,
-    check_segments,
-    check_tiff,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,9 +56,8 @@ END_OF_IMAGE = b"\xff\xd9"
 MAX_SCANS = 100
 START_OF_SCAN = b"\xff\xda"
 
-_HEX = "Raw profile type exif"  # where ImageMagick used to write EXIF in a PNG: a text
-
 ORIENTATION = 0x0112  # the tag's number in EXIF and TIFF
+TILE = 322, 323  # the tags TileWidth and TileLength of a TIFF
 
 
 class _OnElsewhere:
@@ -111,8 +103,8 @@ class Picture:
         max_pixels: Most pixels (width times height) that are decoded.
 
     Raises:
-        ValueError: It has more pixels; or is a JPEG without an end, or with too many scans; or its
-            headers are made to fill memory.
+        ValueError: It has more pixels, or tiles that have; or is a JPEG without an end, or with too
+            many scans.
         Exception: Pillow can't read the header; it raises many kinds.
 
     Threads:
@@ -120,16 +112,14 @@ class Picture:
     """
 
     def __init__(self, data: bytes, max_pixels: int) -> None:
-        _check_headers(data, max_pixels)
         file = io.BytesIO(data)
         self._image = Image.open(file, formats=FORMATS)
         self.width, self.height = self._image.size
-        if self.width * self.height > max_pixels:
-            msg = (
-                f"{self.width:,} x {self.height:,} pixels are more than max_pixels={max_pixels:,}: "
-                "a decompression bomb, or raise the limit"
-            )
-            raise ValueError(msg)
+        _check_pixels("", self.width, self.height, max_pixels)
+        if isinstance(self._image, TiffImagePlugin.TiffImageFile):
+            # libtiff takes memory for a whole tile, however small the picture is.
+            width, height = (self._image.tag_v2.get(tag, 0) for tag in TILE)
+            _check_pixels("a tile of ", width, height, max_pixels)
         if self.is_jpeg:
             self._check_jpeg(data, file.tell())
         if self._image.format == "PNG":  # Pillow itself skips the check sums of the pixels
@@ -163,23 +153,9 @@ class Picture:
         if self._image.format == "TIFF":  # Pillow turns it itself
             return 1
         found = 1
-        if self._image.format in {"PNG", "WEBP"}:
-            check_exif(self._exif())  # before Pillow takes memory for the tags
         with suppress(Exception):  # damaged metadata does not damage the picture
             found = self._image.getexif().get(ORIENTATION, 1)
         return found if found in range(1, 9) else 1
-
-    def _exif(self) -> bytes:
-        """Return the bytes that Pillow will read EXIF's tags from."""
-        info, exif = self._image.info, b""
-        with suppress(Exception):  # as damaged as the metadata; broken pixels are found later
-            if self._image.format == "PNG" and "exif" not in info:
-                self._image.load()  # as Pillow does: EXIF may be behind the pixels
-            if "exif" in info:
-                exif = info["exif"]
-            elif _HEX in info:
-                exif = bytes.fromhex("".join(info[_HEX].split("\n")[3:]))
-        return exif
 
     def load(self, scale: int = 1) -> Image.Image:
         """Return the picture, decoded, in RGB.
@@ -198,18 +174,13 @@ class Picture:
         return _to_rgb(image)
 
 
-def _check_headers(data: bytes, max_pixels: int) -> None:
-    """Check what Pillow takes memory for when it opens a file.
-
-    Raises:
-        ValueError: The file is made to fill memory.
-    """
-    if data.startswith((b"II", b"MM")):
-        check_tiff(data, max_pixels)
-    elif data.startswith(b"\xff\xd8"):
-        check_segments(data)
-    elif data.startswith(b"\x89PNG"):
-        check_chunks(data)
+def _check_pixels(what: str, width: int, height: int, max_pixels: int) -> None:
+    if width * height > max_pixels:
+        msg = (
+            f"{what}{width:,} x {height:,} pixels are more than max_pixels={max_pixels:,}: "
+            "a decompression bomb, or raise the limit"
+        )
+        raise ValueError(msg)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

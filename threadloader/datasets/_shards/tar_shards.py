@@ -16,12 +16,10 @@ import numpy as np
 from threadloader import _torch
 from threadloader._tuning.machine import usable_cores
 from threadloader.datasets._files import open_files
+from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.index import open_index
-from threadloader.datasets._shards.make_sample import Fields, make_sample
-from threadloader.datasets._shards.member_decoders import decoders
-from threadloader.datasets._shards.shard_names import find_shards, told_shards
-from threadloader.datasets._tar.headers import BLOCK
-from threadloader.datasets._tar.reader import check_after_end
+from threadloader.datasets._shards.names import find_shards, told_shards
+from threadloader.datasets._tar.reader import BLOCK, check_after_end
 from threadloader.datasets._tar.samples import SAMPLE_LIMIT, RawSample
 from threadloader.errors import DataError
 

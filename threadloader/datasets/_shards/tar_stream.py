@@ -4,8 +4,9 @@
 
 A `TarStream` only says what to read; each `StreamPass` over it has a place, and a state.  The state
 has no samples.  It has the seed, the numbers of samples that were read and delivered, and the first
-sample of each shard that still has samples in the shuffle buffer.  From this
-`shuffle_buffer.replayed` finds which samples to read again.
+sample of each shard that still has samples in the shuffle buffer.  Which sample is drawn from the
+buffer depends on the random numbers and on how many there are, never on the samples: so drawing
+again, from a buffer of numbers, finds which samples to read again.
 """
 
 from __future__ import annotations
@@ -16,23 +17,15 @@ import random
 import re
 import zlib
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader import _torch
-from threadloader._threads.worker_info import pass_seed_here
+from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 from threadloader.datasets._files import open_files
-from threadloader.datasets._shards.make_sample import Fields, make_sample
-from threadloader.datasets._shards.member_decoders import decoders
-from threadloader.datasets._shards.shard_names import find_shards, told_shards
-from threadloader.datasets._shards.sharding import (
-    check_shards,
-    part_of_all,
-    pass_seed,
-    shards_of,
-    this_replica,
-)
-from threadloader.datasets._shards.shuffle_buffer import ShuffleBuffer, replayed
-from threadloader.datasets._tar.archives import compression_of, open_archive
+from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
+from threadloader.datasets._shards.names import find_shards, told_shards
+from threadloader.datasets._shards.sharding import part_of_all, this_replica
+from threadloader.datasets._tar.archive import compression_of, open_archive
 from threadloader.datasets._tar.reader import TarReader, check_after_end
 from threadloader.datasets._tar.samples import SAMPLE_LIMIT, read_samples
 from threadloader.errors import StateError
@@ -51,6 +44,8 @@ else:
     IterableDataset = _torch.IterableDataset
 
 __all__ = ["TarStream"]
+
+T = TypeVar("T")
 
 _VERSION = 1  # of a pass's state
 
@@ -103,11 +98,6 @@ class TarStream(IterableDataset):
 
     __module__ = "threadloader.datasets"  # its public place, which pickles name
 
-    # Of the class, as an object that was pickled before there were these has none.
-    after_end: AfterEnd = "raise"
-    _part: Replica | None = None  # that was asked for, see `shard`
-    _asked_epoch = 0
-
     def __init__(
         self,
         pattern: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
@@ -142,6 +132,8 @@ class TarStream(IterableDataset):
         this_replica(rank, world_size)
         self._shared = _Shared(open_files(self.shards, **options))
         self._passes = 0  # passes of this copy whose seed is that of other passes, too
+        self._part: Replica | None = None  # that was asked for, see `shard`
+        self._asked_epoch = 0
 
     def __repr__(self) -> str:
         order = f", shuffle={self.shuffle:,}" if self.shuffle else ""
@@ -183,23 +175,24 @@ class TarStream(IterableDataset):
         replica = self._part
         if replica is None:
             replica = this_replica(*self._ranks)
-            check_shards(len(self.shards), replica.world)
+            if len(self.shards) < replica.world:
+                short = f"{len(self.shards)} shards for {replica.world} ranks"
+                msg = f"{short}: each needs one of its own"
+                raise ValueError(msg)
         if self.seed is not None:
-            return StreamPass(self, replica, self.seed, self._epoch)
-        if pass_seed_here() is None:  # torch's persistent workers have one seed for all epochs
-            self._passes += 1
-        return StreamPass(self, replica, pass_seed(), self._passes)
+            told = self._shared.epoch
+            return StreamPass(self, replica, self.seed, self._asked_epoch if told is None else told)
+        seed = pass_seed_here()
+        if seed is None:
+            self._passes += 1  # torch's persistent workers have one seed for all epochs
+            info: Any = get_worker_info()
+            seed = random.getrandbits(62) if info is None else int(info.seed) - int(info.id)
+        return StreamPass(self, replica, seed, self._passes)
 
     def order_identity(self) -> dict[str, Any]:
         """Return what decides the order; a `ThreadLoader` refuses a state of another order."""
         seeded = {} if self.seed is None else {"seed": self.seed, "epoch": self._shared.epoch or 0}
         return seeded | {"shuffle": self.shuffle, "shards": len(self.shards)}
-
-    @property
-    def _epoch(self) -> int:
-        """What decides the order together with the seed."""
-        told = self._shared.epoch
-        return self._asked_epoch if told is None else told
 
     def read_shard(self, number: int) -> Iterator[RawSample]:
         """Yield the samples of a shard, with the data of the members that fields name.
@@ -249,27 +242,27 @@ class StreamPass:
         """Begin a pass."""
         stream, replica = self._stream, self._replica
         self._seed, self._epoch = seed, epoch
-        shuffler = random.Random(f"shards {seed} {epoch}") if stream.shuffle else None  # noqa: S311
-        self._shards = shards_of(
-            replica, len(stream.shards), shuffler, common=stream.seed is not None
+        self._shards = _shards_of(
+            replica,
+            len(stream.shards),
+            random.Random(f"shards {seed} {epoch}") if stream.shuffle else None,  # noqa: S311
+            common=stream.seed is not None,
         )
         # Names without folders, which may differ on another machine.
-        names = "\n".join(_name_of(stream.path_of(number)) for number in self._shards)
-        self._digest = zlib.crc32(names.encode("utf-8", "surrogateescape"))
+        names = [re.split(r"[/\\]", stream.path_of(number))[-1] for number in self._shards]
+        self._digest = zlib.crc32("\n".join(names).encode("utf-8", "surrogateescape"))
         self._rng = random.Random(  # noqa: S311  # not for secrets
             f"samples {seed} {epoch} {replica.rank} {replica.worker}"
         )
-        self._buffer: ShuffleBuffer[tuple[int, RawSample]] = ShuffleBuffer(
-            max(1, stream.shuffle), self._rng
-        )
-        self._at = 0  # position in `_shards` of the one that is being read
+        self._buffer: list[tuple[int, RawSample]] = []  # with the place of its shard in `_shards`
+        self._size = max(1, stream.shuffle)  # of the buffer, before a sample is drawn
+        self._at = 0  # place in `_shards` of the one that is being read
         self._samples: Iterator[RawSample] | None = None  # of that shard
         self._read = 0  # samples that were put in the buffer
         self._delivered = 0  # samples that were taken out of it
-        # For each shard with samples in the buffer, and for the one that is being read: the number
-        # of its first sample in this pass, and the number of its samples in the buffer.
+        # The number of the first sample in this pass, of each shard that may have some in the
+        # buffer, by its place.
         self._firsts: dict[int, int] = {0: 0}
-        self._held: dict[int, int] = {0: 0}
 
     def __iter__(self) -> StreamPass:
         return self
@@ -284,15 +277,12 @@ class StreamPass:
         """
         if self._restored is not None:
             self._rebuild(self._restored)
-        buffer = self._buffer
-        while len(buffer.items) < buffer.size and self._fill():
+        while len(self._buffer) < self._size and self._fill():
             pass
-        if not buffer.items:
+        if not self._buffer:
             raise StopIteration
-        at, sample = buffer.draw()
+        at, sample = _drawn(self._buffer, self._rng)
         self._delivered += 1  # also a sample that can't be decoded
-        self._held[at] -= 1
-        self._forget(at)
         stream, path = self._stream, self._stream.path_of(self._shards[at])
         return make_sample(sample, path, stream.fields, stream.decoders, stream.transform)
 
@@ -308,7 +298,7 @@ class StreamPass:
             "shards": self._digest,
             "read": self._read,
             "delivered": self._delivered,
-            "firsts": [list(pair) for pair in self._firsts.items()],
+            "firsts": [list(pair) for pair in self._needed().items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -343,43 +333,37 @@ class StreamPass:
                 self._restored = self.state_dict()
                 raise
             if sample is not None:
-                self._put(sample)
+                self._buffer.append((self._at, sample))
+                self._read += 1
                 return True
             self._next_shard()
         return False
 
-    def _put(self, sample: RawSample) -> None:
-        self._buffer.items.append((self._at, sample))
-        self._held[self._at] += 1
-        self._read += 1
-
     def _next_shard(self) -> None:
-        last, self._at, self._samples = self._at, self._at + 1, None
+        self._at, self._samples = self._at + 1, None
         self._firsts[self._at] = self._read
-        self._held[self._at] = 0
-        self._forget(last)
+        self._firsts = self._needed()
 
-    def _forget(self, at: int) -> None:
-        if at != self._at and not self._held[at]:
-            del self._held[at], self._firsts[at]
+    def _needed(self) -> dict[int, int]:
+        """Return the first sample of each shard that has some in the buffer, or is being read."""
+        places = {self._at, *(at for at, _ in self._buffer)}
+        return {at: first for at, first in self._firsts.items() if at in places}
 
     def _rebuild(self, state: dict[str, Any]) -> None:
         """Read the samples of the buffer again, and the last shard up to its place."""
         self._plan(state["seed"], state["epoch"])
-        buffer, read = self._buffer, state["read"]
-        held = replayed(buffer.size, self._rng, read, state["delivered"])
+        read, delivered = state["read"], state["delivered"]
+        held = _held(self._size, self._rng, read, delivered)
         firsts = [(at, first) for at, first in state["firsts"]]
         found: dict[int, tuple[int, RawSample]] = {}
-        self._held = {}
         for (at, first), (_, end) in pairwise([*firsts, (-1, read)]):
             numbers = {number for number in held if first <= number < end}
-            current = at == firsts[-1][0]
-            stop = end if current else max(numbers, default=first - 1) + 1
+            last = at == firsts[-1][0]
+            stop = end if last else max(numbers, default=first - 1) + 1
             self._samples = self._reread(at, range(first, stop), numbers, found)
-            self._held[at] = len(numbers)
-        buffer.items.extend(found[number] for number in held)
+        self._buffer = [found[number] for number in held]
         self._firsts = dict(firsts)
-        self._at, self._read, self._delivered = firsts[-1][0], read, state["delivered"]
+        self._at, self._read, self._delivered = firsts[-1][0], read, delivered
         self._restored = None
 
     def _reread(
@@ -388,7 +372,7 @@ class StreamPass:
         """Read a shard from its beginning; return an iterator over the rest of it.
 
         Args:
-            at: Position of the shard in `_shards`.
+            at: Place of the shard in `_shards`.
             reading: Numbers of the samples to read.
             numbers: Numbers of the samples to keep.
             found: Gets these samples.
@@ -407,5 +391,55 @@ class StreamPass:
         return samples
 
 
-def _name_of(path: str) -> str:
-    return re.split(r"[/\\]", path)[-1]
+def _drawn(items: list[T], rng: random.Random) -> T:
+    """Take one of some items out, at random."""
+    if len(items) > 1:
+        at = int(rng.random() * len(items))
+        items[at], items[-1] = items[-1], items[at]
+    return items.pop()
+
+
+def _held(size: int, rng: random.Random, put: int, drawn: int) -> list[int]:
+    """Return the numbers of the samples in a buffer, in the buffer's order.
+
+    Args:
+        size: Of the buffer.
+        rng: In the state that it had while the buffer was empty; it gets the state of now.
+        put: Samples that were put in; one was drawn only when the buffer was full, or no more came.
+        drawn: Samples that were drawn.
+    """
+    if size == 1:  # nothing is drawn at random
+        return list(range(drawn, put))
+    items: list[int] = []
+    number = 0
+    for _ in range(drawn):
+        more = min(size - len(items), put - number)
+        items += range(number, number + more)
+        number += more
+        _drawn(items, rng)
+    return [*items, *range(number, put)]
+
+
+def _shards_of(
+    replica: Replica, shards: int, shuffle: random.Random | None, *, common: bool
+) -> list[int]:
+    """Return the numbers of the shards that a replica reads, in order.
+
+    Each rank and each worker takes every n-th shard.  If all ranks know one seed, shards are
+    shuffled before that, so that a rank reads other shards in each epoch.  If not, shards are
+    shuffled after that: ranks that shuffle differently would read some shards twice and others
+    never.
+
+    Args:
+        replica: Reads the shards.
+        shards: Number of all shards.
+        shuffle: Shuffles the shards; the same for all workers of a rank.
+        common: Whether ``shuffle`` is the same for all ranks, too.
+    """
+    order = list(range(shards))
+    if shuffle is not None and common:
+        shuffle.shuffle(order)
+    order = order[replica.rank :: replica.world]
+    if shuffle is not None and not common:
+        shuffle.shuffle(order)
+    return order[replica.worker :: replica.workers]

@@ -3,32 +3,32 @@
 Nothing is written to a file system, so names are only names.  An archive can do harm only by what
 it declares: a size, a long name, a header of extended records.  Each is checked before memory is
 taken for it.
+
+This module reads ustar, pax and GNU's long names.  The standard library's tarfile reads them too,
+but it takes memory for whatever a header declares, and takes an archive that is cut off at a header
+for one that ends there.
+
+Source: pax in POSIX.1-2017 ("ustar Interchange Format", "pax Header Block"), and "Basic Tar
+Format" in GNU tar's manual.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
-from threadloader.datasets._tar.headers import (
-    BLOCK,
-    SPARSE,
-    Header,
-    is_file,
-    padding,
-    parse_header,
-    parse_pax,
-)
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from threadloader.datasets._tar.archives import Archive
+    from threadloader.datasets._tar.archive import Archive
 
-__all__ = ["AfterEnd", "Member", "TarReader", "check_after_end"]
+__all__ = ["BLOCK", "AfterEnd", "Member", "TarReader", "check_after_end"]
 
+T = TypeVar("T")
 AfterEnd = Literal["raise", "read"]  # what becomes of data behind the zeros that end an archive
 
+BLOCK = 512  # bytes; a header fills one, and data is padded to whole blocks
 PIECE = 1 << 20  # bytes that are read at once, as a declared size may be wrong
 # Bytes of a name in a header of its own: twice Linux's PATH_MAX, which bounds the names that a
 # program can open.  The formats have no limit.
@@ -42,6 +42,16 @@ _MOST_IN_A_ROW = 100_000  # members that are no files
 _RECORD, _LONGEST_RECORD = 20 * BLOCK, 1 << 20
 _EXTENSIONS = frozenset({b"x", b"X", b"g", b"L", b"K"})  # kinds that describe the next member
 _WITHOUT_DATA = frozenset({b"1", b"2", b"3", b"4", b"5", b"6"})  # links, devices, folders, pipes
+_FILES = frozenset({b"0", b"\0", b"7"})  # ordinary ones
+_SPARSE = b"GNU.sparse."  # the beginning of a sparse member's records
+
+
+class _Header(NamedTuple):
+    """The description of a member in one block."""
+
+    name: str
+    size: int  # bytes of data after the block
+    kind: bytes  # one byte, `typeflag`
 
 
 class Member(NamedTuple):
@@ -76,7 +86,7 @@ class TarReader:
         self._limit = limit
         self._at = 0  # offset of the stream in the unpacked archive
         self._next = 0  # offset of the next header
-        self._globals: dict[str, bytes] = {}
+        self._globals: dict[bytes, bytes] = {}
         self._reads_on = after_end == "read"
         self.archives = 1  # that were found so far, one after the other
 
@@ -92,8 +102,8 @@ class TarReader:
         while (header := self._header()) is not None:
             offset = self._next
             self._check_size(header, offset)
-            self._next = offset + header.size + padding(header.size)
-            if is_file(header.kind):
+            self._next = offset + header.size + -header.size % BLOCK
+            if header.kind in _FILES:
                 others = 0
                 yield Member(header.name, header.size, offset)
             elif (others := others + 1) > _MOST_IN_A_ROW:
@@ -107,14 +117,14 @@ class TarReader:
             raise self._error(msg, member.offset, member.name)
         return self._take(member.offset, member.size, member.name)
 
-    def _header(self) -> Header | None:
+    def _header(self) -> _Header | None:
         """Return the next member's header, extended by those before it; None at the end."""
         if not (block := self._first_block()):
             return None
         name, records, length = None, self._globals, 0
         while True:
             start = self._next
-            header = self._parsed(block, start)
+            header = self._parsed(_parse_header, block, start)
             self._next = start + BLOCK
             if header.kind not in _EXTENSIONS:
                 return self._extended(header, name, records, start)
@@ -123,11 +133,11 @@ class TarReader:
                 msg = f"its names and records fill {length:,} bytes"
                 raise self._error(msg, start, header.name)
             data = self._take(self._next, header.size, header.name)
-            self._next += header.size + padding(header.size)
+            self._next += header.size + -header.size % BLOCK
             if header.kind == b"L":
                 name = data.partition(b"\0")[0]
             elif header.kind != b"K":  # "K" is the target of a link
-                records = {**records, **self._records(data, start)}
+                records = records | self._parsed(_parse_pax, data, start)
                 if header.kind == b"g":
                     self._globals = records
             block = self._take(self._next, BLOCK, None)
@@ -138,30 +148,30 @@ class TarReader:
         return block if any(block) else self._behind_zeros(self._next)
 
     def _extended(
-        self, header: Header, name: bytes | None, records: dict[str, bytes], start: int
-    ) -> Header:
+        self, header: _Header, name: bytes | None, records: dict[bytes, bytes], start: int
+    ) -> _Header:
         """Return a header with the values that extended headers have for it."""
         if header.kind in _WITHOUT_DATA:
             header = header._replace(size=0)  # whatever it declares
-        if header.kind == b"S" or SPARSE in records:
+        if header.kind == b"S" or _SPARSE in records:
             msg = "sparse members can't be read: write it with tar's option --no-sparse"
             raise self._error(msg, start, header.name)
         if not records and name is None:
             return header
-        path = records.get("path", name)
+        path = records.get(b"path", name)
         if path is not None:
             if not 0 < len(path) <= _LONGEST_NAME:
                 msg = f"its name has {len(path):,} bytes, and not 1 to {_LONGEST_NAME:,}"
                 raise self._error(msg, start, header.name)
             header = header._replace(name=path.decode("utf-8", "surrogateescape"))
-        size = records.get("size")
+        size = records.get(b"size")
         if size is not None and header.kind not in _WITHOUT_DATA:
             if not size.isdigit() or len(size) > 20:
                 raise self._error(f"its size is {size[:40]!r}", start, header.name)
             header = header._replace(size=int(size))
         return header
 
-    def _check_size(self, header: Header, offset: int) -> None:
+    def _check_size(self, header: _Header, offset: int) -> None:
         size = header.size
         if self._size is not None and offset + size > self._size:
             msg = f"it has {size:,} bytes, and the archive ends at {self._size:,}: truncated?"
@@ -181,21 +191,14 @@ class TarReader:
         """Return ``nbytes`` bytes from ``offset`` on, or what there is."""
         try:
             self._skip(offset - self._at)
-            data = self._stream.read(min(nbytes, PIECE))
-            if len(data) < nbytes:
-                data = self._more(data, nbytes)
+            parts, missing = [], nbytes
+            while missing and (part := self._stream.read(min(missing, PIECE))):
+                parts.append(part)
+                missing -= len(part)
         except self._damage as error:
             msg = f"it can't be unpacked: {error}"
             raise self._error(msg, self._at, name) from error
-        self._at = offset + len(data)
-        return data
-
-    def _more(self, data: bytes, nbytes: int) -> bytes:
-        parts, missing = [data], nbytes - len(data)
-        while data and missing:
-            data = self._stream.read(min(missing, PIECE))
-            parts.append(data)
-            missing -= len(data)
+        self._at = offset + nbytes - missing
         return b"".join(parts)
 
     def _skip(self, nbytes: int) -> None:
@@ -233,15 +236,9 @@ class TarReader:
         msg = f"{what}: a hole? (after_end='read' reads on, as tar's option --ignore-zeros does)"
         raise self._error(msg, at if any(block) else start)
 
-    def _parsed(self, block: bytes, start: int) -> Header:
+    def _parsed(self, parse: Callable[[bytes], T], data: bytes, start: int) -> T:
         try:
-            return parse_header(block)
-        except ValueError as error:
-            raise self._error(str(error), start) from None
-
-    def _records(self, data: bytes, start: int) -> dict[str, bytes]:
-        try:
-            return parse_pax(data)
+            return parse(data)
         except ValueError as error:
             raise self._error(str(error), start) from None
 
@@ -264,3 +261,67 @@ def check_after_end(after_end: str) -> None:
     if after_end not in get_args(AfterEnd):
         msg = f"after_end={after_end!r} is neither 'raise' nor 'read'"
         raise ValueError(msg)
+
+
+def _parse_header(block: bytes) -> _Header:
+    """Return the header in a block.
+
+    Args:
+        block: `BLOCK` bytes, not all of them zero.
+
+    Raises:
+        ValueError: The block is no header, or a damaged one.
+    """
+    told, total = _number(block[148:156], "checksum"), sum(block[:148] + block[156:]) + 8 * ord(" ")
+    if told != total:
+        msg = f"wrong checksum of a header: it says {told}, its bytes add up to {total}"
+        raise ValueError(msg)
+    name = _text(block[:100])
+    if block[257:263] == b"ustar\0" and block[345]:
+        name = f"{_text(block[345:500])}/{name}"  # in GNU's format there are times instead
+    return _Header(name, _number(block[124:136], "size"), block[156:157])
+
+
+def _parse_pax(data: bytes) -> dict[bytes, bytes]:
+    r"""Return the records of an extended header: ``path``, ``size``, one `_SPARSE` for all such.
+
+    Args:
+        data: Of the form ``b"30 mtime=1350244992.023960108\n..."``.
+
+    Raises:
+        ValueError: The data has another form.
+    """
+    records: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(data) and (data[at] or not at):  # some writers pad with zeros
+        space = data.find(b" ", at, at + 20)
+        length = data[at:space] if space > at else b""
+        end = at + int(length) if length.isdigit() else 0
+        record = data[space + 1 : end]
+        key, mark, value = record.partition(b"=")
+        if not at < end <= len(data) or not mark or not value.endswith(b"\n"):
+            msg = f"damaged pax record {data[at : at + 40]!r}"
+            raise ValueError(msg)
+        if key in {b"path", b"size"}:  # no others are used
+            records[key] = value[:-1]
+        elif key.startswith(_SPARSE):  # one entry for all: there may be many
+            records[_SPARSE] = b""
+        at = end
+    return records
+
+
+def _number(field: bytes, name: str) -> int:
+    """Return a number: octal digits, or, after a byte 0x80, 8 bits a byte."""
+    if field[0] == 0x80:
+        return int.from_bytes(field[1:], "big")
+    digits = field.partition(b"\0")[0].strip(b" ")
+    if digits.isdigit() and not digits.strip(b"01234567"):
+        return int(digits, 8)
+    if not digits and field[0] < 0x80:
+        return 0
+    msg = f"a header's {name} is {field!r}, which is no number of bytes"
+    raise ValueError(msg)
+
+
+def _text(field: bytes) -> str:
+    return field.partition(b"\0")[0].decode("utf-8", "surrogateescape")

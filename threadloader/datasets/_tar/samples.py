@@ -11,7 +11,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, NamedTuple
 
-from threadloader.datasets._tar.headers import BLOCK
+from threadloader.datasets._tar.reader import BLOCK
 from threadloader.errors import DataError, shortened
 
 if TYPE_CHECKING:

@@ -1,0 +1,287 @@
+"""Members are decoded by their extension; what can't be is an error, in few words and bytes."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import tracemalloc
+import zipfile
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.made_shards import tar_bytes, write_shard
+
+from threadloader.datasets import TarShards, TarStream
+from threadloader.datasets._shards import decoding
+from threadloader.errors import DataError, SampleError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LONG = 8000  # characters
+MOST = 3000  # of a message, notes included
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array, **options)
+    return file.getvalue()
+
+
+def npz(*arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, *arrays)
+    return file.getvalue()
+
+
+def zipped(name: str, data: bytes, kind: int = zipfile.ZIP_STORED, declared: int = -1) -> bytes:
+    """Return a zip file of one member, which may say that it has fewer bytes."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", kind) as archive:
+        archive.writestr(name, data)
+    raw = bytearray(file.getvalue())
+    if declared >= 0:
+        for mark, place in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+            at = raw.index(mark) + place
+            raw[at : at + 4] = declared.to_bytes(4, "little")
+    return bytes(raw)
+
+
+def header(text: bytes) -> bytes:
+    """Return an npy file without an array."""
+    return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text
+
+
+def image(kind: str, mode: str = "RGB") -> bytes:
+    made = pytest.importorskip("PIL.Image").new(mode, (5, 3), 77 if mode == "L" else (77, 77, 77))
+    file = io.BytesIO()
+    made.save(file, kind)
+    return file.getvalue()
+
+
+def decoded(folder: Path, extension: str, data: bytes, **options: Any) -> Any:
+    write_shard(folder / "a.tar", {"0": {extension: data}})
+    ((value,),) = TarStream(folder / "a.tar", fields=(extension,), **options)
+    return value
+
+
+def told(error: BaseException) -> str:
+    return "\n".join([str(error), *getattr(error, "__notes__", ())])
+
+
+def exhaust(samples: Any) -> None:
+    """Read on to the end: an error keeps what was read, and its file is closed late."""
+    more = True
+    while more:
+        with suppress(Exception):
+            more = next(samples, None) is not None
+
+
+ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("extension", "data", "value"),
+    [
+        ("cls", b" -12\n", -12),
+        ("index", b"3", 3),
+        ("json", b'{"a": [1, "\xc3\xa9"]}', {"a": [1, "é"]}),
+        ("txt", "é\n".encode(), "é\n"),
+        ("left.seg.txt", b"x", "x"),
+        ("txt.bak", b"x", b"x"),
+        ("pkl", pickle.dumps([1]), pickle.dumps([1])),
+        ("pth", b"code", b"code"),
+    ],
+)
+def test_text_is_decoded_and_what_could_run_code_stays_bytes(
+    tmp_path: Path, extension: str, data: bytes, value: Any
+) -> None:
+    assert decoded(tmp_path, extension, data) == value
+    assert decoded(tmp_path, extension, data, decode=False) == data
+
+
+def test_functions_of_the_user_s_come_before_ours_and_the_longest_name_first(
+    tmp_path: Path,
+) -> None:
+    own = {".SEG.png": len, "pkl": pickle.loads, "json": bytes.upper}
+    assert decoded(tmp_path, "left.seg.png", b"12345", decode=own) == 5
+    assert decoded(tmp_path, "pkl", pickle.dumps([1]), decode=own) == [1]
+    assert decoded(tmp_path, "json", b"a", decode=own) == b"A"
+    assert decoded(tmp_path, "cls", b"4", decode=own) == 4
+    for wrong in ("pil", {"cls": 3}):
+        with pytest.raises(TypeError, match="decode"):
+            TarShards(tmp_path / "a.tar", decode=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        *(ARRAY, np.asfortranarray(ARRAY), np.array(3.5), np.zeros((0, 4), np.uint8)),
+        *(np.array(["a", "bc"]), np.array([(1, 2.0)], [("é", "i4"), ("b", "f8")])),
+    ],
+    ids=["rows", "columns", "scalar", "empty", "text", "structured"],
+)
+@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
+def test_arrays_are_decoded(tmp_path: Path, array: Any) -> None:
+    found = decoded(tmp_path, "npy", npy(array))
+    assert found.dtype == array.dtype
+    assert np.array_equal(found, array)
+    assert found.flags.writeable
+    several = decoded(tmp_path, "npz", npz(array, array))
+    assert sorted(several) == ["arr_0", "arr_1"]
+    assert np.array_equal(several["arr_1"], array)
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("jpeg", "RGB"), ("png", "L"), ("webp", "RGB")])
+def test_images_are_rgb(tmp_path: Path, kind: str, mode: str) -> None:
+    found = decoded(tmp_path, kind, image(kind, mode))
+    assert (found.shape, found.dtype) == ((3, 5, 3), np.uint8)
+    assert abs(int(found[1, 1, 1]) - 77) < 3
+
+
+PICKLED = npy(np.array([{}], object), allow_pickle=True)
+BOMB = npy(np.zeros(1)) + bytes(32 << 20)
+
+
+WRONG: list[tuple[str, bytes]] = [
+    *(("json", b"[" * 500_000), ("json", b'{"a":' * 500_000), ("json", b"1" * 5000)),
+    *(("json", b"\xff\xfe\0"), ("json", bytes((32 << 20) + 1)), ("txt", b"\xff")),
+    *(("cls", b"one"), ("cls", b""), ("cls", b"1" * 5000), ("cls", b"\xff" * (8 << 20))),
+    *(("npy", b""), ("npy", PICKLED), ("npz", zipped("a.npy", PICKLED))),
+    *(("npy", header(b"-" * 9000 + b"1\n")), ("npy", header(b"(" * 9000 + b"\n"))),
+    ("npy", header(b"{'descr': '|u1', 'fortran_order': False, 'shape': (-1,)}\n")),
+    ("npy", header(b"{'descr': '|O', 'fortran_order': False, 'shape': (9,)}\n")),
+    ("npy", header(b"{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,)}\n")),
+    ("npy", header(b"{'descr': '|V2147483647', 'fortran_order': False, 'shape': (9,)}\n")),
+    ("npy", header(b"{'descr': '|u1', 'fortran_order': False, 'shape': (9999999999999,)}\n")),
+    *(("npz", b"PK\5\6" + bytes(17)), ("npz", npz(ARRAY, ARRAY)[:-30])),
+    *(("npz", zipped("a.npy", BOMB, kind, 136)) for kind in (8, 12, 14)),
+]
+
+
+@pytest.mark.parametrize(
+    ("extension", "data"), WRONG, ids=[f"{number} {name}" for number, (name, _) in enumerate(WRONG)]
+)
+def test_what_is_not_what_its_name_says_is_an_error_of_little_memory(
+    tmp_path: Path, extension: str, data: bytes
+) -> None:
+    write_shard(tmp_path / "a.tar", {"0": {extension: data}, "1": {"txt": b"well"}})
+    stream = iter(TarStream(tmp_path / "a.tar"))
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"it can't be decoded: .") as caught:
+        next(stream)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20 + 3 * len(data)
+    tracemalloc.stop()
+    assert (caught.value.member, caught.value.offset) == (f"0.{extension}", 512)
+    assert len(told(caught.value)) < MOST
+    assert next(stream)["txt"] == "well"
+    exhaust(stream)
+
+
+@pytest.mark.parametrize(
+    ("limit", "extension", "fits", "beyond", "message"),
+    [
+        ("_LARGEST_JSON", "json", b"[[],[]]", b"[[], [] ]", r"decode=\{'json'"),
+        ("_LARGEST_NPZ", "npz", npz(np.zeros(1)), npz(np.zeros(10)), "bytes unpacked, more than"),
+        ("_MOST_ARRAYS", "npz", npz(*[ARRAY] * 8), npz(*[ARRAY] * 9), "more than 8 arrays"),
+    ],
+)
+def test_what_members_may_take_has_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, extension: str,
+    fits: bytes, beyond: bytes, message: str,
+) -> None:  # fmt: skip
+    most = {"_LARGEST_NPZ": 200}.get(limit, 8)
+    monkeypatch.setattr(decoding, limit, most)
+    decoded(tmp_path, extension, fits)
+    with pytest.raises(DataError, match=message):
+        decoded(tmp_path, extension, beyond)
+    own = decoded(tmp_path, "json", b"[[], [] ]", decode={"json": json.loads})
+    assert own == [[], []]
+
+
+def fail(_: Any) -> Any:
+    raise LookupError("the user's")
+
+
+def stop(_: Any) -> Any:
+    raise StopIteration
+
+
+def fill(_: Any) -> Any:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("where", ["transform", "decode"])
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [(fail, LookupError), (stop, SampleError), (fill, MemoryError)],
+    ids=["error", "stop", "memory"],
+)
+def test_an_error_of_the_user_s_functions_names_the_sample(
+    tmp_path: Path, where: str, function: Any, error: Any
+) -> None:
+    write_shard(tmp_path / "a.tar", {"0": {"txt": b""}})
+    options: Any = (
+        {"transform": function} if where == "transform" else {"decode": {"txt": function}}
+    )
+    for dataset in (TarStream, TarShards):
+        samples = iter(dataset(tmp_path / "a.tar", **options))
+        with pytest.raises(error) as caught:
+            next(samples)
+        assert "'0" in told(caught.value)
+        assert "a.tar" in told(caught.value)
+        if dataset is TarStream:
+            exhaust(samples)
+
+
+@pytest.mark.parametrize(
+    ("names", "options"),
+    [
+        ([f"0.{n}{'e' * LONG}" for n in range(50)], {"fields": ("jpg",)}),
+        (["0." + "e" * LONG, "0." + "E" * LONG], {}),
+        (["k" * LONG + ".txt", "1.txt", "k" * LONG + ".txt"], {}),
+        (["k" * LONG + ".txt"], {"transform": fail}),
+        (["k" * LONG + ".txt"], {"transform": stop}),
+        (["k" * LONG + ".json"], {}),
+        (["k" * LONG + ".own"], {"decode": {"own": fail}}),
+        (["\ufffe" * (LONG // 3) + ".json"], {}),
+    ],
+    ids=["fields", "twice", "again", "user", "stop", "json", "own", "escapes"],
+)
+def test_no_message_is_long_whatever_the_names_are(
+    tmp_path: Path, names: list[str], options: dict[str, Any]
+) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes([(name, b"") for name in names]))
+    stream = iter(TarStream(path, **options))
+    with pytest.raises((DataError, LookupError, SampleError)) as caught:
+        list(stream)
+    assert "a.tar" in told(caught.value)
+    assert len(told(caught.value)) < MOST
+    exhaust(stream)
+
+
+def test_a_missing_field_is_an_error_that_says_what_there_is(tmp_path: Path) -> None:
+    many = {f"e{number}": b"" for number in range(1234)}
+    write_shard(tmp_path / "a.tar", {"x/0": {"a": b""}, "x/1": {"a": b"", "c": b""}, "x/2": many})
+    for dataset in (TarShards, TarStream):
+        samples = iter(dataset(tmp_path / "a.tar", fields=("a;e1", "b;c;e0")))
+        message = r"a\.tar, member 'x/0', offset 512: no b or c or e0 in the sample, which has 'a'$"
+        with pytest.raises(DataError, match=message):
+            next(samples)
+        if dataset is TarStream:
+            exhaust(samples)
+    assert TarShards(tmp_path / "a.tar", fields=("a;e1", "b;c;e0"))[1] == (b"", b"")
+    with pytest.raises(DataError, match=r"which has 'e0', 'e1'.*'e9', 1,224 more$"):
+        TarShards(tmp_path / "a.tar", fields=("jpg",))[2]
+
+
+def test_a_data_error_is_short_and_stays_itself_when_it_is_pickled() -> None:
+    error = DataError("m" * 10**6, "a.tar", member="n" * 10**6, offset=5)
+    assert len(str(error)) < 1300
+    assert (error.message[-5:], error.offset) == ("mm...", 5)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.message) == (str(error), error.message)

@@ -1,0 +1,304 @@
+"""From a raw sample to the user's: the fields that are asked for, decoded, as a tuple or dict.
+
+Members that can run code are decoded only by a function of the user's: pickles, and files of
+`torch.save`, stay bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from threadloader.datasets._tar.samples import EVERYTHING
+from threadloader.errors import DataError, SampleError, shortened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable
+
+    from numpy.typing import NDArray
+
+    from threadloader.datasets._tar.samples import RawSample, SampleMember
+
+__all__ = ["Fields", "decoders", "make_sample", "read_npz"]
+
+KEY = "__key__"
+_MOST_NAMED = 10  # members of a sample in a message
+_UNPACKED_IN_PIECES = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # bz2 and lzma: all at once
+_LARGEST_NPZ = 1 << 30  # bytes of its arrays together, unpacked
+# The most that a zip file counts in 2 bytes.  An entry has 47 bytes, and Python takes 700 for it.
+_MOST_ARRAYS = 0xFFFF
+_ENTRY = b"PK\1\2"  # the beginning of an entry in a zip file's directory
+# Bytes.  Objects take up to 30 times their text ("{}," does, tried), so as much as an npz.
+_LARGEST_JSON = _LARGEST_NPZ // 32
+_LONGEST_NUMBER = 4300  # bytes; Python reads no more digits unless it is told to
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The members that a sample consists of: alternatives for each place; None for all members."""
+
+    places: tuple[tuple[str, ...], ...] | None
+
+    @classmethod
+    def of(cls, fields: Iterable[str] | None) -> Fields:
+        """Return the fields for an argument of the user's.
+
+        Args:
+            fields: ``("jpg;png", "cls")`` takes the first of the alternatives that a sample has;
+                ``"__key__"`` is its key.  A dot before an extension, and spaces, are ignored.
+
+        Raises:
+            TypeError: The argument is one string.
+            ValueError: There are no fields, or one is empty.
+        """
+        if fields is None:
+            return cls(None)
+        if isinstance(fields, str):
+            msg = f"fields={fields!r} is one string: write a tuple, ({fields!r},)"
+            raise TypeError(msg)
+        places = tuple(
+            tuple(extension.strip().lower().removeprefix(".") for extension in place.split(";"))
+            for place in fields
+        )
+        if not places or not all(map(all, places)):
+            what = "a place in fields" if places else "fields"
+            msg = f"{what} is empty: name an extension each, or fields=None for all members"
+            raise ValueError(msg)
+        return cls(places)
+
+    @property
+    def wanted(self) -> Container[str]:
+        """The extensions of the members that may be needed."""
+        if self.places is None:
+            return EVERYTHING
+        return frozenset(extension for place in self.places for extension in place)
+
+    def chosen(self, key: str, members: Mapping[str, SampleMember], path: str) -> list[str]:
+        """Return the extension for each place, or `KEY`.
+
+        Args:
+            key: Of the sample.
+            members: Of the sample.
+            path: The shard, for errors.
+
+        Raises:
+            DataError: The sample lacks a field.
+        """
+        if self.places is None:
+            return list(members)
+        found = []
+        for place in self.places:
+            for extension in place:
+                if extension in members or extension == KEY:
+                    found.append(extension)
+                    break
+            else:
+                msg = f"no {' or '.join(place)} in the sample, which has {_named(members)}"
+                first = next(iter(members.values()))
+                raise DataError(msg, path, member=key, offset=first.offset)
+        return found
+
+
+def make_sample(
+    sample: RawSample,
+    path: str,
+    fields: Fields,
+    functions: Mapping[str, Callable[[bytes], Any]],
+    transform: Callable[[Any], Any] | None,
+) -> Any:
+    """Return a sample for the user: a dict with its key, or a tuple if fields are named.
+
+    Args:
+        sample: The members, with the data of those that fields name.
+        path: The shard, for errors.
+        fields: The members to take.
+        functions: Decode members, by extension.
+        transform: Applied to the sample.
+
+    Raises:
+        DataError: A field is missing, or a member can't be decoded.
+        Exception: From the user's functions, with a note on the place.
+    """
+    key, members = sample
+    chosen = fields.chosen(key, members, path)
+    values = [
+        key if extension == KEY else _decoded(extension, members[extension], path, functions)
+        for extension in chosen
+    ]
+    made: Any = tuple(values)
+    if fields.places is None:
+        made = {KEY: key, **dict(zip(chosen, values, strict=True))}
+    if transform is None:
+        return made
+    try:
+        return transform(made)
+    except StopIteration as error:
+        msg = f"the transform of sample {shortened(key)!r} of {path} raised StopIteration"
+        raise SampleError(msg) from error
+    except Exception as error:
+        error.add_note(f"in the transform of sample {shortened(key)!r} of {path}")
+        raise
+
+
+def _decoded(
+    extension: str, member: SampleMember, path: str, functions: Mapping[str, Callable[[bytes], Any]]
+) -> Any:
+    data = member.data
+    assert data is not None  # noqa: S101  # for the type checker: a field names this member
+    found = _decoder(functions, extension)
+    if found is None:
+        return data
+    name, function = found
+    place = f"{path}, member {shortened(member.name)!r}"
+    try:
+        return function(data)
+    except ImportError:
+        raise  # Pillow is not installed, say
+    except StopIteration as error:
+        msg = f"decoding {place}, raised StopIteration"
+        raise SampleError(msg) from error
+    except Exception as error:
+        # A lack of memory is no fault of the member's.
+        if function is not DECODERS.get(name) or isinstance(error, MemoryError):
+            error.add_note(f"while decoding {place}, offset {member.offset:,}")
+            raise
+        msg = f"it can't be decoded: {error}"
+        raise DataError(msg, path, member=member.name, offset=member.offset) from error
+
+
+def _named(members: Mapping[str, SampleMember]) -> str:
+    """Return the extensions of the members; of many only the first."""
+    told = [repr(shortened(extension, 40)) for extension in islice(members, _MOST_NAMED)]
+    if len(members) > _MOST_NAMED:
+        told.append(f"{len(members) - _MOST_NAMED:,} more")
+    return ", ".join(told)
+
+
+def decoders(decode: bool | Mapping[str, Callable[[bytes], Any]]) -> dict[str, Any]:
+    """Return a function for each extension that has one.
+
+    Args:
+        decode: True for `DECODERS`, False for none; a dict of functions is added to `DECODERS`.
+
+    Raises:
+        TypeError: It is neither a bool nor a dict of functions.
+    """
+    if isinstance(decode, bool):
+        return dict(DECODERS) if decode else {}
+    given: Any = decode
+    if not isinstance(given, Mapping) or not all(map(callable, given.values())):
+        msg = f"decode={decode!r} is no True, False or dict of functions by extension"
+        raise TypeError(msg)
+    own = {extension.lower().lstrip("."): function for extension, function in decode.items()}
+    return {**DECODERS, **own}
+
+
+def _decoder(
+    functions: Mapping[str, Callable[[bytes], Any]], extension: str
+) -> tuple[str, Callable[[bytes], Any]] | None:
+    """Return the function for an extension, after the name that it was found by; or None.
+
+    For ``left.seg.png`` this looks for a function of ``left.seg.png``, then of ``seg.png``, then of
+    ``png``.
+    """
+    name = extension
+    while name not in functions:
+        name = name.partition(".")[2]
+        if not name:
+            return None
+    return name, functions[name]
+
+
+def _image(data: bytes) -> NDArray[np.uint8]:
+    """Return an image, uint8 (height, width, 3)."""
+    from threadloader.datasets._images.decode import decode  # noqa: PLC0415  # loads a decoder
+
+    return decode(data)
+
+
+def _number(data: bytes) -> int:
+    """Return an integer; a long text is refused, since `int` would quote all of it in its error."""
+    if len(data) > _LONGEST_NUMBER:
+        raise ValueError(f"{len(data):,} bytes are no number")
+    return int(data)
+
+
+def _json(data: bytes) -> Any:
+    if len(data) > _LARGEST_JSON:
+        msg = (
+            f"{len(data):,} bytes of JSON are more than {_LARGEST_JSON:,}, and may take 30 times "
+            "that in memory: if they are to be read, pass decode={'json': json.loads}"
+        )
+        raise ValueError(msg)
+    return json.loads(data)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _array(data: bytes) -> NDArray[Any]:
+    """Return the array of a ``.npy`` file.
+
+    NumPy takes memory for the declared size before it reads on, so that size is checked first.
+    """
+    file = io.BytesIO(data)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_2_0
+    if version == (1, 0):
+        read_header = np.lib.format.read_array_header_1_0
+    try:
+        shape, _, dtype = read_header(file)
+    except (MemoryError, RecursionError):  # Python's parser: the expression is too deep
+        raise ValueError("its header is no dict of shape, order and type") from None
+    told, there = dtype.itemsize, len(data) - file.tell()
+    for length in shape:
+        told *= length
+    if told > there and not dtype.hasobject:  # an object array is refused by NumPy below
+        msg = f"an array of {told:,} bytes is declared, and {there:,} are there"
+        raise ValueError(msg)
+    file.seek(0)
+    array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
+
+
+def read_npz(data: bytes) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a ``.npz`` file by name."""
+    if data.count(_ENTRY) > _MOST_ARRAYS:
+        raise ValueError(f"it has more than {_MOST_ARRAYS:,} arrays")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if any(entry.compress_type not in _UNPACKED_IN_PIECES for entry in archive.infolist()):
+            msg = "an array is compressed by something else than deflate, which NumPy never does"
+            raise ValueError(msg)
+        told = sum(entry.file_size for entry in archive.infolist())
+        if told > _LARGEST_NPZ:
+            msg = f"its arrays have {told:,} bytes unpacked, more than {_LARGEST_NPZ:,}"
+            raise ValueError(msg)
+        # `ZipFile` returns at most the declared size, and then checks the CRC.
+        return {
+            entry.filename.removesuffix(".npy"): _array(_unpacked(archive, entry))
+            for entry in archive.infolist()
+        }
+
+
+def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """Return at most the declared size; `ZipFile.read` unpacks up to 2 GiB before it cuts off."""
+    with archive.open(entry) as file:
+        return file.read(entry.file_size)
+
+
+DECODERS: Mapping[str, Callable[[bytes], Any]] = {
+    **dict.fromkeys(("jpg", "jpeg", "png", "webp"), _image),
+    **dict.fromkeys(("cls", "cls2", "id", "index", "inx"), _number),
+    **dict.fromkeys(("json", "jsn"), _json),
+    **dict.fromkeys(("txt", "text", "transcript"), _text),
+    "npy": _array,
+    "npz": read_npz,
+}
