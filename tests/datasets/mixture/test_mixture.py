@@ -1,33 +1,41 @@
-"""Mixture: map-style datasets as one, the same whoever asks for which positions when."""
+"""Mixture: datasets as one, each by its weight, as samples by position or as a stream."""
 
 from __future__ import annotations
 
-import copy
 import json
-import pickle
 import random
 from collections import Counter
-from itertools import chain
+from itertools import chain, islice
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.made_shards import COPIES, write_numbered
+from support.resuming import as_json
 
-from threadloader import StateError, ThreadLoader
-from threadloader.datasets import Mixture
+from threadloader import StateError, ThreadLoader, get_worker_info
+from threadloader.datasets import Mixture, MixtureStream, TarStream
+
+try:
+    from torch.utils.data import IterableDataset
+except ImportError:
+    from threadloader._torch import IterableDataset  # type: ignore[assignment]
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from support.patience import Spawn
 
 MILLION = 10**6
 
 
-class Named:
-    """Sample ``i`` is ``number + i``."""
+class MapStyle:
+    """Sample ``i`` is ``first + i``."""
 
-    def __init__(self, number: int, length: int) -> None:
-        self.number, self.length = number, length
+    def __init__(self, first: int, length: int) -> None:
+        self.first, self.length = first, length
 
     def __len__(self) -> int:
         return self.length
@@ -35,10 +43,10 @@ class Named:
     def __getitem__(self, index: int) -> int:
         if not 0 <= index < self.length:
             raise IndexError(index)
-        return self.number + index
+        return self.first + index
 
 
-class Whole(Named):
+class Whole(MapStyle):
     """It counts calls for several samples."""
 
     calls = 0
@@ -48,14 +56,88 @@ class Whole(Named):
         return [self[index] for index in indices]
 
 
-def mixture(*lengths: int, weights: Any = (3, 1, 0.5), kind: Any = Named, **options: Any) -> Any:
+class Plain:
+    """An iterable of no class of torch's."""
+
+    def __init__(self, first: int, length: int) -> None:
+        self.first, self.length = first, length
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.first + self.length))
+
+
+class Sharded(Plain):
+    """It can be asked for a part; each epoch begins elsewhere."""
+
+    def shard(self, rank: int, world_size: int, epoch: int) -> Any:
+        numbers = list(self)
+        start = epoch % len(numbers)
+        return (numbers[start:] + numbers[:start])[rank::world_size]
+
+
+class Counting(IterableDataset):  # type: ignore[type-arg]
+    """Yields numbers; each worker every n-th."""
+
+    def __init__(self, first: int, length: int) -> None:
+        self.first, self.length = first, length
+
+    def __iter__(self) -> Iterator[int]:
+        info: Any = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(self.first + worker, self.first + self.length, workers))
+
+
+class Stateful(Counting):
+    """Its state is on itself, and counts for one pass."""
+
+    at = start = 0
+    sticky = False  # a state that was loaded is where each pass begins, as Hugging Face has it
+    read = 0  # numbers, by all of them
+
+    def __iter__(self) -> Iterator[int]:
+        self.at = self.start
+        if not self.sticky:
+            self.start = 0
+        for number in islice(super().__iter__(), self.at, None):
+            self.at += 1
+            Stateful.read += 1
+            yield number
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state["at"]
+        self.at = self.start if self.sticky else self.at
+
+
+class Sticky(Stateful):
+    sticky = True
+
+
+STREAMS = [Plain, Sharded, Counting, Stateful, Sticky]
+each_stream = pytest.mark.parametrize("kind", STREAMS)
+each_kind = pytest.mark.parametrize("kind", [MapStyle, *STREAMS])
+
+
+def mixture(kind: Any, *lengths: int, weights: Any = (3, 1, 0.5), **options: Any) -> Any:
+    """Return a mixture whose third source is map-style."""
+    kinds = (kind, kind, MapStyle, kind)
     sources = {
-        "abcd"[n]: (kind(MILLION * n, length), weights[n]) for n, length in enumerate(lengths)
+        "abcd"[n]: (kinds[n](MILLION * n, length), weights[n]) for n, length in enumerate(lengths)
     }
-    return Mixture(sources, **options)
+    mixed: Any = Mixture(sources, **options)
+    assert isinstance(mixed, MixtureStream) is not issubclass(kind, MapStyle)
+    return mixed
+
+
+def mapped(*lengths: int, **options: Any) -> Any:
+    return mixture(MapStyle, *lengths, **options)
 
 
 def all_of(mixed: Any) -> list[int]:
+    if isinstance(mixed, MixtureStream):
+        return list(mixed)
     return [mixed[position] for position in range(len(mixed))]
 
 
@@ -76,17 +158,16 @@ ENDS = {"first": (50, 17, 8), "all": (900, 300, 150), "once": (50, 300, 20), "re
 each_stop = pytest.mark.parametrize("stop", ENDS)
 
 
-def ending(stop: str, **options: Any) -> Any:
-    if stop == "repeat":
-        options["length"] = 90
-    return mixture(50, 300, 20, stop=stop, **options)
+def ending(kind: Any, stop: str, **options: Any) -> Any:
+    return mixture(kind, 50, 300, 20, stop=stop, length=90 if stop == "repeat" else None, **options)
 
 
+@each_kind
 @each_stop
-def test_an_epoch_ends_where_the_user_chose(stop: str) -> None:
-    samples = all_of(ending(stop))
+def test_an_epoch_ends_where_the_user_chose(kind: Any, stop: str) -> None:
+    samples = all_of(ending(kind, stop))
     for source, expected in enumerate(ENDS[stop]):
-        assert abs(sources_of(samples)[source] - expected) <= 2
+        assert abs(sources_of(samples)[source] - expected) <= (2 if kind is MapStyle else 40)
         times = Counter(sample for sample in samples if sample // MILLION == source).values()
         assert max(times) - min(times) <= 1
     if stop in ("first", "once"):
@@ -95,19 +176,20 @@ def test_an_epoch_ends_where_the_user_chose(stop: str) -> None:
         assert len(set(samples)) == 370
 
 
+@pytest.mark.parametrize("kind", [MapStyle, Counting])
 @each_stop
-def test_an_epoch_has_an_order_of_its_own_and_so_has_a_seed(stop: str) -> None:
-    mixed = ending(stop)
+def test_an_epoch_has_an_order_of_its_own_and_so_has_a_seed(kind: Any, stop: str) -> None:
+    mixed = ending(kind, stop)
     first = all_of(mixed)
     mixed.set_epoch(1)
     assert all_of(mixed) != first
     mixed.set_epoch(0)
     assert all_of(mixed) == first
-    assert all_of(ending(stop, seed=1)) != first
+    assert all_of(ending(kind, stop, seed=1)) != first
 
 
 def test_over_epochs_of_a_length_each_sample_comes_equally_often() -> None:
-    mixed = mixture(50, 300, 20, weights=(1, 1, 1), stop="repeat", length=100)
+    mixed = mapped(50, 300, 20, weights=(1, 1, 1), stop="repeat", length=100)
     seen: Counter[int] = Counter()
     for epoch in range(9):
         mixed.set_epoch(epoch)
@@ -116,8 +198,14 @@ def test_over_epochs_of_a_length_each_sample_comes_equally_often() -> None:
     assert {seen[n] for n in range(50)} == {6}
 
 
+def test_a_source_that_can_be_asked_gets_another_epoch_in_each_pass() -> None:
+    samples = list(mixture(Sharded, 50, 300, weights=(1, 0), stop="repeat", length=150))
+    assert samples[:50] == list(range(50))
+    assert samples[50:100] == [*range(1, 50), 0]
+
+
 def test_an_endless_mixture_is_read_anywhere() -> None:
-    mixed = mixture(60, MILLION - 1, 20, stop="repeat")
+    mixed = mapped(60, MILLION - 1, 20, stop="repeat")
     assert len(mixed) == 2**62
     far = [mixed[10**15 + n] for n in range(1000)]
     assert [mixed[10**15 + n] for n in reversed(range(1000))][::-1] == far
@@ -127,8 +215,8 @@ def test_an_endless_mixture_is_read_anywhere() -> None:
 
 @pytest.mark.parallel
 def test_a_position_has_the_same_sample_in_any_order_and_thread(spawn: Spawn) -> None:
-    mixed = mixture(5000, 3000, 200, stop="all")
-    samples = all_of(mixture(5000, 3000, 200, stop="all"))
+    mixed = mapped(5000, 3000, 200, stop="all")
+    samples = all_of(mapped(5000, 3000, 200, stop="all"))
     barrier = Barrier(4)
 
     def read(seed: int) -> bool:
@@ -146,7 +234,7 @@ def test_a_position_has_the_same_sample_in_any_order_and_thread(spawn: Spawn) ->
 
 
 def test_a_position_out_of_range_is_an_error() -> None:
-    mixed = mixture(5, 5, 5)
+    mixed = mapped(5, 5, 5)
     assert [mixed[position] for position in range(-len(mixed), 0)] == all_of(mixed)
     for position in (len(mixed), -len(mixed) - 1):
         with pytest.raises(IndexError, match="has none at"):
@@ -154,20 +242,17 @@ def test_a_position_out_of_range_is_an_error() -> None:
     assert mixed[np.int64(2)] == mixed[2]
 
 
-@pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda mixed: pickle.loads(pickle.dumps(mixed))]
-)
-def test_a_copy_has_the_same_samples(copied: Any) -> None:
-    mixed = mixture(500, 300, 2000)
+@pytest.mark.parametrize("kind", [MapStyle, Plain])
+def test_a_copy_has_the_same_samples(kind: Any) -> None:
+    mixed = mixture(kind, 500, 300, 2000)
     mixed.set_epoch(2)
-    mixed[0]
-    assert all_of(copied(mixed)) == all_of(mixed)
+    assert [all_of(kept(mixed)) for kept in COPIES] == [all_of(mixed)] * len(COPIES)
 
 
 @pytest.mark.parametrize("threads", [0, 3])
 @pytest.mark.parametrize("copies", ["auto", "shared", "deep"])
 def test_a_loader_has_the_order_of_each_epoch_on_any_threads(threads: int, copies: Any) -> None:
-    mixed, other = mixture(50, 30, 200), mixture(50, 30, 200)
+    mixed, other = mapped(50, 30, 200), mapped(50, 30, 200)
     kept: dict[str, Any] = {"persistent_workers": threads > 0, "dataset_copy": copies}
     with ThreadLoader(mixed, 8, num_workers=threads, **kept) as loader:
         for epoch in range(3):
@@ -176,56 +261,151 @@ def test_a_loader_has_the_order_of_each_epoch_on_any_threads(threads: int, copie
             assert samples_of(loader) == all_of(other)
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("options", [{"stop": "all"}, {"stop": "repeat", "length": 700}])
-def test_a_run_goes_on_in_the_middle_of_any_epoch(threads: int, options: Any) -> None:
-    mixed = mixture(500, 300, 20, **options)
-    with ThreadLoader(mixed, 16, num_workers=threads) as loader:
-        mixed.set_epoch(3)
+@each_stream
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_share_each_source_and_the_length(kind: Any, workers: int) -> None:
+    with ThreadLoader(mixture(kind, 51, 301, 20, stop="once"), 7, num_workers=workers) as loader:
+        samples = samples_of(loader)
+    assert sorted(samples) == sorted(mixture(kind, 51, 301, 20, stop="once"))
+    mixed = mixture(kind, 50, 300, 20, stop="repeat", length=1001)
+    with ThreadLoader(mixed, 10, num_workers=workers) as loader:
+        assert len(samples_of(loader)) == 1001
+
+
+def test_ranks_share_map_style_and_plain_sources() -> None:
+    options = {"stop": "once", "world_size": 3}
+    parts = [list(mixture(Plain, 50, 300, 20, rank=rank, **options)) for rank in range(3)]
+    assert sorted(chain(*parts)) == sorted(mixture(Plain, 50, 300, 20, stop="once"))
+
+
+@each_kind
+@pytest.mark.parametrize(
+    "options", [{"stop": "all"}, {"stop": "once"}, {"stop": "repeat", "length": 700}], ids=str
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_goes_on_in_the_middle_of_any_epoch(kind: Any, options: Any, workers: int) -> None:
+    def make() -> Any:
+        mixed = mixture(kind, 50, 100, 20, **options)
+        mixed.set_epoch(2)
+        return ThreadLoader(mixed, 5, num_workers=workers)
+
+    with make() as loader:
+        expected = batches(loader)
+    for read in (1, 4, len(expected) // 2, len(expected) - 1):
+        with make() as loader:
+            iterator = iter(loader)
+            for _ in range(read):
+                next(iterator)
+            state = as_json(loader.state_dict())
+        assert kind is not MapStyle or len(json.dumps(state)) < 500
+        with make() as loader:
+            loader.load_state_dict(state)
+            assert batches(loader) == expected[read:]
+
+
+def test_a_source_with_a_state_is_not_read_again() -> None:
+    options: Any = {"stop": "repeat", "length": MILLION}
+    iterator = iter(mixture(Stateful, 5000, 3000, 20, **options))
+    assert len(list(islice(iterator, 2000))) == 2000
+    state, expected = as_json(iterator.state_dict()), list(islice(iterator, 500))
+    resumed = iter(mixture(Stateful, 5000, 3000, 20, **options))
+    resumed.load_state_dict(state)
+    Stateful.read = 0
+    assert list(islice(resumed, 500)) == expected
+    assert Stateful.read <= 500
+
+
+@each_stream
+@pytest.mark.parametrize("left", [False, True])
+def test_passes_and_epochs_after_one_that_was_resumed_are_whole(kind: Any, left: bool) -> None:
+    def make() -> Any:
+        mixed = mixture(kind, 30, 40, 20, stop="repeat", length=1000)
+        return ThreadLoader(mixed, 5, num_workers=2, persistent_workers=True)
+
+    with make() as loader:
         expected = batches(loader)
         iterator = iter(loader)
-        for _ in range(9):
+        for _ in range(7):
             next(iterator)
-        state = json.loads(json.dumps(loader.state_dict()))
-    assert len(json.dumps(state)) < 500
-    resumed = mixture(500, 300, 20, **options)
-    with ThreadLoader(resumed, 16, num_workers=threads) as loader:
+        state = loader.state_dict()
+    with make() as loader:
         loader.load_state_dict(state)
-        assert batches(loader) == expected[9:]
-        resumed.set_epoch(4)
-        following = samples_of(loader)
-    mixed.set_epoch(4)
-    assert following == all_of(mixed)
+        assert as_json(loader.state_dict()) == as_json(state)
+        if left:
+            next(iter(loader))
+        else:
+            assert batches(loader) == expected[7:]
+        for _ in range(2):
+            assert batches(loader) == expected
 
 
-@pytest.mark.parametrize("threads", [0, 3])
-def test_weights_change_at_a_position_however_far_workers_are_ahead(threads: int) -> None:
+def test_shards_are_mixed_and_resumed_and_come_in_another_order_in_another_pass(
+    tmp_path: Path,
+) -> None:
+    for name, sizes in (("a", [5, 7, 3, 6]), ("b", [9, 2, 8])):
+        (tmp_path / name).mkdir()
+        write_numbered(tmp_path / name, sizes)
+
+    def make(shuffle: int = 4, workers: int = 2) -> Any:
+        sources = {
+            name: (TarStream(tmp_path / name / "*.tar*", fields=("cls",), shuffle=shuffle), weight)
+            for name, weight in (("a", 2), ("b", 1))
+        }
+        mixed = Mixture(sources, stop="repeat", length=200, with_source=True)
+        return ThreadLoader(mixed, 5, num_workers=workers, seed=3)
+
+    def pairs(loader: Any) -> list[Any]:
+        return [(np.asarray(cls).tolist(), np.asarray(n).tolist()) for (cls,), n in loader]
+
+    with make() as loader:
+        expected, second = pairs(loader), pairs(loader)
+    assert second != expected
+    with make() as loader:
+        iterator = iter(loader)
+        for _ in range(17):
+            next(iterator)
+        state = loader.state_dict()
+    with make() as loader:
+        loader.load_state_dict(state)
+        assert pairs(loader) == expected[17:]
+    assert abs(Counter(chain(*(numbers for _, numbers in expected)))[0] - 133) < 15
+    with make(shuffle=1, workers=1) as loader:
+        found = [n for cls, of in pairs(loader) for n, a in zip(cls, of, strict=True) if not a]
+    assert sorted(found[:21]) == sorted(found[21:42]) == list(range(21))
+    assert found[:21] != found[21:42]
+
+
+@pytest.mark.parametrize("kind", [MapStyle, Counting])
+@pytest.mark.parametrize("threads", [0, 1])
+def test_weights_change_at_a_position_however_far_workers_are_ahead(
+    kind: Any, threads: int
+) -> None:
     def make() -> Any:
-        return mixture(500, 300, 20, stop="repeat", length=4000)
+        return mixture(kind, 500, 300, 20, stop="repeat", length=4000)
 
     mixed, plain = make(), all_of(make())
+    change = {"a": 0, "b": 1, "c": 1}
+    if kind is not MapStyle:
+        mixed.set_weights(change, at=2345)  # of streams they change in epochs to come
     with ThreadLoader(mixed, 10, num_workers=threads) as loader:
         iterator = iter(loader)
-        got = [np.asarray(next(iterator)).tolist() for _ in range(20)]
-        mixed.set_weights({"a": 0, "b": 1, "c": 1}, at=2345)
+        got = batches(islice(iterator, 20))
+        if kind is MapStyle:
+            mixed.set_weights(change, at=2345)
         state = loader.state_dict()
         got += batches(iterator)
-    samples = list(chain.from_iterable(got))
+    samples = list(chain(*got))
     assert samples[:2345] == plain[:2345]
     assert sources_of(samples[2345:])[0] == 0
     assert abs(sources_of(samples[2345:])[1] - (4000 - 2345) / 2) < 20
-    resumed = make()
-    with ThreadLoader(resumed, 10, num_workers=threads) as loader:
+    with ThreadLoader(make(), 10, num_workers=threads) as loader:
         loader.load_state_dict(state)
         assert batches(loader) == got[20:]
-    assert resumed.counts(2345) == dict(
-        zip("abc", map(sources_of(plain[:2345]).get, range(3)), strict=True)
-    )
 
 
 def test_weights_do_not_change_what_was_loaded() -> None:
     even = {"a": 1, "b": 1, "c": 1}
-    mixed = mixture(500, 300, 20, stop="repeat", length=4000)
+    mixed = mapped(500, 300, 20, stop="repeat", length=4000)
     mixed[1000]
     with pytest.raises(ValueError, match="position 1000 was loaded already"):
         mixed.set_weights(even, at=900)
@@ -233,23 +413,24 @@ def test_weights_do_not_change_what_was_loaded() -> None:
     with pytest.raises(ValueError, match="change at position 2000, which is after 1500"):
         mixed.set_weights(even, at=1500)
     mixed.set_weights(even | {"a": 2}, at=2000)
-    for stop in ("first", "all", "once"):
+    for kind in (MapStyle, Plain):
         with pytest.raises(ValueError, match="use stop='repeat'"):
-            mixture(50, 30, 20, stop=stop).set_weights(even, at=5)
+            mixture(kind, 50, 30, 20).set_weights(even, at=5)
 
 
 def test_the_source_comes_with_the_sample() -> None:
-    pairs = all_of(mixture(50, 30, 20, with_source=True))
-    assert all(sample // MILLION == number for sample, number in pairs)
+    for kind in (MapStyle, Plain):
+        pairs: Any = all_of(mixture(kind, 50, 30, 20, with_source=True))
+        assert all(sample // MILLION == number for sample, number in pairs)
     mixed = Mixture({"a": ([{"x": 1}], 1), "b": ([{"x": 2}], 1)}, stop="all", with_source="from")
     assert sorted(mixed[n]["from"] for n in range(2)) == [0, 1]
     assert mixed.names == ("a", "b")
     with pytest.raises(TypeError, match="this one is a int"):
-        mixture(5, 5, 5, with_source="from")[0]
+        mapped(5, 5, 5, with_source="from")[0]
 
 
 def test_the_source_of_a_position_and_the_counts_before_it_are_known() -> None:
-    mixed = mixture(500, 300, 20, stop="all")
+    mixed = mapped(500, 300, 20, stop="all")
     mixed.set_epoch(2)
     counts = dict.fromkeys("abc", 0)
     for position, sample in enumerate(all_of(mixed)):
@@ -263,17 +444,17 @@ def test_the_source_of_a_position_and_the_counts_before_it_are_known() -> None:
 
 def test_sources_with_whole_batches_are_asked_once_a_batch() -> None:
     Whole.calls = 0
-    mixed = mixture(500, 300, 2000, kind=Whole)
+    mixed = Mixture({"a": (Whole(0, 500), 3), "b": (Whole(MILLION, 300), 1)})
+    plain = mapped(500, 300, weights=(3, 1))
     with ThreadLoader(mixed, 100, num_workers=2) as loader:
-        assert samples_of(loader) == all_of(mixture(500, 300, 2000))
-        assert Whole.calls <= 3 * len(loader)
-    one = Mixture({"a": (Whole(0, 50), 1), "b": (Named(MILLION, 50), 1)})
-    assert one.__getitems__ is None
+        assert samples_of(loader) == all_of(plain)
+        assert Whole.calls <= 2 * len(loader)
+    assert plain.__getitems__ is None
 
 
 def test_a_source_may_be_a_mixture() -> None:
-    inner = mixture(50, 30, 20, stop="once")
-    mixed = Mixture({"inner": (inner, 1), "x": (Named(5 * MILLION, 100), 1)}, stop="all")
+    inner = mapped(50, 30, 20, stop="once")
+    mixed = Mixture({"inner": (inner, 1), "x": (MapStyle(5 * MILLION, 100), 1)}, stop="all")
     assert len(set(all_of(mixed))) == 200
     with ThreadLoader(mixed, 7, num_workers=2, persistent_workers=True) as loader:
         for epoch in range(2):
@@ -295,6 +476,7 @@ def test_a_source_may_be_a_mixture() -> None:
         ({"a": ([], 1)}, ValueError, "'a' has a weight of 1, and no samples"),
         ({"a": (5, 1)}, TypeError, "'a' is no dataset"),
         ({"a": (list, 1)}, TypeError, "'a' is no dataset"),
+        ({"a": (iter([1, 2]), 1)}, TypeError, "'a' is an iterator"),
     ],
 )
 def test_sources_that_can_not_be_mixed_are_refused(sources: Any, error: Any, told: str) -> None:
@@ -303,36 +485,29 @@ def test_sources_that_can_not_be_mixed_are_refused(sources: Any, error: Any, tol
     assert sorted(all_of(Mixture({"a": ([], 0), "b": ([7, 8], 1)}))) == [7, 8]
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
+@pytest.mark.parametrize("kind", [MapStyle, Plain])
+def test_arguments_and_weights_that_can_not_be_are_refused(kind: Any) -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"stop": "never"}, "stop must be one of"),
         ({"length": 5}, "is for stop='repeat'"),
         ({"length": 0, "stop": "repeat"}, "from 1"),
         ({"seed": -1}, "at least 0"),
-    ],
-)
-def test_arguments_out_of_their_range_are_refused(options: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        mixture(5, 5, 5, **options)
-
-
-@pytest.mark.parametrize(
-    ("weights", "told"),
-    [
+    ]
+    for options, told in refused:
+        with pytest.raises(ValueError, match=told):
+            mixture(kind, 5, 5, 5, **options)
+    for weights, told in (
         ({"a": 1, "b": 1}, "'c' has no weight"),
         ({"a": 1, "b": 1, "c": 1, "d": 1}, "no source 'd'"),
         ({"a": 0, "b": 0, "c": 0}, "all weights are 0"),
         ({"a": 0, "b": -1, "c": 0}, "0 or more"),
-    ],
-)
-def test_weights_that_name_no_mixture_are_refused(weights: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        mixture(5, 5, 5, stop="repeat").set_weights(weights, at=1000)
+    ):
+        with pytest.raises(ValueError, match=told):
+            mixture(kind, 5, 5, 5, stop="repeat").set_weights(weights, at=1000)
 
 
-def test_a_length_that_lies_is_told_by_the_error_of_the_source() -> None:
-    source = Named(0, 50)
+def test_a_source_that_lies_or_fails_is_named() -> None:
+    source = MapStyle(0, 50)
     mixed = Mixture({"liar": (source, 1)})
     source.length = 10
     with pytest.raises(IndexError) as caught:
@@ -342,38 +517,90 @@ def test_a_length_that_lies_is_told_by_the_error_of_the_source() -> None:
     with pytest.raises(ValueError, match="'liar' had 50 samples, and now has 10"):
         mixed.set_epoch(1)
 
+    class Stopping(MapStyle):
+        def __getitem__(self, index: int) -> int:
+            raise StopIteration
 
+    stopping = Mixture({"a": (Plain(0, 5), 0), "b": (Stopping(0, 5), 1)})
+    with pytest.raises(RuntimeError, match="source 'b' raised StopIteration"):
+        all_of(stopping)
+    few = mixture(Counting, 1, 300, 20, stop="repeat", length=100)
+    with (
+        ThreadLoader(few, 5, num_workers=2) as loader,
+        pytest.raises(ValueError, match="'a' has no sample for worker 1 of 2 of rank 0"),
+    ):
+        batches(loader)
+
+
+def test_a_source_that_can_not_be_asked_is_refused_where_the_ranks_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(shard: Any, threads: int) -> list[Any]:
+        mixed = Mixture({"alone": (Counting(0, 40), 1), "books": (range(40), 1)}, stop="once")
+        options: dict[str, Any] = {"threads": threads, "shard": shard, "uneven": "short"}
+        with ThreadLoader(mixed, batch_size=None, **options) as loader:
+            return sorted(loader)
+
+    with pytest.raises(TypeError, match="source 'alone' can't be asked for one of 4 parts"):
+        load((1, 2), 2)
+    assert load((0, 1), 2) == sorted([*range(40), *range(40)])
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    found = load("auto", 1)  # all of what shares itself out, and half of the books
+    assert (len(found), set(found)) == (60, set(range(40)))
+
+
+def state_of(mixed: Any) -> Any:
+    return (iter(mixed) if isinstance(mixed, MixtureStream) else mixed).state_dict()
+
+
+def load(mixed: Any, state: Any) -> Any:
+    """Return what has the state now."""
+    has = iter(mixed) if isinstance(mixed, MixtureStream) else mixed
+    has.load_state_dict(state)
+    return has
+
+
+@pytest.mark.parametrize("kind", [MapStyle, Plain])
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("lengths", "options", "told"),
     [
-        (lambda: mixture(500, 300, 21, stop="repeat"), "'c': 21"),
-        (lambda: mixture(500, 300, 20, stop="repeat", seed=1), "seed was 0 and is 1"),
-        (lambda: mixture(500, 300, 20, stop="repeat", length=9), "length was None and is 9"),
-        (lambda: mixture(500, 300, 20, weights=(3, 2, 0.5), stop="repeat"), "weight of 'b' was 1"),
-        (lambda: mixture(500, 300, stop="repeat"), "'c' is missing"),
-        (lambda: mixture(500, 300, 20, 5, weights=(3, 1, 0.5, 1), stop="repeat"), "'d' is new"),
+        ((500, 300, 21), {}, "'c': 21"),
+        ((500, 300, 20), {"seed": 1}, "seed was 0 and is 1"),
+        ((500, 300, 20), {"length": 9}, "length was None and is 9"),
+        ((500, 300, 20), {"weights": (3, 2, 0.5)}, "weight of 'b' was 1"),
+        ((500, 300), {}, "'c' is missing"),
+        ((500, 300, 20, 5), {"weights": (3, 1, 0.5, 1)}, "'d' is new"),
     ],
 )
-def test_the_state_of_another_mixture_is_refused(other: Any, told: str) -> None:
-    state = mixture(500, 300, 20, stop="repeat").state_dict()
-    with pytest.raises(StateError, match=told):
-        other().load_state_dict(state)
-    for no_state in ({}, None, {"mixture": 2}, {"mixture": 1}, state | {"epoch": -1}):
+def test_the_state_of_another_mixture_is_refused(
+    kind: Any, lengths: Any, options: Any, told: str
+) -> None:
+    state = state_of(mixture(kind, 500, 300, 20, stop="repeat"))
+    other = mixture(kind, *lengths, stop="repeat", **options)
+    if kind is MapStyle or "21" not in told:  # streams have no lengths
+        with pytest.raises(StateError, match=told):
+            load(other, state)
+    missing = {name: part for name, part in state.items() if name != "sources"}
+    for no_state in ({}, None, {"mixture": 2}, missing, state | {"epoch": -1}):
         with pytest.raises(StateError, match="state"):
-            mixture(500, 300, 20, stop="repeat").load_state_dict(no_state)
+            load(mixture(kind, 500, 300, 20, stop="repeat"), no_state)
 
 
-def test_a_run_goes_on_with_a_new_source() -> None:
-    old = mixture(500, 300, stop="repeat", length=3000)
-    new = mixture(500, 300, 20, weights=(3, 1, 0), stop="repeat", length=3000)
+@pytest.mark.parametrize("kind", [MapStyle, Counting])
+def test_a_run_goes_on_with_a_new_source(kind: Any) -> None:
+    old = mixture(kind, 500, 300, stop="repeat", length=3000)
+    new = mixture(kind, 500, 300, 20, weights=(3, 1, 0), stop="repeat", length=3000)
     new.set_weights({"a": 1, "b": 1, "c": 1}, at=1000)
-    new.load_state_dict(old.state_dict())
-    assert all_of(new)[:1000] == all_of(old)[:1000]
-    assert sources_of(all_of(new)[1000:])[2] in range(660, 674)
+    samples = (
+        all_of(load(new, state_of(old))) if kind is MapStyle else list(load(new, state_of(old)))
+    )
+    assert samples[:1000] == all_of(old)[:1000]
+    assert sources_of(samples[1000:])[2] in range(660, 674)
 
 
 def test_a_state_keeps_changes_that_come_later_and_refuses_others() -> None:
-    old, new, other = (mixture(50, 30, stop="repeat") for _ in range(3))
+    old, new, other = (mapped(50, 30, stop="repeat") for _ in range(3))
     old.set_weights({"a": 1, "b": 2}, at=100)
     new.set_weights({"a": 1, "b": 2}, at=100)
     new.set_weights({"a": 1, "b": 9}, at=200)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import select
-import socket
 import subprocess
 import sys
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +15,7 @@ from threadloader.datasets._remote.retries import Retries
 from threadloader.errors import RemoteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Iterator
 
 RANGE = b"Content-Range: bytes 10-14/1000\r\n"
 FIVE = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 5\r\n" + RANGE
@@ -119,38 +115,6 @@ def test_a_path_is_quoted_once(server: RemoteServer) -> None:
 def test_a_header_of_several_lines_is_refused() -> None:
     with pytest.raises(ValueError, match="one line"):
         RemoteFile("http://host/", storage_options={"headers": {"X-Key": "a\r\nHost: b"}})
-
-
-def test_a_file_that_ends_before_the_range_is_not_read_until_the_server_ends(
-    server: RemoteServer,
-) -> None:
-    answer = b"HTTP/1.1 206 x\r\nContent-Range: bytes 10-4/5\r\n\r\n" + bytes(100)
-    server.plan = lambda request: answer if request.first == 10 else None
-    with pytest.raises(RemoteError, match="for 5 bytes from 10"):
-        open_data(server).read_at(10, 5)
-
-
-def drip(listener: socket.socket, at_once: bytes, letters: bytes, pause: float) -> None:
-    """Answer a request with ``letters`` one by one, the last again and again until it is closed."""
-    connection, _ = listener.accept()
-    with connection, suppress(ConnectionError):  # who has read enough may reset it
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.recv(1 << 16)
-        connection.sendall(at_once)
-        sent = 0
-        while not select.select([connection], [], [], pause)[0]:
-            connection.sendall(letters[min(sent, len(letters) - 1) :][:1])
-            sent += 1
-
-
-@pytest.mark.parametrize("answer", [RIGHT["plain"], RIGHT["chunks"]], ids=["plain", "chunks"])
-def test_an_answer_may_come_byte_by_byte(answer: bytes, spawn: Callable[..., Future[Any]]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        dripping = spawn(drip, listener, b"", answer, 0.0)
-        file = RemoteFile(f"http://127.0.0.1:{listener.getsockname()[1]}/")
-        assert spawn(file.read_at, 10, 5).result(PATIENCE) == b"hello"
-        file.close()
-        dripping.result(PATIENCE)
 
 
 LEAVING_CONNECTIONS = """
