@@ -45,7 +45,7 @@ HEAVY = {
     "rich",
     "simplejpeg",
     "torch",
-    "zstandard",
+    "urllib3",
 }
 
 

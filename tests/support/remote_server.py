@@ -108,11 +108,12 @@ class RemoteServer:
                     pass
         finally:
             writer.close()
+            if self.scheme == "http":  # https: the client may never answer to the end of TLS
+                with suppress(ConnectionError):
+                    await writer.wait_closed()
             with self.changed:
                 self.open.discard(connection)
                 self.changed.notify_all()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
 
     async def _answer(
         self, connection: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

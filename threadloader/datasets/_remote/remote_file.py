@@ -78,15 +78,6 @@ class RemoteStore:
         if cache_bytes < LEAST_CACHE:
             msg = f"cache_bytes={cache_bytes:,} is too little: at least {LEAST_CACHE:,}"
             raise ValueError(msg)
-        options = dict(storage_options or {})
-        self.arguments: dict[str, Any] = {
-            "storage_options": options,
-            "retries": retries,
-            "connect_timeout": connect_timeout,
-            "read_timeout": read_timeout,
-            "cache_folder": cache_folder,
-            "cache_bytes": cache_bytes,
-        }
         tried = Retries() if retries is None else retries
         self.retries = Retries(attempts=tried) if isinstance(tried, int) else tried
         self.cache = (
@@ -94,11 +85,17 @@ class RemoteStore:
             if cache_folder is None
             else FolderCache(Path(cache_folder).expanduser(), cache_bytes)
         )
-        self.fsspec = FsspecClient(options, connect_timeout, read_timeout)
+        self._options = dict(storage_options or {})
+        self._timeouts = connect_timeout, read_timeout
+        self.fsspec = FsspecClient(self._options, *self._timeouts)
         self._http: HttpClient | None = None  # until there is a URL for it
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(RemoteStore, **self.arguments), ()  # a copy opens its own connections
+    def __deepcopy__(self, memo: dict[int, Any]) -> RemoteStore:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process opens its own connections, and asks for versions itself.
+        return vars(self) | {"fsspec": FsspecClient(self._options, *self._timeouts), "_http": None}
 
     def file(self, url: str) -> RemoteFile:
         """Return a file that shares this store's connections, limits and cache."""
@@ -111,11 +108,8 @@ class RemoteStore:
             ModuleNotFoundError: urllib3, or fsspec, or its client for that store, is not installed.
             ValueError: fsspec knows no such store, or an option is wrong.
         """
-        options = self.arguments["storage_options"]
-        if url.startswith(("http://", "https://")) and understands(options):
-            if self._http is None:
-                limits = self.arguments["connect_timeout"], self.arguments["read_timeout"]
-                self._http = HttpClient(options, *limits)
+        if url.startswith(("http://", "https://")) and understands(self._options):
+            self._http = self._http or HttpClient(self._options, *self._timeouts)
             return self._http
         self.fsspec.check(url)
         return self.fsspec
@@ -163,7 +157,6 @@ class RemoteFile:
             msg = f"options are the store's: give them to RemoteStore, not {sorted(options)}"
             raise TypeError(msg)
         self._url = path
-        self._owns_store = store is None
         self._store = store or RemoteStore(**options)
         self._client = self._store.client(path)
         self._expected: str | None = None  # its stamp
@@ -171,9 +164,6 @@ class RemoteFile:
         self.path = shown_url(path)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._owns_store:
-            own = partial(RemoteFile, self._url, **self._store.arguments)
-            return own, (), self._expected
         return RemoteFile, (self._url, self._store), self._expected
 
     def __setstate__(self, stamp: str) -> None:
@@ -243,8 +233,7 @@ class RemoteFile:
         use, self._use = self._use, self._begun(Stop())
         use.stop.set()
         self._client.forget(self._url)
-        if self._owns_store:
-            self._store.close()
+        self._store.close()
 
     def _begun(self, stop: Stop) -> _Use:
         """Return a new use of the file, which knows the expected version only."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import fnmatch
 import glob
 import os
 import re
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,59 +74,20 @@ def _exists(path: str) -> bool:
 
 
 def _matching(pattern: str) -> list[str]:
-    refused: list[OSError] = []
-    paths = sorted(_glob(pattern, refused))
+    paths = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207  # `Path` drops a "./"
     if not paths:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(_fixed_part(pattern)):
+            pass  # it may be read: `glob` takes a folder that may not for an empty one
         msg = f"no file matches {pattern}"
-        raise refused[0] if refused else FileNotFoundError(msg)
+        raise FileNotFoundError(msg)
     return paths
 
 
-def _glob(pattern: str, refused: list[OSError]) -> Iterator[str]:
-    """Yield what `glob.glob` finds, recursively, which takes a folder that it can't read for empty.
-
-    Args:
-        pattern: With wildcards.
-        refused: Gets the errors of folders that may not be read; others are raised.
-    """
-    folder, name = os.path.split(pattern)
-    for each in _glob(folder, refused) if glob.has_magic(folder) else (folder,):
-        if name == "**":
-            yield from _below(each, refused)
-        elif glob.has_magic(name):
-            names = fnmatch.filter((entry.name for entry in _entries(each, refused)), name)
-            yield from (_joined(each, found) for found in names if _shows(found, name))
-        elif os.path.lexists(path := _joined(each, name)):
-            yield path
-
-
-def _below(folder: str, refused: list[OSError]) -> Iterator[str]:
-    """Yield a folder, and all that is in it."""
-    yield folder
-    for entry in _entries(folder, refused):
-        if _shows(entry.name):
-            path = _joined(folder, entry.name)
-            yield from _below(path, refused) if Path(path).is_dir() else (path,)
-
-
-def _joined(folder: str, name: str) -> str:
-    return os.path.join(folder, name)  # noqa: PTH118  # `Path` drops a "./"
-
-
-def _shows(name: str, pattern: str = "") -> bool:
-    return pattern.startswith(".") or not name.startswith(".")
-
-
-def _entries(folder: str, refused: list[OSError]) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder or ".") as entries:
-            return list(entries)
-    except PermissionError as error:
-        refused.append(error)
-    except OSError as error:
-        if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}:
-            raise  # too many open files, say
-    return []
+def _fixed_part(pattern: str) -> str:
+    """Return the folder that a pattern is looked up in: all before its first wildcard."""
+    while glob.has_magic(pattern):
+        pattern = os.path.dirname(pattern)  # noqa: PTH120  # the same
+    return pattern or "."
 
 
 def _remote(pattern: str, options: dict[str, Any]) -> list[str]:

@@ -1,18 +1,11 @@
-"""Shards as streams of an unpacked tar archive, whatever their compression.
-
-zstd needs a library that does not switch on the GIL of this build of Python.  `compression.zstd` is
-part of Python from 3.14 on, and `backports.zstd` is the same for older ones.  The package
-`zstandard` comes last, and is never used on a free-threaded build, where importing it may switch
-the GIL on for the whole process.
-"""
+"""Shards as streams of an unpacked tar archive, whatever their compression."""
 
 from __future__ import annotations
 
 import gzip
 import importlib
-import sysconfig
 import zlib
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -86,8 +79,8 @@ def open_archive(file: File) -> Iterator[Archive]:
 def open_zstd(stream: BinaryIO) -> tuple[BinaryIO, type[Exception]]:
     """Return a reader of a stream's unpacked bytes, and the error that it raises for damage.
 
-    All of these libraries refuse a frame whose window is over 128 MiB, so a frame takes no more
-    memory than that, whatever it declares.
+    A frame whose window is over 128 MiB is refused, so a frame takes no more memory than that,
+    whatever it declares.
 
     Args:
         stream: Of zstd frames; the caller closes it.
@@ -96,21 +89,13 @@ def open_zstd(stream: BinaryIO) -> tuple[BinaryIO, type[Exception]]:
         ModuleNotFoundError: No library is installed.
     """
     module = _zstd()
-    if module.__name__ == "zstandard":
-        unpacker = module.ZstdDecompressor()
-        reader = unpacker.stream_reader(stream, read_across_frames=True, closefd=False)
-        return cast("BinaryIO", reader), module.ZstdError
     return cast("BinaryIO", module.ZstdFile(stream)), module.ZstdError
 
 
 def _zstd() -> Any:
-    names = ["compression.zstd", "backports.zstd"]
-    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
-        names.append("zstandard")
-    for name in names:
-        try:
+    """Return `compression.zstd`, or the same for Pythons before 3.14."""
+    for name in ("compression.zstd", "backports.zstd"):
+        with suppress(ModuleNotFoundError):
             return importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
     msg = "zstd needs Python 3.14, or: pip install backports.zstd (extra: zstd)"
     raise ModuleNotFoundError(msg, name="backports.zstd")
