@@ -57,33 +57,6 @@ def used(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.*"))
 
 
-def test_a_file_is_made_once_and_read_in_parts(tmp_path: Path) -> None:
-    source = Source(tmp_path / "new" / "folder")
-    for _ in range(2):
-        assert source.read(1) == content_of(1)
-    assert source.made == {1: 1}
-    assert source.cache.read("1", 10, 17) == content_of(1)[10:17]
-    assert source.cache.read("1", 998, 2000) == content_of(1)[998:]
-    assert source.cache.read("2") is None
-
-
-@pytest.mark.parallel
-def test_of_all_threads_that_want_a_file_one_makes_it(
-    tmp_path: Path, spawn: Callable[..., Future[Any]]
-) -> None:
-    source = Source(tmp_path)
-    barrier = Barrier(16)
-
-    def read() -> list[bytes]:
-        barrier.wait(PATIENCE)
-        return [source.read(number) for number in range(20)]
-
-    read_by_all = [spawn(read) for _ in range(16)]
-    for future in read_by_all:
-        assert future.result(PATIENCE) == [content_of(number) for number in range(20)]
-    assert set(source.made.values()) == {1}
-
-
 @pytest.mark.parametrize("told", ["as an argument", "of the worker"])
 def test_who_waits_hears_that_it_is_to_stop_and_makes_it_where_another_one_failed(
     tmp_path: Path, spawn: Callable[..., Future[Any]], told: str

@@ -108,4 +108,5 @@ def test_asking_every_module_for_a_name_loads_no_decoder() -> None:
         "for module in list(sys.modules.values()): getattr(module, 'decode_jpeg', None)\n"
         "print(*(set(sys.modules) - before))"
     )
-    assert not subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    assert not subprocess.check_output([sys.executable, "-c", code], text=True, env=env).split()

@@ -11,7 +11,6 @@ import sysconfig
 import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,8 +27,6 @@ from threadloader.datasets._images.jpeg_decoders import find_decoder, installed_
 from threadloader.datasets._images.pillow import NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
 # Grey levels of 256.  Wheels of all decoders have libjpeg-turbo, and not one level of difference
@@ -318,56 +315,6 @@ def test_a_decompression_bomb_is_an_error(side: int) -> None:
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A decoder whose answer the test sets, under the name of one that exists."""
-    module = SimpleNamespace(answer=None, asked=[])
-
-    def decode_jpeg(data: bytes, colorspace: str, **options: int) -> Any:
-        module.asked.append((data, colorspace, options))
-        if isinstance(module.answer, Exception):
-            raise module.answer
-        return module.answer
-
-    module.decode_jpeg = decode_jpeg
-    monkeypatch.setitem(sys.modules, "leanjpeg_simple", module)
-    find_decoder.cache_clear()
-    yield module
-    find_decoder.cache_clear()
-
-
-def test_a_decoder_is_asked_for_plain_jpegs_only(fake: Any) -> None:
-    fake.answer = np.full((*ODD, 3), 7, dtype=np.uint8)
-    for name, data in every_format(*ODD).items():
-        plain = name.endswith(".jpg") and name not in {"cmyk.jpg", "turned.jpg"}
-        image = decode(data, decoder="leanjpeg-simple")
-        assert np.array_equal(image, fake.answer) is plain, name
-        if plain:
-            assert fake.asked.pop() == (data, "RGB", {})
-
-
-@pytest.mark.parametrize("answer", [ValueError("odd"), np.zeros((47, 61, 3), dtype=np.uint8)])
-def test_pillow_decodes_where_a_decoder_fails(fake: Any, answer: Any) -> None:
-    fake.answer = answer
-    data = encoded(photograph(*ODD))
-    assert np.array_equal(decode(data, decoder="leanjpeg-simple"), _pillow(data))
-    assert len(fake.asked) == 1
-
-
-@pytest.mark.parametrize(
-    ("size", "scale"),
-    [((24, 20), 8), ((60, 20), 4), ((70, 50), 2), ((130, 20), 1), ((999, 9), 1)],
-)
-def test_a_jpeg_is_made_smaller_to_no_less_than_twice_the_size(
-    fake: Any, size: tuple[int, int], scale: int
-) -> None:
-    fake.answer = ValueError("only asked")
-    decode(encoded(photograph(490, 380)), size=size, decoder="leanjpeg-simple")
-    height, width = -(-490 // scale), -(-380 // scale)
-    expected = {"min_height": height, "min_width": width} if scale > 1 else {}
-    assert fake.asked[0][2] == expected
 
 
 @every_decoder

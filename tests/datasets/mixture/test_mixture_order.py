@@ -93,7 +93,7 @@ def test_the_first_positions_have_the_first_samples_of_each_source(
         padded = (changed * len(weights))[: len(weights)]
         told = padded if any(padded) else weights
         mixed.set_weights({str(n): weight for n, weight in enumerate(told)}, at=change)
-    stop = min(len(mixed), at + 4000)
+    stop = min(len(mixed), at + 2000)
     before = list(mixed.counts(at).values())
     next_ones: dict[int, int] = {}
     for source, index in found(mixed, at, stop):

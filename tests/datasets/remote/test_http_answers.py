@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -115,18 +113,3 @@ def test_a_path_is_quoted_once(server: RemoteServer) -> None:
 def test_a_header_of_several_lines_is_refused() -> None:
     with pytest.raises(ValueError, match="one line"):
         RemoteFile("http://host/", storage_options={"headers": {"X-Key": "a\r\nHost: b"}})
-
-
-LEAVING_CONNECTIONS = """
-import sys
-from threadloader.datasets._remote.remote_file import RemoteFile
-
-file = RemoteFile(sys.argv[1])
-assert len(file.read_at(0, 10)) == 10
-"""
-
-
-def test_connections_are_closed_at_exit(server: RemoteServer) -> None:
-    command = [sys.executable, "-X", "dev", "-c", LEAVING_CONNECTIONS, server.url("/data.bin")]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE)
-    assert done.stderr == b""

@@ -1,29 +1,21 @@
-"""What is tried again and when; and how a thread that waits is told to end."""
+"""What is tried again, and when."""
 
 from __future__ import annotations
 
 import random
 import ssl
-from functools import partial
 from http.client import IncompleteRead, RemoteDisconnected
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from support.patience import PATIENCE
 
-from threadloader._threads.stopping import Stop, stopped_by, wait
 from threadloader.datasets import Retries
 from threadloader.datasets._remote.client import TransferError
-from threadloader.datasets._remote.retries import is_transient, persist
-from threadloader.errors import ClosedError, DataError, RemoteError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Future
+from threadloader.datasets._remote.retries import persist
+from threadloader.errors import RemoteError
 
 URL = "https://host/a.tar"
 AT_ONCE = Retries(attempts=5, first=0.0)
-FOR_EVER = Retries(attempts=2, first=1000.0, longest=1000.0)
 
 
 class Flaky:
@@ -112,48 +104,7 @@ def test_what_can_not_pass_is_an_error_at_once(error: Exception) -> None:
     assert raised.value.__cause__ is error
 
 
-def test_a_read_fails_after_its_last_try_with_the_last_error() -> None:
-    errors = [ConnectionResetError(number) for number in range(9)]
-    read = Flaky(*errors)
-    with pytest.raises(RemoteError, match="after 5 tries") as raised:
-        persist(read, AT_ONCE, URL, None)
-    assert raised.value.__cause__ is errors[4]
-    assert read.calls == 5
-
-
-def test_what_is_wrong_with_the_data_arrives_as_it_is() -> None:
-    error = DataError("truncated", "a.tar")
-    assert not is_transient(error)
-    with pytest.raises(DataError) as raised:
-        persist(Flaky(error), AT_ONCE, URL, None)
-    assert raised.value is error
-
-
 def test_waiting_draws_no_random_number_of_the_samples() -> None:
     before = random.getstate()
     persist(Flaky(TimeoutError(), TimeoutError()), Retries(first=0.001), URL, None)
     assert random.getstate() == before
-
-
-@pytest.mark.parametrize("told", ["as an argument", "of the worker"])
-def test_a_stop_ends_the_waiting(spawn: Callable[..., Future[Any]], told: str) -> None:
-    stop, failed = Stop(), Stop()
-
-    def read() -> None:
-        failed.set()
-        raise TimeoutError
-
-    def work() -> None:
-        with stopped_by(stop):
-            persist(read, FOR_EVER, URL, None)
-
-    argument = partial(persist, read, FOR_EVER, URL, None, stop)
-    waiting = spawn(argument if told == "as an argument" else work)
-    assert wait([failed], PATIENCE)
-    stop.set()
-    with pytest.raises(ClosedError):
-        waiting.result(PATIENCE)
-    never = Flaky()
-    with pytest.raises(ClosedError):
-        persist(never, AT_ONCE, URL, None, stop)
-    assert never.calls == 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-FILES = 300  # of each kind
+FILES = 200  # of each kind
 LIMIT = 1 << 20
 FORMATS = [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT]
 
@@ -156,21 +156,3 @@ def test_a_damaged_compressed_archive_gives_right_samples_or_an_error(
         if error is None:
             assert as_written(found) == samples
     assert errors > FILES / 2
-
-
-@pytest.mark.parametrize("ending", ENDINGS[1:])
-def test_a_damaged_archive_in_a_whole_compression_is_treated_alike(
-    tmp_path: Path, ending: str
-) -> None:
-    rng = Random(21)
-    plain, packed = tmp_path / "a.tar", tmp_path / f"a{ending}"
-    for _ in range(FILES // 3):
-        damaged, _ = rng.choice([*DAMAGES, declared])(whole(originals(rng), rng), rng)
-        plain.write_bytes(damaged)
-        packed.write_bytes(compressed(damaged, ending))
-        expected, error = read(plain)
-        found, its = read(packed)
-        # A size beyond the end is known sooner where the end is: one sample may come less.
-        assert as_written(found[: len(expected)]) == as_written(expected)
-        assert len(found) - len(expected) in {0, 1}
-        assert (error is None) == (its is None)

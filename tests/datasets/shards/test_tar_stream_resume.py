@@ -1,11 +1,8 @@
-"""A stream that loads a state goes on with the very next sample, in another process too."""
+"""A stream that loads a state goes on with the very next sample."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -204,42 +201,6 @@ def test_a_seeded_stream_goes_on_only_in_the_epoch_that_it_is_told(
                 assert ("set_epoch()" in str(caught.value)) is (epoch != 2)
 
     spawn(run).result(PATIENCE)
-
-
-PROGRAM = """
-import json, sys
-sys.modules["torch"] = None  # importing it takes seconds
-from threadloader import ThreadLoader
-from threadloader.datasets import TarStream
-
-state, batches, pattern = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-stream = TarStream(pattern, fields=("cls",), shuffle=6)
-with ThreadLoader(stream, 3, threads=3, output="numpy", seed=9) as loader:
-    loader.load_state_dict(state)
-    iterator = iter(loader)
-    found = []
-    for (cls,) in iterator:
-        found.append(cls.tolist())
-        if len(found) == batches:
-            break
-    print(json.dumps([found, loader.state_dict()]))
-"""
-
-
-def test_a_process_goes_on_where_another_one_ended(tmp_path: Path) -> None:
-    ending = ENDINGS[-1]
-    write_numbered(tmp_path, SIZES, ending)
-
-    def ran(state: Any, batches: int) -> Any:
-        command = [sys.executable, "-c", PROGRAM, json.dumps(state), str(batches)]
-        command.append(str(tmp_path / f"*{ending}"))
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)
-
-    whole, _ = ran({}, -1)
-    assert sorted(chain(*whole)) == list(range(COUNT))
-    found, state = ran({}, 3)
-    assert found + ran(state, -1)[0] == whole
 
 
 class Lines:
