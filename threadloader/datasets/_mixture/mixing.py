@@ -272,26 +272,21 @@ class Mixing:
 
     def _different(self, state: Mapping[str, Any]) -> list[str]:
         """Return what is another in a state than here."""
-        saved = dict(state["sources"])
         different = [
             f"{name} was {state.get(name, default)!r} and is {getattr(self, name)!r}"
             for name, default in _DEFAULTS.items()
             if state.get(name, default) != getattr(self, name)
         ]
-        different += [f"source {name!r} is missing" for name in saved if name not in self.names]
-        for name, weight in zip(self.names, self.weights, strict=True):
-            if name not in saved and weight:
-                different.append(
-                    f"source {name!r} is new: give it a weight of 0, and another by set_weights()"
-                )
-            elif saved.get(name, 0) != weight:
-                different.append(
-                    f"the weight of {name!r} was {saved[name]} and is {weight}: weights change by "
-                    "set_weights(), at a position"
-                )
-        if self.lengths and not different and state["lengths"] != self._digest_of_lengths(saved):
+        before, weights = dict(state["sources"]), zip(self.names, self.weights, strict=True)
+        now = {name: weight for name, weight in weights if name in before or weight}
+        if before != now:
+            different.append(
+                f"the sources were {before}, and are {now} (give a new one a weight of 0; weights "
+                "change by set_weights(), at a position)"
+            )
+        elif self.lengths and state["lengths"] != self._digest_of_lengths(before):
             lengths = dict(zip(self.names, self.lengths, strict=True))
-            different = [f"the lengths of the sources were others, and are {lengths}"]
+            different.append(f"the lengths of the sources were others, and are {lengths}")
         return different
 
     def _changes_of(self, state: Mapping[str, Any]) -> Changes:

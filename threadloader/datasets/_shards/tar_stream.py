@@ -214,7 +214,7 @@ class TarStream(IterableDataset):
         return self._shared.files[number].path
 
     def close(self) -> None:
-        """Close files; the connections that they share end with the stream."""
+        """Close files and connections; the next pass opens them again."""
         for file in self._shared.files:
             file.close()
 
