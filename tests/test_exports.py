@@ -49,59 +49,7 @@ HEAVY = {
 }
 
 
-# What most loaders never use, or what only their first epoch needs.
-LATER = {
-    "threadloader._batch.pinned_memory",
-    "threadloader._epoch.agreed_epoch",
-    "threadloader._epoch.empty_streams",
-    "threadloader._epoch.iterable_feed",
-    "threadloader._epoch.open_iterable_feed",
-    "threadloader._epoch.steps",
-    "threadloader._epoch.traced",
-    "threadloader._fetch.read_samples",
-    "threadloader._fetch.source_function",
-    "threadloader._order.sorted_batches",
-    "threadloader._order.token_batches",
-    "threadloader._report.headspace",
-    "threadloader._report.interval",
-    "threadloader._report.metrics",
-    "threadloader._report.verdict",
-    "threadloader._notebook.page",
-    "threadloader._notebook.plot",
-    "threadloader._rng.redirect",
-    "threadloader._rng.stream",
-    "threadloader._session.ballots",
-    "threadloader._threads.free_memory",
-    "threadloader._threads.gil_switch",
-    "threadloader._torch.absent",
-    "threadloader._torch.absent_types",
-    "threadloader._torch.accelerators",
-    "threadloader._torch.device",
-    "threadloader._torch.pinning",
-    "threadloader._torch.profiler",
-    "threadloader._torch.structures",
-    "threadloader._trace.chrome",
-    "threadloader._trace.counters",
-    "threadloader._trace.nvtx_ranges",
-    "threadloader._trace.profiling",
-    "threadloader._trace.ranges",
-    "threadloader._trace.recorder",
-    "threadloader._trace.trace_file",
-    "threadloader._work.copier",
-    "threadloader._work.epoch_tracer",
-    "threadloader._work.iterable_reader",
-    "threadloader._work.read_job",
-}
-# What `ThreadLoader` has no need of.
-APART = (
-    "__main__",
-    "_check",
-    "_replacement",
-    "cli",
-    "datasets",
-    "integrations",
-    "testing",
-)
+MOST_MODULES = 131  # that naming the loader imports: what only some need, they import
 
 
 def _modules_after(code: str) -> set[str]:

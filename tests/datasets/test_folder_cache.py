@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.patience import PATIENCE
 
-from threadloader._threads.stopping import Stop, stopped_by
+from threadloader._threads.waiting import Stop, stopped_by
 from threadloader.datasets import _folder_cache
 from threadloader.datasets._folder_cache import FolderCache
 from threadloader.errors import ClosedError

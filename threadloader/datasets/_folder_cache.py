@@ -27,7 +27,7 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from threadloader._threads.stopping import Stop, stops_here, wait
+from threadloader._threads.waiting import Stop, stops_here, wait
 from threadloader.datasets._local_file import PARTIAL, Descriptor, made, write_whole
 from threadloader.errors import ClosedError
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
+from threadloader._ranks.parts import PROTOCOL, Part, asked, has_share, is_askable
 from threadloader._resume.stateful import (
     begin,
     fresh_state,
@@ -29,7 +30,6 @@ from threadloader._resume.stateful import (
     states_of,
 )
 from threadloader._rng.keys import epoch_seed
-from threadloader._threads.parts import PROTOCOL, Part, asked, has_share, is_askable
 from threadloader._threads.worker_info import in_part, in_pass, pass_seed_here
 from threadloader.datasets._mixture.mixing import (
     Mixing,

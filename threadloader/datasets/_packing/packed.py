@@ -23,7 +23,6 @@ from threadloader._resume.stateful import (
     snapshot_between,
     states_of,
 )
-from threadloader._threads.parts import Part, asked
 from threadloader.datasets._packing.rows import Features, OpenRows, TooLong
 from threadloader.errors import StateError
 

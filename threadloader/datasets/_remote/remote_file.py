@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from threadloader._threads.stopping import Stop
+from threadloader._threads.waiting import Stop
 from threadloader.datasets._folder_cache import FolderCache
 from threadloader.datasets._remote.client import Version
 from threadloader.datasets._remote.fsspec_client import FsspecClient

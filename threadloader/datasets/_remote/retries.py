@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from threadloader._threads.stopping import is_set, stops_here, wait
+from threadloader._threads.waiting import is_set, stops_here, wait
 from threadloader.datasets._remote.client import TransferError
 from threadloader.datasets._urls import shown_url, without_secrets
 from threadloader.errors import ClosedError, RemoteError, ThreadLoaderError
