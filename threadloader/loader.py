@@ -289,7 +289,9 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         """
         from threadloader._fetch.source_function import SourceItems, sample_of  # noqa: PLC0415
 
-        checked_function("source", source)
+        if not callable(source):
+            msg = f"source must be callable, but got {source!r}"
+            raise TypeError(msg)
         items = SourceItems(source, checked_count("batch_size", batch_size, at_least=1))
         loader = cls(items, batch_size, transform=sample_of, **options)
         if chunk_size is not None:

@@ -175,7 +175,8 @@ class IterableFeed:
 
     def end(self, *, finished: bool = False) -> None:
         """Warn of what gave nothing; see `Feed`."""
-        self._turns = deque()  # an iterator that is kept keeps no file of the dataset open
+        # An iterator that is kept keeps no file of the dataset open.
+        self._turns, self._readers = deque(), []
         if not finished:
             return
         position = self._position
