@@ -21,6 +21,14 @@ PIXELS = np.random.default_rng(0).integers(256, size=(SIZE, 64, 64), dtype=np.ui
 Opened = tuple[Any, "Callable[[Any, int], Any]"]
 
 
+class Seen(Meeting):
+    """What samples were read from; one for all copies, whatever is in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handles: list[Any] = []
+
+
 class Reads:
     """A dataset over an object of a library."""
 
@@ -178,17 +186,16 @@ def test_workers_have_objects_of_their_own_unless_threads_may_share_them(
             for _ in range(3):
                 for sample, same in zip(loader, expected, strict=True):
                     np.testing.assert_array_equal(sample, same)
-        seen: list[Any] = []
-        meeting = Meeting()
+        seen = Seen()
 
         def look(handle: Any, index: int) -> int:
-            seen.append(handle)
-            meeting.wait()
+            seen.handles.append(handle)
+            seen.wait()
             return index
 
         rows = list(range(THREADS))
         list(ThreadLoader(Reads(handle, look), batch_sampler=[[0], rows], threads=THREADS))
-        assert (len({id(each) for each in seen}) == THREADS) is (make in OWN)
+        assert (len({id(each) for each in seen.handles}) == THREADS) is (make in OWN)
     finally:
         if hasattr(handle, "close"):
             handle.close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._fetch.kinds import attributes
+from threadloader._fetch.parts import attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

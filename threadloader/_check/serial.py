@@ -10,7 +10,7 @@ import numpy as np
 from threadloader._check.contents import array_of, contents, difference, parts_of
 from threadloader._check.findings import Finding
 from threadloader._check.sharing import Sharing
-from threadloader._fetch.kinds import CONTAINERS
+from threadloader._fetch.parts import CONTAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

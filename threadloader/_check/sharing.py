@@ -26,7 +26,8 @@ from threadloader._check.states import (
     variables,
 )
 from threadloader._check.whose_code import OURS, USER, whose
-from threadloader._fetch.kinds import LARGE, MEETING_POINTS, attributes
+from threadloader._fetch.kinds import MEETING_POINTS
+from threadloader._fetch.parts import LARGE, attributes
 from threadloader._threads.per_thread import PerThread
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from typing import Any
 
 from threadloader import _torch
 from threadloader._check.contents import array_of
-from threadloader._fetch.kinds import LARGE, attributes, generator_classes
+from threadloader._fetch.kinds import Kind, kind_of
+from threadloader._fetch.parts import LARGE, attributes
 
 __all__ = ["SharedObject", "class_attributes", "descriptor_position", "parts_of_object"]
 __all__ += ["process_parts", "variables"]
@@ -143,7 +144,7 @@ def process_parts() -> list[SharedObject]:
 
 def _reader_of(value: Any) -> tuple[str, Callable[[Any], Any]] | None:
     """Return the kind of an object, and what reads its state; None for one with attributes."""
-    if isinstance(value, generator_classes()):
+    if kind_of(value) is Kind.GENERATOR:
         return "random-state", _generator
     if isinstance(value, dict):
         return "shared-container", _items

@@ -8,6 +8,7 @@ share that state.  So each worker gets its own *objects* over the same *data*.
 from __future__ import annotations
 
 import copy
+import math
 import types
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -15,16 +16,15 @@ from typing import Any, Literal
 import numpy as np
 
 from threadloader import _torch
-from threadloader._fetch.kinds import CONTAINERS, attributes, is_array, shared_classes
+from threadloader._fetch.kinds import Kind, is_array, kind_of
 from threadloader._fetch.object_copy import Copied, ObjectCopier
+from threadloader._fetch.parts import CONTAINERS, LARGE, entries, parts, reached
 
 __all__ = ["Copied", "DatasetCopy", "copy_dataset", "copy_function", "deep_copy"]
 __all__ += ["large_data"]
 
 DatasetCopy = Literal["auto", "shared", "deep"] | Callable[[Any], Any]
 
-
-SMALL = (str, bytes, int, float, complex, type(None))
 # Of an array, from which on replicas of an iterable share it; and of one that may be indices.
 LARGE_BYTES, LARGE_INDEX_BYTES = 1 << 20, 1 << 26
 
@@ -109,24 +109,20 @@ def large_data(dataset: Any) -> list[Any]:
 
     Others they may change: shuffled indices, say.
     """
-    shared: list[Any] = []
-    seen: dict[int, Any] = {}
-    found = [dataset]
-    while found:
-        part = found.pop()
-        if isinstance(part, SMALL) or id(part) in seen:
-            continue
-        seen[id(part)] = part
-        if _torch.is_shared(part):  # worker processes would share it: an epoch's number, say
-            shared.append(part)
-        elif is_array(part):
-            if _is_data(part):
-                shared.append(part)
-        elif not isinstance(part, shared_classes()):
-            if isinstance(part, CONTAINERS):
-                found += part.values() if isinstance(part, dict) else part
-            found += (each for _, each, _ in attributes(part))
-    return shared
+    return [
+        part
+        # Worker processes would share shared memory, too: an epoch's number, say.
+        for part in reached(dataset, _parts_of_replica, math.inf)
+        if _torch.is_shared(part) or (is_array(part) and _is_data(part))
+    ]
+
+
+def _parts_of_replica(value: Any) -> list[tuple[Any, Any]]:
+    kind = kind_of(value)
+    if kind.is_shared or kind is Kind.GENERATOR:
+        return []
+    large = isinstance(value, CONTAINERS) and len(value) > LARGE
+    return [*parts(value), *(entries(value) if large else ())]
 
 
 def _is_data(array: Any) -> bool:

@@ -1,8 +1,8 @@
-"""What kind of object one is: data, code, a meeting point of threads, or an object with attributes.
+"""What kind of object one is, which decides whether workers share it: one table, by the class.
 
-Workers share data, code and meeting points.  An object that is written in Python has no state
-beside its attributes, so it can always be copied; what an object of a C class hides, only its class
-can say.
+Workers share what never changes, data, and where threads meet.  An object that is written in Python
+has no state beside its attributes, so it can always be copied; what an object of a C class hides,
+only its class can say.
 """
 
 from __future__ import annotations
@@ -12,44 +12,60 @@ import queue
 import random
 import threading
 import types
-from collections import deque
+import weakref
 from concurrent.futures import Executor
-from contextlib import suppress
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from threadloader import _torch
+from threadloader._fetch.parts import CONTAINERS
+from threadloader._fetch.single_owner import SHARED, rule_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
-__all__ = ["CODE", "CONTAINERS", "DATA", "IMMUTABLE", "LARGE", "MEETING_POINTS", "attributes"]
-__all__ += ["bases_hide", "closure", "generator_classes", "is_array", "is_dataset", "is_model"]
-__all__ += ["ATOMS", "NUMBERS", "entries", "is_helper", "is_ours", "one_of_each", "set_attribute"]
-__all__ += ["shared_classes", "values"]
+__all__ = ["MEETING_POINTS", "Kind", "bases_hide", "has_methods", "is_array", "is_model", "is_ours"]
+__all__ += ["kind_of"]
 
-LARGE = 1000  # a container with more entries counts as data: paths, a vocabulary
 
-CONTAINERS = (list, tuple, dict, set, frozenset, deque)
-DATA = (np.ndarray, np.generic, _torch.Tensor, str, bytes, bytearray, int, float, complex, range)
-# What leads to nothing and never changes; and the classes that objects have exactly, code included.
-NUMBERS = (bool, int, float, complex, str, bytes, np.generic, types.NoneType)
-ATOMS = frozenset({bool, bytes, complex, float, int, str, type(None), type, types.ModuleType})
-# Objects with no state of their own.
-CODE = (
-    *(type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType),
-    types.MappingProxyType,
-)
+class Kind(Enum):
+    """The table's rows in their order: the first that fits a class is its objects' kind."""
+
+    FUNCTION = auto()  # or a method, or a partial
+    CONTAINER = auto()
+    GENERATOR = auto()  # of random numbers
+    CONSTANT = auto()  # a text, a class, a module, a date, an exception: leads to nothing
+    MEETING = auto()  # a lock, a thread, a queue, a loader
+    OPENED = auto()  # by a library that is known, see `single_owner`
+    DATA = auto()  # an array, a frame, a table; or what locks itself
+    DATASET = auto()
+    CALLED = auto()  # a transform, say
+    HIDDEN = auto()  # of a C class, which has memory beside attributes
+    HELPER = auto()  # has methods
+    RECORD = auto()  # attributes alone
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether workers share such objects, and all that they lead to."""
+        return self in (Kind.CONSTANT, Kind.MEETING, Kind.DATA)
+
+
 # Threads can meet only at one and the same object.
 MEETING_POINTS = (
     *(type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event),
     *(threading.Semaphore, threading.Barrier, threading.Thread, threading.local),
     *(queue.Queue, queue.SimpleQueue, Executor),
 )
-
+_MEETING = (*MEETING_POINTS, _torch.DataLoader)
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
+_CONSTANT = (
+    *(str, bytes, int, float, complex, range, np.generic, types.NoneType, Enum, BaseException),
+    *(type, types.BuiltinFunctionType, types.ModuleType, types.MappingProxyType),
+)
 # The modules of classes whose objects never change.
-IMMUTABLE = ("datetime", "decimal", "fractions", "pathlib", "re", "uuid", "zoneinfo")
+_IMMUTABLE = ("datetime", "decimal", "fractions", "pathlib", "re", "uuid", "zoneinfo")
 
 # How a class says that its objects are arrays, frames or tables, for other libraries to read.
 _ARRAYS = (
@@ -63,27 +79,47 @@ _POINTER = tuple.__itemsize__  # bytes
 
 
 @functools.cache  # asked for late: `numpy.random` takes a while to import
-def generator_classes() -> tuple[type, ...]:
-    """Return the classes of random generators."""
+def _generators() -> tuple[type, ...]:
     generators = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
     return (*generators, _torch.Generator)
 
 
-@functools.cache
-def shared_classes() -> tuple[type, ...]:
-    """Return the classes whose objects are never copied."""
-    # Generators lock themselves; copies of one would all draw the same numbers.
-    return (*DATA, *CODE, *generator_classes(), *MEETING_POINTS, BaseException)
+_TABLE: tuple[tuple[Kind, Callable[[Any, type], bool]], ...] = (
+    (Kind.FUNCTION, lambda value, _: isinstance(value, _FUNCTIONS)),
+    (Kind.CONTAINER, lambda value, _: isinstance(value, CONTAINERS)),
+    (Kind.GENERATOR, lambda value, _: isinstance(value, _generators())),
+    (Kind.CONSTANT, lambda value, kind: isinstance(value, _CONSTANT) or _is_immutable(kind)),
+    (Kind.MEETING, lambda value, _: isinstance(value, _MEETING)),
+    (Kind.OPENED, lambda _, kind: rule_for(kind) not in (None, SHARED)),
+    (Kind.DATA, lambda value, kind: rule_for(kind) is SHARED or is_array(value)),
+    (Kind.DATASET, lambda value, _: _is_dataset(value)),
+    (Kind.DATA, lambda _, kind: is_ours(kind)),
+    (Kind.CALLED, lambda value, _: callable(value)),
+    (Kind.HIDDEN, lambda _, kind: bases_hide(kind) and not hasattr(kind, "__copy__")),
+    (Kind.HELPER, lambda _, kind: has_methods(kind)),
+    (Kind.RECORD, lambda *_: True),
+)
+# What was found.  Two threads may find the same at once.
+_found: weakref.WeakKeyDictionary[type, Kind] = weakref.WeakKeyDictionary()
 
 
-def is_helper(kind: type) -> bool:
-    """Whether objects of a class are helpers of a dataset: neither data nor its records.
+def kind_of(value: Any) -> Kind:
+    """Return the kind of an object; its class decides."""
+    kind = type(value)
+    found = _found.get(kind)
+    if found is None:
+        found = next(each for each, fits in _TABLE if fits(value, kind))
+        _found[kind] = found
+    return found
 
-    They have a method.
-    """
-    if hasattr(kind, "__copy__") or kind.__module__.partition(".")[0] in IMMUTABLE:
-        return False
-    return any(
+
+def _is_immutable(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] in _IMMUTABLE
+
+
+def has_methods(kind: type) -> bool:
+    """Whether objects of a class are helpers of a dataset: neither data nor its records."""
+    return not hasattr(kind, "__copy__") and any(
         isinstance(part, types.FunctionType) and (name[:2] != "__" or name in _WORKS)
         for base in kind.__mro__[:-1]
         for name, part in vars(base).items()
@@ -93,24 +129,6 @@ def is_helper(kind: type) -> bool:
 def is_ours(kind: type) -> bool:
     """Whether a class is of this package: threads may share its objects, but for datasets."""
     return kind.__module__.partition(".")[0] == __name__.partition(".")[0]
-
-
-def entries(container: Any) -> list[Any]:
-    """Return what is in a container, or the pairs of a dict; others may put more in meanwhile."""
-    while True:
-        with suppress(RuntimeError):  # "mutated during iteration"
-            return list(container.items() if isinstance(container, dict) else container)
-
-
-def values(container: Any) -> list[Any]:
-    """Return what is in a container, or the values of a dict; see `entries`."""
-    found = entries(container)
-    return [value for _, value in found] if isinstance(container, dict) else found
-
-
-def one_of_each(container: Any) -> dict[type, Any]:
-    """Return one entry of a container for each class, by the class, which decides."""
-    return {type(value): value for value in values(container)}
 
 
 def bases_hide(kind: type) -> bool:
@@ -125,47 +143,10 @@ def bases_hide(kind: type) -> bool:
     return kind.__basicsize__ != size or kind.__itemsize__ != 0
 
 
-def attributes(value: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield name and value of each attribute of the instance, and whether it is in a slot."""
-    # Not by getattr(): a class may have a ``__getattr__`` that looks inside another object.
-    read = object.__getattribute__
-    try:
-        names = read(value, "__dict__")
-    except (AttributeError, TypeError):  # TypeError: a class
-        names = {}
-    for name, part in list(names.items()):
-        yield name, part, False
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else slots:
-            private = slot.startswith("__") and not slot.endswith("__")
-            name = f"_{kind.__name__.lstrip('_')}{slot}" if private else slot
-            if name not in ("__dict__", "__weakref__"):
-                with suppress(AttributeError):  # it has no value
-                    yield name, read(value, name), True
-
-
-def set_attribute(twin: Any, name: str, value: Any, *, is_slot: bool) -> None:
-    """Set an attribute: of a frozen class, a module, or behind a property."""
-    if is_slot:
-        object.__setattr__(twin, name, value)
-    else:
-        twin.__dict__[name] = value
-
-
-def closure(function: types.FunctionType) -> list[Any]:
-    """Return the values of a function's closure; a variable may have none."""
-    held = []
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):
-            held.append(cell.cell_contents)
-    return held
-
-
 def is_array(value: object) -> bool:
     """Whether a value is an array, frame or table, of any library's."""
     kind = type(value)
-    if isinstance(value, DATA[:3]) or any(hasattr(kind, name) for name in _ARRAYS):
+    if isinstance(value, _torch.Tensor) or any(hasattr(kind, name) for name in _ARRAYS):
         return True
     try:
         memoryview(value).release()  # type: ignore[arg-type]
@@ -174,20 +155,19 @@ def is_array(value: object) -> bool:
     return True
 
 
-def is_dataset(value: object) -> bool:
+def _is_dataset(value: object) -> bool:
     """Whether ``value`` is a dataset: torch's, or of a class with an index and a length.
 
-    Only classes written in Python count, and none that extends a container or defines its own copy
-    (a data frame would copy its data).
+    Only classes written in Python count, and none that defines its own copy (a data frame would
+    copy its data).
     """
-    if _torch.is_dataset(value):
-        return True
     kind = type(value)
-    if isinstance(value, CONTAINERS) or hasattr(kind, "__copy__"):
-        return False
-    return all(
-        isinstance(getattr(kind, name, None), types.FunctionType)
-        for name in ("__getitem__", "__len__")
+    return _torch.is_dataset(value) or (
+        not hasattr(kind, "__copy__")
+        and all(
+            isinstance(getattr(kind, name, None), types.FunctionType)
+            for name in ("__getitem__", "__len__")
+        )
     )
 
 

@@ -11,41 +11,30 @@ that of an open file.  An array that one sample after the other writes is scratc
 
 from __future__ import annotations
 
-import functools
 import re
 import types
-import weakref
 from contextlib import suppress
-from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from threadloader import _torch
-from threadloader._fetch.kinds import (
-    CODE,
+from threadloader._fetch.kinds import Kind, bases_hide, has_methods, is_model, kind_of
+from threadloader._fetch.object_copy import Copied, ObjectCopier
+from threadloader._fetch.parts import (
     CONTAINERS,
-    DATA,
-    IMMUTABLE,
     LARGE,
-    MEETING_POINTS,
     NUMBERS,
     attributes,
-    bases_hide,
-    closure,
-    generator_classes,
-    is_array,
-    is_helper,
-    is_model,
-    one_of_each,
+    entries,
+    parts,
+    reached,
     set_attribute,
-    values,
 )
-from threadloader._fetch.object_copy import Copied, ObjectCopier
-from threadloader._fetch.single_owner import is_shared, rule_for
+from threadloader._fetch.single_owner import is_shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = [
     "AttributesBefore",
@@ -59,7 +48,6 @@ __all__ = [
 ]
 __all__ += ["take_back"]
 
-OBJECTS = 10_000  # that are looked at, at most: what leads to more of them without a handle is data
 BYTES = 1 << 16  # of an array that are compared, spread over it
 
 SCRATCH = 1 << 24  # bytes: a larger array is data, and not looked at
@@ -72,7 +60,7 @@ _NUMBER_OF_A_HANDLE = re.compile(r"fd|fileno|handle|p(oin)?t(e)?r$", re.IGNORECA
 class _Object(NamedTuple):
     key: int  # in `Copied`
     value: Any
-    attributes: dict[str, tuple[Any, Any]]  # by name: the value, and a dict's or list's entries
+    attributes: dict[str, tuple[Any, Any]]  # by name: the value, and a copy of a dict or list
 
 
 class AttributesBefore(NamedTuple):
@@ -83,17 +71,18 @@ class AttributesBefore(NamedTuple):
 
 
 class Change(NamedTuple):
-    """An attribute that has another value than before, or a dict with more entries."""
+    """An attribute that has another value than before, or a dict or list that got a handle."""
 
     key: int  # of the object in `Copied`
     owner: Any  # the object
     name: str
     is_slot: bool
-    before: Any  # the value it had; of a dict or list that got a handle: what was in it
-    before_key: int | None  # of that value in `Copied`, if each worker has its own
     value: Any
-    is_data: bool
-    parts: list[tuple[Any, Any]]  # of data that may be written, with what is in them
+    before: Any  # the value it had
+    before_key: int | None  # of that value in `Copied`, if each worker has its own
+    entries: Any = None  # of a dict or list that got a handle, what was in it
+    is_data: bool = False
+    parts: Sequence[tuple[Any, Any]] = ()  # of data that may be written, with what is in them
 
     @property
     def is_handle(self) -> bool:
@@ -101,20 +90,32 @@ class Change(NamedTuple):
         return not (self.is_data or isinstance(self.value, NUMBERS))
 
     @property
-    def is_new_number(self) -> bool:
-        """Whether it is a number or a text where there was none."""
-        new = self.before is None or self.before is _MISSING
-        return new and isinstance(self.value, NUMBERS)
+    def is_number_of_a_handle(self) -> bool:
+        """Whether it is one, by its name: a file descriptor, a pointer."""
+        return _is_number_of_a_handle(self.name, self.value)
 
     def before_in(self, to: Copied) -> Any:
-        """Return the value that another worker's copy had before, or its container that has grown.
+        """Return the value that another worker's copy had before.
 
         Args:
             to: What was copied for the other worker.
         """
         if self.before_key is not None and self.before_key in to:
             return to[self.before_key][1]
-        return self.value if type(self.before) is _Entries else self.before
+        return self.before
+
+    def set_back(self, twin: Any, to: Copied) -> None:
+        """Give another worker's object what it had; of a dict or list one for itself."""
+        before = self.before_in(to) if self.entries is None else _like(self.value, self.entries)
+        self.set(twin, before)
+
+    def set(self, twin: Any, value: Any) -> None:
+        """Set the attribute of another worker's object, or delete it for `_MISSING`."""
+        if value is not _MISSING:
+            set_attribute(twin, self.name, value, is_slot=self.is_slot)
+            return
+        with suppress(AttributeError):  # it was not set
+            object.__delattr__(twin, self.name)
 
 
 def snapshot(copied: Copied, *, originals: bool = False) -> AttributesBefore:
@@ -126,29 +127,33 @@ def snapshot(copied: Copied, *, originals: bool = False) -> AttributesBefore:
     """
     own = [(key, pair[not originals]) for key, pair in copied.items() if pair[0] is not pair[1]]
     keys = {id(value): key for key, value in own}
-    objects = []
-    for key, value in own:
-        code = isinstance(value, (*CONTAINERS, *CODE, types.MethodType))
-        if not code and rule_for(type(value)) is None:  # what a library keeps is its own
-            names = {name: (part, _entries(part)) for name, part, _ in attributes(value)}
-            objects.append(_Object(key, value, names))
+    objects = [
+        _Object(key, value, {name: (part, _entries(part)) for name, part, _ in attributes(value)})
+        for key, value in own
+        # What a library keeps is its own.
+        if kind_of(value) not in (Kind.CONTAINER, Kind.FUNCTION, Kind.OPENED)
+    ]
     return AttributesBefore(objects, keys)
 
 
 def changes(before: AttributesBefore) -> list[Change]:
     """Return which attributes have changed since then, and whether they are data now."""
-    return [change for each in before.objects for change in _changes_of(each, before)]
+    return [change for each in before.objects for change in _changes_of(each, before.keys)]
 
 
 def settled(found: list[Change]) -> list[Change]:
     """Return the changes that no sample since has touched: what each writes anew is its own."""
-    now = {id(each.owner): {n: part for n, part, _ in attributes(each.owner)} for each in found}
+    now = {id(each.owner): _values_of(each.owner) for each in found}
     return [
         each
         for each in found
         if now[id(each.owner)].get(each.name, _MISSING) is each.value
         and all(_content(part) == content for part, content in each.parts)
     ]
+
+
+def _values_of(value: Any) -> dict[str, Any]:
+    return {name: part for name, part, _ in attributes(value)}
 
 
 class Memory(NamedTuple):
@@ -180,14 +185,9 @@ def _is_scratch(part: Any) -> bool:
     if isinstance(part, _torch.Tensor):
         return not _torch.is_shared(part) and part.element_size() * part.numel() <= SCRATCH
     if isinstance(part, np.ndarray):
-        base = part.base
-        own = base is None or isinstance(base, np.ndarray)
-        return (
-            own
-            and not isinstance(part, np.memmap)
-            and part.flags.writeable
-            and part.nbytes <= SCRATCH
-        )
+        own = part.base is None or isinstance(part.base, np.ndarray)
+        own = own and not isinstance(part, np.memmap)
+        return bool(own and part.flags.writeable and part.nbytes <= SCRATCH)
     return isinstance(part, bytearray) and len(part) <= SCRATCH
 
 
@@ -203,47 +203,46 @@ def give(found: list[Change], to: Copied) -> None:
         found: The changes of the first worker's objects.
         to: What was copied for the other worker.
     """
-    owners = {change.key: change.owner for change in found}
-    for key, owner in owners.items():
-        if key not in to or to[key][1] is owner:
-            continue
-        twin = to[key][1]
-        now = {name: part for name, part, _ in attributes(twin)}
+    twins = {id(each.owner): (each.owner, to[each.key][1]) for each in found if each.key in to}
+    for owner, twin in twins.values():
+        now = _values_of(twin)
         same = [
-            change
-            for change in found
-            if change.key == key and now.get(change.name, _MISSING) is change.before_in(to)
+            each
+            for each in found
+            if each.owner is owner is not twin
+            and now.get(each.name, _MISSING) is each.before_in(to)
         ]
-        for change in same:
-            if type(change.before) is _Entries:
-                _set(twin, change, change.before.as_were(change.value))
-        loaded = [change for change in same if type(change.before) is not _Entries]
-        if any(change.is_data for change in loaded):
-            _give_object(loaded, twin, owners, to)
+        for grown in same:
+            if grown.entries is not None:
+                grown.set_back(twin, to)
+        same = [each for each in same if each.entries is None]
+        if any(change.is_data for change in same) and not _given(same, twin, twins):
+            for change in same:
+                change.set_back(twin, to)
 
 
-def _give_object(found: list[Change], twin: Any, owners: dict[int, Any], to: Copied) -> None:
+def _given(found: list[Change], twin: Any, twins: dict[int, tuple[Any, Any]]) -> bool:
+    """Give another worker's object what this one's has, or return False if that can't be.
+
+    Args:
+        found: The changes of one object.
+        twin: The other worker's.
+        twins: All objects that have changed, and the other worker's.
+    """
     known = Copied()
-    for key in owners.keys() & to.keys():
-        known[id(owners[key])] = owners[key], to[key][1]
+    known.update(twins)
     copier = ObjectCopier(known)
-    # Data first, as handles may be made of it.
-    handles = [change for change in found if change.is_handle]
-    for change in found:
-        if change.is_data or change.is_new_number:
-            _set(twin, change, change.value)
+    for change in found:  # data first, as handles may be made of it
+        is_new = change.before is None or change.before is _MISSING
+        if change.is_data or (is_new and isinstance(change.value, NUMBERS)):
+            change.set(twin, change.value)
     try:
-        for change in handles:
-            _set(twin, change, copier.copy_for(twin, change.value))
-    except Exception:  # noqa: BLE001  # whatever opening a file raises
-        known.shared.append(("", type(twin)))
-    if known.shared or any(map(_is_number_of_a_handle, found)):
         for change in found:
-            _set(twin, change, change.before_in(to))
-
-
-def _is_number_of_a_handle(change: Change) -> bool:
-    return type(change.value) is int and bool(_NUMBER_OF_A_HANDLE.search(change.name))
+            if change.is_handle:
+                change.set(twin, copier.copy_for(twin, change.value))
+    except Exception:  # noqa: BLE001  # whatever opening a file raises
+        return False
+    return not (known.shared or any(change.is_number_of_a_handle for change in found))
 
 
 def take_back(found: list[Change], to: Copied) -> None:
@@ -255,78 +254,55 @@ def take_back(found: list[Change], to: Copied) -> None:
         found: The changes of the first worker's objects, of which these are copies.
         to: What was copied for the other worker.
     """
-    handles = (change for change in found if change.is_handle or _is_number_of_a_handle(change))
-    objects = {change.key for change in handles}
+    with_handles = {each.key for each in found if each.is_handle or each.is_number_of_a_handle}
     for change in found:
         twin = to[change.key][1] if change.key in to else change.owner
-        now = {name: part for name, part, _ in attributes(twin)}.get(change.name, _MISSING)
-        if (
-            twin is not change.owner
-            and now is change.value
-            and (change.is_data or change.key in objects)
-        ):
-            before = change.before_in(to)
-            if type(change.before) is _Entries:
-                before = change.before.as_were(change.value)
-            _set(twin, change, before)
-
-
-def _set(twin: Any, change: Change, value: Any) -> None:
-    """Set an attribute, or delete it for `_MISSING`."""
-    if value is not _MISSING:
-        set_attribute(twin, change.name, value, is_slot=change.is_slot)
-        return
-    with suppress(AttributeError):  # it was not set
-        object.__delattr__(twin, change.name)
-
-
-class _Entries(NamedTuple):
-    """What was in a dict or list."""
-
-    kept: Any  # a shallow copy
-
-    def as_were(self, grown: Any) -> Any:
-        """Return a container of the same type, with the entries of before."""
-        if type(grown) is list:
-            return list(self.kept)
-        twin = grown.copy()
-        twin.clear()
-        twin.update(self.kept)
-        return twin
+        stays = _values_of(twin).get(change.name, _MISSING) is not change.value
+        if not (twin is change.owner or stays) and (change.is_data or change.key in with_handles):
+            change.set_back(twin, to)
 
 
 def _entries(part: Any) -> Any:
-    """Return what is in a dict or list, in which a sample may put handles; None for none."""
-    if isinstance(part, dict) and len(part) <= LARGE:
-        return _Entries(dict(part))
-    if type(part) is list and len(part) <= LARGE:
-        return _Entries(list(part))
+    """Return a copy of a dict or list, in which a sample may put handles; None of all else."""
+    if (isinstance(part, dict) or type(part) is list) and len(part) <= LARGE:
+        return dict(part) if isinstance(part, dict) else list(part)
     return None
 
 
-def _changes_of(each: _Object, snapshot: AttributesBefore) -> Iterator[Change]:
-    for name, value, is_slot in attributes(each.value):
-        before, entries = each.attributes.get(name, (_MISSING, None))
-        make = functools.partial(Change, each.key, each.value, name, is_slot)
-        before_key = snapshot.keys.get(id(before))
-        if before is not value:
-            parts: list[tuple[Any, Any]] = []
-            data = not isinstance(value, NUMBERS) and _is_data(value, snapshot.keys, parts)
-            yield make(before, before_key, value, data, parts)
-        elif entries is not None and _got_handles(value, entries.kept, snapshot):
-            yield make(entries, before_key, value, is_data=False, parts=[])
-
-
-def _got_handles(container: Any, before: Any, snapshot: AttributesBefore) -> bool:
-    """Whether handles were put into a dict, or in the place of None into a list."""
+def _like(container: Any, kept: Any) -> Any:
+    """Return a dict or list of the same type with other entries."""
     if type(container) is list:
-        if len(container) != len(before):
-            return False  # a list that users collect something in
+        return list(kept)
+    twin = container.copy()
+    twin.clear()
+    twin.update(kept)
+    return twin
+
+
+def _changes_of(each: _Object, keys: dict[int, int]) -> Iterator[Change]:
+    for name, value, is_slot in attributes(each.value):
+        before, kept = each.attributes.get(name, (_MISSING, None))
+        if before is value and (kept is None or not _got_handles(value, kept, keys)):
+            continue
+        change = Change(each.key, each.value, name, is_slot, value, before, keys.get(id(before)))
+        if before is value:
+            yield change._replace(entries=kept)
+        else:
+            writable: list[tuple[Any, Any]] = []
+            is_data = not isinstance(value, NUMBERS) and _is_data(value, keys, writable)
+            yield change._replace(is_data=is_data, parts=writable)
+
+
+def _got_handles(container: Any, before: Any, keys: dict[int, int]) -> bool:
+    """Whether handles were put into a dict, or in the place of None into a list."""
+    if type(container) is not list:
+        new = [entry for key, entry in entries(container) if key not in before]
+    elif len(container) == len(before):
         pairs = zip(before, container, strict=True)
         new = [entry for old, entry in pairs if old is None and entry is not None]
-    else:
-        new = [entry for key, entry in list(container.items()) if key not in before]
-    return any(not _is_data(entry, snapshot.keys, []) for entry in new)
+    else:  # users collect something in it
+        new = []
+    return any(not _is_data(entry, keys, []) for entry in new)
 
 
 # What is data
@@ -340,22 +316,40 @@ def _is_data(value: Any, own: dict[int, int], writable: list[tuple[Any, Any]]) -
         own: The ids of objects of which each worker has its own.
         writable: Gets its parts that may be written, with what is in them.
     """
-    seen: dict[int, Any] = {}
-    found = [value]
-    while found and len(seen) <= OBJECTS:
-        part = found.pop()
-        if id(part) in seen or isinstance(part, NUMBERS):
-            continue
-        if id(part) in own:
+    for part in reached(value, _parts_of_data):
+        if id(part) in own or not _may_be_data(part):
             return False
-        seen[id(part)] = part
-        parts = _parts_of_data(part)
-        if parts is None:
-            return False
-        if len(writable) < LARGE and (content := _content(part)) is not None:
+        content = _content(part) if len(writable) < LARGE else None
+        if content is not None:
             writable.append((part, content))
-        found += parts
     return True
+
+
+def _may_be_data(part: Any) -> bool:
+    """Whether an object can be shared if all that it leads to can."""
+    kind, cls = kind_of(part), type(part)
+    if kind is Kind.OPENED:
+        return bool(is_shared(part))
+    if kind.is_shared or kind in (Kind.FUNCTION, Kind.CONTAINER) or is_model(part):
+        return True
+    # C keeps something, or something is closed; or its methods may keep a place.
+    if bases_hide(cls) or hasattr(cls, "__del__") or has_methods(cls):
+        return False
+    return not any(_is_number_of_a_handle(name, each) for name, each, _ in attributes(part))
+
+
+def _is_number_of_a_handle(name: str, value: Any) -> bool:
+    return type(value) is int and bool(_NUMBER_OF_A_HANDLE.search(name))
+
+
+def _parts_of_data(part: Any) -> list[tuple[Any, Any]]:
+    """Return what an object leads to; of a large container an entry of each class."""
+    kind = kind_of(part)
+    is_code = isinstance(part, types.BuiltinFunctionType)  # a method of a file, say
+    if (kind.is_shared and not is_code) or kind is Kind.OPENED or is_model(part):
+        return []
+    large = entries(part) if isinstance(part, CONTAINERS) and len(part) > LARGE else ()
+    return [*parts(part), *{type(each): (name, each) for name, each in large}.values()]
 
 
 def _content(part: Any) -> Any:
@@ -365,54 +359,10 @@ def _content(part: Any) -> Any:
     if isinstance(part, (tuple, frozenset)):
         return None
     if isinstance(part, CONTAINERS):
-        few = [each if isinstance(each, NUMBERS) else id(each) for each in values(part)[:LARGE]]
+        few = [each if isinstance(each, NUMBERS) else id(each) for _, each in entries(part)[:LARGE]]
         return len(part), few
     names = [(name, id(each)) for name, each, _ in attributes(part)]
     return names or None
-
-
-def _parts_of_data(part: Any) -> list[Any] | None:
-    """Return what an object of a kind that can be shared leads to; None for another kind."""
-    shared = is_shared(part)
-    if shared is not None:
-        return [] if shared else None
-    if callable(part) and (parts := _parts_of_function(part)) is not None:
-        return parts
-    if isinstance(part, CONTAINERS):
-        return [*_entries_to_look_at(part), *(each for _, each, _ in attributes(part))]
-    if isinstance(part, (*DATA, *CODE, *MEETING_POINTS)) or is_array(part) or is_model(part):
-        return []
-    return _parts_of_object(part)
-
-
-def _parts_of_function(function: Any) -> list[Any] | None:
-    if isinstance(function, types.FunctionType):
-        defaults = function.__defaults__ or (), (function.__kwdefaults__ or {}).values()
-        return [*defaults[0], *defaults[1], *closure(function)]
-    if isinstance(function, (types.BuiltinFunctionType, types.MethodType)):
-        return [function.__self__]  # a method of a file, say
-    if isinstance(function, functools.partial):
-        return [function.func, function.args, function.keywords]
-    return None
-
-
-def _parts_of_object(part: Any) -> list[Any] | None:
-    kind = type(part)
-    if kind.__module__.partition(".")[0] in IMMUTABLE or isinstance(part, Enum):
-        return []
-    if isinstance(part, (*generator_classes(), weakref.ref)):
-        return None
-    # C keeps something, or something is closed; or its methods may keep a place.
-    if bases_hide(kind) or hasattr(kind, "__del__") or is_helper(kind):
-        return None
-    named = list(attributes(part))
-    if any(type(each) is int and _NUMBER_OF_A_HANDLE.search(name) for name, each, _ in named):
-        return None
-    return [each for _, each, _ in named]
-
-
-def _entries_to_look_at(container: Any) -> list[Any]:
-    return values(container) if len(container) <= LARGE else list(one_of_each(container).values())
 
 
 def _some_bytes(array: Any, most: int = BYTES) -> bytes:

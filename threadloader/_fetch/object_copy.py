@@ -8,33 +8,27 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 import os
 import types
 import weakref
 from contextlib import suppress
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._fetch.kinds import (
+from threadloader._fetch.kinds import Kind, bases_hide, is_model, kind_of
+from threadloader._fetch.own_generators import copy_generator, defaults_of, is_own_generator
+from threadloader._fetch.parts import (
     ATOMS,
     CONTAINERS,
-    DATA,
     LARGE,
-    MEETING_POINTS,
     attributes,
-    bases_hide,
-    generator_classes,
-    is_array,
-    is_dataset,
-    is_helper,
-    is_model,
-    is_ours,
+    entries,
+    parts,
+    reached,
     set_attribute,
-    shared_classes,
 )
-from threadloader._fetch.own_generators import copy_generator, defaults_of, is_own_generator
-from threadloader._fetch.single_owner import rule_for
+from threadloader._fetch.single_owner import is_written, rule_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -47,8 +41,6 @@ ENTRIES = 5000  # the most objects and entries that are copied of all transforms
 # Unmeasured, a choice: a trainer of Lightning's leads to 109 before it has anything to train.
 REACHED = 100
 
-_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
-_ELSEWHERE = (*MEETING_POINTS, _torch.DataLoader)  # what leads here is no part, either
 _EMPTY: Any = object()
 
 SharedPart = tuple[str, type]  # the path to an object that all workers share, and its class
@@ -86,17 +78,18 @@ class ObjectCopier:
 
     Args:
         copied: What was copied before; gets what is copied now.
+        opens: Whether files and the like are opened again; if not, the copies are good for nothing.
     """
 
-    def __init__(self, copied: Copied) -> None:
+    def __init__(self, copied: Copied, *, opens: bool = True) -> None:
         self._done = copied
+        self._opens = opens
         self._entries_left = ENTRIES
         self._owners: dict[int, Any] = {}  # the objects that methods are bound to, by id
         self._cells: dict[int, types.CellType] = {}  # the new cells, by the ids of the old
         self._path: list[str] = []
-        self._defaults: dict[type, list[tuple[str, Any]]] = {}  # by class; see `defaults_of`
-        self._ways: dict[type, Callable[[ObjectCopier, Any, bool], Any]] = {}
         self._holder: Any = None  # the copy whose attributes are copied now
+        self._defaults: Callable[[type], Any] = functools.cache(defaults_of)
         self._pid = os.getpid()
 
     def copy_root(self, name: str, value: Any, *, deep: bool = False) -> Any:
@@ -108,17 +101,15 @@ class ObjectCopier:
             deep: Whether to copy a dataset like a transform.
         """
         self._path = [name]
-        if isinstance(value, CONTAINERS):
-            if len(value) > REACHED and type(value) in CONTAINERS:  # the data: graphs, say
-                return self._keep(value, value)
-            return self._container(value, False)
+        kind = kind_of(value)
         if is_model(value):
             return self._owner(value)
-        if isinstance(value, shared_classes()) and not isinstance(value, types.FunctionType):
-            return self._keep(value, value)
-        if callable(value) and not is_dataset(value):
-            return self.copy(value, deep=True)
-        return self.copy_object(value, deep=deep)
+        if kind is Kind.CONTAINER:
+            is_data = len(value) > REACHED and type(value) in CONTAINERS  # graphs, say
+            return self._keep(value, value) if is_data else self.copy(value, deep=False)
+        if kind in (Kind.DATASET, Kind.HIDDEN, Kind.HELPER, Kind.RECORD):
+            return self._object(value, deep=deep)
+        return self.copy(value, deep=True)
 
     def copy_for(self, holder: Any, value: Any) -> Any:
         """Return the copy of an attribute for one copy of the object that has it."""
@@ -133,36 +124,13 @@ class ObjectCopier:
             deep: Whether it belongs to a transform, of which everything is copied, or to a dataset,
                 of which only the datasets, transforms and helpers are copied.
         """
-        kind = type(value)
-        if kind in ATOMS:
+        if type(value) in ATOMS:
             return value
-        if id(value) in self._done:
-            return self._done[id(value)][1]
-        way = self._ways.get(kind)
-        if way is None:
-            way = self._ways[kind] = self._way_for(value)
-        return way(self, value, deep)
-
-    def _way_for(self, value: Any) -> Callable[[ObjectCopier, Any, bool], Any]:
-        """Return what copies a value; the class decides."""
-        kind = type(value)
-        for classes, way in self._BY_CLASS:
-            if isinstance(value, classes()):
-                return way  # type: ignore[no-any-return]
-        if rule_for(kind) is not None:
-            return ObjectCopier._by_rule
-        if is_array(value) or (is_ours(kind) and not is_dataset(value)):
-            return ObjectCopier._shared
-        if is_dataset(value):
-            return ObjectCopier._dataset
-        if callable(value):
-            return ObjectCopier._called
-        if bases_hide(kind) and not hasattr(kind, "__copy__"):
-            return ObjectCopier._in_c
-        return ObjectCopier._helper if is_helper(kind) else ObjectCopier._plain
-
-    def _shared(self, value: Any, _deep: bool) -> Any:  # as the others
-        return value
+        done = self._done.get(id(value))
+        if done is not None:
+            return done[1]
+        kind = kind_of(value)
+        return value if kind.is_shared else self._WAYS[kind](self, value, deep)
 
     def _generator(self, value: Any, _deep: bool) -> Any:
         if not (self._done.own_generators and is_own_generator(value)):
@@ -171,37 +139,35 @@ class ObjectCopier:
         return self._keep(value, copy_generator(value))
 
     def _dataset(self, value: Any, _deep: bool) -> Any:
-        return self.copy_object(value, deep=False)
+        return self._object(value, deep=False)
 
     def _called(self, value: Any, _deep: bool) -> Any:
         # The model that is trained, not an augmentation with weights.
         trained = (self._owners or self._path[0] == "collate_fn") and is_model(value)
-        return value if trained else self.copy_object(value, deep=True)
+        return value if trained else self._object(value, deep=True)
 
     def _helper(self, value: Any, deep: bool) -> Any:
         if (not deep or self._owners) and self._leads_away(value):
             return self._keep(value, value)
-        return self.copy_object(value, deep=True)
+        return self._object(value, deep=True)
 
-    def _plain(self, value: Any, deep: bool) -> Any:
+    def _record(self, value: Any, deep: bool) -> Any:
         if deep:
             return self._helper(value, deep)
-        return self.copy_object(value, deep=False) if _holds_parts(value) else value
+        if _holds_parts(value):
+            return self._object(value, deep=False)
+        if kind_of(value) is Kind.HIDDEN:  # it may be large: a trie, an index
+            if _refuses(value):
+                self._note(value)
+            self._keep(value, value)
+        return value
 
-    def _in_c(self, value: Any, deep: bool) -> Any:
-        if deep:
-            return self._helper(value, deep)
-        if _is_record(value) and _holds_parts(value):
-            return self.copy_object(value, deep=False)
-        # It may be large: a trie, an index.
-        if _refuses(value):
-            self._note(value)
-        return self._keep(value, value)
-
-    def _by_rule(self, value: Any, _deep: bool) -> Any:
+    def _opened(self, value: Any, _deep: bool) -> Any:
         """Return what the table of libraries has for a worker."""
+        rule: Any = rule_for(type(value))
         try:
-            twin = self._opened_again(value)
+            again = functools.partial(self.copy, deep=True)
+            twin = rule(value, self._holder, again) if self._opens else value
         except RecursionError:
             raise
         except Exception:  # noqa: BLE001  # whatever opening a file raises
@@ -209,62 +175,44 @@ class ObjectCopier:
             self._note(value)
         return self._keep(value, twin)
 
-    def _opened_again(self, value: Any) -> Any:
-        rule: Any = rule_for(type(value))
-        return rule(value, self._holder, functools.partial(self.copy, deep=True))
-
     def _note(self, value: Any) -> None:
         """Note that all workers share an object which may change."""
         self._done.shared.append((".".join(self._path), type(value)))
 
-    def copy_object(self, value: Any, *, deep: bool) -> Any:
+    def _keep(self, value: Any, twin: Any) -> Any:
+        self._done[id(value)] = (value, twin)
+        return twin
+
+    # Objects and containers
+
+    def _object(self, value: Any, *, deep: bool) -> Any:
         """Copy one object, and those of its attributes that are not shared."""
-        if deep:
-            self._entries_left -= 1
+        self._entries_left -= deep
         if deep and self._entries_left < 0:
             return self._keep(value, value)
-        if self._closes_handle(value):
+        twin = None if self._closes_handle(value) else _twin_of(value)
+        if twin is None:
             self._note(value)
             return self._keep(value, value)
-        twin = self._twin_of(value)
         self._keep(value, twin)
         if twin is not value:
             self._copy_attributes(twin, deep=deep)
         return twin
-
-    def _twin_of(self, value: Any) -> Any:
-        """Return a copy with the attributes of ``value``, or ``value`` itself if it is shared."""
-        kind = type(value)
-        if _torch.is_module(value) and not hasattr(kind, "__copy__"):
-            # Not by the methods for pickle: Lightning's modules would lose their trainer.  Those
-            # in C++ have a copy of their own.
-            return _by_structure(value)
-        try:
-            twin = copy.copy(value)
-        except Exception:  # noqa: BLE001  # whatever a class raises to refuse
-            if not hasattr(kind, "__copy__") and not bases_hide(kind):
-                return _by_structure(value)
-            self._note(value)
-            return value
-        return twin if type(twin) is kind else value
 
     def _copy_attributes(self, twin: Any, *, deep: bool) -> None:
         before, self._holder = self._holder, twin
         noted, guards, shares = len(self._done.shared), [], False
         self._copy_defaults(twin)
         for name, part, is_slot in attributes(twin):
-            kind = type(part)
-            if kind in ATOMS:
-                if kind is int and part == self._pid and "pid" in name.lower():
-                    guards.append((name, is_slot))
-                continue
+            if type(part) is int and part == self._pid and "pid" in name.lower():
+                guards.append((name, is_slot))
             self._path.append(name)
             copied = self.copy(part, deep=deep)
             self._path.pop()
-            if copied is part:
-                shares |= self._ways.get(kind) in (ObjectCopier._in_c, ObjectCopier._plain)
-            else:
+            if copied is not part:
                 set_attribute(twin, name, copied, is_slot=is_slot)
+            elif type(part) not in ATOMS:
+                shares |= kind_of(part) in (Kind.HIDDEN, Kind.RECORD)
         if guards and (shares or len(self._done.shared) > noted):
             # Who compares it with this process's opens a handle of its own.
             del self._done.shared[noted:]
@@ -274,14 +222,11 @@ class ObjectCopier:
 
     def _copy_defaults(self, twin: Any) -> None:
         """Give a copy generators in the place of those that its class has for all objects."""
-        kind = type(twin)
-        if kind not in self._defaults:
-            self._defaults[kind] = defaults_of(kind) if self._done.own_generators else []
-        for name, generator in self._defaults[kind]:
-            names = getattr(twin, "__dict__", None)
-            if names is not None and name not in names:
-                names[name] = generator
-        if hasattr(kind, "create_rng"):  # it is to have one, see `prepare`
+        names = getattr(twin, "__dict__", None)
+        if names is not None and self._done.own_generators:
+            for name, generator in self._defaults(type(twin)):
+                names.setdefault(name, generator)
+        if hasattr(type(twin), "create_rng"):  # it is to have one, see `prepare`
             self._done.has_generators = True
 
     def _container(self, value: Any, deep: bool) -> Any:
@@ -311,28 +256,31 @@ class ObjectCopier:
             return self._keep(value, make(copies))
         # Noted before its entries are copied: a container may contain itself.
         twin = self._keep(value, copy.copy(value))
-        for key, entry in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        for key, entry in entries(value):
             twin[key] = self.copy(entry, deep=deep)
-        return twin
-
-    def _keep(self, value: Any, twin: Any) -> Any:
-        self._done[id(value)] = (value, twin)
         return twin
 
     # Functions
 
     def _owner(self, value: Any) -> Any:
         """Copy the object that a method is bound to, or that a closure holds."""
-        if id(value) in self._done or not hasattr(value, "__dict__") or is_dataset(value):
-            return self.copy(value, deep=True)
-        if isinstance(value, (*CONTAINERS, *shared_classes(), _torch.DataLoader)):
-            return self.copy(value, deep=False)
-        if rule_for(type(value)) is not None:
-            return self.copy(value, deep=True)
+        kind = kind_of(value)
+        known = id(value) in self._done or not hasattr(value, "__dict__")
+        if known or kind not in (Kind.CALLED, Kind.HIDDEN, Kind.HELPER, Kind.RECORD):
+            return self.copy(value, deep=kind is not Kind.CONTAINER)
         self._owners[id(value)] = value
-        twin = self.copy_object(value, deep=True)
+        twin = self._object(value, deep=True)
         del self._owners[id(value)]
         return twin
+
+    def _held(self, value: Any) -> Any:
+        """Return the copy of the value of a closure's variable, or of a default."""
+        if type(value) in ATOMS or is_model(value):
+            return value
+        if kind_of(value) not in (Kind.HELPER, Kind.RECORD):
+            return self.copy(value, deep=not isinstance(value, CONTAINERS))
+        # One without attributes is compared by identity: a marker for a missing value, say.
+        return self._owner(value) if getattr(value, "__dict__", None) else value
 
     def _function(self, function: Any, _deep: bool) -> Any:
         """Return a function of the same code over the worker's own objects."""
@@ -348,31 +296,25 @@ class ObjectCopier:
 
     def _with_closure(self, function: types.FunctionType) -> types.FunctionType:
         self._keep(function, function)  # unless it turns out to need a copy
-        if not (function.__closure__ or function.__defaults__ or function.__kwdefaults__):
+        cells, defaults = function.__closure__ or (), function.__defaults__ or ()
+        keywords = function.__kwdefaults__ or {}
+        before = (*cells, *defaults, *keywords.values())
+        cells = tuple(self._cell(cell, function) for cell in cells)
+        defaults = tuple(map(self._held, defaults))
+        keywords = {key: self._held(part) for key, part in keywords.items()}
+        if all(map(operator.is_, before, (*cells, *defaults, *keywords.values()))):
             return function
-        cells = [self._cell(cell, function) for cell in function.__closure__ or ()]
-        defaults = tuple(map(self._held, function.__defaults__ or ()))
-        keywords = {key: self._held(part) for key, part in (function.__kwdefaults__ or {}).items()}
-        before = (*(function.__closure__ or ()), *(function.__defaults__ or ()))
-        before += tuple((function.__kwdefaults__ or {}).values())
-        after = (*cells, *defaults, *keywords.values())
-        if all(old is new for old, new in zip(before, after, strict=True)):
-            return function
-        for number, cell in enumerate(cells):
-            if _contents(cell) is function:  # it calls itself
-                cells[number] = types.CellType()
-        twin = types.FunctionType(
-            function.__code__, function.__globals__, function.__name__, closure=tuple(cells)
+        # Where it calls itself, the copy is to call the copy.
+        own = types.CellType()
+        cells = tuple(own if _contents(cell) is function else cell for cell in cells)
+        own.cell_contents = twin = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, defaults or None, cells
         )
-        for cell in cells:
-            if _contents(cell) is _EMPTY:
-                cell.cell_contents = twin
-        twin.__defaults__, twin.__kwdefaults__ = defaults or None, keywords or None
+        twin.__kwdefaults__ = keywords or None
         twin.__qualname__, twin.__module__ = function.__qualname__, function.__module__
         twin.__doc__ = function.__doc__
         twin.__dict__.update(function.__dict__)
-        self._done[id(function)] = function, twin
-        return twin
+        return self._keep(function, twin)  # type: ignore[no-any-return]
 
     def _cell(self, cell: types.CellType, function: types.FunctionType) -> types.CellType:
         """Return the cell that a copy of ``function`` has in the place of ``cell``."""
@@ -384,39 +326,18 @@ class ObjectCopier:
             self._cells[id(cell)] = cell if twin is held else types.CellType(twin)
         return self._cells[id(cell)]
 
-    def _held(self, value: Any) -> Any:
-        """Return the copy of the value of a closure's variable, or of a default."""
-        kind = type(value)
-        if kind in ATOMS:
-            return value
-        if isinstance(value, CONTAINERS):
-            return self.copy(value, deep=False)
-        if is_model(value):
-            return value
-        if callable(value) or is_dataset(value) or rule_for(kind) is not None:
-            return self.copy(value, deep=True)
-        # An object without attributes is compared by identity: a marker for a missing value, say.
-        if bases_hide(kind):
-            return self.copy(value, deep=True)
-        return self._owner(value) if getattr(value, "__dict__", None) else value
-
     # What is no part
 
     def _leads_away(self, value: Any) -> bool:
         """Whether a helper object is no part of what has it; see the class."""
-        seen: dict[int, Any] = {}
-        found = [value]
-        while found:
-            part = found.pop()
-            if id(part) in self._owners or isinstance(part, _ELSEWHERE) or _is_written(part):
+        left = REACHED
+        for part in reached(value, _parts_of_helper):
+            kind = kind_of(part)
+            if id(part) in self._owners or kind is Kind.MEETING or is_written(part):
                 return True
-            if type(part) in ATOMS or id(part) in seen or isinstance(part, shared_classes()):
-                continue
-            seen[id(part)] = part
-            if len(seen) > REACHED:
+            left -= not kind.is_shared
+            if left < 0:
                 return True
-            if rule_for(type(part)) is None and not is_array(part):
-                found += _parts(part)
         return False
 
     def _closes_handle(self, value: object) -> bool:
@@ -441,22 +362,19 @@ class ObjectCopier:
     def _is_made_anew(self, part: Any) -> bool:
         if isinstance(part, CONTAINERS) and not part:
             return True
-        return rule_for(type(part)) is not None and self.copy(part, deep=True) is not part
+        return kind_of(part) is Kind.OPENED and self.copy(part, deep=True) is not part
 
-    # What copies objects of some classes; the first that fits.
-    _BY_CLASS: tuple[tuple[Callable[[], tuple[type, ...]], Any], ...] = (
-        (lambda: _FUNCTIONS, _function),
-        (lambda: CONTAINERS, _container),
-        (generator_classes, _generator),
-        (lambda: (*shared_classes(), _torch.DataLoader, Enum), _shared),
-    )
-
-
-class _Walker(ObjectCopier):
-    """Finds the objects of which workers have copies, and opens nothing again for them."""
-
-    def _opened_again(self, value: Any) -> Any:
-        return value
+    _WAYS = {  # noqa: RUF012  # nobody changes it
+        Kind.FUNCTION: _function,
+        Kind.CONTAINER: _container,
+        Kind.GENERATOR: _generator,
+        Kind.OPENED: _opened,
+        Kind.DATASET: _dataset,
+        Kind.CALLED: _called,
+        Kind.HIDDEN: _record,
+        Kind.HELPER: _helper,
+        Kind.RECORD: _record,
+    }
 
 
 def walked(roots: Mapping[str, Any]) -> Copied:
@@ -468,13 +386,24 @@ def walked(roots: Mapping[str, Any]) -> Copied:
     found = Copied()
     with suppress(Exception):  # whatever a class raises to refuse; a list of transforms too deep
         for name, value in roots.items():
-            _Walker(found).copy_root(name, value)
+            ObjectCopier(found, opens=False).copy_root(name, value)
     return found
 
 
-def _by_structure(value: Any) -> Any:
-    """Return an object of the same class with the same attributes."""
-    twin = object.__new__(type(value))
+def _twin_of(value: Any) -> Any:
+    """Return a copy with the attributes of ``value``; itself to be shared; None if it refuses."""
+    kind = type(value)
+    copies_itself = hasattr(kind, "__copy__")
+    if copies_itself or not _torch.is_module(value):
+        try:
+            twin = copy.copy(value)
+        except Exception:  # noqa: BLE001  # whatever a class raises to refuse
+            if copies_itself or bases_hide(kind):
+                return None
+        else:
+            return twin if type(twin) is kind else value
+    # A module not by the methods for pickle: Lightning's would lose their trainer.
+    twin = object.__new__(kind)
     for name, part, is_slot in attributes(value):
         set_attribute(twin, name, part, is_slot=is_slot)
     return twin
@@ -483,79 +412,48 @@ def _by_structure(value: Any) -> Any:
 def _refuses(value: Any) -> bool:
     """Whether an object of a C class refuses to be pickled; the class decides."""
     kind = type(value)
+    if kind_of(value) is not Kind.HIDDEN or isinstance(value, weakref.ref):
+        return False
     if kind not in _refusing:
-        if isinstance(value, weakref.ref):
+        try:
+            value.__reduce_ex__(4)
             _refusing[kind] = False
-        else:
-            try:
-                value.__reduce_ex__(4)
-                _refusing[kind] = False
-            except Exception:  # noqa: BLE001  # whatever a class raises to refuse
-                _refusing[kind] = True
+        except Exception:  # noqa: BLE001  # whatever a class raises to refuse
+            _refusing[kind] = True
     return _refusing[kind]
 
 
 # What was found, as it may take long to ask.
 _refusing: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
-
-def _is_written(part: Any) -> bool:
-    """Whether a part is a file that is open for writing."""
-    return type(part).__module__ == "_io" and not part.closed and part.writable()
+_PARTS = (Kind.FUNCTION, Kind.OPENED, Kind.DATASET, Kind.CALLED, Kind.HELPER)
 
 
 def _holds_parts(value: Any) -> bool:
     """Whether a container or a record on a dataset has datasets, transforms or helpers in it.
 
-    Of each class one entry is looked at, and of each container, in containers and records, too.  A
-    large container has none: a list of paths, say.
+    Of each class one entry is looked at, and of each container, in containers and records, too.
     """
-    seen: dict[int, Any] = {}
-    kinds: set[type] = set()
-    found = [value]
-    left = ENTRIES
-    while found and left > 0:
-        each = found.pop()
-        if id(each) in seen:
-            continue
-        seen[id(each)] = each
-        for part in _parts(each):
-            kind, left = type(part), left - 1
-            if kind in ATOMS or kind in kinds or isinstance(part, DATA):
-                continue
-            if kind not in CONTAINERS:
-                kinds.add(kind)
-                if not isinstance(part, CONTAINERS) and _is_part(kind, part):
-                    return True
-            if isinstance(part, CONTAINERS) or _is_record(part):
-                found.append(part)
-    return False
+    classes: set[type] = set()
 
+    def onward(value: Any) -> Iterator[tuple[Any, Any]]:
+        if kind_of(value) in (Kind.CONTAINER, Kind.HIDDEN, Kind.RECORD):
+            for name, part in parts(value):
+                if (kind := type(part)) in CONTAINERS or kind not in classes:
+                    classes.add(kind)
+                    yield name, part
 
-def _is_record(part: Any) -> bool:
-    """Whether an object has attributes and no methods: a namespace, say."""
-    return getattr(part, "__dict__", None) is not None and not isinstance(
-        part, (*shared_classes(), Enum)
+    return any(
+        kind_of(part) in _PARTS or _refuses(part)
+        for part in reached(value, onward)
+        if part is not value
     )
 
 
-def _is_part(kind: type, entry: Any) -> bool:
-    if is_dataset(entry) or callable(entry) or rule_for(kind) is not None:
-        return True
-    shared = isinstance(entry, (*shared_classes(), Enum)) or is_array(entry)
-    return not shared and (is_helper(kind) or (bases_hide(kind) and _refuses(entry)))
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    """Yield the attributes of an object and the entries of a container.
-
-    A large container is data, and its entries are not looked at.
-    """
-    if isinstance(value, CONTAINERS) and len(value) <= LARGE:
-        yield from list(value.values() if isinstance(value, dict) else value)
-    for name, part, _ in attributes(value):
-        if name != "__orig_class__":  # of `Counter[int]()`
-            yield part
+def _parts_of_helper(value: Any) -> Iterator[tuple[Any, Any]]:
+    kind = kind_of(value)
+    if not (kind.is_shared or kind in (Kind.FUNCTION, Kind.GENERATOR, Kind.OPENED)):
+        yield from parts(value)
 
 
 def _contents(cell: types.CellType) -> Any:

@@ -11,41 +11,24 @@ from __future__ import annotations
 import copy
 import random
 import sys
-import types
-from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from threadloader import _torch
-from threadloader._fetch.kinds import (
-    ATOMS,
-    CODE,
-    CONTAINERS,
-    DATA,
-    LARGE,
-    MEETING_POINTS,
-    attributes,
-    closure,
-    entries,
-    generator_classes,
-    is_array,
-    is_model,
-    one_of_each,
-)
-from threadloader._fetch.single_owner import rule_for
+from threadloader._fetch.kinds import Kind, is_model, kind_of
+from threadloader._fetch.parts import ATOMS, LARGE, OBJECTS, entries, parts
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.sample_stream import Seeded
 from threadloader._rng.streams import here, sample_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ["OwnGenerators", "copy_generator", "defaults_of", "is_own_generator", "seeded"]
-__all__ += ["prepare", "unseeded"]
+__all__ += ["unseeded"]
 
-OBJECTS = 10_000  # that are looked at, at most
 FEW = 100  # entries of a container that are looked at, whatever they are
 _KEEPS_SEEDS = not np.__version__.startswith("1.")  # whether a copied generator has its seed
 CHOSEN = 96  # bits of a seed that somebody may have chosen; the system's has 128
@@ -64,27 +47,26 @@ class _Place(NamedTuple):
         """Return the generator that is there now; None if there is none."""
         holder = self.holder
         try:
-            value = holder[self.name] if type(holder) in (dict, list) else _get(holder, self.name)
+            in_container = type(holder) in (dict, list)
+            get = type(holder).__getitem__ if in_container else object.__getattribute__
+            value = get(holder, self.name)
         except Exception:  # noqa: BLE001  # it was deleted
             return None
         return value if is_own_generator(value) else None
 
 
-def _get(holder: Any, name: str) -> Any:
-    return object.__getattribute__(holder, name)
-
-
 def is_own_generator(value: object) -> bool:
     """Whether a value is a generator, and not the one that all functions of its module use."""
-    if isinstance(value, random.SystemRandom):  # it has no state
+    if type(value) in ATOMS or kind_of(value) is not Kind.GENERATOR:
         return False
-    if isinstance(value, random.Random):
-        return value is not vars(random).get("_inst")
-    if isinstance(value, np.random.RandomState):
-        return value is not vars(np.random.mtrand).get("_rand")
-    if isinstance(value, _torch.Generator):
-        return value is not getattr(sys.modules.get("torch"), "default_generator", None)
-    return isinstance(value, np.random.Generator)
+    of_modules = (
+        vars(random).get("_inst"),
+        vars(np.random.mtrand).get("_rand"),
+        getattr(sys.modules.get("torch"), "default_generator", None),
+    )
+    # These have no state, or leave it to the `Generator` around them.
+    parts = isinstance(value, (random.SystemRandom, np.random.BitGenerator))
+    return not parts and all(value is not each for each in of_modules)
 
 
 class OwnGenerators:
@@ -142,7 +124,8 @@ class OwnGenerators:
                 self._places += [it for it in found if (id(it.holder), it.name) not in known]
             if not self._places:
                 return function(*args)
-            states = [(it, _state_of(it)) for it in self._generators()]
+            places = filter(None, (place.get() for place in self._places))
+            states = [(it, _state_of(it)) for it in {id(it): it for it in places}.values()]
             if not each:
                 self.seed()
                 return function(*args)
@@ -150,7 +133,8 @@ class OwnGenerators:
         finally:
             for generator, state in states:
                 _put_state(generator, state)
-            self = function = args = states = generator = state = DROPPED  # an error's frame
+            # An error keeps this frame.
+            self = function = args = states = places = generator = state = DROPPED
 
     def seed(self) -> None:
         """Seed all generators for the sample that the calling thread loads, or for the batch."""
@@ -161,10 +145,6 @@ class OwnGenerators:
             if generator is not None and id(generator) not in done:
                 done.add(id(generator))
                 _seed(generator, blake2b(sample + place.key, digest_size=32).digest())
-
-    def _generators(self) -> list[Any]:
-        found = (place.get() for place in self._places)
-        return list({id(each): each for each in found if each is not None}.values())
 
 
 class SeededFunction:
@@ -205,13 +185,12 @@ def copy_generator(generator: Any) -> Any:
     """Return a generator with a state of its own."""
     if isinstance(generator, _torch.Generator):
         return generator.clone_state()
-    twin = copy.deepcopy(generator)
     seeds = getattr(getattr(generator, "bit_generator", None), "seed_seq", None)
-    if not _KEEPS_SEEDS and seeds is not None:
-        bits = type(generator.bit_generator)(copy.deepcopy(seeds))
-        bits.state = generator.bit_generator.state
-        twin = type(generator)(bits)
-    return twin
+    if _KEEPS_SEEDS or seeds is None:
+        return copy.deepcopy(generator)
+    bits = type(generator.bit_generator)(copy.deepcopy(seeds))
+    bits.state = generator.bit_generator.state
+    return type(generator)(bits)
 
 
 # Finding them
@@ -222,7 +201,7 @@ def defaults_of(kind: type) -> list[tuple[str, Any]]:
     found: dict[str, Any] = {}
     for base in kind.__mro__[:-1]:
         for name, part in list(vars(base).items()):
-            if isinstance(part, generator_classes()) and is_own_generator(part):
+            if is_own_generator(part):
                 found.setdefault(name, part)
     return list(found.items())
 
@@ -238,72 +217,45 @@ def _places_in(root: Any, *, seeds: bool = True) -> list[_Place]:
     seen: dict[int, Any] = {}
     # Objects, paths, and the seed of what seeds its parts; None where each has its own.
     found: list[tuple[Any, str, bytes | None]] = [(root, "", None if seeds else b"")]
-    at = 0
-    while at < len(found) and at < OBJECTS:
-        value, path, above = found[at]
-        at += 1
+    for value, path, above in found:
         if type(value) in ATOMS or id(value) in seen or not _leads_on(value):
             continue
         seen[id(value)] = value
-        prepare(value)
-        named = list(_named_parts(value))
-        held = [(name, part) for name, part in named if is_own_generator(part)]
+        _prepare(value)
+        named = dict(parts(value))
+        for name, part in defaults_of(type(value)):
+            named.setdefault(name, part)
+        held = {name: part for name, part in named.items() if is_own_generator(part)}
         seed = above
         if above is None:
             # Whoever has no seed for one generator has none for the others.
-            seeded = all(_is_seeded(part) for _, part in held)
-            seed = b"".join(_seed_of(part) for _, part in held) if seeded else b""
-        places += [
-            _Place(value, name, f"{path}.{name}|".encode() + (seed or b"")) for name, _ in held
-        ]
+            seeded = all(map(_is_seeded, held.values()))
+            seed = b"".join(map(_seed_of, held.values())) if seeded else b""
+        places += [_Place(value, it, f"{path}.{it}|".encode() + (seed or b"")) for it in held]
         # What seeds its parts does so from its own seed.
         below = seed if hasattr(type(value), "set_random_state") else above
-        found += [(part, f"{path}.{name}", below) for name, part in named]
+        if len(found) < OBJECTS:
+            found += [(part, f"{path}.{name}", below) for name, part in named.items()]
     return places
 
 
 def _leads_on(value: Any) -> bool:
-    if isinstance(value, (types.FunctionType, types.MethodType, partial, *CONTAINERS)):
-        return not isinstance(value, CONTAINERS) or _may_have_parts(value)
-    if isinstance(value, (*DATA, *CODE, *MEETING_POINTS, _torch.DataLoader)):
+    kind = kind_of(value)
+    if kind is not Kind.CONTAINER or len(value) <= FEW:
+        ends = kind.is_shared or kind in (Kind.GENERATOR, Kind.OPENED)
+        return not (ends or is_model(value))
+    if len(value) > LARGE:
         return False
-    return rule_for(type(value)) is None and not is_array(value) and not is_model(value)
+    # A larger one may be the data itself: graphs, say.
+    classes = {type(part): part for _, part in entries(value)}
+    return any(callable(part) and not hasattr(kind, "__copy__") for kind, part in classes.items())
 
 
-def _may_have_parts(container: Any) -> bool:
-    """Whether a container is not the data itself: graphs, say."""
-    if len(container) <= FEW or len(container) > LARGE:
-        return len(container) <= FEW
-    kinds = one_of_each(container).items()
-    return any(callable(value) and not hasattr(kind, "__copy__") for kind, value in kinds)
-
-
-def _named_parts(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield what an object leads to, by names that are the same in each copy."""
-    if isinstance(value, types.FunctionType):
-        parts = (*closure(value), *(value.__defaults__ or ()))
-        yield from enumerate((*parts, *(value.__kwdefaults__ or {}).values()))
-    elif isinstance(value, types.MethodType):
-        yield "self", value.__self__
-    elif isinstance(value, partial):
-        yield from enumerate((value.func, *value.args, *value.keywords.values()))
-    elif isinstance(value, CONTAINERS):
-        yield from entries(value) if isinstance(value, dict) else enumerate(entries(value))
-    else:
-        names = [(name, part) for name, part, _ in attributes(value)]
-        yield from names
-        own = {name for name, _ in names}
-        yield from ((name, part) for name, part in defaults_of(type(value)) if name not in own)
-
-
-def prepare(value: Any) -> None:
+def _prepare(value: Any) -> None:
     """Let an object make the generator that it would make on first use (Hugging Face's masks)."""
     makes = getattr(type(value), "create_rng", None)
-    if (
-        makes
-        and getattr(value, "seed", None) is not None
-        and getattr(value, "generator", 0) is None
-    ):
+    waits = getattr(value, "seed", None) is not None and getattr(value, "generator", 0) is None
+    if makes is not None and waits:
         makes(value)
 
 
@@ -328,8 +280,6 @@ def _seed_of(generator: Any) -> bytes:
 def _state_of(generator: Any) -> Any:
     if isinstance(generator, random.Random):
         return generator.getstate()
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state()
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
     return generator.get_state()
@@ -356,9 +306,8 @@ def _seed(generator: Any, key: bytes) -> None:
         fresh: Any = getattr(np.random, bits) if isinstance(bits, str) else type(bits)
         state = fresh(int.from_bytes(key[:16], "little")).state
         if isinstance(generator, np.random.RandomState):
-            generator.set_state(state | {"has_gauss": 0, "gauss": 0.0})
-        else:
-            bits.state = state
+            state |= {"has_gauss": 0, "gauss": 0.0}
+        _put_state(generator, state)
 
 
 def _bits_of(generator: Any) -> Any:

@@ -1,53 +1,52 @@
-"""What a function uses that concerns the whole process, by its bytecode: `os.chdir`, a global.
+"""What functions use that is not their worker's own, by their bytecode: `os.chdir`, a global.
 
-Only the program's own code is looked into, also where the function calls it by a name.
+Only the program's own code is looked into, also where a function calls it by a name.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from threadloader._fetch.kinds import closure
+from threadloader._fetch.parts import attributes, closure
 from threadloader._fetch.program_code import is_users, short_path
+from threadloader._fetch.single_owner import has_owner
 from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
     import dis
     from collections.abc import Iterator, Mapping
 
-__all__ = ["codes_of", "process_wide_in", "warn_of_process_wide"]
+    from threadloader._fetch.object_copy import Copied, SharedPart
+
+__all__ = ["process_wide_in", "shared_by_name", "warn_of_process_wide"]
 
 # Names of modules, and of what they have that concerns the whole process.
 _OF_THE_PROCESS = {
-    "os": frozenset(
-        {"chdir", "chroot", "dup2", "environ", "fchdir", "fork", "getpid", "kill", "nice", "putenv"}
-        | {"register_at_fork", "sched_setaffinity", "sched_setscheduler", "setgid", "setpriority"}
-        | {"setsid", "setuid", "umask", "unsetenv", "_exit"}
-    ),
-    "signal": frozenset({"alarm", "pthread_sigmask", "setitimer", "signal"}),
-    "resource": frozenset({"setrlimit"}),
-    "socket": frozenset({"setdefaulttimeout"}),
-    "locale": frozenset({"setlocale"}),
-    "setproctitle": frozenset({"setproctitle"}),
-    "multiprocessing": frozenset({"current_process", "parent_process"}),
+    "os": """chdir chroot dup2 environ fchdir fork getpid kill nice putenv register_at_fork
+        sched_setaffinity sched_setscheduler setgid setpriority setsid setuid umask unsetenv
+        _exit""",
+    "signal": "alarm pthread_sigmask setitimer signal",
+    "resource": "setrlimit",
+    "socket": "setdefaulttimeout",
+    "locale": "setlocale",
+    "setproctitle": "setproctitle",
+    "multiprocessing": "current_process parent_process",
 }
 # What threads share, and processes don't, though neither is at fault.
 _SHARED = {
-    "os": frozenset(
-        {"chdir", "dup2", "environ", "fchdir", "putenv", "sched_setaffinity", "setgid", "setuid"}
-        | {"umask", "unsetenv"}
-    ),
-    "cv2": frozenset({"setNumThreads", "setUseOptimized"}),
-    "gc": frozenset({"disable", "enable", "freeze", "set_threshold"}),
-    "locale": frozenset({"setlocale"}),
-    "logging": frozenset({"basicConfig", "disable"}),
-    "resource": frozenset({"setrlimit"}),
-    "socket": frozenset({"setdefaulttimeout"}),
-    "sys": frozenset({"setrecursionlimit", "stderr", "stdout"}),
-    "torch": frozenset({"set_default_dtype", "use_deterministic_algorithms"}),
-    "warnings": frozenset({"filterwarnings", "resetwarnings", "simplefilter"}),
+    "os": """chdir dup2 environ fchdir putenv sched_setaffinity setgid setuid umask unsetenv""",
+    "cv2": "setNumThreads setUseOptimized",
+    "gc": "disable enable freeze set_threshold",
+    "locale": "setlocale",
+    "logging": "basicConfig disable",
+    "resource": "setrlimit",
+    "socket": "setdefaulttimeout",
+    "sys": "setrecursionlimit stderr stdout",
+    "torch": "set_default_dtype use_deterministic_algorithms",
+    "warnings": "filterwarnings resetwarnings simplefilter",
 }
 _WRITES = {"STORE_SUBSCR", "DELETE_SUBSCR"}
 _ASSIGNED = {"stderr", "stdout"}  # which are read by all
@@ -64,7 +63,7 @@ def process_wide_in(function: Any) -> str | None:
     Args:
         function: Anything that can be called, or None.
     """
-    for code, names in codes_of(function):
+    for code, names in _codes_of(function):
         found = _found_in(code, names, _OF_THE_PROCESS)
         if found:
             return found[0]
@@ -97,8 +96,8 @@ _looked_into: set[tuple[str, int]] = set()  # functions, by their files and line
 
 def _set_in(function: Any, *, also_globals: bool) -> str | None:
     """Return what a function sets for the whole process, and where; None for nothing."""
-    for code, names in codes_of(function):
-        mentions = any(table.intersection(code.co_names) for table in _SHARED.values())
+    for code, names in _codes_of(function):
+        mentions = any(set(table.split()).intersection(code.co_names) for table in _SHARED.values())
         if "catch_warnings" in code.co_names or not (mentions or also_globals):
             continue
         found = _found_in(code, names, _SHARED, also_globals=also_globals)
@@ -107,13 +106,45 @@ def _set_in(function: Any, *, also_globals: bool) -> str | None:
     return None
 
 
-def codes_of(*functions: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
+def shared_by_name(copied: Copied, dataset: Any, *functions: Any) -> list[SharedPart]:
+    """Return names and classes of what samples reach by a name, a global or on a class.
+
+    Copies don't reach that, so all workers have the same; these are objects that one thread at a
+    time may use.
+
+    Args:
+        copied: What was copied for a worker.
+        dataset: The user's dataset.
+        functions: The user's functions, or None.
+    """
+    given = (getattr(type(dataset), n, None) for n in ("__getitem__", "__getitems__", "__iter__"))
+    makers = (types.MethodType(each, dataset) for each in given if callable(each))
+    own = [original for original, _ in list(copied.values())]
+    found: dict[str, type] = {}
+    for code, names in _codes_of(*makers, *functions, *filter(callable, own)):
+        for name in code.co_names:
+            if name in names and _is_owned(names[name]):
+                found[f"the global {name}"] = type(names[name])
+    for kind in {base: None for part in (dataset, *own) for base in type(part).__mro__}:
+        if is_users(getattr(sys.modules.get(kind.__module__), "__file__", None) or ""):
+            for name, part in list(vars(kind).items()):
+                if _is_owned(part):
+                    found[f"{kind.__qualname__}.{name}"] = type(part)
+    return list(found.items())
+
+
+def _is_owned(value: Any) -> bool:
+    if isinstance(value, (type, types.ModuleType, types.FunctionType)):
+        return False
+    return has_owner(value) or any(has_owner(part) for _, part, _ in attributes(value))
+
+
+def _codes_of(*functions: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]:
     """Yield the program's code that functions run, with its globals, calls by name included."""
     waiting: list[tuple[Any, type | None]] = [(function, None) for function in functions]
     seen: set[int] = set()
     while waiting and len(seen) < 200:
-        each, owner = waiting.pop()
-        each, owner = _plain(each, owner)
+        each, owner = _plain(*waiting.pop())
         if isinstance(each, type) and id(each) not in seen:
             seen.add(id(each))
             waiting += ((part, each) for part in vars(each).values())
@@ -135,15 +166,13 @@ def codes_of(*functions: Any) -> Iterator[tuple[types.CodeType, dict[str, Any]]]
 def _plain(function: Any, owner: type | None) -> tuple[Any, type | None]:
     """Return the function behind a partial, a method or an object that can be called."""
     for _ in range(10):
+        call = getattr(type(function), "__call__", None)  # noqa: B004  # where it is written
         if isinstance(function, functools.partial):
             function = function.func
         elif isinstance(function, types.MethodType):
-            owner = type(function.__self__)
-            function = function.__func__
-        elif isinstance(function, (types.FunctionType, types.BuiltinFunctionType, type)):
-            break
-        elif isinstance(getattr(type(function), "__call__", None), types.FunctionType):  # noqa: B004
-            owner, function = type(function), type(function).__call__
+            function, owner = function.__func__, type(function.__self__)
+        elif isinstance(call, types.FunctionType) and not isinstance(function, type):
+            function, owner = call, type(function)
         else:
             break
     return function, owner
@@ -159,7 +188,7 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
 def _found_in(
     code: types.CodeType,
     names: dict[str, Any],
-    table: Mapping[str, frozenset[str]],
+    table: Mapping[str, str],
     *,
     also_globals: bool = True,
 ) -> tuple[str, int] | None:
@@ -179,9 +208,11 @@ def _found_in(
             imported = name
         elif kind == "STORE_FAST":
             local[name], imported = imported.partition(".")[0], ""
-        elif kind in _LOADS:
-            module = _module_named(name, names, local)
-            found = _listed(*_builtin_named(name, names), table)
+        elif kind in _LOADS and isinstance(name, str):
+            value = names.get(name)
+            own = value.__name__ if isinstance(value, types.ModuleType) else None
+            module = own or local.get(name, "")
+            found = _listed(*_imported_as(value), table)
         elif _is_used(kind, name, steps[place + 1 : place + 6]):
             found = _listed(imported or module, name, table)
         if found:
@@ -189,16 +220,8 @@ def _found_in(
     return None
 
 
-def _module_named(name: Any, names: dict[str, Any], local: dict[str, str]) -> str:
-    value = names.get(name) if isinstance(name, str) else None
-    if isinstance(value, types.ModuleType):
-        return value.__name__
-    return local.get(name, "") if isinstance(name, str) else ""
-
-
-def _builtin_named(name: Any, names: dict[str, Any]) -> tuple[str, str]:
+def _imported_as(value: Any) -> tuple[str, str]:
     """Return module and name of a function that was imported by its name."""
-    value = names.get(name) if isinstance(name, str) else None
     if not callable(value) or isinstance(value, type):
         return "", ""
     module = str(getattr(value, "__module__", "") or "")
@@ -206,10 +229,10 @@ def _builtin_named(name: Any, names: dict[str, Any]) -> tuple[str, str]:
     return module.removesuffix(".process"), str(getattr(value, "__name__", ""))
 
 
-def _listed(module: str, name: str, table: Mapping[str, frozenset[str]]) -> str | None:
+def _listed(module: str, name: str, table: Mapping[str, str]) -> str | None:
     if table is _SHARED and name in _METHODS:
         return _METHODS[name]
-    return f"{module}.{name}" if name in table.get(module, ()) else None
+    return f"{module}.{name}" if name in table.get(module, "").split() else None
 
 
 def _is_used(kind: str, name: Any, then: list[dis.Instruction]) -> bool:

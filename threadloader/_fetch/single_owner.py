@@ -23,20 +23,16 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from threadloader._fetch.kinds import attributes
+from threadloader._fetch.parts import attributes
 from threadloader._lifetime.dropping import when_dropped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     Copy = Callable[[Any], Any]
     Rule = Callable[[Any, Any, Copy], Any]
 
-__all__ = ["CannotBeMadeError", "has_owner", "is_shared", "rule_for"]
-
-
-class CannotBeMadeError(Exception):
-    """An object does not say how it was opened."""
+__all__ = ["SHARED", "has_owner", "is_shared", "is_written", "rule_for"]
 
 
 def SHARED(value: Any, _holder: Any, _copy: Copy) -> Any:  # noqa: N802  # an entry of the table
@@ -44,9 +40,15 @@ def SHARED(value: Any, _holder: Any, _copy: Copy) -> Any:  # noqa: N802  # an en
     return value
 
 
-def NAMED(value: Any, _holder: Any, _copy: Copy) -> Any:  # noqa: N802  # the same
+def NAMED(_value: Any, _holder: Any, _copy: Copy) -> Any:  # noqa: N802  # the same
     """Refuse."""
-    raise CannotBeMadeError(value)
+    _require(False)
+
+
+def _require(fact: object) -> None:
+    """Refuse to make an object anew unless it says all of how it was opened."""
+    if not fact:
+        raise ValueError
 
 
 def rule_for(kind: type) -> Rule | None:
@@ -68,10 +70,15 @@ def is_shared(value: Any) -> bool | None:
 
 def has_owner(value: Any) -> bool:
     """Whether one thread at a time may use an object, by the table, as it is now."""
-    rule = rule_for(type(value))
-    if rule is _file or rule is _compressed:
-        return not (value.closed or value.writable())
-    return is_shared(value) is False and rule is not _event_loop and rule is not _deep
+    if is_shared(value) in (True, None) or rule_for(type(value)) in (_event_loop, _deep):
+        return False
+    at_rest = getattr(value, "closed", False) or is_written(value)
+    return isinstance(value, io.BytesIO) or not at_rest
+
+
+def is_written(value: Any) -> bool:
+    """Whether an object is a file that is open for writing: a log, say, in which all write."""
+    return isinstance(value, io.IOBase) and not value.closed and value.writable()
 
 
 # What was found.  Two threads may find the same at once.
@@ -112,42 +119,24 @@ _closing_classes: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionar
 # Files
 
 
-def _path_of(file: Any) -> str:
-    """Return the path of a file that is open for reading, and still has that path."""
+def _file(file: Any, _holder: Any, _copy: Copy) -> Any:
+    if file.closed or is_written(file):
+        return file
+    _require(type(file).__module__ == "_io")  # else a class of the user's, with more to it
     path, status = file.name, os.fstat(file.fileno())
-    if not isinstance(path, (str, bytes)) or not stat.S_ISREG(status.st_mode):
-        raise CannotBeMadeError(file)
-    if not os.path.samestat(status, os.stat(path)):  # noqa: PTH116  # bytes, too
-        raise CannotBeMadeError(file)
-    return os.fsdecode(path)
-
-
-def _file(file: Any, _holder: Any = None, _copy: Any = None) -> Any:
-    if file.closed:
-        return file
-    if file.writable():  # a log, say, in which all write
-        return file
-    if type(file).__module__ != "_io":  # a class of the user's, with more to it
-        raise CannotBeMadeError(file)
-    path = _path_of(file)
+    _require(isinstance(path, (str, bytes)) and stat.S_ISREG(status.st_mode))
+    _require(os.path.samestat(status, os.stat(path)))  # noqa: PTH116  # bytes, too
     place = file.tell()
+    twin = _closing(io.FileIO)(path)
+    if not isinstance(file, io.FileIO):
+        twin = _closing(io.BufferedReader)(twin)
     if isinstance(file, io.TextIOWrapper):
-        twin = _text(file, path)
-    elif isinstance(file, io.FileIO):
-        twin = _closing(io.FileIO)(path)
-    else:
-        twin = _closing(io.BufferedReader)(_closing(io.FileIO)(path))
+        # Whether these are line ends, a file does not say.
+        _require(b"\r" not in twin.read(1 << 16))
+        twin.seek(0)
+        twin = _closing(io.TextIOWrapper)(twin, encoding=file.encoding, errors=file.errors)
     twin.seek(place)
     return twin
-
-
-def _text(file: Any, path: str) -> Any:
-    raw = _closing(io.FileIO)(path)
-    if b"\r" in raw.read(1 << 16):  # whether these are line ends, a file does not say
-        raise CannotBeMadeError(file)
-    raw.seek(0)
-    buffer = _closing(io.BufferedReader)(raw)
-    return _closing(io.TextIOWrapper)(buffer, encoding=file.encoding, errors=file.errors)
 
 
 def _in_memory(file: Any, _holder: Any, _copy: Copy) -> Any:
@@ -158,37 +147,43 @@ def _in_memory(file: Any, _holder: Any, _copy: Copy) -> Any:
     return twin
 
 
-def _compressed(file: Any, _holder: Any, _copy: Copy) -> Any:
-    path = getattr(file, "name", None)
-    if file.closed or file.writable():
-        return file
-    if not isinstance(path, (str, bytes)):
-        raise CannotBeMadeError(file)
-    twin = _closing(type(file))(path, "rb")
-    if place := file.tell():
-        twin.seek(place)
+def _archive(archive: Any, _holder: Any, copy_part: Copy) -> Any:
+    archive.getmembers()  # all of them, or each copy would find them for all
+    twin = object.__new__(type(archive))
+    twin.__dict__.update(archive.__dict__)
+    twin.fileobj = _own(archive.fileobj, copy_part)
+    twin.members = list(archive.members)
     return twin
 
 
-def _with_own(name: str) -> Rule:
-    """Return what copies an object that has its file in an attribute."""
+def _opened_by(
+    function: str, path: str = "name", *, same: Sequence[str] = (), **options: Any
+) -> Rule:
+    """Return what opens a file again by a library's function, and goes to the same place.
 
-    def make(value: Any, _holder: Any, copy_part: Copy) -> Any:
-        twin = object.__new__(type(value))
-        twin.__dict__.update(value.__dict__)
-        twin.__dict__[name] = part = copy_part(getattr(value, name))
-        if part is getattr(value, name):
-            raise CannotBeMadeError(value)
+    Args:
+        function: Its name; of a class for what closes itself then.
+        path: The attribute that has the path, with dots.
+        same: Attributes that are to be the same as before.
+        options: Further arguments.
+    """
+
+    def make(value: Any, _holder: Any, _copy: Copy) -> Any:
+        if getattr(value, "closed", False) or is_written(value):
+            return value
+        found = value
+        for name in path.split("."):
+            found = getattr(found, name)
+        found = found() if callable(found) else found
+        _require(isinstance(found, (str, bytes)))
+        opens = _named(function)
+        twin = (_closing(opens) if isinstance(opens, type) else opens)(found, **options)
+        _require(all(getattr(twin, name) == getattr(value, name) for name in same))
+        if hasattr(value, "tell") and (place := value.tell()):
+            twin.seek(place)
         return twin
 
     return make
-
-
-def _archive(archive: Any, holder: Any, copy_part: Copy) -> Any:
-    archive.getmembers()  # all of them, or each copy would find them for all
-    twin = _with_own("fileobj")(archive, holder, copy_part)
-    twin.members = list(archive.members)
-    return twin
 
 
 def _is_read(image: Any) -> bool:
@@ -200,21 +195,25 @@ def _image(image: Any, _holder: Any, _copy: Copy) -> Any:
     """Open an image of Pillow's again, or read it, so that it needs no file any more."""
     if _is_read(image):
         return image
-    path, frame = getattr(image, "filename", None), image.tell()
+    frame = image.tell()
     try:
-        if not path:
-            raise CannotBeMadeError(image)
+        _require(path := getattr(image, "filename", None))
         twin = _named("PIL.Image.open")(_closing(io.BufferedReader)(_closing(io.FileIO)(path)))
-        if type(twin) is not type(image) or twin.size != image.size:
-            raise CannotBeMadeError(image)
+        _require(type(twin) is type(image) and twin.size == image.size)
         twin.filename = path
         if frame:
             twin.seek(frame)
-    except Exception as error:
-        if getattr(image, "n_frames", 1) > 1:
-            raise CannotBeMadeError(image) from error
+    except Exception:  # noqa: BLE001  # whatever Pillow raises
+        _require(getattr(image, "n_frames", 1) == 1)
         image.load()
         return image
+    return twin
+
+
+def _own(part: Any, copy_part: Copy) -> Any:
+    """Return a copy of what an object is made of."""
+    twin = copy_part(part)
+    _require(twin is not part)
     return twin
 
 
@@ -224,15 +223,13 @@ def _image(image: Any, _holder: Any, _copy: Copy) -> Any:
 def _connection(connection: Any, _holder: Any, _copy: Copy) -> Any:
     sqlite3 = sys.modules["sqlite3"]
     [(_, name, path), *others] = _rows(connection, "PRAGMA database_list")
-    if others or name != "main" or not path or connection.in_transaction:
-        raise CannotBeMadeError(connection)
-    if _columns_to_convert(connection):  # it does not say whether it converts them
-        raise CannotBeMadeError(connection)
+    _require(path and name == "main" and not others and not connection.in_transaction)
+    _require(not _columns_to_convert(connection))  # it does not say whether it converts them
     # The worker that has it is another thread than this one.
     uri = f"{Path(path).absolute().as_uri()}?mode=ro"
     twin = _closing(type(connection))(uri, uri=True, check_same_thread=False)
-    if _functions(connection) - _functions(twin):
-        raise CannotBeMadeError(connection)
+    query = "SELECT name FROM pragma_function_list"
+    _require(set(_rows(connection, query)) <= set(_rows(twin, query)))
     for name in ("isolation_level", "row_factory", "text_factory"):
         setattr(twin, name, getattr(connection, name))
     if getattr(sqlite3, "LEGACY_TRANSACTION_CONTROL", None) is not None:
@@ -248,11 +245,6 @@ def _columns_to_convert(connection: Any) -> bool:
     return not types.isdisjoint(sys.modules["sqlite3"].converters)
 
 
-def _functions(connection: Any) -> set[Any]:
-    """Return the names of the functions that can be called in SQL."""
-    return set(_rows(connection, "SELECT name FROM pragma_function_list"))
-
-
 def _rows(connection: Any, query: str) -> list[tuple[Any, ...]]:
     """Return what is found as tuples, whatever the connection makes of rows."""
     cursor = connection.cursor()
@@ -262,25 +254,16 @@ def _rows(connection: Any, query: str) -> list[tuple[Any, ...]]:
 
 
 def _cursor(cursor: Any, _holder: Any, copy_part: Copy) -> Any:
-    twin = copy_part(cursor.connection)
-    if twin is cursor.connection:
-        raise CannotBeMadeError(cursor)
-    twin = twin.cursor()
+    twin = _own(cursor.connection, copy_part).cursor()
     twin.row_factory, twin.arraysize = cursor.row_factory, cursor.arraysize
     return twin
 
 
 def _lmdb_transaction(transaction: Any, holder: Any, _copy: Copy) -> Any:
-    environment_class = _named("lmdb.Environment")
-    found = {id(part): part for _, part, _ in attributes(holder)}.values()
-    environments = [part for part in found if isinstance(part, environment_class)]
-    if len(environments) != 1:
-        raise CannotBeMadeError(transaction)
     first = _first_entry(transaction)
     buffers = first is not None and isinstance(first[0], memoryview)
-    twin = environments[0].begin(buffers=buffers)
-    if _first_entry(twin) != first:  # of another database in it, say
-        raise CannotBeMadeError(transaction)
+    twin = _only("lmdb.Environment", holder).begin(buffers=buffers)
+    _require(_first_entry(twin) == first)  # else of another database in it, say
     return twin
 
 
@@ -289,13 +272,16 @@ def _first_entry(transaction: Any) -> Any:
     return cursor.item() if cursor.first() else None
 
 
-def _lmdb_cursor(cursor: Any, holder: Any, copy_part: Copy) -> Any:
-    transaction_class = _named("lmdb.Transaction")
-    found = {id(part): part for _, part, _ in attributes(holder)}.values()
-    transactions = [part for part in found if isinstance(part, transaction_class)]
-    if len(transactions) != 1 or (twin := copy_part(transactions[0])) is transactions[0]:
-        raise CannotBeMadeError(cursor)
-    return twin.cursor()
+def _lmdb_cursor(_cursor: Any, holder: Any, copy_part: Copy) -> Any:
+    return _own(_only("lmdb.Transaction", holder), copy_part).cursor()
+
+
+def _only(name: str, holder: Any) -> Any:
+    """Return the one object of a class that an object has."""
+    kind = _named(name)
+    found = {id(part): part for _, part, _ in attributes(holder) if isinstance(part, kind)}
+    _require(len(found) == 1)
+    return found.popitem()[1]
 
 
 # Images, sound, video, tables
@@ -304,59 +290,19 @@ def _lmdb_cursor(cursor: Any, holder: Any, copy_part: Copy) -> Any:
 def _cv2(value: Any, _holder: Any, _copy: Copy) -> Any:
     """Make an algorithm of OpenCV's whose parameters can be read and set."""
     cv2, kind = sys.modules["cv2"], type(value)
-    make = getattr(kind, "create", None) or getattr(cv2, f"create{kind.__name__}", None)
+    make: Any = getattr(kind, "create", None) or getattr(cv2, f"create{kind.__name__}", None)
     names = [name[3:] for name in dir(kind) if name.startswith("get")]
     settable = [name for name in names if hasattr(kind, f"set{name}")]
-    if make is None or not settable:  # a classifier has been trained, a capture has a place
-        raise CannotBeMadeError(value)
+    _require(make and settable)  # a classifier has been trained, a capture has a place
     twin = make()
     for name in settable:
         getattr(twin, f"set{name}")(getattr(value, f"get{name}")())
-    if any(getattr(twin, f"get{name}")() != getattr(value, f"get{name}")() for name in names):
-        raise CannotBeMadeError(value)
-    return twin
-
-
-def _opened_by(function: str, attribute: str = "name", **options: Any) -> Rule:
-    """Return what opens a file again by a library's function.
-
-    Args:
-        function: Its name.
-        attribute: That has the path, with dots.
-        options: Further arguments.
-    """
-
-    def make(value: Any, _holder: Any, _copy: Copy) -> Any:
-        path = value
-        for name in attribute.split("."):
-            path = getattr(path, name)
-        path = path() if callable(path) else path
-        if not isinstance(path, str) or getattr(value, "closed", False):
-            raise CannotBeMadeError(value)
-        opens = _named(function)
-        return (_closing(opens) if isinstance(opens, type) else opens)(path, **options)
-
-    return make
-
-
-def _sound(sound: Any, _holder: Any, _copy: Copy) -> Any:
-    if sound.closed or sound.mode != "r" or not isinstance(sound.name, str):
-        raise CannotBeMadeError(sound)
-    twin = type(sound)(sound.name)
-    if (twin.samplerate, twin.channels, twin.frames) != (
-        *(sound.samplerate, sound.channels, sound.frames),
-    ):
-        raise CannotBeMadeError(sound)
-    if place := sound.tell():
-        twin.seek(place)
+    _require(all(getattr(twin, f"get{n}")() == getattr(value, f"get{n}")() for n in names))
     return twin
 
 
 def _stream(stream: Any, _holder: Any, copy_part: Copy) -> Any:
-    twin = copy_part(stream.container)
-    if twin is stream.container:
-        raise CannotBeMadeError(stream)
-    return twin.streams[stream.index]
+    return _own(stream.container, copy_part).streams[stream.index]
 
 
 class _InTurn:
@@ -442,9 +388,9 @@ TABLE: dict[str, dict[str, Rule]] = {
         "_io.TextIOWrapper": _file,
         "_io.BytesIO": _in_memory,
     },
-    "gzip": {"gzip.GzipFile": _compressed},
-    "bz2": {"bz2.BZ2File": _compressed},
-    "lzma": {"lzma.LZMAFile": _compressed},
+    "gzip": {"gzip.GzipFile": _opened_by("gzip.GzipFile")},
+    "bz2": {"bz2.BZ2File": _opened_by("bz2.BZ2File")},
+    "lzma": {"lzma.LZMAFile": _opened_by("lzma.LZMAFile")},
     "tarfile": {"tarfile.TarFile": _archive},
     "zipfile": {"zipfile.ZipFile": SHARED},
     "asyncio": {"asyncio.AbstractEventLoop": _event_loop},
@@ -485,7 +431,11 @@ TABLE: dict[str, dict[str, Rule]] = {
     },
     "rasterio": {"rasterio.io.DatasetReader": _opened_by("rasterio.open", sharing=False)},
     "tifffile": {"tifffile.TiffFile": _opened_by("tifffile.TiffFile", "filehandle.path")},
-    "soundfile": {"soundfile.SoundFile": _sound},
+    "soundfile": {
+        "soundfile.SoundFile": _opened_by(
+            "soundfile.SoundFile", same=("mode", "samplerate", "channels", "frames")
+        )
+    },
     "osgeo": {"osgeo.gdal.Dataset": _opened_by("osgeo.gdal.Open", "GetDescription")},
     "_duckdb": {
         "duckdb.DuckDBPyConnection": lambda value, _holder, _copy: value.cursor(),

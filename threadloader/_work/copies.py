@@ -21,8 +21,8 @@ from threadloader._fetch.dataset_copy import (
     large_data,
 )
 from threadloader._fetch.loaded import take_back
-from threadloader._fetch.named_objects import shared_by_name
 from threadloader._fetch.own_generators import seeded, unseeded
+from threadloader._fetch.process_wide import shared_by_name
 from threadloader._warnings import warn_user
 from threadloader._work.first_samples import SHARED_ADVICE
 

@@ -12,9 +12,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._fetch.kinds import attributes, is_dataset
+from threadloader._fetch.kinds import Kind, kind_of
 from threadloader._fetch.loaded import changes, memory, settled, snapshot
 from threadloader._fetch.object_copy import walked
+from threadloader._fetch.parts import attributes
 from threadloader._warnings import warn_user
 from threadloader.errors import InProcessWarning
 
@@ -128,7 +129,9 @@ class FirstSamples:
             key = id(change.owner), change.name
             new |= key not in self._set
             first = self._set.get(key, change)
-            self._set[key] = change._replace(before=first.before, before_key=first.before_key)
+            self._set[key] = change._replace(
+                before=first.before, before_key=first.before_key, entries=first.entries
+            )
         self._steps = steps = dict(_steps_since(marks))
         for key, step in steps.items():
             if last.get(key, marks) == step:
@@ -197,7 +200,7 @@ def _default(owner: Any, name: str) -> Any:
 def _steps_since(before: list[_Marks]) -> Iterator[tuple[tuple[int, str], Any]]:
     """Yield what may be a state that samples advance, and by how much it was advanced."""
     for owner, name, old, new in _set_since(before):
-        if is_dataset(owner):
+        if kind_of(owner) is Kind.DATASET:
             yield (id(owner), name), None
         elif type(old) is int and type(new) is int:
             yield (id(owner), name), new - old
