@@ -241,7 +241,7 @@ def open_files(folder: Path) -> int:
     return sum(link.startswith(os.path.realpath(folder)) for link in links)
 
 
-def test_a_pass_or_a_loader_that_was_left_closes_its_shards(tmp_path: Path, spawn: Spawn) -> None:
+def test_a_pass_or_a_loader_that_was_left_closes_its_shards(tmp_path: Path) -> None:
     write_numbered(tmp_path, [400, 400])
     iterator = iter(stream(tmp_path))
     next(iterator)
