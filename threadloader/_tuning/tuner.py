@@ -38,9 +38,7 @@ BUSY = 0.85  # and from which on more threads find none
 SHORT = 1e-4  # seconds of a sample that does nothing for which it lets go of the GIL for long
 LATEST = 4  # windows of which the best counts: a machine is slower for a while, never faster
 CHANGED = 4.0  # factor by which samples take more or less when the data has changed
-FIRST_PAUSE = (
-    2.0  # seconds until a number that was given up is tried again; each time twice as many
-)
+FIRST_PAUSE = 2.0  # seconds until a number given up is tried again; each time twice as many
 COST_SHARE = 0.02  # of the time that tries may lose, and of which a first second has
 COST_SECONDS = 0.1  # this much more
 FIRST_LOOK, LONGEST_LOOK = 0.25, 30.0  # seconds from look to look, while nothing is tried
