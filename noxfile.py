@@ -41,19 +41,24 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags.strip('dmu')}"
 ENVIRONMENT = {"python_version": "3.11"}  # that the oldest releases are looked up for
 ALWAYS = ("3.11", "3.13", "3.13t")  # what the default sessions cover where it is installed
-# Damaged files take most of a minute: they are read once with a GIL, and once without.
-FUZZ = ("datasets/images/test_image_fuzz.py", "datasets/shards/test_tar_fuzz.py")
+# Left out by `quick`, as they take long: comparisons with torch, all formats and ways in which data
+# comes, other packages, and a GPU.
+LONG = ("clients", "conformance", "datasets", "gpu")
+# What depends on torch and on the GIL at once: operators in threads, and batches of tensors.
+TORCH_WITHOUT_GIL = ("batch", "conformance", "rng", "work")
 
 nox.options.sessions = [
     "lint",
     "types",
     "layers",
-    "tests-3.13",
+    # The whole suite with torch and with a GIL, and without either; elsewhere a part.
+    "tests_torch-3.11",
     "tests-3.13t",
+    "tests_torch-3.13t",
+    "quick-3.13",
     *([f"tests-{HERE}"] if HERE in PYTHONS and HERE not in ALWAYS else []),
     "interleavings",
     "parallel",
-    "tests_torch",
     "scale_out-3.11",
 ]
 
@@ -65,14 +70,11 @@ def tests(session: nox.Session) -> None:
     run_pytest(session)
 
 
-@nox.session
+@nox.session(python=PYTHONS)
 def quick(session: nox.Session) -> None:
-    """Run the tests of the package's own modules, without torch, on the Python that runs nox."""
+    """Run the tests of the package's own modules, without torch; posargs go to pytest."""
     install(session, ".[demo,zstd]", "test")
-    # What takes long: comparisons with torch, all formats and ways in which data comes, other
-    # packages, and a GPU.
-    long = ("clients", "conformance", "datasets", "gpu")
-    run_pytest(session, *(f"--ignore=tests/{name}" for name in long))
+    run_pytest(session, *(f"--ignore=tests/{name}" for name in LONG))
 
 
 @nox.session(python=list(TORCH))
@@ -82,20 +84,8 @@ def tests_torch(session: nox.Session) -> None:
     install(session, ".[demo,zstd]", "test")
     # Whose loader's states ours are compared with.  What it depends on is torch, which is there.
     session.install("--only-binary=:all:", "--no-deps", "torchdata==0.11.0")
-    # These know nothing of torch, hide it from the processes that they start, read only sources,
-    # or have a twin in tests/conformance; and `tests` has run them on this Python.
-    arrays = ("array_indices", "array_rows", "changed_arrays")
-    failing = ("on_error", "on_error_iterables", "short_batches", "source_function")
-    fetch = (f"fetch/test_{name}.py" for name in (*arrays, *failing))
-    files = ("epoch/test_skipped.py", "lifetime/test_fork_locks.py", "test_conventions.py")
-    threads = ("threads/test_gil_switch.py", "threads/test_tuned_threads.py")
-    # The processes that read damaged files import torch for nothing: `tests` reads them on 3.13.
-    apart = ("datasets", *files, *threads, *fetch) if session.python == "3.13t" else FUZZ
-    ignored = [f"--ignore=tests/{name}" for name in apart]
-    if session.python == "3.13t":
-        name = "test_an_unsafe_dataset_is_found_with_its_cause_and_a_line_of_it"
-        ignored.append(f"--deselect=tests/check/test_check.py::{name}")
-    run_pytest(session, *ignored)
+    part = TORCH_WITHOUT_GIL if session.python == "3.13t" and not session.posargs else ()
+    run_pytest(session, *(f"tests/{name}" for name in part))
 
 
 @nox.session(python="3.13")
