@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._fetch.dataset_copy import DatasetCopy
-    from threadloader._fetch.on_error import OnError
+    from threadloader._fetch.failure import OnError
     from threadloader._layout.leaves import Output
     from threadloader._order.tickets import TicketSize
     from threadloader._ranks.share import Uneven

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from threadloader import _torch
 from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._fetch.kinds import is_ours
-from threadloader._lifetime.closing import Closing
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
 from threadloader._notebook.shown import Shown
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
@@ -45,11 +44,13 @@ from threadloader._tuning.tuner import Tuner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
 
     from threadloader._epoch.epoch import Epoch
     from threadloader._fetch.dataset_copy import DatasetCopy
+    from threadloader._fetch.failure import OnError
     from threadloader._fetch.fetcher import Samples
-    from threadloader._fetch.on_error import OnError
     from threadloader._layout.leaves import Output
     from threadloader._ranks.share import Uneven
     from threadloader._torch import Dataset
@@ -69,7 +70,7 @@ class _Local(threading.local):
 _here = _Local()
 
 
-class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown):
+class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports, Shown):
     """Loads batches with threads, in order: ``torch.utils.data.DataLoader`` without processes.
 
     Batches equal those of torch's loader with the same arguments: tensors where torch is
@@ -289,7 +290,8 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         """
         from threadloader._fetch.source_function import SourceItems, sample_of  # noqa: PLC0415
 
-        if not callable(source):
+        given: Any = source
+        if not callable(given):
             msg = f"source must be callable, but got {source!r}"
             raise TypeError(msg)
         items = SourceItems(source, checked_count("batch_size", batch_size, at_least=1))
@@ -415,6 +417,17 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Closing, Reports, Shown)
         arguments = {name: value for name, value in state.items() if name != "_run"}
         vars(self).update(arguments, _opened=None)
         self._begin_anew(state["_run"])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """End all iterators and threads, after running samples, and keep no memory of batches.

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from support.pictures import picture
 
 from threadloader._batch.numpy_collate import numpy_collate
-from threadloader._layout.inference import infer
+from threadloader._layout.layout import infer
 
 if TYPE_CHECKING:
     from threadloader._layout.layout import Layout

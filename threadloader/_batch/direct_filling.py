@@ -18,7 +18,7 @@ from threadloader._batch import memory as batch_memory
 from threadloader._batch.filling import DeviceBatch
 from threadloader._batch.list_filling import call_collate
 from threadloader._fetch.array_rows import Rows
-from threadloader._layout.inference import infer
+from threadloader._layout.layout import infer
 from threadloader._lifetime.never_freed import leak
 
 if TYPE_CHECKING:

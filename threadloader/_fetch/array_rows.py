@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._layout.inference import infer
+from threadloader._layout.layout import infer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,23 +2,34 @@
 
 A dataset may raise one error object again and again, also in several threads at once.  So what is
 noted of a failure is kept beside the error, and is set on it when it is raised, in the place of
-what was noted of others.
+what was noted of others.  What becomes of a sample that fails is the argument ``on_error``.
 """
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from threadloader._fetch.thread_hints import hint_of
-from threadloader.errors import SampleError
+from threadloader.errors import ClosedError, SampleError, StateError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from threadloader._order.tickets import PlannedBatch
 
-__all__ = ["Failure", "failure_of", "failure_of_copy", "set_notes", "strip", "without_stop"]
+__all__ = [
+    "Failure",
+    "OnError",
+    "error_to_raise",
+    "failure_of",
+    "failure_of_copy",
+    "hint_of",
+    "set_notes",
+    "strip",
+    "without_stop",
+]
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -137,3 +148,69 @@ def _without_our_frames(traceback: TracebackType | None) -> TracebackType | None
             return inner
         inner = inner.tb_next
     return traceback  # no code but ours: that is what there is to see
+
+
+_SIGNAL = (
+    "a worker is a thread, and signals are for the main thread: for a limit on the time of a "
+    "sample give the loader timeout=, or the read itself one"
+)
+_LOOP = (
+    "a worker is a thread, which has no event loop before it makes one: call asyncio.run(...), or "
+    "asyncio.set_event_loop(asyncio.new_event_loop()) once in worker_init_fn"
+)
+_RANDOM = (
+    "while there are workers, random functions draw from the sample's stream, and a compiler may "
+    "not know them: compile before the loop, or choose isolate_rng=False"
+)
+# A package that the error's class is of, a part of its text, and what to do.
+_HINTS = (
+    ("builtins", "signal only works in main thread", _SIGNAL),
+    ("builtins", "There is no current event loop in thread", _LOOP),
+    ("torch._dynamo", "random", _RANDOM),
+    ("numba", "random", _RANDOM),
+)
+
+
+def hint_of(error: BaseException) -> str | None:
+    """Return what to do about an error; None for one that has nothing to do with threads."""
+    module = type(error).__module__
+    hints = [(part, hint) for package, part, hint in _HINTS if module.startswith(package)]
+    return next((hint for part, hint in hints if part in str(error)), None)
+
+
+Action = Literal["raise", "skip"]
+# A function is called with the error and the sample's index.
+OnError: TypeAlias = "Action | Callable[[Exception, Any], Action]"
+
+# Out of files, or of memory: no error of one sample.
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+def error_to_raise(on_error: OnError, error: BaseException, index: Any) -> BaseException | None:
+    """Return the error to raise for a sample that failed; None if the sample is left out.
+
+    Args:
+        on_error: The user's argument.
+        error: The sample's error.
+        index: The sample's index.
+    """
+    if on_error == "raise" or not isinstance(error, Exception):
+        return error
+    if isinstance(error, StateError | ClosedError):  # of the loader, not of a sample
+        return error
+    if on_error == "skip":
+        return error if _is_of_process(error) else None
+    try:
+        answer: object = on_error(error, index)
+    except BaseException as other:  # noqa: BLE001  # handed to the consumer
+        return without_stop(other)
+    if isinstance(answer, str) and answer in ("raise", "skip"):
+        return error if answer == "raise" else None
+    return TypeError(f"on_error is to return 'raise' or 'skip', and returned {answer!r}")
+
+
+def _is_of_process(error: Exception) -> bool:
+    """Whether an error is the process's, so that all other samples would be left out, too."""
+    if isinstance(error, OSError):
+        return error.errno in _EXHAUSTED
+    return isinstance(error, ImportError | MemoryError)

@@ -1,4 +1,4 @@
-"""What a rank loads of each global batch, and what becomes of a last one that can't be divided.
+"""Which rank this process is, and what a rank loads of each global batch.
 
 A global batch is what all ranks together load for one step.  It consists of *units*: the indices
 that a sampler yields, or the batches of a user's batch sampler.  A rank's share of it is
@@ -7,12 +7,15 @@ consecutive, so the order of all units is the same for any number of ranks.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from threadloader import _torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Share", "Uneven", "named_ranks", "no_answer"]
+__all__ = ["Share", "Uneven", "named_ranks", "no_answer", "rank_and_world"]
 
 _MOST_NAMED = 8  # ranks, in a message
 
@@ -74,3 +77,30 @@ def no_answer(error: BaseException) -> str:
         "ranks can't agree any more, as their store does not answer (as a rule it is in the "
         f"process of rank 0, which may have ended): {type(error).__name__}: {error}"
     )
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Return this process's rank and the number of ranks, at least 1.
+
+    They are those of torch.distributed, where it is set up; else those in the environment's
+    ``RANK`` and ``WORLD_SIZE``, as torchrun and others set them; else 0 and 1.
+
+    Raises:
+        ValueError: Only one of the two variables is set, or they are no numbers.
+    """
+    return _torch.rank_and_world() or _environment()
+
+
+def _environment() -> tuple[int, int]:
+    told = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE")]
+    if told == [None, None]:
+        return 0, 1
+    try:
+        rank, world = map(int, filter(None, told))
+    except ValueError:
+        msg = (
+            f"the environment has RANK={told[0]} and WORLD_SIZE={told[1]}: set both, to numbers, "
+            "or neither, or give rank= and world_size="
+        )
+        raise ValueError(msg) from None
+    return rank, world

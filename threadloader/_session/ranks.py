@@ -12,8 +12,7 @@ from threadloader._order.known_samplers import is_known
 from threadloader._order.sampler_epoch import within
 from threadloader._order.sharded_pass import units_of
 from threadloader._ranks.parts import check_askable
-from threadloader._ranks.rank import rank_and_world
-from threadloader._ranks.share import Share
+from threadloader._ranks.share import Share, rank_and_world
 
 if TYPE_CHECKING:
     from threadloader._settings import Settings

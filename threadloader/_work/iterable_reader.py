@@ -11,7 +11,7 @@ from inspect import isgenerator
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from threadloader._fetch.on_error import error_to_raise
+from threadloader._fetch.failure import error_to_raise
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._ranks.parts import asked
 from threadloader._resume.checkpoint import Checkpoint

@@ -15,8 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from threadloader._fetch.array_rows import Rows
-from threadloader._fetch.failure import Failure, failure_of, set_notes, strip
-from threadloader._fetch.on_error import error_to_raise
+from threadloader._fetch.failure import Failure, error_to_raise, failure_of, set_notes, strip
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
 from threadloader._rng.streams import enter_batch_stream, enter_sample_streams, leave_streams
@@ -27,8 +26,8 @@ from threadloader.errors import ThreadLoaderError
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
     from threadloader._batch.filling import DeviceBatch, Filling
+    from threadloader._fetch.failure import OnError
     from threadloader._fetch.fetcher import Fetched
-    from threadloader._fetch.on_error import OnError
     from threadloader._order.tickets import PlannedBatch
     from threadloader._threads.thread_group import Job
     from threadloader._torch.device import Event

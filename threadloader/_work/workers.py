@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from threadloader import _torch
 from threadloader._fetch.array_rows import arrays_of, is_data
 from threadloader._fetch.dataset_copy import Copied, copy_function
-from threadloader._fetch.failure import set_notes, without_stop
+from threadloader._fetch.failure import hint_of, set_notes, without_stop
 from threadloader._fetch.fetcher import Fetcher
 from threadloader._fetch.loaded import changes, give, settled, snapshot
 from threadloader._fetch.parts import attributes
 from threadloader._fetch.single_owner import is_shared
-from threadloader._fetch.thread_hints import hint_of
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.known_samplers import is_known
 from threadloader._order.window import UNKNOWN_ROWS

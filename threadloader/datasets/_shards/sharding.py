@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from threadloader._ranks.rank import rank_and_world
+from threadloader._ranks.share import rank_and_world
 from threadloader._threads.worker_info import get_worker_info
 
 __all__ = ["Replica", "part_of_all", "this_replica"]
