@@ -190,6 +190,28 @@ def test_a_number_that_was_found_stays_for_the_next_epoch() -> None:
     assert loop.tuner.number == found >= 64
 
 
+def test_small_epochs_are_measured_together() -> None:
+    loop = Simulation(default())
+    loop.tuner.leave(1e-2)
+    for _ in range(1000):
+        loop.run(waits, 4e-3)
+        loop.tuner.serve(default(), loop.now)
+        loop.now += 1e-3
+    assert loop.tuner.number >= 64
+
+
+def test_a_try_ends_with_an_epoch_that_others_do_not_follow_at_once() -> None:
+    loop = Simulation(default())
+    loop.tuner.leave(1e-2)
+    while not loop.tuner.tries:
+        loop.run(waits, 1e-3)
+    tried, latest = loop.tuner.number, loop.now
+    loop.now += 60.0
+    loop.tuner.serve(default(), latest)
+    assert loop.tuner.number < tried
+    assert not loop.tuner.tries
+
+
 def test_another_choice_begins_anew() -> None:
     loop = Simulation(default())
     loop.tuner.leave(1e-2)

@@ -43,6 +43,7 @@ COST_SHARE = 0.02  # of the time that tries may lose, and of which a first secon
 COST_SECONDS = 0.1  # this much more
 FIRST_LOOK, LONGEST_LOOK = 0.25, 30.0  # seconds from look to look, while nothing is tried
 LATER, SOONER = 2.0, 0.9  # by each change of the data that is seen, and each look that sees none
+BETWEEN_SECONDS = 0.05  # from an epoch to the next, up to which both are measured as one
 STALLED_SECONDS = 0.5  # without a sample, after which fewer threads than there are may be too few
 # Seconds of a new thread's first sample, of those that others take later, and beyond them, from
 # which on it has opened or loaded something; and how many threads in a row: one may be delayed.
@@ -195,21 +196,30 @@ class Tuner:
         """Return a fresh one for a copy: another loader finds its own number."""
         return Tuner, ()
 
-    def serve(self, limits: Limits) -> None:
+    def serve(self, limits: Limits, latest: float = 0.0) -> None:
         """Say how many threads there may be in an epoch that begins.
 
-        What was found before stays, if it is among them.
+        What was found before stays, if it is among them.  Small epochs are measured together.
+
+        Args:
+            limits: The numbers.
+            latest: When the epoch before has given its last batch, on the clock; 0 for none.
         """
         given, self._given = self._given, limits
         self.limits = limits
+        between, mark = self._clock() - latest, self._mark
         if given._replace(most=0) != limits._replace(most=0):
             self._forget()
             self._set(limits.threads if limits.is_fixed else 0)
             self._said = self.number
-        elif self._base is not None:  # a try that the last epoch did not end
-            self._set(self._base.number)
-            self._base = None
-        self.number, self._mark = min(self.number, limits.most), None
+        elif between > BETWEEN_SECONDS:
+            self._mark = None
+            if self._base is not None:  # a try that the last epoch did not end
+                self._set(self._base.number)
+                self._base = None
+        elif mark is not None:
+            self._mark = mark._replace(at=mark.at + between)
+        self.number = min(self.number, limits.most)
 
     def gains_nothing(self, seconds: float) -> bool:
         """Whether a thread beside a loop that only waits for it would gain nothing.
@@ -220,6 +230,11 @@ class Tuner:
             seconds: That a sample takes.
         """
         return self.limits.has_gil and seconds < SHORT
+
+    @property
+    def tries(self) -> bool:
+        """Whether a number is tried now."""
+        return self._base is not None
 
     @property
     def tries_none(self) -> bool:
@@ -292,7 +307,9 @@ class Tuner:
         self._mark = None
         if not measured.number:
             self._here = seconds
-        self._decide(measured._replace(cpu=self._used() - mark.cpu), seconds, self._here or least)
+        # The shortest: what was measured here may have been the first samples, which load or open.
+        here = min(filter(None, (self._here, least)), default=0.0)
+        self._decide(measured._replace(cpu=self._used() - mark.cpu), seconds, here)
         return self.number
 
     def begin_again(self) -> None:

@@ -107,7 +107,7 @@ class Workers:
         alone = settings.unsharded and settings.transform is None
         limits = _limits(settings, 1 if alone else settings.num_workers)
         self.tuner = tuner = settings.tuner
-        tuner.serve(limits)
+        tuner.serve(limits, 0.0 if stats.last is None else stats.last.latest)
         self.first_samples = first_samples
         self.is_default = settings.is_default and not limits.is_fixed
         begins_here = not limits.least and _begins_here(settings, first_samples)
@@ -365,6 +365,8 @@ def _begins_here(settings: Settings, first_samples: FirstSamples) -> bool:
         return True
     if runs_event_loop():
         return False
+    if settings.tuner.tries:
+        return not settings.tuner.number
     if settings.tuner.prefers_here or (settings.is_default and not first_samples.leaves):
         return True
     rows = settings.batch_size or getattr(settings.batch_sampler, "batch_size", None)
