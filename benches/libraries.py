@@ -1,0 +1,147 @@
+"""The libraries that people load with: ThreadLoader beside torch's loader, in-process and not.
+
+``python -m benches.libraries``, once with each Python; a library that is missing is left out.
+
+Each workload is loaded by torch's loader with no workers and with two, which are kept between
+epochs; and by ThreadLoader with its default, and with 0 to 4 threads.  All take turns in one
+process, a new loader each turn, in another order each round.  Compared are batches a second after
+the first second; of all rounds the median.
+
+- **default**: its rate, of the better of torch's two; where these are two workers, and there is a
+  GIL, of torch in-process;
+- **by number**: the worst rate of a number that the user chose, of the default's;
+- **CPU**: CPU seconds a batch with the default, of those of torch in-process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+import warnings
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import DataLoader
+
+from benches.harness.tables import align
+from benches.workloads.other_libraries import WORKLOADS
+from threadloader import ThreadLoader
+from threadloader._tuning.tuner import gil_is_enabled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benches.workloads.other_libraries import Workload
+
+RESULTS = Path(__file__).parent / "results" / "libraries.json"
+LEAST, LEAST_CHOSEN = 0.97, 0.97
+FIRST_SECONDS = 1.0  # that do not count
+KEPT: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
+LOADERS: dict[str, Callable[..., Any]] = {
+    "torch": DataLoader,
+    "torch, 2 workers": partial(DataLoader, **KEPT),
+    "default": ThreadLoader,
+    **{f"{number}": partial(ThreadLoader, threads=number) for number in (0, 1, 2, 4)},
+}
+CHOSEN = ("1", "2", "4")
+
+
+def main() -> int:
+    """Measure, print the table, write the file, return 1 where a target is missed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.libraries", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--workload", action="append", choices=list(WORKLOADS))
+    parser.add_argument("--seconds", type=float, default=2.0, help="of a turn, after the first one")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    label = f"{sys.version_info.major}.{sys.version_info.minor}{'' if gil_is_enabled() else 't'}"
+    rows, found = [], {}
+    for name in options.workload or WORKLOADS:
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                workload = WORKLOADS[name](Path(folder))
+                turns = _turns(workload, options.rounds, options.seconds)
+        except ImportError as error:
+            print(f"  {name} is left out: {error}", file=sys.stderr)
+            continue
+        found[name] = summary(turns)
+        rows.append(_row(name, found[name]))
+        print(f"  {'  '.join(rows[-1])}", file=sys.stderr, flush=True)
+    print(align(["workload", "default", "by number", "CPU", "of", "batches/s"], rows))
+    results = json.loads(options.output.read_text()) if options.output.exists() else {}
+    results.setdefault(label, {}).update(found)
+    options.output.write_text(json.dumps(results, indent=1) + "\n")
+    return int(any(each["default"] < LEAST for each in found.values()))
+
+
+def _turns(workload: Workload, rounds: int, seconds: float) -> list[dict[str, tuple[float, float]]]:
+    """Return batches and CPU seconds, a second and a batch, by loader, of each round."""
+    names, turns = list(LOADERS), []
+    for number in range(rounds):
+        first = number % len(names)
+        order = names[first:] + names[:first]
+        turns.append({name: _turn(LOADERS[name], workload, seconds) for name in order})
+    return turns
+
+
+def _turn(make: Callable[..., Any], workload: Workload, seconds: float) -> tuple[float, float]:
+    """Load for a while; return batches a second, and CPU seconds a batch."""
+    loader = make(workload.dataset, **workload.arguments)
+    batches = _endless(loader)
+    begin = time.perf_counter() + FIRST_SECONDS
+    while time.perf_counter() < begin:
+        next(batches)
+    count, begin, used = 0, time.perf_counter(), time.process_time()
+    while time.perf_counter() < begin + seconds:
+        next(batches)
+        count += 1
+    took, used = time.perf_counter() - begin, time.process_time() - used
+    batches.close()
+    if isinstance(loader, ThreadLoader):
+        loader.close()
+    return count / took, used / count
+
+
+def _endless(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def summary(turns: list[dict[str, tuple[float, float]]]) -> dict[str, Any]:
+    """Return the ratios, and the rates that they are of.
+
+    Args:
+        turns: What `_turns` returned.
+    """
+    rates = {name: median(turn[name][0] for turn in turns) for name in turns[0]}
+    best = max(("torch", "torch, 2 workers"), key=rates.__getitem__)
+    rival = "torch" if gil_is_enabled() else best
+    return {
+        "default": _ratio(turns, "default", rival),
+        "of the better": _ratio(turns, "default", best),
+        "by number": min(_ratio(turns, name, "default") for name in CHOSEN),
+        "cpu": median(turn["default"][1] / turn["torch"][1] for turn in turns),
+        "best": best,
+        "rates": rates,
+    }
+
+
+def _ratio(turns: list[dict[str, tuple[float, float]]], name: str, other: str) -> float:
+    return median(turn[name][0] / turn[other][0] for turn in turns)
+
+
+def _row(name: str, told: dict[str, Any]) -> list[str]:
+    figures = [f"{told[key]:.2f}" for key in ("default", "by number", "cpu")]
+    return [name, *figures, told["best"], f"{told['rates']['torch']:.0f}"]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
