@@ -128,10 +128,11 @@ def h5py(folder: Path) -> Workload:
 def lmdb(folder: Path) -> Workload:
     import lmdb
 
-    environment = lmdb.open(str(folder / "it.lmdb"), map_size=1 << 26, max_readers=1000)
-    with environment.begin(write=True) as transaction:
+    path = str(folder / "it.lmdb")
+    with lmdb.open(path, map_size=1 << 26) as writer, writer.begin(write=True) as transaction:
         for number in range(SIZE):
             transaction.put(b"%03d" % number, PIXELS[number % 8].tobytes())
+    environment = lmdb.open(path, readonly=True, lock=False)  # forked workers may use it
 
     def read(index: int) -> Any:
         with environment.begin(buffers=True) as transaction:
