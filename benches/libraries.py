@@ -34,7 +34,7 @@ from threadloader import ThreadLoader
 from threadloader._tuning.tuner import gil_is_enabled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
     from benches.workloads.other_libraries import Workload
 
@@ -110,7 +110,7 @@ def _turn(make: Callable[..., Any], workload: Workload, seconds: float) -> tuple
     return count / took, used / count
 
 
-def _endless(loader: Any) -> Iterator[Any]:
+def _endless(loader: Any) -> Generator[Any, None, None]:
     while True:
         yield from loader
 

@@ -136,7 +136,7 @@ def lmdb(folder: Path) -> Workload:
 
     def read(index: int) -> Any:
         with environment.begin(buffers=True) as transaction:
-            return np.frombuffer(transaction.get(b"%03d" % index), np.uint8).copy()
+            return np.frombuffer(transaction.get(b"%03d" % index) or b"", np.uint8).copy()
 
     return _loaded(read)
 

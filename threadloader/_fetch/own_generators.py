@@ -327,8 +327,12 @@ def _seed(generator: Any, key: bytes) -> None:
             fresh: Any = getattr(np.random, bits) if isinstance(bits, str) else type(bits)
             generator.set_state(fresh(number).state | {"has_gauss": 0, "gauss": 0.0})
     elif isinstance(bits := generator.bit_generator, np.random.PCG64):
-        kind = {"bit_generator": "PCG64", "has_uint32": 0, "uinteger": 0}
-        bits.state = kind | {"state": {"state": number, "inc": more | 1}}
+        bits.state = {
+            "bit_generator": "PCG64",
+            "state": {"state": number, "inc": more | 1},
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
     else:
         bits.state = type(bits)(number).state
 
