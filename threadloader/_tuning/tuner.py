@@ -136,7 +136,7 @@ def _instead_of_threads(
     numbers: list[tuple[int, str]] = []
     if here and not limits.least:
         outside = (measured.seconds - measured.loading) / measured.samples
-        if best * (here + outside) < 1.0:
+        if FEWER_ENOUGH * best * (here + outside) < 1.0:
             numbers.append((0, "the calling thread is faster"))
     if holds_gil:
         numbers.append((number // 2 if number > cores else 1, "samples hold the GIL"))
@@ -184,7 +184,7 @@ class Tuner:
         self._reason = ""
         self._tried_at = 0.0
         self._said = 0  # the number that was logged last, or the first
-        self._here = 0.0  # seconds of a sample in the calling thread; 0 if unknown
+        self._here = 0.0  # seconds of a sample in the calling thread, in a window; 0 if unknown
         self._usual = 0.0  # seconds of a sample with the present number; 0 if unknown
         self._rates: deque[float] = deque(maxlen=LATEST)  # with the present number
         self._look = FIRST_LOOK
@@ -258,8 +258,6 @@ class Tuner:
         Args:
             seconds: That a sample takes in the calling thread; 0 or infinite if unknown.
         """
-        if 0.0 < seconds < math.inf:
-            self._here = seconds
         number, base = self.number, self._base
         if base is not None and not number:  # it was tried, and a batch took far longer
             self._base = None
@@ -267,7 +265,7 @@ class Tuner:
             self._give_up_for_now(0)
             number = base.number
         elif not number:
-            short = self._here > 0 and self.gains_nothing(self._here)
+            short = seconds > 0 and self.gains_nothing(seconds)
             number = 1 if short else self.limits.threads
             self._said = number
         self.prefers_here = False
@@ -307,9 +305,7 @@ class Tuner:
         self._mark = None
         if not measured.number:
             self._here = seconds
-        # The shortest: what was measured here may have been the first samples, which load or open.
-        here = min(filter(None, (self._here, least)), default=0.0)
-        self._decide(measured._replace(cpu=self._used() - mark.cpu), seconds, here)
+        self._decide(measured._replace(cpu=self._used() - mark.cpu), seconds, self._here or least)
         return self.number
 
     def begin_again(self) -> None:
@@ -383,7 +379,7 @@ class Tuner:
             self._rates.clear()
             self._given_up.pop(measured.number, None)
             self._give_up_for_now(base.number)
-        elif self._usual and seconds and not 1 / CHANGED <= seconds / self._usual <= CHANGED:
+        elif self._has_changed(seconds):
             self._begin_with(seconds)
             return
         else:
@@ -399,6 +395,11 @@ class Tuner:
                     self._set(number)
                     return
         self.due = now + self._look
+
+    def _has_changed(self, seconds: float) -> bool:
+        """Whether samples take far more or less than before; those of microseconds always vary."""
+        shorter, longer = sorted((seconds, self._usual))
+        return shorter > 0.0 and longer > max(SHORT, CHANGED * shorter)
 
     def _compare(self, measured: Measured, base: Measured) -> None:
         """Note by how much threads are slower than the calling thread, if they are."""

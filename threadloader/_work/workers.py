@@ -374,6 +374,8 @@ def _begins_here(settings: Settings, first_samples: FirstSamples) -> bool:
     rows, size = rows or unknown, settings.ticket_size
     if not (size.seconds or settings.is_default):
         return False
+    if not settings.tuner.number and settings.tuner.gains_nothing(size.seconds):
+        return True
     return size.is_cheap(rows) or size.is_short(settings.batches, rows)
 
 
