@@ -14,11 +14,12 @@ pytest.register_assert_rewrite("conformance.loading")
 if importlib.util.find_spec("torch") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
-    from conformance.loading import THREADS, ours, story, torchs
+    from conformance.loading import THREADS, ours, processes, story, torchs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
+
+    from support.patience import Spawn
 
     from conformance.loading import Build, Story
 
@@ -28,17 +29,31 @@ def no_warning_is_an_error() -> Iterator[None]:
     """Ignore torch's warnings: it gives each once in a process, so that only one loader would."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
+        warnings.filterwarnings("ignore", ".*use of fork", DeprecationWarning)
         yield
 
 
-@pytest.fixture(params=[0, 1, 3], ids=lambda threads: f"threads={threads}")
-def alike(request: pytest.FixtureRequest, spawn: Callable[..., Future[Any]]) -> Callable[..., Any]:
-    """Compare the loaders that ``build`` makes; return the story that both tell."""
-    assert request.param in THREADS
+@pytest.fixture
+def alike(spawn: Spawn) -> Callable[..., Story]:
+    """Compare the loaders that ``build`` makes; return the story that all tell."""
 
-    def check(build: Build) -> Story:
-        expected: Story = spawn(story, build, torchs).result(PATIENCE)
-        assert spawn(story, build, ours(request.param)).result(PATIENCE) == expected
+    def check(build: Build, epochs: int = 2, *, threads: Any = THREADS) -> Story:
+        expected: Story = spawn(story, build, torchs, epochs).result(PATIENCE)
+        for number in threads:
+            assert spawn(story, build, ours(number), epochs).result(PATIENCE) == expected, number
+        return expected
+
+    return check
+
+
+@pytest.fixture
+def alike_workers(spawn: Spawn) -> Callable[..., Any]:
+    """Compare what ``run`` returns for torch's loader with worker processes, and for ours."""
+
+    def check(run: Callable[..., Any], *workers: int) -> Any:
+        for number in workers:
+            expected = run(processes(number))
+            assert spawn(run, ours(number)).result(PATIENCE) == expected, number
         return expected
 
     return check

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from support.patience import PATIENCE
 from support.pictures import picture
 from support.resuming import after, state_after
@@ -29,7 +27,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils import collate
 
-from conformance.loading import THREADS, batches, errors, kinds, ours, story, torchs
+from conformance.loading import THREADS, MakeLoader, batches, ours, torchs
 from threadloader import ThreadLoader
 from threadloader.datasets import ArrayDataset
 
@@ -129,28 +127,10 @@ DATASETS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
-@pytest.mark.parametrize("batch_size", [None, 4])
-def test_every_dataset(dataset: Callable[[], Any], batch_size: Any, alike: Alike) -> None:
-    alike(lambda loader: loader(dataset(), batch_size))
-
-
-@pytest.mark.parametrize(
-    "dataset", ["tensors", "array", "ArrayDataset of both", "Subset of a list"]
-)
-@pytest.mark.parametrize("batch_size", [4, 9, 10])
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("generated", [False, True])
-def test_every_order(
-    generated: bool, drop_last: bool, batch_size: int, dataset: str, alike: Alike
-) -> None:
-    def build(loader: Callable[..., Any]) -> Any:
-        arguments = {"generator": torch.Generator().manual_seed(7)} if generated else {}
-        return loader(
-            DATASETS[dataset](), batch_size, shuffle=True, drop_last=drop_last, **arguments
-        )
-
-    assert batches(alike(build)) or drop_last
+@pytest.mark.parametrize("case", DATASETS)
+def test_every_dataset(case: str, alike: Alike) -> None:
+    for batch_size in (None, 4):
+        alike(lambda loader, size=batch_size: loader(DATASETS[case](), size))
 
 
 RANDOM = {
@@ -165,70 +145,32 @@ RANDOM = {
 
 
 @pytest.mark.parametrize("arguments", RANDOM.values(), ids=RANDOM)
-@pytest.mark.parametrize("batch_size", [None, 3, 5, 20])
-@pytest.mark.parametrize("own", [False, True])
-def test_random_samplers(
-    own: bool, batch_size: Any, arguments: dict[str, Any], alike: Alike
-) -> None:
+def test_random_samplers(arguments: dict[str, Any], alike: Alike) -> None:
     """What is drawn, too: the random state afterwards, and that of the sampler's generator."""
+    for batch_size, own in ((None, True), (3, False), (5, True), (20, False), (20, True)):
 
-    def build(loader: Callable[..., Any]) -> Any:
-        generator = torch.Generator().manual_seed(3) if own else None
-        dataset = TensorDataset(tensor(), torch.arange(SIZE))
-        sampler = RandomSampler(dataset, generator=generator, **arguments)
-        made = loader(dataset, batch_size, sampler=sampler)
-        if own:
+        def build(loader: MakeLoader, size: Any = batch_size, own: bool = own) -> Any:
+            generator = torch.Generator().manual_seed(3) if own else None
+            dataset = TensorDataset(tensor(), torch.arange(SIZE))
+            sampler = RandomSampler(dataset, generator=generator, **arguments)
+            made = loader(dataset, size, sampler=sampler)
             made.generator = generator  # so that the story tells what it draws next
-        return made
+            return made
 
-    assert batches(alike(build))
+        assert batches(alike(build))
 
 
-@pytest.mark.parametrize("batches_taken", [1, 2, 3])
 @pytest.mark.parametrize("batch_size", [2, 3, 9])
-def test_without_threads_nothing_is_drawn_before_it_is_wanted(
-    batch_size: int, batches_taken: int
-) -> None:
+def test_without_threads_nothing_is_drawn_before_it_is_wanted(batch_size: int) -> None:
     """A sampler of two passes draws the second when its first index is asked for."""
 
-    def drawn(make: Callable[..., Any]) -> Any:
+    def drawn(make: MakeLoader) -> Iterator[Any]:
         generator = torch.Generator().manual_seed(3)
         sampler = RandomSampler(range(SIZE), num_samples=20, generator=generator)
-        iterator = iter(make(tensor(), batch_size, sampler=sampler))
-        told = [next(iterator).tolist() for _ in range(batches_taken)]
-        return told, generator.get_state().tolist()
+        for batch in make(tensor(), batch_size, sampler=sampler):
+            yield batch.tolist(), generator.get_state().tolist()
 
-    assert drawn(ours(0)) == drawn(torchs)
-
-
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        lambda: SequentialSampler(range(SIZE + 5)),
-        lambda: RandomSampler(range(SIZE + 5)),
-        lambda: RandomSampler(range(SIZE - 5)),
-        lambda: SubsetRandomSampler([0, 8, -1, 3, 20]),
-        lambda: SubsetRandomSampler(np.arange(6)),
-        lambda: WeightedRandomSampler([0.1] * SIZE, 7),
-        lambda: [3, np.int64(2), True, torch.tensor(4), -1, -10, 9, 0],
-        lambda: np.array([8, 0, -9, 9, 1]),
-        lambda: torch.tensor([1, 2, 3, 20]),
-        lambda: [0, 1.0, 2, "3", None, slice(1, 3), 4],
-        lambda: range(8, -1, -3),
-    ],
-    ids=[
-        *("sequential beyond", "random beyond", "random within", "subset", "subset of an array"),
-        *("weighted", "mixed", "array", "tensor", "odd", "range"),
-    ],
-)
-@pytest.mark.parametrize(
-    ("dataset", "drop_last"),
-    [("tensors", False), ("array", True), ("Subset of a Subset", False)],
-)
-def test_every_sampler(
-    dataset: str, sampler: Callable[[], Any], drop_last: bool, alike: Alike
-) -> None:
-    alike(lambda loader: loader(DATASETS[dataset](), 3, sampler=sampler(), drop_last=drop_last))
+    assert list(drawn(ours(0))) == list(drawn(torchs))
 
 
 class Users:
@@ -241,39 +183,50 @@ class Users:
         return iter(self.drawn)
 
 
-@pytest.mark.parametrize("dataset", ["tensors", "array", "ArrayDataset of a dict"])
-@pytest.mark.parametrize(
-    "drawn",
-    [
-        ([0, -1], [3, 9, 1], [-10], [2]),
-        (np.array([1, 5]), torch.tensor([2, 8]), torch.tensor([-1, 9])),
-        ([True, False], [np.int32(4), np.uint8(4)], (1, 2), range(3, 6), range(5, 12)),
-        ([], [[0, 1]], [slice(0, 2)], "12", 4, None, [0.0], [torch.tensor([0, 1])]),
-    ],
-    ids=["ints", "arrays", "kinds", "odd"],
-)
-def test_every_batch_sampler(drawn: Any, dataset: str, alike: Alike) -> None:
-    alike(lambda loader: loader(DATASETS[dataset](), batch_sampler=Users(*drawn)))
+ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "sequential beyond": lambda: {"sampler": SequentialSampler(range(SIZE + 5))},
+    "random beyond": lambda: {"sampler": RandomSampler(range(SIZE + 5))},
+    "random within": lambda: {"sampler": RandomSampler(range(SIZE - 5))},
+    "subset": lambda: {"sampler": SubsetRandomSampler([0, 8, -1, 3, 20])},
+    "subset of an array": lambda: {"sampler": SubsetRandomSampler(np.arange(6))},
+    "weighted": lambda: {"sampler": WeightedRandomSampler([0.1] * SIZE, 7)},
+    "mixed": lambda: {"sampler": [3, np.int64(2), True, torch.tensor(4), -1, -10, 9, 0]},
+    "array": lambda: {"sampler": np.array([8, 0, -9, 9, 1])},
+    "tensor": lambda: {"sampler": torch.tensor([1, 2, 3, 20])},
+    "odd": lambda: {"sampler": [0, 1.0, 2, "3", None, slice(1, 3), 4]},
+    "range": lambda: {"sampler": range(8, -1, -3)},
+    "lists": lambda: {"batch_sampler": Users([0, -1], [3, 9, 1], [-10], [2])},
+    "arrays": lambda: {
+        "batch_sampler": Users(np.array([1, 5]), torch.tensor([2, 8]), torch.tensor([-1, 9]))
+    },
+    "of many kinds": lambda: {
+        "batch_sampler": Users([True, False], [np.int32(4), np.uint8(4)], (1, 2), range(5, 12))
+    },
+    "odd batches": lambda: {
+        "batch_sampler": Users([], [[0, 1]], [slice(0, 2)], "12", 4, None, [0.0], [torch.ones(2)])
+    },
+    "torch's batches": lambda: {
+        "batch_sampler": BatchSampler(RandomSampler(range(SIZE)), 4, drop_last=True)
+    },
+}
 
 
-def test_a_batch_sampler_of_torchs(alike: Alike) -> None:
-    def build(loader: Callable[..., Any]) -> Any:
-        inner = RandomSampler(range(SIZE), generator=torch.Generator().manual_seed(1))
-        return loader(tensor(), batch_sampler=BatchSampler(inner, 4, drop_last=True))
+@pytest.mark.parametrize("case", ORDERS)
+def test_every_order(case: str, alike: Alike) -> None:
+    sampler = "sampler" in ORDERS[case]()
+    last = "Subset of a Subset" if sampler else "ArrayDataset of a dict"
+    for dataset in ("tensors", "array", last):
 
-    assert len(batches(alike(build))) == 4
+        def build(loader: MakeLoader, dataset: str = dataset) -> Any:
+            batching = {"batch_size": 3, "drop_last": dataset == "array"} if sampler else {}
+            return loader(DATASETS[dataset](), **ORDERS[case](), **batching)
 
-
-def test_an_error_comes_in_its_place_and_the_rest_after_it(alike: Alike) -> None:
-    dataset = TensorDataset(tensor())
-    told = alike(lambda loader: loader(dataset, batch_sampler=[[0, 1], [2, SIZE], [-1, -9]]))
-    assert errors(told) == [IndexError, IndexError]
-    assert len(batches(told)) == 4
+        alike(build)
 
 
-@pytest.mark.parametrize("dataset", [torch.tensor(3.0), np.array(3)], ids=["tensor", "array"])
-def test_without_a_first_dimension_there_are_no_samples(dataset: Any, alike: Alike) -> None:
-    alike(lambda loader: loader(dataset, batch_sampler=[[0], [0, 1]]))
+def test_without_a_first_dimension_there_are_no_samples(alike: Alike) -> None:
+    for dataset in (torch.tensor(3.0), np.array(3)):
+        alike(lambda loader, dataset=dataset: loader(dataset, batch_sampler=[[0], [0, 1]]))
 
 
 # Subclasses --------------------------------------------------------------------------------------
@@ -334,85 +287,74 @@ SUBCLASSES = {
 }
 
 
-@pytest.mark.parametrize("dataset", SUBCLASSES.values(), ids=SUBCLASSES)
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_a_subclass_has_its_own_getitem(
-    shuffle: bool, dataset: Callable[[], Any], alike: Alike
-) -> None:
-    assert batches(alike(lambda loader: loader(dataset(), 2, shuffle=shuffle)))
+@pytest.mark.parametrize("case", SUBCLASSES)
+def test_a_subclass_has_its_own_getitem(case: str, alike: Alike) -> None:
+    assert batches(alike(lambda loader: loader(SUBCLASSES[case](), 2)))
 
 
 # The rest of a loader ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dataset", ["tensors", "array", "array 1-D", "ArrayDataset of both"])
-@pytest.mark.parametrize("collate_fn", [list, len, lambda samples: [type(s) for s in samples]])
 def test_a_collate_function_is_given_what_torch_gives_it(
-    collate_fn: Any, dataset: str, alike: Alike
+    dataset: str, alike: Alike, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alike(lambda loader: loader(DATASETS[dataset](), 4, shuffle=True, collate_fn=collate_fn))
-
-
-@pytest.mark.parametrize("kind", [torch.Tensor, np.ndarray, np.int64])
-def test_a_collate_function_of_the_users_for_a_type_is_called(
-    kind: type, alike: Alike, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gathered(batch: Any, *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001
-        return "gathered", len(batch)
-
-    monkeypatch.setitem(collate.default_collate_fn_map, kind, gathered)
-    for dataset in ("tensors", "array", "array 1-D"):
-        alike(lambda loader, dataset=dataset: loader(DATASETS[dataset](), 4))
+    make = DATASETS[dataset]
+    for function in (list, len, lambda samples: [type(s) for s in samples]):
+        alike(lambda loader, f=function: loader(make(), 4, shuffle=True, collate_fn=f))
+    for kind in (torch.Tensor, np.ndarray, np.int64):
+        monkeypatch.setitem(collate.default_collate_fn_map, kind, lambda batch, **_: len(batch))
+        alike(lambda loader: loader(make(), 4))
 
 
 def test_pinned_batches_are_the_same(alike: Alike) -> None:
     alike(lambda loader: loader(DATASETS["tensors"](), 4, shuffle=True, pin_memory=True))
 
 
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("kind", [torch.get_default_dtype, torch.inference_mode, torch.no_grad])
-def test_what_a_batch_is_part_of(kind: Any, threads: int) -> None:
-    def run(make: Callable[..., Any]) -> Any:
-        with kind() if kind is not torch.get_default_dtype else torch.enable_grad():
-            made = list(make(TensorDataset(tensor()), 4))
-        return [(batch.requires_grad, batch.is_leaf, batch.grad_fn) for (batch,) in made]
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode, torch.no_grad])
+def test_a_batch_is_part_of_no_graph_and_shares_no_memory(mode: Any) -> None:
+    def run(make: MakeLoader) -> Any:
+        x = tensor()
+        with mode():
+            made = [batch for (batch,) in make(TensorDataset(x), 4)]
+        told = [(batch.requires_grad, batch.is_leaf, batch.grad_fn) for batch in made]
+        with mode():
+            for batch in made:
+                batch.fill_(-1)
+        return told, x.tolist()
 
-    assert run(ours(threads)) == run(torchs)
+    for threads in THREADS:
+        assert run(ours(threads)) == run(torchs) == (run(torchs)[0], tensor().tolist())
 
 
-@pytest.mark.parametrize("threads", THREADS)
-def test_what_is_written_into_a_batch_reaches_no_tensor(threads: int) -> None:
-    x = tensor()
-    for (batch,) in ThreadLoader(TensorDataset(x), 4, threads=threads):
-        batch.fill_(-1)
-    assert torch.equal(x, tensor())
+class Plain:
+    """The same samples, one by one."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index]
 
 
 @pytest.mark.parametrize("dataset", ["tensors", "array", "ArrayDataset of both", "random split"])
 @pytest.mark.parametrize("output", ["torch", "numpy"])
-@pytest.mark.parametrize("threads", THREADS)
 def test_both_outputs_are_those_of_the_same_samples(
-    threads: int, output: Any, dataset: str, spawn: Spawn
+    output: Any, dataset: str, spawn: Spawn
 ) -> None:
-    class Plain:
-        def __init__(self, inner: Any) -> None:
-            self.inner = inner
-
-        def __len__(self) -> int:
-            return len(self.inner)
-
-        def __getitem__(self, index: int) -> Any:
-            return self.inner[index]
-
-    def pictures(dataset: Any) -> Any:
+    def pictures(dataset: Any, threads: int) -> Any:
         with ThreadLoader(dataset, 4, shuffle=True, seed=2, output=output, threads=threads) as made:
             return [picture(batch) for batch in made]
 
-    expected = spawn(pictures, Plain(DATASETS[dataset]())).result(PATIENCE)
-    assert spawn(pictures, DATASETS[dataset]()).result(PATIENCE) == expected
+    for threads in THREADS:
+        expected = spawn(pictures, Plain(DATASETS[dataset]()), threads).result(PATIENCE)
+        assert spawn(pictures, DATASETS[dataset](), threads).result(PATIENCE) == expected
 
 
-@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("threads", [0, 3])
 @pytest.mark.parametrize("order", ["shuffled", "generator", "more", "keyed", "numpy", "replaced"])
 def test_it_goes_on_in_the_middle(order: str, threads: int, spawn: Spawn) -> None:
     def build(threads: int) -> ThreadLoader[Any]:
@@ -452,7 +394,7 @@ def test_it_goes_on_in_the_middle(order: str, threads: int, spawn: Spawn) -> Non
 
 
 def test_tensors_that_are_written_between_epochs_are_seen(alike: Alike) -> None:
-    def build(loader: Callable[..., Any]) -> Any:
+    def build(loader: MakeLoader) -> Any:
         x = tensor()
 
         class Writing:
@@ -467,7 +409,7 @@ def test_tensors_that_are_written_between_epochs_are_seen(alike: Alike) -> None:
 
 @pytest.mark.parametrize("crew", [{"threads": 0}, {"threads": 2}], ids=str)
 def test_what_is_replaced_between_epochs_is_seen(crew: dict[str, Any], spawn: Spawn) -> None:
-    def run(make: Callable[..., Any]) -> Any:
+    def run(make: MakeLoader) -> Any:
         dataset = Subset(TensorDataset(tensor()), [0, 1, 2, 3])
         loader, told = make(dataset, 3), []
         for tensors, indices in [
@@ -490,7 +432,7 @@ def test_what_is_replaced_between_epochs_is_seen(crew: dict[str, Any], spawn: Sp
 def test_without_threads_a_tensor_that_is_replaced_is_seen_at_once() -> None:
     """As without gathering: the loop may do so between two batches."""
 
-    def run(make: Callable[..., Any]) -> Any:
+    def run(make: MakeLoader) -> Any:
         dataset = TensorDataset(tensor())
         iterator = iter(make(dataset, 3))
         told = [next(iterator)[0].tolist()]
@@ -519,73 +461,3 @@ def test_what_worker_init_fn_makes_of_the_dataset_is_seen(kind: str, spawn: Spaw
 
     expected = run(DataLoader, multiprocessing_context="fork")
     assert spawn(run, ThreadLoader).result(PATIENCE) == expected
-
-
-# Anything ----------------------------------------------------------------------------------------
-
-DTYPES = [
-    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64),
-]
-
-
-@st.composite
-def parts(draw: st.DrawFn, size: int) -> Any:
-    """Return a tensor or an array of ``size`` rows, somehow in memory."""
-    shape = (size, *draw(st.lists(st.integers(0, 3), max_size=2)))
-    dtype = draw(st.sampled_from(DTYPES))
-    made = torch.arange(int(np.prod(shape))).reshape(shape).to(dtype)
-    way = draw(st.sampled_from(["as it is", "strided", "turned", "array"]))
-    if way == "strided":
-        return made.repeat_interleave(2, 0)[::2]
-    if way == "turned" and made.ndim > 1:
-        return made.transpose(0, 1).contiguous().transpose(0, 1)
-    return made.numpy() if way == "array" and dtype is not torch.bfloat16 else made
-
-
-STRUCTURES: dict[str, Callable[[list[Any]], Any]] = {
-    "bare": lambda made: made[0],
-    "TensorDataset": lambda made: TensorDataset(*map(torch.as_tensor, made)),
-    "ArrayDataset": lambda made: ArrayDataset(*made),
-    "dict": lambda made: ArrayDataset(dict(enumerate(made))),
-}
-
-
-@st.composite
-def datasets(draw: st.DrawFn, size: int) -> Any:
-    made = draw(st.lists(parts(size), min_size=1, max_size=3))
-    dataset = STRUCTURES[draw(st.sampled_from(sorted(STRUCTURES)))](made)
-    for _ in range(draw(st.integers(0, 2))):
-        indices = draw(st.lists(st.integers(-size - 1, size), min_size=1, max_size=9))
-        how = draw(st.sampled_from([list, tuple, np.array, torch.tensor]))
-        dataset = Subset(dataset, how(indices))
-    return dataset
-
-
-@st.composite
-def orders(draw: st.DrawFn, size: int) -> dict[str, Any]:
-    if draw(st.booleans()):
-        drawn = st.lists(st.lists(st.integers(-size - 1, size), max_size=5), max_size=4)
-        return {"batch_sampler": draw(drawn)}
-    return {
-        "shuffle": draw(st.booleans()),
-        "batch_size": draw(st.sampled_from([1, 2, 3, 7, 50])),
-        "drop_last": draw(st.booleans()),
-    }
-
-
-@given(data=st.data())
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_tensors_in_any_order(data: st.DataObject, spawn: Spawn) -> None:
-    size = data.draw(st.integers(1, 20), "size")
-    dataset, arguments = data.draw(datasets(size)), data.draw(orders(size))
-    seed = data.draw(st.sampled_from([None, 3]), "generator")
-
-    def build(loader: Callable[..., Any]) -> Any:
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
-        return loader(dataset, generator=generator, **arguments)
-
-    threads = data.draw(st.sampled_from(THREADS), "threads")
-    expected = spawn(story, build, torchs).result(PATIENCE)
-    # Of several indices out of range torch may name another: of nested subsets the outer one's.
-    assert kinds(spawn(story, build, ours(threads)).result(PATIENCE)) == kinds(expected)

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 SIZE = 10
 
-each_number_of_threads = pytest.mark.parametrize("threads", THREADS)
-
 
 class Faulty(Dataset[Any]):
     """Samples, some of which raise."""
@@ -58,39 +56,48 @@ class Whole(Faulty):
         return [self[index] for index in indices]
 
 
+class OnlyWhole(Faulty):
+    """Has torch's ``__getitem__``, which is none."""
+
+    __getitem__ = Dataset.__getitem__
+
+    def __getitems__(self, indices: Any) -> Any:
+        if self.bad & set(indices):
+            raise OSError("disk")
+        return [self.made[index] for index in indices]
+
+
 def survivors(size: int, rows: int, bad: Any) -> list[list[int]]:
     planned = [range(start, min(size, start + rows)) for start in range(0, size, rows)]
     left = [[index for index in batch if index not in bad] for batch in planned]
     return [batch for batch in left if batch]
 
 
+def skipped(dataset: Any, *given: Any, threads: int, spawn: Spawn, **named: Any) -> list[Any]:
+    """Return what an epoch gives that leaves out what fails."""
+    with ThreadLoader(dataset, *given, threads=threads, on_error="skip", **named) as loader:
+        told: list[Any] = spawn(outcomes, loader).result(PATIENCE)
+    return told
+
+
 SAMPLES: dict[str, Callable[[int], Any]] = {
     "tensor": lambda n: torch.full((2, 3), float(n)),
-    "tensor ()": torch.tensor,
     "bfloat16": lambda n: torch.full((2,), n, dtype=torch.bfloat16),
     "with grad": lambda n: torch.full((2,), float(n), requires_grad=True),
     "nested": lambda n: {"a": (torch.ones(n % 1 + 2), n), "b": [np.float32(n), str(n)]},
-    "array": lambda n: np.full(3, n, np.int16),
-    "string": str,
-    "number": float,
     "ragged": lambda n: torch.zeros(n % 3),
     "mixed": lambda n: n if n % 4 else torch.tensor(n),
 }
 
 
-@each_number_of_threads
-@pytest.mark.parametrize("kind", [Faulty, Whole])
 @pytest.mark.parametrize("sample", SAMPLES.values(), ids=SAMPLES)
 @pytest.mark.parametrize("bad", [{0}, {2, 5, 6}, {4, 5, 6, 7}], ids=str)
-def test_short_batches_are_torchs(
-    bad: set[int], sample: Any, kind: Any, threads: int, spawn: Spawn
-) -> None:
-    dataset = kind([sample(number) for number in range(SIZE)], bad)
-    good = Faulty(dataset.made, ())
-    expected = outcomes(DataLoader(good, batch_sampler=survivors(SIZE, 4, bad)))
-    with ThreadLoader(dataset, 4, threads=threads, on_error="skip") as loader:
-        for _ in range(2):
-            assert spawn(outcomes, loader).result(PATIENCE) == expected
+def test_short_batches_are_torchs(bad: set[int], sample: Any, spawn: Spawn) -> None:
+    made = [sample(number) for number in range(SIZE)]
+    expected = outcomes(DataLoader(Faulty(made, ()), batch_sampler=survivors(SIZE, 4, bad)))
+    for threads in THREADS:
+        for kind in (Faulty, Whole):
+            assert skipped(kind(made, bad), 4, threads=threads, spawn=spawn) == expected
 
 
 @given(data=st.data())
@@ -99,80 +106,62 @@ def test_short_batches_of_generated_samples_are_torchs(data: st.DataObject, spaw
     made = data.draw(samples((*PLAIN, *ODD, BEYOND)))
     bad = data.draw(st.sets(st.integers(0, max(0, len(made) - 1))))
     rows = data.draw(st.integers(1, 4))
-    good = Faulty(made, ())
-    expected = outcomes(DataLoader(good, batch_sampler=survivors(len(made), rows, bad)))
+    sampler = survivors(len(made), rows, bad)
+    expected = outcomes(DataLoader(Faulty(made, ()), batch_sampler=sampler))
     threads = data.draw(st.sampled_from(THREADS))
     dataset = data.draw(st.sampled_from([Faulty, Whole]))(made, bad)
-    with ThreadLoader(dataset, rows, threads=threads, on_error="skip") as loader:
-        assert spawn(outcomes, loader).result(PATIENCE) == expected
+    assert skipped(dataset, rows, threads=threads, spawn=spawn) == expected
 
 
-@each_number_of_threads
-def test_single_samples_that_fail_are_left_out(threads: int, spawn: Spawn) -> None:
-    dataset = Faulty([torch.tensor(number) for number in range(SIZE)], {0, 4, 9})
-    expected = outcomes(DataLoader(dataset, None, sampler=[1, 2, 3, 5, 6, 7, 8]))
-    with ThreadLoader(dataset, None, threads=threads, on_error="skip") as loader:
-        assert spawn(outcomes, loader).result(PATIENCE) == expected
+TENSORS = [torch.tensor(number) for number in range(SIZE)]
+MISSING = Subset(TensorDataset(torch.arange(7)), {0: 3, 1: 4})  # type: ignore[arg-type]
+LEFT: dict[
+    str, tuple[Any, dict[str, Any], dict[str, Any]]
+] = {  # dataset, arguments, those of torch
+    "single samples": (
+        Faulty(TENSORS, {0, 4, 9}),
+        {"batch_size": None},
+        {"batch_size": None, "sampler": [1, 2, 3, 5, 6, 7, 8]},
+    ),
+    "what a tensor dataset does not have": (
+        Subset(TensorDataset(torch.arange(5)), [4, 9, 0, -6, -1]),
+        {"batch_size": 2},
+        {"batch_sampler": [[0], [2], [4]]},
+    ),
+    "what a subset's indices do not have": (
+        MISSING,
+        {"batch_sampler": [[0, 7], [1]]},
+        {"batch_sampler": [[0], [1]]},
+    ),
+    "whole batches in a subset": (
+        Subset(Whole(TENSORS, {1, 4}), range(6)),
+        {"batch_size": 3},
+        {"batch_sampler": [[0, 2], [3, 5]]},
+    ),
+    "whole batches in a stack": (
+        StackDataset(whole := Whole(TENSORS[:6], {1, 4}), whole),
+        {"batch_size": 3},
+        {"batch_sampler": [[0, 2], [3, 5]]},
+    ),
+    "pinned": (
+        Faulty(TENSORS, {0, 5, 8, 9}),
+        {"batch_size": 4, "pin_memory": True},
+        {"batch_sampler": [[1, 2, 3], [4, 6, 7]]},
+    ),
+    "whole batches without single samples": (
+        OnlyWhole(TENSORS[:6], {4}),
+        {"batch_size": 3},
+        {"batch_size": 3},
+    ),
+}
 
 
-@each_number_of_threads
-def test_an_index_that_a_tensor_dataset_does_not_have_is_left_out(
-    threads: int, spawn: Spawn
-) -> None:
-    dataset = Subset(TensorDataset(torch.arange(5)), [4, 9, 0, -6, -1])
-    with ThreadLoader(dataset, 2, threads=threads, on_error="skip") as loader:
-        told = spawn(lambda: [batch[0].tolist() for batch in loader]).result(PATIENCE)
-    assert told == [[4], [0], [4]]
-    assert [each.index for each in loader.statistics().skipped] == [1, 3]
-
-
-@pytest.mark.parametrize("threads", [0, 1])
-def test_an_index_that_a_subsets_own_indices_do_not_have_is_left_out(
-    threads: int, spawn: Spawn
-) -> None:
-    class Missing(Dataset[Any]):
-        def __getitem__(self, index: int) -> int:
-            return {0: 5, 1: 6}[index]
-
-    for indices in ({0: 3, 1: 4}, Missing()):
-        dataset = Subset(TensorDataset(torch.arange(7)), indices)  # type: ignore[arg-type]
-        loader = ThreadLoader(
-            dataset, batch_sampler=[[0, 7], [1]], threads=threads, on_error="skip", seed=1
-        )
-        with loader:
-            told = spawn(outcomes, loader).result(PATIENCE)
-        assert told == outcomes(DataLoader(dataset, batch_sampler=[[0], [1]]))
-
-
-class OnlyWhole(Dataset[Any]):
-    """Has torch's ``__getitem__``, which is none."""
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitems__(self, indices: Any) -> Any:
-        if 4 in indices:
-            raise OSError("disk")
-        return [torch.tensor(index) for index in indices]
-
-
-@each_number_of_threads
-def test_the_error_of_whole_batches_is_not_hidden_by_a_missing_getitem(
-    threads: int, spawn: Spawn
-) -> None:
-    with ThreadLoader(OnlyWhole(), 3, threads=threads, on_error="skip") as loader:
-        told = spawn(outcomes, loader).result(PATIENCE)
-    assert told[1] == (OSError, "disk")
-
-
-@each_number_of_threads
-def test_whole_batches_inside_of_torchs_wrappers(threads: int, spawn: Spawn) -> None:
-    whole = Whole([torch.tensor(number) for number in range(6)], {1, 4})
-    for dataset in (Subset(whole, range(6)), StackDataset(whole, whole)):
-        with ThreadLoader(dataset, 3, threads=threads, on_error="skip") as loader:
-            told = spawn(outcomes, loader).result(PATIENCE)
-        expected = outcomes(DataLoader(dataset, batch_sampler=[[0, 2], [3, 5]]))
-        assert told == expected
+@pytest.mark.parametrize("case", LEFT)
+def test_what_fails_is_left_out(case: str, spawn: Spawn) -> None:
+    dataset, arguments, torchs = LEFT[case]
+    expected = outcomes(DataLoader(dataset, **torchs))
+    for threads in THREADS:
+        assert skipped(dataset, threads=threads, spawn=spawn, **arguments) == expected
 
 
 class Shards(IterableDataset[Any]):
@@ -194,14 +183,11 @@ class Share(Hiccups):
         self.rows = iter(rows)
 
 
-@pytest.mark.parametrize("threads", [0, 1, 2, 3])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(("threads", "persistent"), [(0, False), (1, False), (2, True), (3, False)])
 @pytest.mark.parametrize("bad", [{0}, {1, 2, 3}, {6, 12}, set(range(0, 16, 2))], ids=str)
 def test_each_replica_leaves_out_its_own(
-    bad: set[int], persistent: bool, threads: int, spawn: Spawn
+    bad: set[int], threads: int, persistent: bool, spawn: Spawn
 ) -> None:
-    if persistent and not threads:
-        pytest.skip("there are no workers")
     good = Shards(set())
     expected = []
     for number in range(max(1, threads)):
@@ -218,62 +204,39 @@ def test_each_replica_leaves_out_its_own(
             assert loader.statistics().skipped_count == epoch * len(bad)
 
 
-@each_number_of_threads
-@pytest.mark.filterwarnings("ignore")
-def test_pinned_short_batches(threads: int, spawn: Spawn) -> None:
-    dataset = Faulty([torch.full((3,), number) for number in range(SIZE)], {0, 5, 8, 9})
-    with ThreadLoader(dataset, 4, threads=threads, on_error="skip", pin_memory=True) as loader:
-        told = spawn(lambda: [batch[:, 0].tolist() for batch in loader]).result(PATIENCE)
-    assert told == [[1, 2, 3], [4, 6, 7]]
-
-
 class Augmented(Faulty):
     def __getitem__(self, index: int) -> Any:
         drawn = torch.rand(()).item()
         return super().__getitem__(index), drawn
 
 
-@each_number_of_threads
-def test_torchs_random_numbers_of_the_others_are_the_same(threads: int, spawn: Spawn) -> None:
-    def drawn(bad: set[int]) -> dict[int, float]:
+@pytest.mark.parametrize("threads", THREADS)
+def test_torchs_random_numbers_are_the_same_for_the_others_and_the_user(
+    threads: int, spawn: Spawn
+) -> None:
+    def drawn(bad: set[int]) -> tuple[dict[int, float], float]:
+        torch.manual_seed(5)
         dataset = Augmented(range(SIZE), bad)
         with ThreadLoader(
-            dataset, 4, threads=threads, seed=3, on_error="skip", collate_fn=list
+            dataset, 4, shuffle=True, threads=threads, on_error="skip", collate_fn=list
         ) as loader:
-            return dict(pair for batch in spawn(list, loader).result(PATIENCE) for pair in batch)
+            return dict(pair for batch in loader for pair in batch), torch.rand(()).item()
 
     bad = {0, 5, 6}
-    all_of_them = drawn(set())
-    assert drawn(bad) == {i: value for i, value in all_of_them.items() if i not in bad}
+    everything, after = spawn(drawn, set()).result(PATIENCE)
+    left = {index: value for index, value in everything.items() if index not in bad}
+    assert spawn(drawn, bad).result(PATIENCE) == (left, after)
 
 
-@each_number_of_threads
-def test_the_users_random_state_is_left_as_without_failures(threads: int, spawn: Spawn) -> None:
-    def state(bad: set[int]) -> Any:
-        torch.manual_seed(5)
-        with ThreadLoader(
-            Augmented(range(SIZE), bad), 4, shuffle=True, threads=threads, on_error="skip"
-        ) as loader:
-            list(loader)
-        return torch.rand(()).item()
-
-    assert spawn(state, {0, 5}).result(PATIENCE) == spawn(state, set()).result(PATIENCE)
-
-
-@each_number_of_threads
+@pytest.mark.parametrize("threads", THREADS)
 def test_with_torchs_extended_collate_the_odd_row_is_named_rightly(
     threads: int, spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(collate.default_collate_fn_map, frozenset, lambda batch, **_: batch)
     dataset = Faulty([torch.zeros(2 if number == 7 else 3) for number in range(8)], {4})
-
-    def error(loader: Any) -> Any:
+    with ThreadLoader(dataset, 4, threads=threads, on_error="skip") as loader:
         iterator = iter(loader)
         next(iterator)
         with pytest.raises(RuntimeError) as caught:
-            next(iterator)
-        return caught.value
-
-    with ThreadLoader(dataset, 4, threads=threads, on_error="skip") as loader:
-        raised = spawn(error, loader).result(PATIENCE)
-    assert raised.__notes__[-1].endswith("batch 1, index 7")
+            spawn(next, iterator).result(PATIENCE)
+    assert caught.value.__notes__[-1].endswith("batch 1, index 7")

@@ -20,7 +20,7 @@ from support.pictures import picture
 from torch.utils.data import default_collate
 
 from conformance.datasets import Samples
-from conformance.loading import batches, errors
+from conformance.loading import THREADS, batches, errors, ours, outcomes, torchs
 from conformance.mappings import Frozen, Unmakable
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
@@ -269,53 +269,63 @@ IRREGULAR: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("batch_size", [2, None])
 @pytest.mark.parametrize("case", REGULAR)
-def test_samples_of_one_kind(case: str, batch_size: int | None, alike: Callable[..., Any]) -> None:
-    made = [REGULAR[case](number) for number in range(ROWS)]
-    told = alike(lambda loader: loader(Samples(made), batch_size=batch_size))
-    assert len(batches(told)) + len(errors(told)) == 2 * (3 if batch_size == 2 else ROWS)
+def test_samples_of_one_kind(case: str, alike: Callable[..., Any]) -> None:
+    made = Samples([REGULAR[case](number) for number in range(ROWS)])
+    for batch_size in (2, None):
+        told = alike(lambda loader, size=batch_size: loader(made, batch_size=size))
+        assert len(batches(told)) + len(errors(told)) == 2 * (3 if batch_size == 2 else ROWS)
 
 
-@pytest.mark.parametrize("dtype", EVERY_DTYPE, ids=str)
-def test_tensors_of_every_dtype(dtype: torch.dtype, alike: Callable[..., Any]) -> None:
-    made = [torch.tensor([[number, 1, 0]]).to(dtype) for number in range(ROWS)]
-    assert not errors(alike(lambda loader: loader(Samples(made), batch_size=2)))
+EVERY: dict[str, list[Any]] = {
+    "tensors": [torch.tensor([[1, 1, 0]]).to(dtype) for dtype in EVERY_DTYPE],
+    "arrays": [np.array([[1, 1, 0]], code) for code in EVERY_CODE],
+    "scalars": [np.dtype(code).type(1) for code in EVERY_CODE],
+}
 
 
-@pytest.mark.parametrize("code", EVERY_CODE)
-def test_arrays_of_every_dtype(code: str, alike: Callable[..., Any]) -> None:
-    made = [np.array([[number, 1, 0]], code) for number in range(ROWS)]
-    alike(lambda loader: loader(Samples(made), batch_size=2))
+@pytest.mark.parametrize("case", EVERY)
+def test_samples_of_every_dtype(case: str, alike: Callable[..., Any]) -> None:
+    made = Samples([sample for sample in EVERY[case] for _ in range(4)])
+    alike(lambda loader: loader(made, batch_size=2))
 
 
-@pytest.mark.parametrize("code", EVERY_CODE)
-def test_scalars_of_every_dtype(code: str, alike: Callable[..., Any]) -> None:
-    made = [np.dtype(code).type(number) for number in range(ROWS)]
-    alike(lambda loader: loader(Samples(made), batch_size=2))
-
-
-@pytest.mark.parametrize("case", IRREGULAR)
-def test_samples_that_differ(case: str, alike: Callable[..., Any]) -> None:
-    alike(lambda loader: loader(Samples(IRREGULAR[case]), batch_size=2))
+def learned(samples: list[Any]) -> list[Any]:
+    """Return samples that differ after a batch, and before one, of those that do not."""
+    first, *rest = samples
+    return [first, first, *rest, first, first]
 
 
 @pytest.mark.parametrize("case", IRREGULAR)
-def test_samples_that_differ_from_a_learned_layout(case: str, alike: Callable[..., Any]) -> None:
-    first, *rest = IRREGULAR[case]
-    alike(lambda loader: loader(Samples([first, first, *rest, first, first]), batch_size=2))
+def test_samples_that_differ_with_or_without_a_learned_layout(
+    case: str, alike: Callable[..., Any]
+) -> None:
+    for made in (IRREGULAR[case], learned(IRREGULAR[case])):
+        alike(lambda loader, made=made: loader(Samples(made), batch_size=2))
+
+
+class NeedsGrad:
+    """Computes its samples, as one that runs a frozen network would."""
+
+    def __init__(self) -> None:
+        self.weight = torch.ones(2, requires_grad=True)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.weight * index
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize(
-    "case", ["requires grad later", "requires grad earlier", "of inference mode later"]
-)
-def test_tensors_without_gradients(
-    case: str, mode: Callable[[], Any], alike: Callable[..., Any]
-) -> None:
-    first, *rest = IRREGULAR[case]
-    with mode():
-        alike(lambda loader: loader(Samples([first, first, *rest, first, first]), batch_size=2))
+def test_samples_are_made_in_the_grad_mode_of_the_consumer(mode: Callable[[], Any]) -> None:
+    # So it is with torch, in the calling process and in forked workers, which inherit the mode.
+    names = ("requires grad later", "requires grad earlier", "of inference mode later")
+    for dataset in (NeedsGrad(), *(Samples(learned(IRREGULAR[name])) for name in names)):
+        with mode():
+            expected = list(outcomes(torchs(dataset, 2)))
+            for threads in THREADS:
+                assert list(outcomes(ours(threads)(dataset, 2))) == expected
 
 
 def _outcome(function: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
@@ -325,13 +335,8 @@ def _outcome(function: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
         return type(error), str(error)
 
 
-@pytest.mark.parametrize("cuts", [(), (1,), (-1,)], ids=["one ticket", "first alone", "last alone"])
 @pytest.mark.parametrize("case", IRREGULAR)
-def test_samples_that_differ_within_tickets_and_between_them(
-    case: str, cuts: tuple[int, ...]
-) -> None:
-    collation = Collation(None, output="torch", batched=True, ring=Ring(1))
-
+def test_samples_that_differ_within_tickets_and_between_them(case: str) -> None:
     def collate(samples: list[Any]) -> Any:
         filling = collation.open(len(samples))
         bounds = (0, *(cut % len(samples) for cut in cuts), len(samples))
@@ -343,5 +348,8 @@ def test_samples_that_differ_within_tickets_and_between_them(
         return filling.take()
 
     made = IRREGULAR[case]
-    for samples in (made, made[:2] * 3, made[:1] * 3, made, made[::-1], made[:1] * 3, made):
-        assert _outcome(collate, samples) == _outcome(default_collate, samples)
+    for where in ((), (1,), (-1,)):  # one ticket, the first row alone, the last row alone
+        cuts = where
+        collation = Collation(None, output="torch", batched=True, ring=Ring(1))
+        for samples in (made, made[:2] * 3, made[:1] * 3, made, made[::-1], made[:1] * 3, made):
+            assert _outcome(collate, samples) == _outcome(default_collate, samples)
