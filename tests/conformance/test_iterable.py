@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import warnings
+from functools import partial
 from itertools import islice
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,35 +15,34 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.patience import PATIENCE
-from support.streams import patiently
+from support.pictures import picture
+from support.streams import Hiccups, patiently
 from torch.utils.data import IterableDataset, get_worker_info
 
-from conformance.loading import batches, ours, processes, story
-from threadloader import ThreadLoader
+from conformance.loading import batches, errors, kinds, ours, processes, story
+from threadloader import ClosedError, ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from support.patience import Spawn
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+    from conformance.loading import MakeLoader
 
-each_number_of_workers = pytest.mark.parametrize("workers", [0, 1, 2, 3])
-BATCHING: list[dict[str, Any]] = [
-    {"batch_size": 1},
-    {"batch_size": 3},
-    {"batch_size": 3, "drop_last": True},
-    {"batch_size": 100},
-    {"batch_size": 100, "drop_last": True},
-    {"batch_size": None},
-]
+    Alike = Callable[..., Any]
 
 
 class Shard(IterableDataset[Any]):
     """Worker ``w`` yields ``sizes[w]`` samples of its own; without workers it is worker 0."""
 
-    def __init__(self, sizes: list[int]) -> None:
+    def __init__(self, *sizes: int, length: int | None = None) -> None:
         self.sizes = sizes
+        self.length = length  # may be wrong
+
+    def __len__(self) -> int:
+        if self.length is None:
+            raise TypeError("no length")
+        return self.length
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
@@ -48,92 +50,141 @@ class Shard(IterableDataset[Any]):
         return iter([torch.tensor([worker, row]) for row in range(self.sizes[worker])])
 
 
-class Sized(Shard):
-    """The same, with a length that may be wrong."""
+class Made(IterableDataset[Any]):
+    """Its iterators are made by a function."""
 
-    def __init__(self, sizes: list[int], length: int) -> None:
-        super().__init__(sizes)
-        self.length = length
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.make = make
 
-    def __len__(self) -> int:
-        return self.length
-
-
-class Whole(IterableDataset[Any]):
-    """Every replica yields all."""
-
-    def __init__(self, samples: list[Any]) -> None:
-        self.samples = samples
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.samples)
+    def __iter__(self) -> Any:
+        return self.make()
 
 
 class Restarts(IterableDataset[Any]):
-    """Its own iterator, which ``__iter__`` starts again."""
+    """Its own iterator, which ``__iter__`` starts again; ``set_up`` moves the first row."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    start = 0
+    row = -1
+    passes = 0
+
+    def set_up(self, worker: int) -> None:
+        self.start = 100 * (worker + 1)
 
     def __iter__(self) -> Restarts:
-        self.row = 0
+        self.passes += 1
+        self.row = self.start
         return self
 
     def __next__(self) -> int:
-        if self.row == self.size:
+        if self.row == self.start + 9:
             raise StopIteration
         self.row += 1
-        return self.row
+        return self.row - 1
 
 
 class OnlyNext:
     """An iterator without ``__iter__``."""
 
-    def __init__(self, size: int) -> None:
-        self.rows = iter(range(size))
+    def __init__(self) -> None:
+        self.rows = iter(range(7))
 
     def __next__(self) -> int:
         return next(self.rows)
 
 
-class GivesOnlyNext(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        return OnlyNext(7)
+def broken(error: type[Exception], size: int = 4) -> Iterator[Any]:
+    yield from range(size)
+    raise error("here")
 
 
-@pytest.mark.parametrize("arguments", BATCHING, ids=str)
-@pytest.mark.parametrize("size", [0, 1, 3, 7])
-def test_batches_without_workers(size: int, arguments: dict[str, Any], spawn: Spawn) -> None:
-    def build(loader: Callable[..., Any]) -> Any:
-        return loader(Shard([size]), **arguments)
-
-    expected = spawn(story, build, processes(0)).result(PATIENCE)
-    assert spawn(story, build, ours(0)).result(PATIENCE) == expected
-    assert spawn(story, build, ours(1)).result(PATIENCE) == expected
+def unstartable() -> Any:
+    raise LookupError("iter")
 
 
-@pytest.mark.parametrize(
-    ("sizes", "arguments"),
-    [
-        ([7], {"batch_size": 3}),
-        ([7, 2], {"batch_size": 2}),
-        ([2, 9, 0], {"batch_size": 2}),
-        ([7, 1, 5], {"batch_size": 2, "drop_last": True}),
-        ([1, 4, 2], {"batch_size": None}),
-        ([0, 0], {"batch_size": 2}),
-    ],
-    ids=str,
-)
-def test_replicas_take_turns_as_worker_processes_do(
-    sizes: list[int], arguments: dict[str, Any], spawn: Spawn
+def told_of_its_worker() -> Iterator[Any]:
+    info = get_worker_info()
+    yield (None,) if info is None else (info.id, info.num_workers, info.seed)
+
+
+def pipe() -> Any:
+    pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
+    return pipes.IterableWrapper(range(11)).shuffle().sharding_filter()
+
+
+STREAMS: dict[str, tuple[Callable[[], Any], list[int | None], tuple[int, ...]]] = {
+    # The dataset, batch sizes, and numbers of workers.
+    "every replica gives all": (partial(Made, lambda: iter(range(5))), [2], (0, 1, 2, 3)),
+    "its own iterator": (Restarts, [2], (0, 1, 3)),
+    "an iterator that has only next": (partial(Made, OnlyNext), [3], (0, 1)),
+    "an iterator that goes on after errors": (
+        partial(Made, lambda: Hiccups(10, {1, 4, 5})),
+        [None, 1, 3],
+        (0, 1, 2),
+    ),
+    "a generator that fails": (partial(Made, lambda: broken(LookupError)), [None, 3], (0, 1, 2)),
+    "a StopIteration": (partial(Made, lambda: broken(StopIteration)), [None, 3], (0, 2)),
+    "a first row that fails": (partial(Made, lambda: broken(LookupError, 0)), [2], (0, 1, 2)),
+    "worker info": (partial(Made, told_of_its_worker), [None], (0, 3)),
+    "a data pipe": (pipe, [2], (0, 1, 2)),
+}
+
+
+@pytest.mark.parametrize("case", STREAMS)
+def test_replicas_give_what_worker_processes_give(case: str, alike_workers: Alike) -> None:
+    make, sizes, workers = STREAMS[case]
+    for size in sizes:
+
+        def run(loader: MakeLoader, size: int | None = size) -> Any:
+            # Messages of torch's workers hold a traceback.
+            return kinds(story(lambda loader: loader(make(), size), loader))
+
+        alike_workers(run, *workers)
+
+
+def first_error(dataset: Any, make_loader: MakeLoader) -> tuple[str, type[Exception]]:
+    """Return at which step the first error comes, and its type."""
+    step, iterator = "iter", None
+    try:
+        iterator = iter(make_loader(dataset, 2))
+        step = "next"
+        next(iterator)
+    except Exception as error:  # noqa: BLE001  # what is compared
+        # Its traceback is a cycle that torch's iterator, and its processes, would hang on.
+        return step, type(error.with_traceback(None))
+    finally:
+        # Dropped in a thread that ends, it dies late on a free-threaded build.
+        getattr(iterator, "close", bool)()
+    raise AssertionError("no error")
+
+
+@pytest.mark.parametrize("make", [unstartable, lambda: 7], ids=["raises", "gives no iterator"])
+def test_an_error_of_iter_comes_as_soon_as_with_torch(
+    make: Callable[[], Any], alike_workers: Alike
 ) -> None:
-    def build(loader: Callable[..., Any]) -> Any:
-        return loader(Shard(sizes), **arguments)
+    alike_workers(partial(first_error, Made(make)), 0, 1, 2)
 
-    expected = story(build, processes(len(sizes)))
-    assert spawn(story, build, ours(len(sizes))).result(PATIENCE) == expected
-    rows = [batch.tolist() for batch in ThreadLoader(Shard(sizes), threads=len(sizes), **arguments)]
-    assert rows == model(sizes, **arguments)
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_replica_that_can_not_start_fails_once_and_the_others_give_all(
+    workers: int, spawn: Spawn
+) -> None:
+    def last() -> Iterator[Any]:
+        info: Any = get_worker_info()
+        return iter(range(3)) if info.id == info.num_workers - 1 else unstartable()
+
+    told = spawn(story, lambda make: make(Made(last), None), ours(workers), 1).result(PATIENCE)
+    assert errors(told) == [LookupError] * (workers - 1)
+    assert batches(told) == [picture(row) for row in range(3)]
+
+
+def test_an_error_of_worker_init_fn_comes_at_the_first_next(spawn: Spawn) -> None:
+    def fail(worker: int) -> None:
+        raise LookupError(worker)
+
+    with ThreadLoader(Shard(1, 1), 2, threads=2, worker_init_fn=fail) as loader:
+        iterator = iter(loader)
+        with pytest.raises(LookupError):
+            spawn(next, iterator).result(PATIENCE)
 
 
 def model(sizes: list[int], batch_size: int | None, *, drop_last: bool = False) -> list[Any]:
@@ -150,6 +201,22 @@ def model(sizes: list[int], batch_size: int | None, *, drop_last: bool = False) 
     return [queue[turn] for turn in range(longest) for queue in queues if turn < len(queue)]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "arguments"),
+    [
+        ([7], {"batch_size": 3}),
+        ([2, 9, 0], {"batch_size": 2}),
+        ([7, 1, 5], {"batch_size": 2, "drop_last": True}),
+        ([1, 4, 2], {"batch_size": None}),
+        ([0, 0], {"batch_size": 2}),
+    ],
+    ids=str,
+)
+def test_the_model_is_torch_s(sizes: list[int], arguments: dict[str, Any]) -> None:
+    made = processes(len(sizes))(Shard(*sizes), **arguments)
+    assert [batch.tolist() for batch in made] == model(sizes, **arguments)
+
+
 # `spawn` has no state that one example could leave to the next.
 @settings(
     max_examples=60,
@@ -160,204 +227,295 @@ def model(sizes: list[int], batch_size: int | None, *, drop_last: bool = False) 
     batch_size=st.one_of(st.none(), st.integers(1, 5)),
     drop_last=st.booleans(),
     prefetch=st.one_of(st.none(), st.integers(1, 5)),
-    persistent=st.booleans(),
+    inline=st.booleans(),
 )
-def test_generated_replicas_take_turns_as_in_the_model(
+def test_replicas_take_turns_as_in_the_model_and_all_is_counted(
     *,
     sizes: list[int],
     batch_size: int | None,
     drop_last: bool,
     prefetch: int | None,
-    persistent: bool,
+    inline: bool,
     spawn: Spawn,
 ) -> None:
     drop_last = drop_last and batch_size is not None
-    expected = model(sizes, batch_size, drop_last=drop_last)
+    inline = inline and prefetch is None
+    expected = model(sizes[:1] if inline else sizes, batch_size, drop_last=drop_last)
     with ThreadLoader(
-        Shard(sizes),
+        Shard(*sizes),
         batch_size,
         drop_last=drop_last,
         prefetch=prefetch,
-        threads=len(sizes),
-        persistent_workers=persistent,
+        threads=0 if inline else len(sizes),
+        persistent_workers=prefetch is not None,
     ) as loader:
-        for _ in range(2):
+        for epoch in (1, 2):
             got = spawn(list, loader).result(PATIENCE)
             assert [batch.tolist() for batch in got] == expected
-
-
-@each_number_of_workers
-def test_every_replica_gives_all_unless_it_shards(workers: int, spawn: Spawn) -> None:
-    def build(loader: Callable[..., Any]) -> Any:
-        return loader(Whole(list(range(5))), 2)
-
-    expected = story(build, processes(workers))
-    assert spawn(story, build, ours(workers)).result(PATIENCE) == expected
-    assert len(batches(expected)) == 2 * 3 * max(1, workers)
-
-
-@each_number_of_workers
-def test_a_dataset_that_is_its_own_iterator_is_started_once(workers: int, spawn: Spawn) -> None:
-    def build(loader: Callable[..., Any]) -> Any:
-        return loader(Restarts(7), 2)
-
-    assert spawn(story, build, ours(workers)).result(PATIENCE) == story(build, processes(workers))
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_an_iterator_needs_only_next(workers: int, spawn: Spawn) -> None:
-    def build(loader: Callable[..., Any]) -> Any:
-        return loader(GivesOnlyNext(), 3)
-
-    assert spawn(story, build, ours(workers)).result(PATIENCE) == story(build, processes(workers))
-
-
-@pytest.mark.parametrize("workers", [1, 2])
-def test_an_error_of_worker_init_fn_comes_at_the_first_next(workers: int, spawn: Spawn) -> None:
-    def fail(worker: int) -> None:
-        raise LookupError(worker)
-
-    with ThreadLoader(Whole([1, 2]), 2, threads=workers, worker_init_fn=fail) as loader:
-        iterator = iter(loader)
-        with pytest.raises(LookupError):
-            spawn(next, iterator).result(PATIENCE)
+            totals = loader.statistics().totals
+            assert totals.batches == totals.tickets == epoch * len(expected)
+            rows = sum(len(batch) for batch in expected) if batch_size else len(expected)
+            assert totals.samples == epoch * rows
 
 
 @pytest.mark.parametrize("length", [0, 2, 5, 7])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_too_many_batches_are_warned_of_in_torch_s_words(
-    workers: int, length: int, spawn: Spawn
+def test_its_length_is_believed_and_too_many_batches_are_warned_of_in_torch_s_words(
+    length: int, alike_workers: Alike
 ) -> None:
-    def warned(make_loader: Callable[..., Any]) -> Any:
-        loader = make_loader(Sized([5, 2], length), None)
+    def warned(make_loader: MakeLoader) -> Any:
+        loader = make_loader(Shard(5, 2, length=length), None)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             told = [len(list(loader)), len(loader), len(list(loader))]
         mine = [str(warning.message) for warning in caught if warning.category is UserWarning]
-        return told, [text.split(" at 0x")[0] + text.partition(">")[2] for text in mine]
+        lengths = [len(make_loader(Shard(5, length=length), 3, drop_last=d)) for d in (False, True)]
+        return told, [text.split(" at 0x")[0] + text.partition(">")[2] for text in mine], lengths
 
-    told = spawn(warned, ours(workers)).result(PATIENCE)
-    assert told == warned(processes(workers))
+    told = alike_workers(warned, 0, 2)
     assert bool(told[1]) == (length < told[0][0])
 
 
-@pytest.mark.parametrize("arguments", BATCHING, ids=str)
-def test_len_is_torch_s(arguments: dict[str, Any]) -> None:
-    for size in (0, 3, 7):
-        loaders = [make(Sized([size], size), **arguments) for make in (ours(0), processes(0))]
-        assert len(loaders[0]) == len(loaders[1])
-
-
 @pytest.mark.parametrize("persistent", [False, True])
-def test_replicas_are_as_fresh_as_torch_s(persistent: bool, spawn: Spawn) -> None:
+def test_replicas_are_as_fresh_as_torch_s_and_share_what_processes_share(
+    persistent: bool, alike_workers: Alike
+) -> None:
     class Counts(IterableDataset[Any]):
-        epoch = 0
+        """Is told of the epoch through memory that processes share, as Hugging Face's are."""
+
+        passes = 0
+
+        def __init__(self) -> None:
+            self.epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
 
         def __iter__(self) -> Iterator[Any]:
-            self.epoch += 1
-            return iter([self.epoch] * 3)
+            self.passes += 1
+            return iter([[self.passes, int(self.epoch)]] * 3)
 
-    def epochs(make_loader: Callable[..., Any]) -> list[Any]:
-        loader = make_loader(Counts(), 2, persistent_workers=persistent)
-        return [[batch.tolist() for batch in loader] for _ in range(3)]
+    def epochs(make_loader: MakeLoader) -> Iterator[Any]:
+        dataset = Counts()
+        loader = make_loader(dataset, None, persistent_workers=persistent)
+        for epoch in range(3):
+            dataset.epoch.fill_(epoch)
+            yield list(loader)
 
-    told = spawn(epochs, ours(2)).result(PATIENCE)
-    assert told == epochs(processes(2))
-    assert (told[0] == told[2]) == (not persistent)
+    told = alike_workers(lambda make: list(epochs(make)), 2)
+    assert [epoch[0] for epoch in told] == [[1 + persistent * e, e] for e in range(3)]
 
 
-def test_a_method_of_the_dataset_given_as_worker_init_fn_sets_up_the_replica(spawn: Spawn) -> None:
-    class Range(IterableDataset[Any]):
-        start = 0
-
-        def set_up(self, worker: int) -> None:
-            self.start = 10 * (worker + 1)
-
-        def __iter__(self) -> Iterator[Any]:
-            return iter(range(self.start, self.start + 3))
-
-    def epochs(make_loader: Callable[..., Any]) -> list[Any]:
-        dataset = Range()
+def test_a_method_of_the_dataset_given_as_worker_init_fn_sets_up_the_replica(
+    alike_workers: Alike,
+) -> None:
+    def epochs(make_loader: MakeLoader) -> list[Any]:
+        dataset = Restarts()
         loader = make_loader(dataset, 2, worker_init_fn=dataset.set_up)
         return [[batch.tolist() for batch in loader], dataset.start]
 
-    # Not torch's words: its forked workers have another replica for the method, too, but one.
-    assert spawn(epochs, ours(2)).result(PATIENCE) == epochs(processes(2))
+    alike_workers(epochs, 2)
 
 
-def test_worker_info_is_that_of_a_worker_process(spawn: Spawn) -> None:
-    class Tells(IterableDataset[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            info = get_worker_info()
-            return iter([(info.id, info.num_workers, info.seed, info.dataset is self)])
+def test_an_endless_stream_may_be_left(alike_workers: Alike) -> None:
+    def some(make_loader: MakeLoader) -> list[Any]:
+        endless = Made(lambda: iter(lambda: 3, 4))
+        return [batch.tolist() for batch in islice(make_loader(endless, 3), 5)]
 
-    def told(make_loader: Callable[..., Any]) -> list[Any]:
-        torch.manual_seed(5)
-        return list(make_loader(Tells(), None))
-
-    assert spawn(told, ours(3)).result(PATIENCE) == told(processes(3))
-
-
-def test_an_endless_stream_may_be_left(spawn: Spawn) -> None:
-    class Endless(IterableDataset[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            number = 0
-            while True:
-                yield number
-                number += 1
-
-    def some(make_loader: Callable[..., Any]) -> list[Any]:
-        return [batch.tolist() for batch in islice(make_loader(Endless(), 3), 5)]
-
-    assert spawn(some, ours(2)).result(PATIENCE) == some(processes(2))
+    alike_workers(some, 2)
 
 
 def test_process_workers_beside_an_open_loader_are_told_of_themselves(spawn: Spawn) -> None:
-    class Tells(IterableDataset[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            for row in range(3):
-                info = get_worker_info()
-                yield [info.id, info.num_workers, info.seed - torch.initial_seed(), row]
+    def tells() -> Iterator[Any]:
+        for row in range(3):
+            info: Any = get_worker_info()
+            yield [info.id, info.num_workers, info.seed - torch.initial_seed(), row]
 
-    alone = list(processes(2)(Tells(), None))
-    with ThreadLoader(Tells(), None, threads=2) as loader:
+    alone = list(processes(2)(Made(tells), None))
+    with ThreadLoader(Made(tells), None, threads=2) as loader:
         iterator = iter(loader)
         told = [spawn(next, iterator).result(PATIENCE)]
-        assert list(processes(2)(Tells(), None)) == alone
+        assert list(processes(2)(Made(tells), None)) == alone
         assert [*told, *spawn(list, iterator).result(PATIENCE)] == alone
     assert alone == [[worker, 2, 0, row] for row in range(3) for worker in (0, 1)]
 
 
-def test_a_late_batch_is_torch_s_error_and_the_next_one_to_come(spawn: Spawn) -> None:
-    class Late(IterableDataset[Any]):
-        def __init__(self) -> None:
-            self.gate = multiprocessing.get_context("fork").Event()
+def rows(iterator: Any) -> list[int]:
+    return [int(sample) for sample in iterator]
 
-        def __iter__(self) -> Iterator[Any]:
+
+@pytest.mark.parametrize("transform", [None, int], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_new_epoch_of_persistent_replicas_ends_the_one_before(
+    threads: int, transform: Any, spawn: Spawn
+) -> None:
+    replicas = threads if transform is None else 1
+    arguments = {"transform": transform, "persistent_workers": True, "prefetch": threads}
+    with ThreadLoader(Restarts(), None, threads=threads, **arguments) as loader:
+        for _ in range(5):
+            before: Any = iter(loader)
+            assert spawn(next, before).result(PATIENCE) == 0
+            after = iter(loader)
+            expected = [row for row in range(9) for _ in range(replicas)]
+            assert spawn(rows, after).result(PATIENCE) == expected
+            with pytest.raises(ClosedError):
+                spawn(next, before).result(PATIENCE)
+
+
+class TooLong(IterableDataset[Any]):
+    """Has more samples than its length; its name takes until another thread asks for it, too."""
+
+    def __init__(self) -> None:
+        self.counting = Lock()
+        self.asked = 0
+        self.another = Event()
+
+    def __deepcopy__(self, memo: Any) -> TooLong:
+        return TooLong()
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(range(12))
+
+    def __repr__(self) -> str:
+        with self.counting:
+            self.asked += 1
+            if self.asked == 2:
+                self.another.set()
+        self.another.wait(0.05)
+        with self.counting:
+            self.asked -= 1
+        return "TooLong"
+
+
+def test_threads_that_share_an_iterator_are_warned_with_the_right_counts(spawn: Spawn) -> None:
+    loader = ThreadLoader(TooLong(), None, threads=1)
+    assert len(loader) == 2
+    iterator = iter(loader)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        consumers = [spawn(rows, iterator) for _ in range(4)]
+        got = [row for consumer in consumers for row in consumer.result(PATIENCE)]
+    assert sorted(got) == list(range(12))
+    counts = [re.findall(r"but (\d+) samples", str(warning.message)) for warning in caught]
+    assert counts == [[str(fetched)] for fetched in range(3, 13)]
+
+
+# A replica that is late ---------------------------------------------------------------------------
+
+
+class Gated(IterableDataset[Any]):
+    """Worker ``w`` yields ``sizes[w]`` samples of its own; worker 0 waits for the gate."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.sizes = sizes
+        self.gate = multiprocessing.get_context("fork").Event()  # threads share it too
+
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info().id  # type: ignore[union-attr]
+        if worker == 0:
             assert self.gate.wait(PATIENCE)
-            return iter(range(5))
+        for row in range(self.sizes[worker]):
+            yield 100 * worker + row
 
-    def told(make_loader: Callable[..., Any]) -> Any:
-        dataset = Late()
+
+def test_a_late_batch_is_torch_s_error_and_the_next_one_to_come(spawn: Spawn) -> None:
+    def told(make_loader: MakeLoader) -> Any:
+        dataset = Gated(3, 5)
         iterator = iter(make_loader(dataset, 2, timeout=0.05))
         with pytest.raises(RuntimeError) as caught:
             next(iterator)
         dataset.gate.set()
         return str(caught.value), list(patiently(iterator))
 
-    message, batches = told(processes(2))
+    message, expected = told(processes(2))
     our_message, our_batches = spawn(told, ours(2)).result(PATIENCE)
     assert our_message.startswith(message)  # ours goes on with what the workers are in
-    assert our_batches == batches == [[0, 1], [0, 1], [2, 3], [2, 3], [4], [4]]
+    assert our_batches == expected == [[0, 1], [100, 101], [2], [102, 103], [104]]
 
 
-@pytest.mark.parametrize("sizes", [[7], [2, 9, 0], [1, 4, 2]], ids=str)
-@pytest.mark.parametrize("batch_size", [None, 2])
-def test_samples_of_all_replicas_are_counted(
-    batch_size: int | None, sizes: list[int], spawn: Spawn
+@pytest.mark.parametrize(
+    ("sizes", "arguments", "early"),
+    [
+        ([0], {}, 0),
+        ([5], {"batch_size": 2}, 0),
+        ([0, 0], {"batch_size": 2}, 0),
+        ([7, 1], {}, 1),
+        ([3, 2, 0], {}, 2),
+        ([0, 1, 0, 6], {"batch_size": 2}, 4),
+        ([20, 20], {}, 20),
+        ([20, 20], {"prefetch_factor": 1}, 20),
+        ([20, 20], {"prefetch": 7}, 20),
+    ],
+    ids=str,
+)
+def test_out_of_order_a_blocked_replica_holds_nobody_back_and_each_batch_comes_once(
+    sizes: list[int], arguments: dict[str, Any], early: int, spawn: Spawn
 ) -> None:
-    loader = ThreadLoader(Shard(sizes), batch_size, threads=len(sizes))
-    delivered = len(spawn(list, loader).result(PATIENCE))
-    totals = loader.statistics().totals
-    assert totals.samples == sum(sizes)
-    assert totals.batches == totals.tickets == delivered == len(model(sizes, batch_size))
+    size = arguments.pop("batch_size", None)
+    dataset = Gated(*sizes)
+    iterator = iter(ThreadLoader(dataset, size, threads=len(sizes), in_order=False, **arguments))
+    told = spawn(lambda: [next(iterator) for _ in range(early)]).result(PATIENCE)
+    dataset.gate.set()
+    told += spawn(list, iterator).result(PATIENCE)
+    given = [batch if size is None else batch.tolist() for batch in told]
+    expected = [
+        [100 * batch[0] + batch[1] if size is None else [100 * w + row for w, row in batch]]
+        for batch in model(sizes, size)
+    ]
+    assert sorted(given) == sorted(batch for (batch,) in expected)
+    for worker in range(len(sizes)):  # batches of one replica stay in order
+        mine = [each for each in given if (each if size is None else each[0]) // 100 == worker]
+        assert mine == sorted(mine)
+
+
+# transform= ---------------------------------------------------------------------------------------
+
+
+def same(sample: Any) -> Any:
+    return sample
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_behind_a_transform_one_replica_is_read_and_the_dataset_is_left_alone(
+    threads: int, spawn: Spawn
+) -> None:
+    made: list[Restarts] = []
+
+    def copied(original: Any) -> Any:
+        assert original is dataset
+        made.append(Restarts())
+        return made[-1]
+
+    for how in ("auto", "deep", copied):
+        dataset = Restarts()
+        arguments = {"threads": threads, "transform": same, "dataset_copy": how}
+        for start in (0, 100):  # set up by worker 0 alone
+            init = dataset.set_up if start else None
+            loader = ThreadLoader(dataset, None, worker_init_fn=init, **arguments)
+            for _ in range(2):
+                assert spawn(lambda loader=loader: next(iter(loader))).result(PATIENCE) == start
+                assert spawn(rows, loader).result(PATIENCE) == list(range(start, start + 9))
+        assert not vars(dataset)
+    read = [twin.passes for twin in made if twin.passes]
+    assert read == [1] * 8  # epochs
+    shared = ThreadLoader(dataset, None, threads=threads, transform=same, dataset_copy="shared")
+    assert spawn(rows, shared).result(PATIENCE) == list(range(9))
+    assert dataset.passes == 1
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_behind_a_transform_a_dataset_that_shards_itself_is_whole_and_has_one_order(
+    threads: int, spawn: Spawn
+) -> None:
+    def shards() -> Iterator[Any]:
+        info = get_worker_info()
+        return iter(range(11)[info.id :: info.num_workers]) if info else iter(range(11))
+
+    def order(dataset: Any, threads: int) -> list[int]:
+        torch.manual_seed(0)
+        loader = ThreadLoader(dataset, 4, num_workers=threads, transform=same)
+        return [row for batch in loader for row in batch.tolist()]
+
+    assert spawn(order, Made(shards), threads).result(PATIENCE) == list(range(11))
+    alone = spawn(order, pipe(), 0).result(PATIENCE)
+    assert sorted(alone) == list(range(11)) != alone
+    assert spawn(order, pipe(), threads).result(PATIENCE) == alone
