@@ -22,30 +22,6 @@ if TYPE_CHECKING:
 
     from conformance.loading import MakeLoader
 
-__all__ = [
-    "COMMON",
-    "DATA",
-    "END",
-    "LAST",
-    "MAPS",
-    "SAMPLERS",
-    "SHUFFLES",
-    "Batching",
-    "Build",
-    "MapStyle",
-    "Saved",
-    "Stop",
-    "Stream",
-    "begin",
-    "epochs",
-    "flat",
-    "lists",
-    "resume",
-    "resume_again",
-    "save",
-    "save_and_resume",
-]
-
 State = dict[str, Any]
 
 
@@ -180,55 +156,17 @@ class MakesPlace(Items):
         self.places.load_state_dict(state)
 
 
-class ForgetfulSampler(Forgets, Indices):
-    pass
-
-
-class KeepsPlaceInSampler(KeepsPlace, Indices):
-    pass
-
-
-class SkipsOnceInSampler(SkipsOnce, Indices):
-    pass
-
-
-class IteratorKeepsPlaceInSampler(IteratorKeepsPlace, Indices):
-    pass
-
-
-class ForgetfulData(Forgets, Shard):
-    pass
-
-
-class KeepsPlaceInData(KeepsPlace, Shard):
-    pass
-
-
-class SkipsOnceInData(SkipsOnce, Shard):
-    pass
-
-
-class IteratorKeepsPlaceInData(IteratorKeepsPlace, Shard):
-    pass
-
-
-class MakesPlaceInData(MakesPlace, Shard):
-    pass
-
-
 MAPS = {"list": Samples, "__getitems__": WholeBatches}
-SAMPLERS = {
-    "no state": ForgetfulSampler,
-    "stateful": KeepsPlaceInSampler,
-    "stateful iterator": IteratorKeepsPlaceInSampler,
-    "skips once": SkipsOnceInSampler,
+KINDS: dict[str, type[Items]] = {
+    "no state": Forgets,
+    "stateful": KeepsPlace,
+    "stateful iterator": IteratorKeepsPlace,
+    "skips once": SkipsOnce,
 }
-DATA: dict[str, Callable[..., Any]] = {
-    "no state": ForgetfulData,
-    "stateful": KeepsPlaceInData,
-    "stateful iterator": IteratorKeepsPlaceInData,
-    "skips once": SkipsOnceInData,
-    "its own iterator": MakesPlaceInData,
+SAMPLERS: dict[str, Any] = {name: type(name, (kind, Indices), {}) for name, kind in KINDS.items()}
+DATA: dict[str, Any] = {
+    name: type(name, (kind, Shard), {})
+    for name, kind in {**KINDS, "its own iterator": MakesPlace}.items()
 }
 COMMON = ("sequential", "distributed", *SAMPLERS)  # to both loaders
 SHUFFLES = ("generator", "keyed generator", "seed", "keyed seed")
@@ -376,8 +314,12 @@ def resume_again(make_loader: MakeLoader, build: Build, saved: Saved, more: int)
     """Load a state, take some more batches of its epoch, and go on by the state after them."""
     loader = build(make_loader, 1)
     loader.load_state_dict(saved.state)
+    assert loader.state_dict() == saved.state
     more = min(more, len(saved.after[0]))
-    first = lists(islice(begin(loader, saved.epoch), more))
+    iterator = begin(loader, saved.epoch)
+    if saved.state["begun"]:
+        assert loader.state_dict() == saved.state
+    first = lists(islice(iterator, more))
     state = json.loads(json.dumps(loader.state_dict()))
     again = Saved(state, saved.epoch, saved.delivered + more, saved.after)
     rest, following = resume(make_loader, build, again)
