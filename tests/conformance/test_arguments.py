@@ -17,11 +17,11 @@ from support.patience import PATIENCE
 from support.pictures import picture
 from torch.utils.data import DataLoader, IterableDataset
 
-from conformance.loading import outcomes
+from conformance.loading import THREADS, ours, outcomes, torchs
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from support.patience import Spawn
 
@@ -50,16 +50,17 @@ class Blocked:
         return index
 
 
-def refusal(kind: Any, dataset: Any, arguments: dict[str, Any]) -> tuple[str, type, str] | None:
-    """Return at which step a loader is refused, and how."""
+def told(kind: Any, dataset: Any, arguments: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the batches of a loader, or at which step it is refused, and how."""
     step = "init"
     try:
-        loader = kind(dataset, **arguments)
+        torch.manual_seed(SEED)
+        loader = kind(dataset, **({"num_workers": 0} | arguments))
         step = "iter"
-        iter(loader)
+        iterator = iter(loader)
+        return "batches", [batch.tolist() for batch in iterator]
     except Exception as error:  # noqa: BLE001  # both loaders have to raise the same
         return step, type(error), str(error)
-    return None
 
 
 def as_torch_says(refused: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
@@ -67,51 +68,93 @@ def as_torch_says(refused: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
     return refused == expected if expected[-1] else refused[:-1] == expected[:-1]
 
 
-STREAM = Stream()
-REFUSED: dict[str, tuple[Any, dict[str, Any]]] = {
-    "negative num_workers": (range(SIZE), {"num_workers": -1}),
-    "negative timeout": (range(SIZE), {"num_workers": 1, "timeout": -1}),
-    "timeout without workers": (range(SIZE), {"num_workers": 0, "timeout": 1}),
-    "prefetch_factor without workers": (range(SIZE), {"num_workers": 0, "prefetch_factor": 2}),
-    "negative prefetch_factor": (range(SIZE), {"num_workers": 1, "prefetch_factor": -1}),
-    "prefetch_factor 0": (range(SIZE), {"num_workers": 1, "prefetch_factor": 0}),
-    "persistent without workers": (range(SIZE), {"num_workers": 0, "persistent_workers": True}),
-    "context of no name": (range(SIZE), {"num_workers": 1, "multiprocessing_context": "thread"}),
-    "context of a wrong type": (range(SIZE), {"num_workers": 1, "multiprocessing_context": 7}),
-    "context without workers": (
-        range(SIZE),
-        {"num_workers": 0, "multiprocessing_context": "spawn"},
+REFUSED: dict[str, tuple[dict[str, Any], ...]] = {  # of a map-style dataset, and of a stream
+    "num_workers": ({"num_workers": -1}, {"num_workers": "2"}),
+    "timeout": ({"num_workers": 1, "timeout": -1}, {"timeout": 1}),
+    "prefetch_factor": (
+        {"prefetch_factor": 2},
+        *({"num_workers": 1, "prefetch_factor": value} for value in (-1, 0, 1.5, "a")),
     ),
-    "shuffle and sampler": (range(SIZE), {"shuffle": True, "sampler": [0]}),
-    "shuffle and batch_sampler": (range(SIZE), {"shuffle": True, "batch_sampler": [[0]]}),
-    "two samplers": (range(SIZE), {"sampler": [0], "batch_sampler": [[0]]}),
-    "batch_size and batch_sampler": (range(SIZE), {"batch_size": 2, "batch_sampler": [[0]]}),
-    "no batch_size and batch_sampler": (range(SIZE), {"batch_size": None, "batch_sampler": [[0]]}),
-    "drop_last and batch_sampler": (range(SIZE), {"drop_last": True, "batch_sampler": [[0]]}),
-    "drop_last without batches": (range(SIZE), {"drop_last": True, "batch_size": None}),
-    "stream and shuffle": (STREAM, {"shuffle": True}),
-    "stream and sampler": (STREAM, {"sampler": [0]}),
-    "stream and batch_sampler": (STREAM, {"batch_sampler": [[0]]}),
-    "batch_size 0": (range(SIZE), {"batch_size": 0}),
-    "negative batch_size": (range(SIZE), {"batch_size": -1}),
-    "broken batch_size": (range(SIZE), {"batch_size": 2.5}),
-    "batch_size of a stream": (STREAM, {"batch_size": 0}),
-    "nothing to shuffle": ([], {"shuffle": True}),
-    "several at once": (range(SIZE), {"num_workers": 0, "timeout": -1, "persistent_workers": True}),
+    "persistent_workers": ({"persistent_workers": True},),
+    "multiprocessing_context": (
+        {"multiprocessing_context": "spawn"},
+        {"num_workers": 1, "multiprocessing_context": "thread"},
+        {"num_workers": 1, "multiprocessing_context": 7},
+    ),
+    "two orders": (
+        {"shuffle": True, "sampler": [0]},
+        {"shuffle": True, "batch_sampler": [[0]]},
+        {"sampler": [0], "batch_sampler": [[0]]},
+        {"sampler": [], "batch_sampler": [[0]]},
+    ),
+    "batches twice": (
+        {"batch_size": 2, "batch_sampler": [[0]]},
+        {"batch_size": None, "batch_sampler": [[0]]},
+        {"drop_last": True, "batch_sampler": [[0]]},
+    ),
+    "drop_last": (
+        {"drop_last": True, "batch_size": None},
+        {"drop_last": "yes"},
+        {"drop_last": None},
+    ),
+    "batch_size": ({"batch_size": 0}, {"batch_size": -1}, {"batch_size": 2.5}),
+    "several": ({"num_workers": 0, "timeout": -1, "persistent_workers": True},),
 }
+REFUSED_OF_STREAMS: list[dict[str, Any]] = [
+    *({"shuffle": value} for value in (True, "yes")),
+    *({"sampler": value} for value in ([0], 3)),
+    *({"batch_sampler": value} for value in ([[0]], 3)),
+    *({"batch_size": 0}, {"drop_last": "yes", "batch_size": 2}),
+]
+TAKEN: list[dict[str, Any]] = [  # of either
+    *({"num_workers": True}, {"num_workers": False}),
+    *({"num_workers": True, "persistent_workers": True}, {"worker_init_fn": 3}),
+    {"num_workers": 1, "persistent_workers": "a"},
+]
+
+
+def check_refused(dataset: Any, arguments: dict[str, Any], spawn: Spawn) -> None:
+    expected = told(DataLoader, dataset, arguments)
+    assert expected[0] != "batches"
+    refused = spawn(told, ThreadLoader, dataset, arguments).result(PATIENCE)
+    assert as_torch_says(refused, expected), arguments
 
 
 # A loader of torch's that it refused so is not quite made.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_torch_refuses_is_refused_in_its_words(case: str) -> None:
-    dataset, given_arguments = REFUSED[case]
-    arguments = {"num_workers": 0, **given_arguments}
-    expected = refusal(DataLoader, dataset, arguments)
-    assert expected is not None
-    refused = refusal(ThreadLoader, dataset, arguments)
-    assert refused is not None
-    assert as_torch_says(refused, expected)
+def test_what_torch_refuses_is_refused_at_its_step_and_in_its_words(
+    case: str, spawn: Spawn
+) -> None:
+    for arguments in REFUSED[case]:
+        check_refused(range(SIZE), arguments, spawn)
+
+
+def test_what_torch_refuses_of_streams_is_refused_in_its_words(spawn: Spawn) -> None:
+    for arguments in REFUSED_OF_STREAMS:
+        check_refused(Stream(), arguments, spawn)
+    check_refused([], {"shuffle": True}, spawn)
+
+
+@pytest.mark.parametrize("arguments", TAKEN, ids=str)
+def test_values_of_a_wrong_kind_that_torch_takes_are_taken(
+    arguments: dict[str, Any], spawn: Spawn
+) -> None:
+    forked = {"multiprocessing_context": "fork"} if arguments.get("num_workers") else {}
+    for dataset in (range(SIZE), Stream()):
+        expected = told(DataLoader, dataset, arguments | forked)
+        assert expected[0] == "batches"
+        assert spawn(told, ThreadLoader, dataset, arguments).result(PATIENCE) == expected
+
+
+def test_the_words_for_a_prefetch_factor_come_again_when_it_is_assigned() -> None:
+    loader: Any = ThreadLoader(range(SIZE), num_workers=1)
+    loader.prefetch_factor = 1.5
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            iter(loader)
+    loader.prefetch_factor = 1
+    assert [batch.item() for batch in loader] == list(range(SIZE))
 
 
 def _generator(seed: int) -> torch.Generator:
@@ -167,10 +210,10 @@ def _expected(size: int, arguments: dict[str, Any]) -> Any:
         arguments = {
             name: value for name, value in arguments.items() if name not in FOR_WORKERS
         } | {"num_workers": 0}
-    return _told(DataLoader, size, arguments)
+    return _epochs(DataLoader, size, arguments)
 
 
-def _told(kind: Any, size: int, arguments: dict[str, Any]) -> Any:
+def _epochs(kind: Any, size: int, arguments: dict[str, Any]) -> Any:
     torch.manual_seed(SEED)
     try:
         loader = kind(range(size), **_made(arguments))
@@ -189,15 +232,15 @@ def test_all_arguments_together_give_torch_s_batches_or_its_error(
     spawn: Spawn, size: int, arguments: dict[str, Any]
 ) -> None:
     expected = _expected(size, arguments)
-    told = spawn(_told, ThreadLoader, size, arguments).result(PATIENCE)
+    got = spawn(_epochs, ThreadLoader, size, arguments).result(PATIENCE)
     persistent = arguments.get("persistent_workers", False) and arguments["num_workers"]
-    if isinstance(expected[0], type) or isinstance(told[0], type):
-        assert as_torch_says(told, expected)
+    if isinstance(expected[0], type) or isinstance(got[0], type):
+        assert as_torch_says(got, expected)
     elif arguments.get("in_order", True) or not arguments["num_workers"]:
-        # torch seeds persistent workers once, and later epochs draw less: see test_workers.
-        assert (told[0][0] == expected[0][0]) if persistent else (told == expected)
+        # torch seeds persistent workers once, and later epochs draw less: see test_batches.
+        assert (got[0][0] == expected[0][0]) if persistent else (got == expected)
     else:
-        assert sorted(told[0][0], key=repr) == sorted(expected[0][0], key=repr)
+        assert sorted(got[0][0], key=repr) == sorted(expected[0][0], key=repr)
 
 
 PROTECTED = {
@@ -228,19 +271,13 @@ def test_it_is_a_data_loader_and_generic_as_that_is() -> None:
     assert [len(batch) for batch in loader] == [4, 3]
 
 
-def test_torch_s_parameters_come_first_in_its_order_and_are_of_its_kinds() -> None:
+def test_torch_s_parameters_come_first_with_its_kinds_and_defaults_but_one() -> None:
     theirs = list(inspect.signature(DataLoader).parameters.values())
     ours = list(inspect.signature(ThreadLoader).parameters.values())
     assert [(p.name, p.kind) for p in ours[: len(theirs)]] == [(p.name, p.kind) for p in theirs]
     assert {p.kind for p in ours[len(theirs) :]} == {inspect.Parameter.KEYWORD_ONLY}
-
-
-def test_torch_s_defaults_are_kept_but_for_the_number_of_workers() -> None:
-    ours = inspect.signature(ThreadLoader).parameters
-    theirs = inspect.signature(DataLoader).parameters
-    assert {name for name in theirs if ours[name].default != theirs[name].default} == {
-        "num_workers"
-    }
+    pairs = zip(ours, theirs, strict=False)
+    assert [p.name for p, other in pairs if p.default != other.default] == ["num_workers"]
 
 
 def _public(loader: Any) -> dict[str, Any]:
@@ -272,11 +309,11 @@ def test_a_loader_can_be_built_again_of_its_public_attributes(
         for excluded in ("batch_size", "sampler", "drop_last"):
             del public[excluded]
     again = ThreadLoader(**public)
-    told = []
+    both = []
     for each in (loader, again):
         torch.manual_seed(SEED)
-        told.append(spawn(lambda each=each: list(outcomes(each))).result(PATIENCE))
-    assert told[0] == told[1]
+        both.append(spawn(lambda each=each: list(outcomes(each))).result(PATIENCE))
+    assert both[0] == both[1]
 
 
 def test_num_workers_and_threads_are_one_setting_and_automatic_if_neither_is_given() -> None:
@@ -320,37 +357,31 @@ def test_out_of_order_a_ready_batch_does_not_wait_and_none_is_lost(spawn: Spawn)
     assert sorted(early + late) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_each_worker_is_initialised_once(workers: int, spawn: Spawn) -> None:
-    called: list[int] = []
-    loader = ThreadLoader(range(SIZE), num_workers=workers, worker_init_fn=called.append)
-    spawn(list, loader).result(PATIENCE)
-    assert sorted(called) == list(range(workers))
-
-
-def test_an_error_of_worker_init_fn_reaches_the_consumer(spawn: Spawn) -> None:
-    def fail(number: int) -> None:
-        raise LookupError(number)
-
-    loader = ThreadLoader(range(SIZE), num_workers=2, worker_init_fn=fail)
-    with loader, pytest.raises(LookupError):
-        spawn(list, loader).result(PATIENCE)
+def line() -> int:
+    """Return the line of the caller."""
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return frame.f_back.f_lineno
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
 @pytest.mark.parametrize("device", ["", "cuda"])
-def test_without_an_accelerator_pinning_warns_as_torch_does(device: str) -> None:
+def test_without_an_accelerator_pinning_warns_as_torch_does_at_the_loop(device: str) -> None:
     if device and torch.__version__ < "2.8":
         pytest.skip("this torch asks for the driver of the device")
-    told = []
-    for kind in (DataLoader, ThreadLoader):
+    expected = None
+    for make in (torchs, *map(ours, THREADS)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            loader = kind(range(2), num_workers=0, pin_memory=True, pin_memory_device=device)
+            loader = make(range(2), pin_memory=True, pin_memory_device=device)
+            loop = line() + 1
             assert [batch.item() for batch in loader] == [0, 1]
-        told.append([(warning.category, str(warning.message)) for warning in caught])
-    assert told[0]
-    assert told[1] == told[0]
+        got = [(warning.category, str(warning.message)) for warning in caught]
+        expected = expected or got
+        assert got == expected != []
+        places = {(warning.filename, warning.lineno) for warning in caught}
+        assert make is torchs or places == {(__file__, loop)}
 
 
 class Owner:
@@ -373,35 +404,24 @@ def _local() -> Any:
     return Local(None)
 
 
-def _arguments(case: str) -> tuple[Any, dict[str, Any]]:
-    match case:
-        case "collate_fn":
-            return range(SIZE), {
-                "collate_fn": lambda samples: samples[0] + torch.zeros(1, dtype=int)
-            }
-        case "worker_init_fn":
-            return range(SIZE), {"worker_init_fn": lambda _: None}
-        case "local class":
-            return _local(), {}
-        case "lock":
-            return Owner(Lock()), {}
-        case "handle":
-            return Owner(Path(__file__).open(encoding="utf-8")), {}
-    return Owner(lambda: None), {}
+UNSENT: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
+    "collate_fn": lambda: (
+        range(SIZE),
+        {"collate_fn": lambda samples: samples[0] + torch.zeros(1)},
+    ),
+    "worker_init_fn": lambda: (range(SIZE), {"worker_init_fn": lambda _: None}),
+    "local class": lambda: (_local(), {}),
+    "lock": lambda: (Owner(Lock()), {}),
+    "lambda": lambda: (Owner(lambda: None), {}),
+}
 
 
-@pytest.mark.parametrize(
-    "case", ["collate_fn", "worker_init_fn", "local class", "lock", "handle", "lambda"]
-)
+@pytest.mark.parametrize("case", [*UNSENT, "handle"])
 def test_what_can_not_be_sent_to_a_process_works_with_threads(case: str, spawn: Spawn) -> None:
-    dataset, arguments = _arguments(case)
-    arguments |= {"num_workers": 1, "multiprocessing_context": "spawn"}
-    try:
+    with Path(__file__).open(encoding="utf-8") as handle:
+        dataset, arguments = UNSENT[case]() if case in UNSENT else (Owner(handle), {})
+        arguments |= {"num_workers": 1, "multiprocessing_context": "spawn"}
         with pytest.raises(Exception, match=r"pickle|local object"):
             iter(DataLoader(dataset, **arguments))
-        loader = ThreadLoader(dataset, **arguments)
-        batches = spawn(list, loader).result(PATIENCE)
+        batches = spawn(list, ThreadLoader(dataset, **arguments)).result(PATIENCE)
         assert [batch.item() for batch in batches] == list(range(SIZE))
-    finally:
-        if case == "handle":
-            dataset.owned.close()

@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 import torch
 from support.patience import PATIENCE
-from torch.utils.data import DataLoader
 
-from conformance.loading import THREADS, ours, story, torchs
+from conformance.loading import THREADS
 from threadloader import ThreadLoader, get_worker_info
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.patience import Spawn
 
     from conformance.loading import MakeLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-
-each_number_of_threads = pytest.mark.parametrize("threads", THREADS)
 
 
 def mine(samples: list[Any]) -> tuple[str, list[Any]]:
@@ -32,40 +31,32 @@ def theirs(samples: list[Any]) -> tuple[str, list[Any]]:
     return "theirs", samples
 
 
-@each_number_of_threads
-@pytest.mark.parametrize("batch_size", [None, 2])
-@pytest.mark.parametrize("given", [None, theirs])
-def test_a_collate_fn(batch_size: int | None, given: Any, threads: int, spawn: Spawn) -> None:
-    def build(make: MakeLoader) -> Any:
-        loader = make(range(5), batch_size, collate_fn=given)
-        list(loader)
-        loader.collate_fn = mine
-        return loader
+def test_a_collate_fn(alike: Callable[..., Any]) -> None:
+    for batch_size, given in ((None, None), (None, theirs), (2, None), (2, theirs)):
 
-    expected = spawn(story, build, torchs).result(PATIENCE)
-    assert spawn(story, build, ours(threads)).result(PATIENCE) == expected
-    assert "mine" in str(expected)
+        def build(make: MakeLoader, size: Any = batch_size, given: Any = given) -> Any:
+            loader = make(range(5), size, collate_fn=given)
+            list(loader)
+            loader.collate_fn = mine
+            return loader
+
+        assert "mine" in str(alike(build))
 
 
-@each_number_of_threads
+@pytest.mark.parametrize("threads", THREADS)
 def test_a_collate_fn_that_a_subclass_sets_after_the_constructor(
     threads: int, spawn: Spawn
 ) -> None:
-    def with_its_own(kind: Any) -> Any:
-        class Own(kind):  # type: ignore[misc]
-            def __init__(self, dataset: Any, **arguments: Any) -> None:
-                super().__init__(dataset, **arguments)
-                self.collate_fn = self.collate
+    class Own(ThreadLoader[Any]):
+        def __init__(self, dataset: Any, **arguments: Any) -> None:
+            super().__init__(dataset, **arguments)
+            self.collate_fn = self.collate
 
-            def collate(self, samples: list[int]) -> int:
-                return sum(samples)
+        def collate(self, samples: list[int]) -> int:
+            return sum(samples)
 
-        return Own
-
-    arguments: dict[str, Any] = {"batch_size": 3, "num_workers": threads}
-    loader = with_its_own(ThreadLoader)(range(7), **arguments)
-    expected = list(with_its_own(DataLoader)(range(7), batch_size=3))
-    assert spawn(list, loader).result(PATIENCE) == expected == [3, 12, 6]
+    loader = Own(range(7), batch_size=3, num_workers=threads)
+    assert spawn(list, loader).result(PATIENCE) == [3, 12, 6]
 
 
 def test_an_epoch_that_runs_goes_on_with_the_collate_fn_it_began_with(spawn: Spawn) -> None:
@@ -141,31 +132,23 @@ def test_a_worker_init_fn(spawn: Spawn) -> None:
     assert sorted(begun) == [0, 1]
 
 
-def test_a_generator(spawn: Spawn) -> None:
-    def seeds(kind: Any, **arguments: Any) -> set[Any]:
-        loader = kind(Workers(), None, num_workers=1, **arguments)
+def test_a_generator(alike_workers: Callable[..., Any]) -> None:
+    def seeds(make: MakeLoader) -> set[Any]:
+        loader = make(Workers(), None)
         loader.generator = torch.Generator().manual_seed(7)
         return told(loader)
 
-    expected = seeds(DataLoader, multiprocessing_context="fork")
-    assert spawn(seeds, ThreadLoader).result(PATIENCE) == expected
+    alike_workers(seeds, 1)
 
 
-def test_the_workers_seed_follows_from_a_numpy_generator_and_is_new_each_epoch(
+def test_the_workers_seed_is_new_each_epoch_and_follows_from_a_numpy_generator(
     spawn: Spawn,
 ) -> None:
-    def seeds(seed: int) -> list[Any]:
-        generator = np.random.default_rng(seed)
+    def seeds(seed: int | None) -> list[Any]:
+        generator = None if seed is None else np.random.default_rng(seed)
         loader = ThreadLoader(Workers(), None, num_workers=2, generator=generator)
         return [told(loader) for _ in range(4)]
 
-    first = spawn(seeds, 5).result(PATIENCE)
-    assert len(set.union(*first)) == 4
-    assert spawn(seeds, 5).result(PATIENCE) == first
-    assert spawn(seeds, 6).result(PATIENCE) != first
-
-
-def test_the_workers_seed_is_new_each_epoch_without_a_generator_too(spawn: Spawn) -> None:
-    loader = ThreadLoader(Workers(), None, num_workers=2)
-    made = [spawn(told, loader).result(PATIENCE) for _ in range(4)]
-    assert len(set.union(*made)) == 4
+    first, again, other, free = (spawn(seeds, seed).result(PATIENCE) for seed in (5, 5, 6, None))
+    assert first == again != other
+    assert len(set.union(*first)) == len(set.union(*free)) == 4
