@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.patience import PATIENCE
 from support.pictures import picture
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
-from conformance.loading import processes
+from conformance.loading import THREADS, processes
 from threadloader import ThreadLoader
 from threadloader._rng.sample_stream import SampleStream
 from threadloader._rng.streams import sample_seed
@@ -38,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 legacy = np.random  # its old functions are what is tested
-each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
+each_number_of_threads = pytest.mark.parametrize("threads", THREADS)
 HAS_THREAD_SAFE_GENERATOR = hasattr(torch.random, "thread_safe_generator")
 
 with warnings.catch_warnings():
@@ -149,8 +147,6 @@ if HAS_THREAD_SAFE_GENERATOR:
         2, generator=torch.random.thread_safe_generator()
     )
 
-each_draw = pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-
 
 class EpochDraws:
     """Sample ``i`` is what it draws after ``i % 3`` draws that are thrown away."""
@@ -182,60 +178,39 @@ def epoch(dataset: Any, threads: int, seed: int = 5, **arguments: Any) -> list[A
         return [picture(batch) for batch in loader]
 
 
-@each_draw
-@pytest.mark.parametrize("dataset", [EpochDraws, WholeDraws])
-def test_batches_are_the_same_for_all_numbers_of_threads(
-    dataset: type[EpochDraws], draw: Draw, spawn: Spawn
-) -> None:
-    expected = epoch(dataset(draw), 0)
-    for threads in (1, 2, 7, 32):
-        assert spawn(epoch, dataset(draw), threads).result(PATIENCE) == expected, threads
-    assert spawn(epoch, dataset(draw), 2, 6).result(PATIENCE) != expected
+@pytest.mark.parametrize("case", DRAWS)
+def test_whatever_draws_draws_the_same_for_all_numbers_of_threads(case: str, spawn: Spawn) -> None:
+    draw = DRAWS[case]
 
+    def in_samples(threads: int, seed: int = 5) -> list[Any]:
+        return epoch(EpochDraws(draw), threads, seed)
 
-@each_draw
-def test_each_sample_draws_numbers_of_its_own(draw: Draw, spawn: Spawn) -> None:
-    def rows() -> list[Any]:
-        loader = ThreadLoader(EpochDraws(draw), None, threads=2)
-        return [str(picture(sample)) for sample in loader]
+    def in_whole_batches(threads: int) -> list[Any]:
+        return epoch(WholeDraws(draw), threads)
 
-    drawn = spawn(rows).result(PATIENCE)
-    assert len(set(drawn)) == len(drawn)
-
-
-@each_draw
-def test_a_collate_function_draws_the_same_for_all_numbers_of_threads(
-    draw: Draw, spawn: Spawn
-) -> None:
-    def run(threads: int) -> list[Any]:
+    def in_collate_fn(threads: int) -> list[Any]:
         return epoch(EpochDraws(draw), threads, collate_fn=lambda samples: (samples, draw()))
 
-    expected = run(0)
-    for threads in (1, 3):
-        assert spawn(run, threads).result(PATIENCE) == expected
-
-
-@each_draw
-def test_a_transform_draws_the_same_for_all_numbers_of_threads(draw: Draw, spawn: Spawn) -> None:
-    def run(threads: int) -> list[Any]:
+    def in_transform(threads: int) -> list[Any]:
         return epoch(iter(range(12)), threads, transform=lambda row: (row, draw()))
 
-    expected = run(0)
-    for threads in (1, 2, 5):
-        assert spawn(run, threads).result(PATIENCE) == expected
+    for where in (in_samples, in_whole_batches, in_collate_fn, in_transform):
+        expected = where(0)
+        for threads in (1, 3, 9):
+            assert spawn(where, threads).result(PATIENCE) == expected, (where, threads)
+    assert spawn(in_samples, 2, 6).result(PATIENCE) != in_samples(0)
+    drawn = [str(sample) for sample in epoch(EpochDraws(draw), 0, batch_size=None)]
+    assert len(set(drawn)) == len(drawn), "each sample draws numbers of its own"
 
 
-@settings(max_examples=25)
-@given(size=st.integers(1, 40), batch=st.integers(1, 12), threads=st.integers(0, 9))
-def test_a_sample_draws_the_same_in_batches_of_any_size(
-    size: int, batch: int, threads: int
-) -> None:
-    def rows(threads: int, batch: int) -> list[Any]:
-        dataset = EpochDraws(DRAWS["all at once"], size)
-        told = epoch(dataset, threads, batch_size=batch, collate_fn=list, shuffle=True)
+def test_a_sample_draws_the_same_in_batches_of_any_size(spawn: Spawn) -> None:
+    def rows(threads: int, size: int) -> list[Any]:
+        arguments: dict[str, Any] = {"batch_size": size, "collate_fn": list}
+        told = epoch(EpochDraws(DRAWS["all at once"]), threads, **arguments)
         return [row for batch in told for row in batch[1]]
 
-    assert rows(threads, batch) == rows(0, 7)
+    for threads, size in ((0, 1), (1, 40), (3, 4), (9, 3)):
+        assert spawn(rows, threads, size).result(PATIENCE) == rows(0, 7)
 
 
 @each_number_of_threads
@@ -332,14 +307,6 @@ def test_a_replica_is_told_its_worker_s_seed_and_its_transform_the_sample_s(
 
 
 @each_number_of_threads
-def test_without_isolation_the_seed_that_torch_tells_is_the_worker_s(
-    threads: int, spawn: Spawn
-) -> None:
-    samples = spawn(lambda: told(Seeds(), threads, isolate_rng=False)).result(PATIENCE)
-    assert all(seed == (worker or 5) for seed, worker in samples)
-
-
-@each_number_of_threads
 def test_a_sample_that_seeds_torch_is_told_that_seed(threads: int, spawn: Spawn) -> None:
     class Reseeds(Seeds):
         def __getitem__(self, index: int) -> Any:
@@ -379,41 +346,28 @@ def consumed() -> list[Any]:
 
 
 @each_number_of_threads
-@pytest.mark.parametrize("shuffle", [False, True])
 def test_the_consumer_is_left_as_torchs_worker_processes_leave_it(
-    shuffle: bool, threads: int, spawn: Spawn
+    threads: int, spawn: Spawn
 ) -> None:
-    dataset = EpochDraws(DRAWS["all at once"])
-    loader = processes(2)(dataset, 5, shuffle=shuffle)
-    expected = left_behind(loader, consumed)
-    ours = ThreadLoader(dataset, 5, shuffle=shuffle, threads=threads)
-    assert spawn(left_behind, ours, consumed).result(PATIENCE) == expected
-
-
-@each_number_of_threads
-def test_seeding_in_samples_leaves_the_consumer_alone(threads: int, spawn: Spawn) -> None:
     def meddle() -> torch.Tensor:
         torch.manual_seed(1)
         random.seed(1)
         legacy.seed(1)
         return torch.rand(2)
 
-    expected = left_behind(DataLoader(EpochDraws(lambda: ones(1)), 5), consumed)
-    ours = ThreadLoader(EpochDraws(meddle), 5, threads=threads)
-    assert spawn(left_behind, ours, consumed).result(PATIENCE) == expected
+    for draw, shuffle in (
+        (DRAWS["all at once"], False),
+        (DRAWS["all at once"], True),
+        (meddle, True),
+    ):
+        dataset = EpochDraws(draw)
+        expected = left_behind(processes(2)(dataset, 5, shuffle=shuffle), consumed)
+        ours = ThreadLoader(dataset, 5, shuffle=shuffle, threads=threads)
+        assert spawn(left_behind, ours, consumed).result(PATIENCE) == expected
 
 
 @each_number_of_threads
-def test_a_generator_given_by_the_sample_is_used(threads: int, spawn: Spawn) -> None:
-    def own() -> torch.Tensor:
-        return torch.rand(2, generator=torch.Generator().manual_seed(2))
-
-    expected = picture(own().repeat(5, 1))
-    got = spawn(lambda: epoch(EpochDraws(own), threads, drop_last=True)).result(PATIENCE)
-    assert got == [expected] * 4
-
-
-def test_threads_may_share_a_generator_and_make_their_own(spawn: Spawn) -> None:
+def test_threads_may_share_a_generator_and_make_their_own(threads: int, spawn: Spawn) -> None:
     shared = torch.Generator()
 
     def draw() -> torch.Tensor:
@@ -421,8 +375,9 @@ def test_threads_may_share_a_generator_and_make_their_own(spawn: Spawn) -> None:
         torch.rand(2, generator=torch.default_generator)
         return torch.rand(2, generator=torch.Generator().manual_seed(5))
 
-    batches = spawn(epoch, EpochDraws(draw, 300), 7).result(PATIENCE)
-    assert batches == epoch(EpochDraws(draw, 300), 0)
+    expected = picture(draw().repeat(5, 1))
+    got = spawn(lambda: epoch(EpochDraws(draw, 300), threads)).result(PATIENCE)
+    assert got == [expected] * 60
 
 
 def test_torchs_first_draws_of_positions_do_not_collide() -> None:
@@ -438,7 +393,7 @@ def test_torchs_first_draws_of_positions_do_not_collide() -> None:
 
 
 @each_number_of_threads
-def test_without_isolation_draws_come_from_the_global_state(threads: int, spawn: Spawn) -> None:
+def test_without_isolation_draws_and_seeds_are_the_worker_s(threads: int, spawn: Spawn) -> None:
     def rows(threads: int) -> list[float]:
         torch.manual_seed(5)
         dataset = EpochDraws(lambda: torch.rand(()))
@@ -449,6 +404,8 @@ def test_without_isolation_draws_come_from_the_global_state(threads: int, spawn:
     iter(processes(0)(range(3)))  # draws a base seed, as every loader does
     expected = sorted(torch.rand(()).item() for _ in range(22 + sum(n % 3 for n in range(22))))
     assert set(spawn(rows, threads).result(PATIENCE)) <= set(expected)
+    samples = spawn(lambda: told(Seeds(), threads, isolate_rng=False)).result(PATIENCE)
+    assert all(seed == (worker or 5) for seed, worker in samples)
 
 
 class Rare:
@@ -470,7 +427,7 @@ class Nested(Rare):
         return [before, *inner, torch.rand(1).item()]
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
+@each_number_of_threads
 def test_loaders_beside_the_main_thread_leave_its_draws_alone(threads: int, spawn: Spawn) -> None:
     def load() -> list[Any]:
         return list(ThreadLoader(Nested(), 2, threads=threads, seed=3, collate_fn=list))

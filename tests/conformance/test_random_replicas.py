@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from support.patience import Spawn
+
+    from conformance.loading import MakeLoader
 
     Draw = Callable[[], Any]
 
@@ -68,49 +69,34 @@ DRAWS: dict[str, Draw] = {
     "random.getstate": lambda: torch.tensor(random.getstate()[1]),
     "np.random.get_state": lambda: legacy.get_state()[1].astype(np.int64),
 }
-each_draw = pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
 
 
-@each_draw
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("persistent", [False, True])
-def test_replicas_draw_what_torchs_worker_processes_draw(
-    persistent: bool, workers: int, draw: Draw, spawn: Spawn
-) -> None:
-    arguments: dict[str, Any] = {"batch_size": 2, "persistent_workers": persistent}
-    expected = told(processes(workers)(Replica(draw), **arguments))
-    with ThreadLoader(Replica(draw), threads=workers, **arguments) as loader:
-        assert spawn(told, loader).result(PATIENCE) == expected
+@pytest.mark.parametrize("case", DRAWS)
+def test_replicas_draw_what_torchs_worker_processes_draw(case: str, spawn: Spawn) -> None:
+    dataset = Replica(DRAWS[case])
+    for workers, persistent in ((1, False), (2, True)):
+        arguments: dict[str, Any] = {"batch_size": 2, "persistent_workers": persistent}
+        expected = told(processes(workers)(dataset, **arguments))
+        with ThreadLoader(dataset, threads=workers, **arguments) as loader:
+            assert spawn(told, loader).result(PATIENCE) == expected
+    if case != "initial_seed":  # without workers it is the process's own
+        expected = told(ThreadLoader(dataset, 2, threads=1))
+        assert spawn(told, ThreadLoader(dataset, 2, threads=0)).result(PATIENCE) == expected
 
 
-@each_draw
-def test_the_calling_thread_draws_what_one_thread_draws(draw: Draw, spawn: Spawn) -> None:
-    if draw is DRAWS["initial_seed"]:
-        pytest.skip("without workers it is the process's own")
-    expected = told(ThreadLoader(Replica(draw), 2, threads=0))
-    got = spawn(told, ThreadLoader(Replica(draw), 2, threads=1)).result(PATIENCE)
-    assert got == expected
-
-
-@pytest.mark.parametrize("workers", [1, 2])
 def test_collating_and_worker_init_fn_draw_what_they_draw_in_processes(
-    workers: int, spawn: Spawn
+    alike_workers: Callable[..., Any],
 ) -> None:
     def seed_worker(_: int) -> None:  # of torch's notes on reproducibility
         seed = torch.initial_seed() % 2**32
         legacy.seed(seed)
         random.seed(seed)
 
-    def collate(samples: list[Any]) -> Any:
-        return samples, draw_all()
+    def run(make: MakeLoader) -> Any:
+        arguments = {"collate_fn": lambda samples: (samples, draw_all())}
+        return told(make(Replica(draw_all), 2, worker_init_fn=seed_worker, **arguments))
 
-    def build(loader: Callable[..., Any]) -> Any:
-        dataset = Replica(draw_all)
-        return loader(dataset, 2, worker_init_fn=seed_worker, collate_fn=collate)
-
-    expected = told(build(processes(workers)))
-    ours = build(lambda *given, **named: ThreadLoader(*given, threads=workers, **named))
-    assert spawn(told, ours).result(PATIENCE) == expected
+    alike_workers(run, 1, 2)
 
 
 @pytest.mark.parametrize("base_seed", [0, 1, (1 << 32) - 1, 1 << 32, (1 << 63) - 1])
@@ -122,43 +108,23 @@ def test_numpy_is_seeded_as_in_torchs_worker_processes(base_seed: int) -> None:
         assert stream.legacy_generator.random_sample(5).tolist() == expected
 
 
-@pytest.mark.parametrize("threads", [0, 1, 2, 3])
-def test_data_pipes_follow_a_seed_and_leave_the_consumer_alone(threads: int, spawn: Spawn) -> None:
+def test_data_pipes_and_their_transforms_follow_a_seed_with_any_threads(spawn: Spawn) -> None:
     pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
 
-    def make(seed: int) -> Any:
+    def epochs(threads: int, seed: int) -> list[Any]:
         pipe = pipes.IterableWrapper(range(12)).shuffle()
-        return ThreadLoader(
-            pipe, 4, threads=threads, seed=seed, transform=lambda row: (row, torch.rand(2))
-        )
-
-    def epochs(seed: int) -> list[Any]:
-        with make(seed) as loader:
+        arguments: dict[str, Any] = {"transform": lambda row: (row, draw_all()), "seed": seed}
+        with ThreadLoader(pipe, 4, threads=threads, **arguments) as loader:
             return [[picture(batch) for batch in loader] for _ in range(2)]
 
     before = torch.get_rng_state().tolist()
-    first = spawn(epochs, 1).result(PATIENCE)
-    assert torch.get_rng_state().tolist() == before
+    first = epochs(0, 1)
+    assert torch.get_rng_state().tolist() == before, "the consumer is left alone"
     torch.manual_seed(SEED)
-    assert spawn(epochs, 1).result(PATIENCE) == first
-    assert spawn(epochs, 2).result(PATIENCE) != first
+    for threads in (0, 1, 2, 5):
+        assert spawn(epochs, threads, 1).result(PATIENCE) == first
+    assert epochs(0, 2) != first
     assert first[0] != first[1]
-    rows = sorted(row for batch in make(1) for row in batch[0].tolist())
-    assert rows == list(range(12))
-
-
-@pytest.mark.parametrize("workers", [1, 2, 5])
-def test_a_transform_of_a_data_pipe_draws_the_same_for_all_numbers_of_threads(
-    workers: int, spawn: Spawn
-) -> None:
-    pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
-
-    def make(threads: int) -> Any:
-        pipe = pipes.IterableWrapper(range(12)).shuffle()
-        return ThreadLoader(pipe, 4, threads=threads, seed=3, transform=lambda _: draw_all())
-
-    expected = told(make(0))
-    assert spawn(told, make(workers)).result(PATIENCE) == expected
 
 
 @pytest.mark.parametrize(
@@ -241,10 +207,3 @@ def test_threads_outside_of_loading_draw_valid_numbers_while_epochs_come_and_go(
     finally:
         ended.set()
     assert all(future.result(PATIENCE) for future in drawing)
-
-
-def test_warnings_are_none_of_ours(spawn: Spawn) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        loader = ThreadLoader(range(8), 2, threads=2, collate_fn=lambda _: draw_all())
-        assert len(spawn(list, loader).result(PATIENCE)) == 4

@@ -117,22 +117,11 @@ OF_TENSORS: dict[str, Callable[[Any], Transform]] = {
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("kind", [tensor, pillow])
-@pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
-def test_transforms_of_torchvision(
-    make: Callable[[Any], Transform], kind: Any, version: str, vision: Any, spawn: Spawn
-) -> None:
+@pytest.mark.parametrize("case", [*MAKE, *OF_TENSORS])
+def test_transforms_of_torchvision(case: str, version: str, vision: Any, spawn: Spawn) -> None:
     module = vision if version == "v1" else pytest.importorskip("torchvision.transforms.v2")
-    check(Photos(make(module), kind), spawn)
-
-
-@pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("make", OF_TENSORS.values(), ids=OF_TENSORS)
-def test_erasing_of_torchvision(
-    make: Callable[[Any], Transform], version: str, vision: Any, spawn: Spawn
-) -> None:
-    module = vision if version == "v1" else pytest.importorskip("torchvision.transforms.v2")
-    check(Photos(make(module), tensor), spawn)
+    for kind in (tensor, pillow) if case in MAKE else (tensor,):
+        check(Photos((MAKE | OF_TENSORS)[case](module), kind), spawn)
 
 
 def test_mixing_in_a_collate_function(vision: Any, spawn: Spawn) -> None:
@@ -185,30 +174,21 @@ def albumentation(seed: int | None) -> Any:
         )
 
 
-@pytest.mark.parametrize("seed", [None, 137])
-@pytest.mark.parametrize("copied", ["auto", "deep"])
-def test_albumentations_seeded_for_each_sample(copied: str, seed: int | None, spawn: Spawn) -> None:
+@pytest.mark.parametrize(
+    ("copied", "seed", "modulus"), [("auto", None, 2**32), ("deep", 137, 2**32), ("auto", 1, 2**64)]
+)
+def test_albumentations_seeded_for_each_sample(
+    copied: str, seed: int | None, modulus: int, spawn: Spawn
+) -> None:
     class Augment:
         def __init__(self) -> None:
             self.pipeline = albumentation(seed)
 
         def __call__(self, image: Any) -> Any:
-            self.pipeline.set_random_seed(sample_seed() % 2**32)
+            self.pipeline.set_random_seed(sample_seed() % modulus)
             return self.pipeline(image=image)["image"]
 
     check(Photos(Augment(), lambda image: image), spawn, dataset_copy=copied)
-
-
-def test_albumentations_takes_a_sample_seed_as_it_is(spawn: Spawn) -> None:
-    class Augment:
-        def __init__(self) -> None:
-            self.pipeline = albumentation(1)
-
-        def __call__(self, image: Any) -> Any:
-            self.pipeline.set_random_seed(sample_seed())
-            return self.pipeline(image=image)["image"]
-
-    check(Photos(Augment(), lambda image: image), spawn)
 
 
 def test_augmentations_written_by_hand(spawn: Spawn) -> None:
