@@ -38,6 +38,10 @@ def test_a_stop_iteration_is_an_error_where_torch_ends_the_epoch(
     assert [first] == expected
     assert second[:2] == ("error", SampleError)
     assert third[0] == "batch"
+    loading = spawn(list, loader)
+    with pytest.raises(RuntimeError) as caught:
+        loading.result(PATIENCE)
+    assert type(caught.value.__cause__) is StopIteration
 
 
 def test_a_word_for_shuffle_is_refused_where_torch_takes_any_for_true() -> None:
@@ -45,15 +49,6 @@ def test_a_word_for_shuffle_is_refused_where_torch_takes_any_for_true() -> None:
     assert len(DataLoader(range(3), shuffle="key")) == 3  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="'keyed', but got 'key'"):
         ThreadLoader(range(3), shuffle="key")  # type: ignore[arg-type]
-
-
-@each_number_of_threads
-def test_the_stop_iteration_is_the_cause(threads: int, spawn: Callable[..., Future[Any]]) -> None:
-    stop = StopIteration(7)
-    loading = spawn(list, ThreadLoader(Samples([Raises(lambda: stop)]), threads=threads))
-    with pytest.raises(RuntimeError) as caught:
-        loading.result(PATIENCE)
-    assert caught.value.__cause__ is stop
 
 
 def _fails_third() -> Iterator[int]:
@@ -118,44 +113,22 @@ MISFITS: dict[str, list[Any]] = {  # the last of each is the odd one
     "key": [{"a": 1}, {"a": 1}, {"b": 1}],
     "nested": [{"a": (0, FITS)}, {"a": (0, FITS)}, {"a": (0, None)}],
 }
-WITHOUT_LAYOUT: dict[str, list[Any]] = {
+WITHOUT_LAYOUT: dict[str, list[Any]] = {  # the direct path does not apply
     "length of a long list": [[0] * 500, [0] * 500, [0] * 499],
     "shape of bfloat16": [torch.zeros(n, dtype=torch.bfloat16) for n in (2, 2, 3)],
 }
 
 
-def _last_note(made: list[Any], order: list[int], threads: int) -> str:
-    """Return the last note on the error of a second batch, whose odd sample has index 5."""
-    good = [made[0]] * 3  # the first batch, from which a layout is learned
-    sampler = [0, 1, 2, *(3 + index for index in order)]
-    with pytest.raises((TypeError, RuntimeError, ValueError, KeyError)) as caught:
-        list(ThreadLoader([*good, *made], 3, sampler=sampler, threads=threads))
-    return caught.value.__notes__[-1]
-
-
 @each_number_of_threads
-@pytest.mark.parametrize("order", [[0, 1, 2], [0, 2, 1]], ids=["last", "second"])
-@pytest.mark.parametrize("case", MISFITS)
-def test_a_sample_that_does_not_fit_is_named_by_its_index(
-    case: str, order: list[int], threads: int
-) -> None:
-    assert _last_note(MISFITS[case], order, threads).endswith("batch 1, index 5")
-
-
-@each_number_of_threads
-@pytest.mark.parametrize("case", MISFITS)
-def test_the_sample_that_is_named_is_the_odd_one_even_if_it_comes_first(
-    case: str, threads: int
-) -> None:
-    assert _last_note(MISFITS[case], [2, 0, 1], threads).endswith("batch 1, index 5")
-
-
-@each_number_of_threads
-@pytest.mark.parametrize("case", WITHOUT_LAYOUT)
-def test_a_sample_is_named_also_where_the_direct_path_does_not_apply(
-    case: str, threads: int
-) -> None:
-    assert _last_note(WITHOUT_LAYOUT[case], [0, 1, 2], threads).endswith("batch 1, index 5")
+@pytest.mark.parametrize("case", [*MISFITS, *WITHOUT_LAYOUT])
+def test_a_sample_that_does_not_fit_is_named_by_its_index(case: str, threads: int) -> None:
+    made = (MISFITS | WITHOUT_LAYOUT)[case]
+    dataset = [*[made[0]] * 3, *made]  # a layout is learned from the first batch
+    for order in ([3, 4, 5], [3, 5, 4], [5, 3, 4])[: 3 if case in MISFITS else 1]:
+        loader = ThreadLoader(dataset, 3, sampler=[0, 1, 2, *order], threads=threads)
+        with pytest.raises((TypeError, RuntimeError, ValueError, KeyError)) as caught:
+            list(loader)
+        assert caught.value.__notes__[-1].endswith("batch 1, index 5")
 
 
 @each_number_of_threads
