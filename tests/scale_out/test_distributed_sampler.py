@@ -51,57 +51,57 @@ def indices(loader: ThreadLoader[Any]) -> list[int]:
     return [index for batch in loader for index in batch[0].tolist()]
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-def test_two_ranks_with_one_seed_draw_different_numbers(threads: int) -> None:
-    first, second = (numbers(loader_of(rank, threads=threads)) for rank in range(2))
+@pytest.fixture
+def strict() -> Iterator[None]:
+    """Let any warning be an error."""
+    with warnings.catch_warnings(action="error"):
+        yield
+
+
+def test_two_ranks_with_one_seed_draw_different_numbers_the_first_those_of_one_process() -> None:
+    first, second = (numbers(loader_of(rank)) for rank in range(2))
     assert not {*first} & {*second}
-    assert second == numbers(loader_of(1))
-
-
-def test_the_first_rank_draws_what_a_single_process_draws() -> None:
+    for threads in (0, 2):
+        assert second == numbers(loader_of(1, threads=threads))
     alone = ThreadLoader(Drawing(), 4, seed=3, output="numpy", threads=0)
-    assert numbers(loader_of(0)) == numbers(alone)[:12]
+    assert first == numbers(alone)[:12]
 
 
 def test_the_state_of_one_rank_is_good_for_all() -> None:
-    expected = [indices(loader_of(rank)) for rank in range(2)]
-    loaders = [loader_of(rank) for rank in range(2)]
-    states = []
-    for loader in loaders:
-        iterator = iter(loader)
-        next(iterator)
-        next(iterator)
-        states.append(loader.state_dict())
-    assert states[0] == states[1]
+    states, rests = [], []
     for rank in range(2):
-        assert indices(resumed(states[0], sampler_of(rank))) == expected[rank][8:]
+        state, rest = stopped(loader_of(rank, sampler=(told := sampler_of(rank))), told, 2)
+        states.append(state)
+        rests.append(rest)
+    assert states[0] == states[1]
+    assert [indices(resumed(states[0], sampler_of(rank))) for rank in range(2)] == rests
 
 
 def test_who_forgets_set_epoch_gets_the_same_order_as_with_torch_and_a_warning() -> None:
     loader = loader_of(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        first = indices(loader)
+    first = indices(loader)
     with pytest.warns(UserWarning, match="has the same order") as caught:
         assert indices(loader) == first
     assert caught[0].filename == __file__
 
 
-def test_who_calls_set_epoch_is_left_alone() -> None:
+@pytest.mark.usefixtures("strict")
+def test_who_calls_set_epoch_or_does_not_shuffle_is_left_alone() -> None:
     sampler = sampler_of(0)
     before = dict(vars(sampler))
     loader = loader_of(0, sampler=sampler)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        next(iter(loader))  # a look at the data
-        sampler.set_epoch(0)
-        first = indices(loader)
-        sampler.set_epoch(7)
-        assert indices(loader) != first
+    next(iter(loader))  # a look at the data
+    sampler.set_epoch(0)
+    first = indices(loader)
+    sampler.set_epoch(7)
+    assert indices(loader) != first
     assert vars(sampler) == before | {"epoch": 7}
     assert type(sampler.epoch) is int
+    loader = loader_of(0, sampler=sampler_of(0, shuffle=False))
+    assert indices(loader) == indices(loader)
 
 
+@pytest.mark.usefixtures("strict")
 def test_an_epoch_that_did_not_begin_is_not_the_one_before() -> None:
     fails = []
 
@@ -112,35 +112,13 @@ def test_an_epoch_that_did_not_begin_is_not_the_one_before() -> None:
 
     sampler = sampler_of(0)
     loader = loader_of(0, sampler=sampler, threads=1, dataset_copy=copied)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        list(loader)
-        sampler.set_epoch(1)
-        fails.append(True)
-        with pytest.raises(KeyboardInterrupt):
-            list(loader)
-        fails.clear()
-        list(loader)
-
-
-def test_without_shuffling_there_is_nothing_to_tell() -> None:
-    loader = loader_of(0, sampler=sampler_of(0, shuffle=False))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert indices(loader) == indices(loader)
-
-
-def test_a_resumed_epoch_that_was_told_of_goes_on() -> None:
-    sampler = sampler_of(0)
-    loader = loader_of(0, sampler=sampler)
     list(loader)
     sampler.set_epoch(1)
-    iterator = iter(loader)
-    first = next(iterator)[0].tolist()
-    state = json.loads(json.dumps(loader.state_dict()))
-    rest = [index for batch in iterator for index in batch[0].tolist()]
-    assert indices(resumed(state, sampler_of(0))) == rest
-    assert len(first + rest) == 12
+    fails.append(True)
+    with pytest.raises(KeyboardInterrupt):
+        list(loader)
+    fails.clear()
+    list(loader)
 
 
 class Counting:
@@ -185,25 +163,39 @@ def resumed(state: Any, sampler: Any, **options: Any) -> ThreadLoader[Any]:
     return loader
 
 
-SAMPLERS = [lambda: sampler_of(1), Counting, CountingItself]
-KINDS = ["distributed", "counting", "counting itself"]
+class Property(Counting):
+    """Its number can't be set but by ``set_epoch()``."""
+
+    rank, num_replicas = 0, 2
+    epoch = property(lambda self: self.number)  # type: ignore[assignment]
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.number = epoch
 
 
+SAMPLERS: dict[str, Callable[[], Any]] = {
+    "distributed": lambda: sampler_of(1),
+    "counting": Counting,
+    "counting itself": CountingItself,
+}
+
+
+@pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("kind", SAMPLERS, ids=KINDS)
-def test_the_rest_of_an_epoch_is_loaded_if_nobody_tells_of_it(
-    kind: Callable[[], Any], threads: int
-) -> None:
-    sampler = kind()
+@pytest.mark.parametrize("kind", [*SAMPLERS, "a property"])
+def test_the_rest_of_an_epoch_is_loaded_if_nobody_tells_of_it(kind: str, threads: int) -> None:
+    made = SAMPLERS.get(kind, Property)
+    sampler = made()
     state, rest = stopped(loader_of(1, sampler=sampler, threads=threads), sampler, 2)
-    loader = resumed(state, kind(), threads=threads)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        iterator = iter(loader)
-        first = next(iterator)[0].tolist()
-        again = json.loads(json.dumps(loader.state_dict()))
-        assert first + [index for batch in iterator for index in batch[0].tolist()] == rest
-    assert indices(resumed(again, kind(), threads=threads)) == rest[4:]
+    loader = resumed(state, made(), threads=threads)
+    iterator = iter(loader)
+    first = next(iterator)[0].tolist()
+    again = json.loads(json.dumps(loader.state_dict()))
+    assert first + [index for batch in iterator for index in batch[0].tolist()] == rest
+    assert indices(resumed(again, made(), threads=threads)) == rest[4:]
 
 
 def test_after_the_rest_the_next_epoch_is_the_user_s_to_tell_of() -> None:
@@ -277,23 +269,17 @@ def between(told: int | None) -> Any:
     return json.loads(json.dumps(loader.state_dict()))
 
 
-@pytest.mark.parametrize("told", [None, 0, 2])
-def test_who_tells_of_nothing_after_a_saved_epoch_gets_what_goes_on_without_a_stop(
-    told: int | None,
-) -> None:
-    loader = resumed(between(told), sampler_of(0))
-    assert indices(loader) == indices(loader_of(0, sampler=told_of(told or 0)))
-
-
-@pytest.mark.parametrize(("told", "early"), [(0, False), *product((1, 6), (False, True))])
-def test_who_tells_of_the_epoch_after_a_saved_one_is_left_alone(told: int, *, early: bool) -> None:
-    sampler = told_of(told) if early else sampler_of(0)
-    loader = resumed(between(None), sampler)
-    if not early:
-        sampler.set_epoch(told)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert indices(loader) == indices(loader_of(0, sampler=told_of(told)))
+def test_after_a_saved_epoch_the_next_is_the_user_s_to_tell_of_or_the_same() -> None:
+    for told in (None, 0, 2):
+        expected = indices(loader_of(0, sampler=told_of(told or 0)))
+        assert indices(resumed(between(told), sampler_of(0))) == expected
+    with warnings.catch_warnings(action="error"):
+        for told, early in [(0, False), *product((1, 6), (False, True))]:
+            sampler = told_of(told) if early else sampler_of(0)
+            loader = resumed(between(None), sampler)
+            if not early:
+                sampler.set_epoch(told)
+            assert indices(loader) == indices(loader_of(0, sampler=told_of(told)))
 
 
 def test_a_sampler_that_counts_itself_counts_on_between_two_epochs() -> None:
@@ -306,44 +292,24 @@ def test_a_sampler_that_counts_itself_counts_on_between_two_epochs() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:set_epoch:UserWarning")
-@pytest.mark.parametrize("kind", SAMPLERS, ids=KINDS)
-@pytest.mark.parametrize("told", [None, 2, 4])
-def test_an_epoch_whose_end_was_known_is_over(kind: Callable[[], Any], told: int | None) -> None:
-    sampler = kind()
-    sampler.set_epoch(3)
-    loader = loader_of(0, sampler=sampler)
-    iterator = iter(loader)
-    for _ in range(len(loader)):
-        next(iterator)
-    # As Accelerate's loaders save it, which are a batch ahead.
-    state = loader.state_dict() | {"_iterator_finished": True}
-    assert next(iterator, None) is None
-    again = kind()
-    resuming = resumed(state, again)
-    if told is not None:
-        sampler.set_epoch(told)
-        again.set_epoch(told)
-    assert indices(resuming) == indices(loader)
-    assert indices(resuming) == indices(loader)
-
-
-class Property(Counting):
-    """Its number can't be set but by ``set_epoch()``."""
-
-    rank, num_replicas = 0, 2
-    epoch = property(lambda self: self.number)  # type: ignore[assignment]
-
-    def __init__(self) -> None:
-        self.number = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.number = epoch
-
-
-def test_the_number_of_an_epoch_may_be_a_property() -> None:
-    sampler = Property()
-    state, rest = stopped(loader_of(0, sampler=sampler), sampler, 2)
-    assert indices(resumed(state, Property())) == rest
+@pytest.mark.parametrize("kind", SAMPLERS)
+def test_an_epoch_whose_end_was_known_is_over(kind: str) -> None:
+    for told in (None, 2, 4):
+        sampler, again = SAMPLERS[kind](), SAMPLERS[kind]()
+        sampler.set_epoch(3)
+        loader = loader_of(0, sampler=sampler)
+        iterator = iter(loader)
+        for _ in range(len(loader)):
+            next(iterator)
+        # As Accelerate's loaders save it, which are a batch ahead.
+        state = loader.state_dict() | {"_iterator_finished": True}
+        assert next(iterator, None) is None
+        resuming = resumed(state, again)
+        if told is not None:
+            sampler.set_epoch(told)
+            again.set_epoch(told)
+        for _ in range(2):
+            assert indices(resuming) == indices(loader)
 
 
 class Stateful(Counting):

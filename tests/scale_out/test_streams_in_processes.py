@@ -27,46 +27,91 @@ class Rows:
         raise AssertionError("not shared out")
 """
 
-TRAINING = """
+CHECKS = """
 from torch.nn.parallel import DistributedDataParallel
 
-torch.set_num_threads(1)
-model = DistributedDataParallel(torch.nn.Linear(2, 1))
-told = {}
-for uneven in ("drop", "pad"):
-    for threads in (0, 2):
+def trained():
+    torch.set_num_threads(1)
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    told = {}
+    for uneven, threads in (("drop", 0), ("drop", 2), ("pad", 0), ("pad", 2)):
         loader = ThreadLoader(
-            Rows((9, 21, 4, 14)[:world_size]), 2, threads=threads, shard="auto", uneven=uneven,
+            Rows((9, 21, 4)), 2, threads=threads, shard="auto", uneven=uneven,
             transform=None if threads == 0 else torch.Tensor.float,
         )
-        epochs = []
+        told[f"{uneven} {threads}"] = epochs = []
         for _ in range(2):
-            rows = []
+            epochs.append([])
             for batch in loader:
                 model(batch.float()).mean().backward()  # waits for all ranks
-                rows.append(batch[:, 1].tolist())
-            epochs.append(rows)
-        told[f"{uneven} {threads}"] = epochs
-got = [batch[:, 1].tolist() for batch in ThreadLoader(
-    Rows((9, 21, 4, 14)[:world_size]), 2, threads=1, shard="auto", uneven="short"
-)]
-tell([told, got])
+                epochs[-1].append(batch[:, 1].tolist())
+    short = ThreadLoader(Rows((9, 21, 4)), 2, threads=1, shard="auto", uneven="short")
+    return told, [batch[:, 1].tolist() for batch in short]
+
+def empty():
+    told = []
+    for uneven in ("drop", "pad", "short"):
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            loader = ThreadLoader(Rows((6, 6)), 2, threads=1, shard="auto", uneven=uneven)
+            try:
+                got = len(list(loader))
+            except RankError as error:
+                got = str(error)
+        said = [str(each.message) for each in warned if "no batch" in str(each.message)]
+        told.append([got, said])
+    return told
+
+def left():
+    loader = ThreadLoader(Rows((40, 60, 40)), 2, threads=1, prefetch=1 + 3 * rank, shard="auto")
+    counts = []
+    for most in (5, 2, 100):
+        counts.append(0)
+        for batch in loader:
+            dist.all_reduce(batch.sum())
+            counts[-1] += 1
+            if counts[-1] == most:
+                break
+    return counts
+
+told = []
+for check in (trained, empty, left):
+    told.append(check())
+    dist.barrier()
+tell(told)
 """
+WORLD_SIZE = 3
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_that_end_at_different_steps_train_to_the_end(
-    world_size: int, tmp_path: Path
-) -> None:
-    lengths = (9, 21, 4, 14)[:world_size]
-    own = [[list(range(row, min(row + 2, n))) for row in range(0, n, 2)] for n in lengths]
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
+    """What each rank tells of all checks that one start of the ranks is enough for."""
+    return run_ranks(LOADING + CHECKS, WORLD_SIZE, tmp_path_factory.mktemp("ranks"))
+
+
+def test_ranks_that_end_at_different_steps_train_to_the_end(told: list[list[Any]]) -> None:
+    own = [[list(range(row, min(row + 2, n))) for row in range(0, n, 2)] for n in (9, 21, 4)]
     least, most = min(map(len, own)), max(map(len, own))
-    for rank, (told, short) in enumerate(run_ranks(LOADING + TRAINING, world_size, tmp_path)):
+    for rank, ((trained, short), *_) in enumerate(told):
         assert short == own[rank]
         padded = own[rank] + [own[rank][-1]] * (most - len(own[rank]))
-        for name, epochs in told.items():
+        for name, epochs in trained.items():
             expected = own[rank][:least] if name.startswith("drop") else padded
             assert epochs == [expected] * 2
+
+
+def test_a_rank_that_yields_nothing_is_named(told: list[list[Any]]) -> None:
+    for rank, (_, empty, _) in enumerate(told):
+        (dropped, said), (padded, _), (short, warned) = empty
+        assert dropped == 0
+        assert said[0].startswith("rank 2 of 3 had no batch")
+        assert padded.startswith("rank 2 of 3 had no batch left of its own")
+        assert short == (0 if rank == 2 else 3)
+        assert len(warned) == (rank == 2)
+
+
+def test_ranks_that_leave_an_epoch_at_the_same_step_go_on(told: list[list[Any]]) -> None:
+    assert [counts for *_, counts in told] == [[5, 2, 30]] * WORLD_SIZE
 
 
 KILLED = """
@@ -119,56 +164,9 @@ tell(len(list(loader)))
 """
 
 
-@pytest.mark.parametrize(
-    ("uneven", "slow", "length"), [("drop", 0, 4), ("pad", 0, 4), ("drop", 1, 6)]
-)
+@pytest.mark.parametrize(("uneven", "slow", "length"), [("pad", 0, 4), ("drop", 1, 6)])
 def test_the_first_rank_stays_until_others_know_of_the_end(
     uneven: str, slow: int, length: int, tmp_path: Path
 ) -> None:
     script = f"{LOADING}\n{uneven=}\n{slow=}\n{length=}\n{FIRST_ENDS}"
     assert run_ranks(script, 2, tmp_path) == [2, 2]
-
-
-EMPTY = """
-told = []
-for uneven in ("drop", "pad", "short"):
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        try:
-            got = len(list(ThreadLoader(Rows((6,)), 2, threads=1, shard="auto", uneven=uneven)))
-        except RankError as error:
-            got = str(error)
-    told.append([got, [str(each.message) for each in warned if "no batch" in str(each.message)]])
-tell(told)
-"""
-
-
-def test_a_rank_that_yields_nothing_is_named(tmp_path: Path) -> None:
-    told = run_ranks(LOADING + EMPTY, 2, tmp_path)
-    for rank, ((dropped, said), (padded, _), (short, warned)) in enumerate(told):
-        assert dropped == 0
-        assert said[0].startswith("rank 1 of 2 had no batch")
-        assert padded.startswith("rank 1 of 2 had no batch left of its own")
-        assert short == (0 if rank else 3)
-        assert len(warned) == rank
-
-
-LEFT = """
-loader = ThreadLoader(Rows((40, 60)), 2, threads=1, prefetch=1 + 3 * rank, shard="auto")
-counts = []
-for most in (5, 2, 100):
-    count = 0
-    for batch in loader:
-        dist.all_reduce(batch.sum())
-        count += 1
-        if count == most:
-            break
-    counts.append(count)
-dist.barrier()
-tell(counts)
-"""
-
-
-def test_ranks_that_leave_an_epoch_at_the_same_step_go_on(tmp_path: Path) -> None:
-    told: Any = run_ranks(LOADING + LEFT, 2, tmp_path)
-    assert told == [[5, 2, 30]] * 2
