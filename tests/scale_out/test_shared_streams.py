@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +18,6 @@ from threadloader.datasets import Mixture, TarStream
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-WORLDS = [1, 2, 4]
 
 
 class Parts(_torch.IterableDataset):  # type: ignore[type-arg]
@@ -67,19 +67,11 @@ def first(sample: Any) -> int:
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("world_size", WORLDS)
-@pytest.mark.parametrize("options", [{}, {"shuffle": 4}, {"shuffle": 4, "seed": 1}])
-def test_all_ranks_together_have_a_tar_stream(
-    options: Any, world_size: int, threads: int, folder: Path
-) -> None:
-    got = of_all_ranks(lambda: cls_only(folder, **options), world_size, threads=threads)
-    assert sorted(got) == sorted(cls_only(folder))
+@pytest.mark.parametrize("kind", ["tar", "mixture", "pack"])
+def test_all_ranks_together_have_all(kind: str, threads: int, folder: Path) -> None:
+    lengths = [np.full(1 + n % 5, n + 1) for n in range(60)]
 
-
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("world_size", WORLDS)
-def test_all_ranks_together_have_a_mixture(world_size: int, threads: int, folder: Path) -> None:
-    def make() -> Any:
+    def mixed() -> Any:
         sources = {
             "files": (cls_only(folder, shuffle=3), 3),
             "parts": (Parts(range(2000, 2040)), 1),
@@ -87,17 +79,24 @@ def test_all_ranks_together_have_a_mixture(world_size: int, threads: int, folder
         }
         return Mixture(sources, stop="once")
 
-    got = of_all_ranks(make, world_size, threads=threads)
-    assert sorted(got) == sorted([*cls_only(folder), *range(2000, 2040), *range(3000, 3020)])
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("world_size", WORLDS)
-def test_all_ranks_together_have_the_rows_of_a_pack(world_size: int, threads: int) -> None:
-    numbers = [np.full(1 + n % 5, n + 1) for n in range(60)]
-    rows = of_all_ranks(lambda: pack(Parts(numbers), 8), world_size, threads=threads)
-    got = np.concatenate([np.asarray(row["input_ids"]) for row in rows])
-    assert sorted(got[got > 0].tolist()) == sorted(np.concatenate(numbers).tolist())
+    files = list(cls_only(folder))
+    makes, expected = {
+        "tar": (
+            [
+                partial(cls_only, folder, **o)
+                for o in ({}, {"shuffle": 4}, {"shuffle": 4, "seed": 1})
+            ],
+            files,
+        ),
+        "mixture": ([mixed], [*files, *range(2000, 2040), *range(3000, 3020)]),
+        "pack": ([lambda: pack(Parts(lengths), 8)], np.concatenate(lengths).tolist()),
+    }[kind]
+    for make, world_size in product(makes, (1, 2, 4)):
+        got = of_all_ranks(make, world_size, threads=threads)
+        if kind == "pack":
+            ids = np.concatenate([np.asarray(row["input_ids"]) for row in got])
+            got = ids[ids > 0].tolist()
+        assert sorted(got) == sorted(expected)
 
 
 def test_a_rank_without_workers_reads_the_same_files_with_and_without_shard(

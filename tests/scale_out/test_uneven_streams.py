@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from itertools import count, islice
+from itertools import count
 from time import sleep
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from threadloader._ranks.votes import Votes
 from threadloader._session import agreement, begin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from support.patience import Spawn
 
@@ -41,17 +41,49 @@ class Files:
 
     def __init__(self, *lengths: int) -> None:
         self.files = [range(1000 * n, 1000 * n + length) for n, length in enumerate(lengths)]
-        self.asked: list[tuple[int, int, int]] = []
 
-    def shard(self, rank: int, world_size: int, epoch: int) -> Files:
+    def shard(self, rank: int, world_size: int, epoch: int) -> Files:  # noqa: ARG002
         share = Files()
         share.files = self.files[rank::world_size]
-        self.asked.append((rank, world_size, epoch))
         return share
 
     def __iter__(self) -> Iterator[int]:
         for file in self.files:
             yield from file
+
+
+class Shares:
+    """What each rank reads is made by a function of its own; of the last, for those beyond it."""
+
+    def __init__(self, *makes: Callable[[], Any]) -> None:
+        self.makes = makes
+
+    def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
+        return self.makes[min(rank, len(self.makes) - 1)]()
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("not shared out")
+
+
+def up_to(number: int) -> Callable[[], range]:
+    return lambda: range(number)
+
+
+def waits(event: threading.Event, before: int, after: int) -> Callable[[], Iterator[int]]:
+    """Return what makes a share that waits for an event amid its samples."""
+
+    def generate() -> Iterator[int]:
+        yield from range(before)
+        event.wait(PATIENCE)
+        yield from range(after)
+
+    return generate
+
+
+def fails_at(number: int) -> Iterator[int]:
+    """Yield some samples, and end with an error."""
+    yield from range(number)
+    raise ValueError(number)
 
 
 @pytest.fixture(params=[2, 3])
@@ -81,21 +113,17 @@ LENGTHS = (8, 4, 14)  # of the ranks' files: 4, 2 and 7 batches
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_drop_ends_all_ranks_with_the_first_that_ends(
-    threads: int, epochs: int, ranks: RankThreads
-) -> None:
+def test_drop_ends_all_ranks_with_the_first_that_ends(threads: int, ranks: RankThreads) -> None:
     barrier = threading.Barrier(ranks.world_size)
 
     def load(_: int) -> Any:
-        with loader_of(
-            Files(*LENGTHS[: ranks.world_size]), threads=threads, uneven="drop"
-        ) as loader:
-            return [batches(loader, barrier) for _ in range(epochs)]
+        files = Files(*LENGTHS[: ranks.world_size])
+        with loader_of(files, threads=threads, uneven="drop") as loader:
+            return [batches(loader, barrier) for _ in range(2)]
 
     for rank, got in enumerate(ranks.run(load)):
         first = 1000 * rank
-        assert got == [[[first, first + 1], [first + 2, first + 3]]] * epochs
+        assert got == [[[first, first + 1], [first + 2, first + 3]]] * 2
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -121,19 +149,6 @@ def test_pad_repeats_the_last_batch_until_the_last_rank_ends(
         assert got[own:] == [got[own - 1]] * (most - own)
 
 
-@pytest.mark.parametrize("uneven", ["drop", "pad"])
-def test_ranks_that_leave_after_the_same_step_can_go_on(uneven: Any, ranks: RankThreads) -> None:
-    barrier = threading.Barrier(ranks.world_size)
-
-    def load(rank: int) -> Any:
-        loader = loader_of(Files(20, 20, 20), uneven=uneven, prefetch=1 + 2 * rank)
-        return [
-            sum(barrier.wait(PATIENCE) >= 0 for _ in islice(loader, most)) for most in (3, 1, 100)
-        ]
-
-    assert {tuple(counts) for counts in ranks.run(load)} <= {(3, 1, 10), (3, 1, 20)}
-
-
 @pytest.mark.parametrize("world_size", [2])
 @pytest.mark.parametrize("uneven", ["drop", "pad"])
 def test_a_rank_that_leaves_alone_is_named_to_the_others(uneven: Any, ranks: RankThreads) -> None:
@@ -153,36 +168,6 @@ def test_a_rank_that_leaves_alone_is_named_to_the_others(uneven: Any, ranks: Ran
     assert isinstance(error, RankError)
     assert "rank 1 left the epoch by step" in str(error)
     assert steps == 3
-
-
-@pytest.mark.parametrize("world_size", [3])
-@pytest.mark.parametrize("uneven", ["drop", "pad"])
-def test_a_rank_that_does_not_come_is_named_in_bounded_time(
-    uneven: Any, ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agreement, "SECONDS", 2.0)
-    released = threading.Event()
-    others = threading.Barrier(2, released.set)
-
-    class Stuck(Files):
-        def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
-            return self.stuck() if rank == 1 else range(40 if uneven == "drop" else 4)
-
-        def stuck(self) -> Iterator[int]:
-            yield from range(6)
-            released.wait(PATIENCE)
-
-    def load(rank: int) -> Any:
-        try:
-            return batches(loader_of(Stuck(), uneven=uneven))
-        finally:
-            if rank != 1:
-                others.wait(PATIENCE)
-
-    for rank, error in enumerate(ranks.run(load)):
-        if rank != 1:
-            assert isinstance(error, RankError)
-            assert "rank 1 did not say within" in str(error)
 
 
 @pytest.mark.parametrize("world_size", [2])
@@ -212,25 +197,6 @@ def test_ranks_without_a_batch_are_named_on_all_ranks(ranks: RankThreads) -> Non
     assert texts == {together, *(f"rank {rank}" for rank in empty)}
 
 
-def test_a_rank_without_a_batch_has_none_to_repeat(ranks: RankThreads) -> None:
-    gone = []
-
-    def load(_: int) -> None:
-        gone.extend(loader_of(Files(6)))  # no rank goes a step
-
-    for error in ranks.run(load):
-        assert not gone
-        assert isinstance(error, RankError)
-        assert "had no batch left of its own" in str(error)
-        assert "1" in str(error)
-
-
-def test_short_gives_each_rank_what_it_has(ranks: RankThreads) -> None:
-    lengths = LENGTHS[: ranks.world_size]
-    got = ranks.run(lambda _: batches(loader_of(Files(*lengths), uneven="short")))
-    assert [len(each) for each in got] == [length // 2 for length in lengths]
-
-
 def test_short_names_a_rank_without_a_batch_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -250,19 +216,11 @@ def test_without_torch_distributed_there_is_nobody_to_agree_with(uneven: Any) ->
 @pytest.mark.parametrize("uneven", ["drop", "pad"])
 def test_waiting_for_other_ranks_is_counted_and_told(uneven: Any, ranks: RankThreads) -> None:
     released = threading.Event()
-
-    class Late(Files):
-        def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
-            return self.late() if rank else range(4 if uneven == "pad" else 8)
-
-        def late(self) -> Iterator[int]:
-            yield from range(4)
-            released.wait(PATIENCE)
-            if uneven == "pad":
-                yield from range(4)
+    padded = uneven == "pad"
+    late = Shares(up_to(4 if padded else 8), waits(released, 4, 4 if padded else 0))
 
     def load(rank: int) -> Any:
-        loader = loader_of(Late(), uneven=uneven)
+        loader = loader_of(late, uneven=uneven)
         iterator = iter(loader)
         for _ in range(2):
             next(iterator)
@@ -272,7 +230,7 @@ def test_waiting_for_other_ranks_is_counted_and_told(uneven: Any, ranks: RankThr
         return steps, loader.statistics().epoch.rank_wait_seconds
 
     (steps, waited), other = ranks.run(load)
-    assert steps == other[0] == (4 if uneven == "pad" else 2)
+    assert steps == other[0] == (4 if padded else 2)
     assert waited > 0
 
 
@@ -364,14 +322,9 @@ class Once:
         return self.at
 
 
-class Failing(Files):
-    def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
-        return Once() if rank else range(8)
-
-
 def test_an_error_of_a_sample_counts_as_a_step(ranks: RankThreads) -> None:
     def load(_: int) -> tuple[int, int]:
-        steps, errors = iter(loader_of(Failing(), uneven="drop")), 0
+        steps, errors = iter(loader_of(Shares(up_to(8), Once), uneven="drop")), 0
         for step in count():
             try:
                 next(steps)
@@ -386,18 +339,15 @@ def test_an_error_of_a_sample_counts_as_a_step(ranks: RankThreads) -> None:
     assert [errors for _, errors in got] == [0] + [1] * (ranks.world_size - 1)
 
 
-class Damaged(Files):
-    """Of rank 1's samples only the first ones can be loaded."""
+def damaged(loads: int, length: int) -> Shares:
+    """Return shares of ranks: of rank 1's samples only the first ones can be loaded."""
 
-    loads, length = 3, 4
-
-    def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
-        return range(8) if not rank else map(self.load, range(self.length))
-
-    def load(self, number: int) -> int:
-        if number >= self.loads:
+    def load(number: int) -> int:
+        if number >= loads:
             raise ValueError(number)
         return number
+
+    return Shares(up_to(8), lambda: map(load, range(length)))
 
 
 def batches_and_errors(loader: Any) -> list[Any]:
@@ -414,15 +364,9 @@ def batches_and_errors(loader: Any) -> list[Any]:
     return got
 
 
-class Broken(Files):
-    """The generator of rank 1 fails, and ends with that."""
-
-    def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
-        return self.broken() if rank == 1 else range(20)
-
-    def broken(self) -> Iterator[int]:
-        yield from range(4)
-        raise ValueError(4)
+def broken(samples: int) -> Shares:
+    """Return shares of ranks: the generator of rank 1 fails, and ends with that."""
+    return Shares(up_to(samples), lambda: fails_at(4), up_to(samples))
 
 
 @pytest.mark.parametrize("threads", [0, 1])
@@ -431,7 +375,7 @@ def test_no_rank_ends_in_silence_where_the_share_of_one_ends_with_an_error(
     goes_on: bool, threads: int, ranks: RankThreads
 ) -> None:
     def load(rank: int) -> Any:
-        loader = loader_of(Broken(), uneven="drop", threads=threads)
+        loader = loader_of(broken(20), uneven="drop", threads=threads)
         return batches_and_errors(loader) if goes_on and rank == 1 else batches(loader)
 
     for rank, error in enumerate(ranks.run(load)):
@@ -447,19 +391,18 @@ def test_no_rank_ends_in_silence_where_the_share_of_one_ends_with_an_error(
 def test_where_the_last_batch_fails_an_earlier_one_comes_again(
     threads: int, ranks: RankThreads
 ) -> None:
-    whole, damaged = ranks.run(lambda _: batches_and_errors(loader_of(Damaged(), threads=threads)))
+    def load(_: int) -> Any:
+        return batches_and_errors(loader_of(damaged(3, 4), threads=threads))
+
+    whole, failing = ranks.run(load)
     assert whole == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert damaged[0] == [0, 1]
-    assert damaged[2:] == [[0, 1]] * 2
+    assert failing[0] == [0, 1]
+    assert failing[2:] == [[0, 1]] * 2
 
 
 @pytest.mark.parametrize("world_size", [2])
-def test_where_all_batches_fail_there_is_none_to_repeat(
-    ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Damaged, "loads", 0)
-    monkeypatch.setattr(Damaged, "length", 2)
-    whole, error = ranks.run(lambda _: batches_and_errors(loader_of(Damaged(), prefetch=1)))
+def test_where_all_batches_fail_there_is_none_to_repeat(ranks: RankThreads) -> None:
+    whole, error = ranks.run(lambda _: batches_and_errors(loader_of(damaged(0, 2), prefetch=1)))
     assert isinstance(error, RankError)
     assert "all batches of this one failed" in str(error)
     assert whole == [[0, 1], [2, 3], [4, 5], [6, 7]] or isinstance(whole, RankError)
@@ -556,22 +499,6 @@ def test_ranks_with_different_numbers_of_replicas_are_refused(ranks: RankThreads
         assert "replicas is 2 there, and 1 on rank 0" in str(error)
 
 
-class Slow(Files):
-    """Rank 1 takes longer for its third batch than the others wait."""
-
-    def __init__(self, released: threading.Event) -> None:
-        super().__init__()
-        self.released = released
-
-    def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
-        return self.slow() if rank else range(8)
-
-    def slow(self) -> Iterator[int]:
-        yield from range(4)
-        self.released.wait(PATIENCE)
-        yield from range(4)
-
-
 @pytest.mark.parametrize("world_size", [2])
 @pytest.mark.parametrize("uneven", ["drop", "pad"])
 def test_a_rank_that_comes_after_the_limit_finds_what_others_found(
@@ -579,10 +506,11 @@ def test_a_rank_that_comes_after_the_limit_finds_what_others_found(
 ) -> None:
     monkeypatch.setattr(agreement, "SECONDS", 1.0)
     released = threading.Event()
+    slow = Shares(up_to(8), waits(released, 4, 4))
 
     def load(rank: int) -> Any:
         try:
-            return list(loader_of(Slow(released), uneven=uneven))
+            return list(loader_of(slow, uneven=uneven))
         finally:
             if not rank:
                 released.set()
@@ -597,12 +525,8 @@ def test_a_rank_that_comes_after_the_limit_finds_what_others_found(
 def test_a_share_that_fails_is_an_error_where_others_have_something_left(
     samples: int, ranks: RankThreads
 ) -> None:
-    class SomeLeft(Broken):
-        def shard(self, rank: int, world_size: int, epoch: int) -> Any:  # noqa: ARG002
-            return self.broken() if rank else range(samples)
-
     def load(rank: int) -> Any:
-        loader = loader_of(SomeLeft(), uneven="drop")
+        loader = loader_of(broken(samples), uneven="drop")
         return batches_and_errors(loader) if rank else batches(loader)
 
     whole, failing = ranks.run(load)
