@@ -62,10 +62,6 @@ class Block(NamedTuple):
     code: str
 
 
-def name_of(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
-
-
 def text_of(page: Path) -> str:
     return page.read_text(encoding="utf-8")
 
@@ -114,10 +110,18 @@ def python_blocks() -> list[Block]:
     return [block for page in PAGES for block in blocks_of(page) if block.language == "python"]
 
 
-every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
-every_block = pytest.mark.parametrize(
-    "block", python_blocks(), ids=lambda block: f"{block.page}:{block.line}"
-)
+def every_page(check: Callable[[Path], None]) -> Callable[[], None]:
+    """Return a test that checks all pages."""
+
+    def test() -> None:
+        for page in PAGES:
+            try:
+                check(page)
+            except AssertionError as error:
+                error.add_note(str(page))
+                raise
+
+    return test
 
 
 @every_page
@@ -179,10 +183,11 @@ def _source_of(module: str) -> Path:
     return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
-@every_block
-def test_code_compiles_and_what_it_imports_of_the_package_exists(block: Block) -> None:
-    tree = ast.parse(block.code)
-    for node in ast.walk(tree):
+@every_page
+def test_code_compiles_and_what_it_imports_of_the_package_exists(page: Path) -> None:
+    blocks = [block for block in blocks_of(page) if block.language == "python"]
+    nodes = [node for block in blocks for node in ast.walk(ast.parse(block.code))]
+    for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("threadloader"):
             for alias in node.names:
                 _resolve(f"{node.module}.{alias.name}")
@@ -192,7 +197,7 @@ def test_code_that_is_not_run_is_on_pages_that_have_some() -> None:
     assert set(NOT_RUN) <= {block.page for block in python_blocks()}
 
 
-@every_block
+@pytest.mark.parametrize("block", python_blocks(), ids=lambda block: f"{block.page}:{block.line}")
 def test_code_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if block.page in NOT_RUN:
         pytest.skip(NOT_RUN[block.page])

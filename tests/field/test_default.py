@@ -23,7 +23,7 @@ from threadloader import ThreadLoader
 from threadloader.errors import InProcessWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from support.patience import Spawn
 
@@ -49,13 +49,6 @@ class Slow:
 
     def value(self, index: int) -> Any:
         return index
-
-
-def test_threads_take_over_from_samples_that_leave_the_objects_as_they_are() -> None:
-    samples = load(Slow())
-    assert [index for index, _, _ in samples] == list(range(64))
-    assert samples[0][2]
-    assert not all(made_here for _, _, made_here in samples)
 
 
 # What samples and loops set.
@@ -111,12 +104,6 @@ class Transformed(Slow):
         return self.transform(index)
 
 
-def test_a_number_in_a_transform_that_grows_by_equal_steps_is_a_state_too() -> None:
-    with pytest.warns(InProcessWarning, match="'step'"):
-        samples = load(Transformed(Warming()))
-    assert [value for _, value, _ in samples] == list(range(1, 65))
-
-
 class Drawing:
     """A transform that keeps what it has drawn for this sample."""
 
@@ -126,12 +113,6 @@ class Drawing:
         self.angle = 37 * index * index % 64
         time.sleep(SLOW)
         return self.angle
-
-
-def test_what_a_transform_has_drawn_for_a_sample_is_no_state() -> None:
-    samples = load(Transformed(Drawing()))
-    assert [value for _, value, _ in samples] == [37 * index * index % 64 for index in range(64)]
-    assert not all(made_here for _, _, made_here in samples)
 
 
 class Level(Slow):
@@ -202,21 +183,7 @@ def test_with_prefetch_it_is_drawn_ahead() -> None:
     assert drawn[:4] == [0] * 4
 
 
-# What works in one thread alone.
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="POSIX")
-def test_what_fails_in_threads_alone_the_calling_thread_loads() -> None:
-    class Timed(Slow):
-        def value(self, index: int) -> int:
-            before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
-            signal.signal(signal.SIGALRM, before)
-            return index
-
-    with pytest.warns(InProcessWarning, match="and not in the calling one.*main thread") as told:
-        samples = load(Timed())
-    assert [value for _, value, _ in samples] == list(range(64))
-    assert len(told) == 1
+# What fails.
 
 
 class Broken(Slow):
@@ -420,48 +387,120 @@ def test_an_iterable_of_torchs_is_read_by_the_calling_thread() -> None:
     assert ThreadLoader(iter(stream), 2).num_workers == 1
 
 
-# Scratch memory that is made in `__init__`
+# Where threads take over, and where the calling thread stays.
 
 
-@pytest.mark.parametrize("kind", ["numpy", "bytearray", "torch"])
-@pytest.mark.parametrize("deep", [False, True])
-def test_the_calling_thread_stays_where_samples_write_one_array(kind: str, deep: bool) -> None:
-    class Fills:
-        def __init__(self) -> None:
-            zeros = {"numpy": lambda: np.zeros(8), "bytearray": lambda: bytearray(8)}
-            torch = pytest.importorskip("torch") if kind == "torch" else None
-            self.scratch = torch.zeros(8) if torch else zeros[kind]()
+class Fills:
+    """Has scratch memory that is made in `__init__`."""
 
-        def __call__(self, index: int) -> int:
-            for place in range(8):
-                self.scratch[place] = index + 1
-            time.sleep(SLOW / 4)
-            return int(self.scratch[0]) - 1
+    def __init__(self, scratch: Any) -> None:
+        self.scratch = scratch
 
-    class Scratch(Slow):
-        def __init__(self) -> None:
-            fills = Fills()
-            self.own = fills if deep else fills.scratch
-            self.fills = fills.__call__
-
-        def value(self, index: int) -> int:
-            return self.fills(index)
-
-    with pytest.warns(InProcessWarning, match="samples write into '(scratch|own)'"):
-        samples = load(Scratch())
-    assert samples == [(n, n, True) for n in range(Slow.length)]
+    def __call__(self, index: int) -> int:
+        for place in range(8):
+            self.scratch[place] = index + 1
+        time.sleep(SLOW / 4)
+        return int(self.scratch[0]) - 1
 
 
-def test_threads_may_share_an_array_that_samples_read() -> None:
-    class Reads(Slow):
-        def __init__(self) -> None:
-            self.data = np.arange(Slow.length)
+class Shows(Transformed):
+    def __init__(self, transform: Fills) -> None:
+        self.own = transform.scratch
+        super().__init__(transform.__call__)
 
-        def value(self, index: int) -> int:
-            return int(self.data[index])
 
-    samples = load(Reads())
-    assert [value for _, value, _ in samples] == list(range(Slow.length))
+class Timed(Slow):
+    def value(self, index: int) -> int:
+        before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+        signal.signal(signal.SIGALRM, before)
+        return index
+
+
+class Reads(Slow):
+    def __init__(self) -> None:
+        self.data = np.arange(Slow.length)
+
+    def value(self, index: int) -> int:
+        return int(self.data[index])
+
+
+class Measured(Slow):
+    size = mean = 0.0
+
+    def value(self, index: int) -> float:
+        self.size, self.mean = len("size") * 1000, 0.5 * 2
+        return index * self.mean
+
+
+class Flaky(Slow):
+    def __init__(self) -> None:
+        self.failed: list[int] = []
+
+    def value(self, index: int) -> int:
+        if index == 40 and not self.failed:
+            self.failed.append(index)
+            raise ConnectionError
+        return index
+
+
+class Last(Slow):
+    index = -1
+
+    def value(self, index: int) -> int:
+        if index > 32:
+            self.index = index
+        return index
+
+
+class System(Slow):
+    def __init__(self) -> None:
+        self.rng = random.SystemRandom()
+
+    def value(self, index: int) -> int:
+        return index + (self.rng.random() >= 1)
+
+
+def tensor() -> Any:
+    return pytest.importorskip("torch").zeros(8)
+
+
+TAKEN: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "leaves objects as they are": (Slow, {}),
+    "keeps what it has drawn for a sample": (lambda: Transformed(Drawing()), {}),
+    "reads an array": (Reads, {}),
+    "sets the same value again": (Measured, {}),
+    "fails once": (Flaky, {}),
+    "sets attributes of a dataset that is shared": (Last, {"dataset_copy": "shared"}),
+    "has a generator without a state": (System, {}),
+}
+STAYS: dict[str, tuple[Callable[[], Any], str]] = {
+    "counts": (lambda: Transformed(Warming()), "'step'"),
+    "writes an array": (lambda: Transformed(Fills(np.zeros(8))), "samples write into 'scratch'"),
+    "writes bytes": (lambda: Shows(Fills(bytearray(8))), "samples write into '(scratch|own)'"),
+    "writes a tensor": (lambda: Shows(Fills(tensor())), "samples write into '(scratch|own)'"),
+    "writes a tensor of its transform": (lambda: Transformed(Fills(tensor())), "into 'scratch'"),
+}
+if hasattr(signal, "setitimer"):
+    STAYS["fails in threads alone"] = (Timed, "and not in the calling one.*main thread")
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_threads_take_over_from_what(case: str) -> None:
+    make, given = TAKEN[case]
+    values = [37 * n * n % 64 for n in range(64)] if "drawn" in case else list(range(64))
+    samples = load(make(), **given)
+    assert [(index, value) for index, value, _ in samples] == list(enumerate(values))
+    assert samples[0][2]
+    assert not all(made_here for _, _, made_here in samples)
+
+
+@pytest.mark.parametrize("case", STAYS)
+def test_the_calling_thread_stays_where_a_sample(case: str) -> None:
+    make, message = STAYS[case]
+    with pytest.warns(InProcessWarning, match=message) as told:
+        samples = load(make())
+    assert samples == [(n, n + (case == "counts"), True) for n in range(Slow.length)]
+    assert len(told) == 1
 
 
 # A sampler that gives one object again and again.
@@ -519,21 +558,6 @@ def test_threads_whose_first_sample_is_dear_become_no_more(
     assert [value for _, value, _ in load(Loads(), batch_size=64)] == list(range(4096))
     assert any("the first sample of each takes" in message for message in caplog.messages)
     assert len(loads) < 64
-
-
-def test_threads_that_share_the_dataset_may_set_its_attributes() -> None:
-    class Last(Slow):
-        index = -1
-
-        def value(self, index: int) -> int:
-            if index > 32:
-                self.index = index
-            return index
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", InProcessWarning)
-        samples = load(Last(), dataset_copy="shared")
-    assert [value for _, value, _ in samples] == list(range(64))
 
 
 # What is a worker's own all the same.
@@ -600,31 +624,6 @@ def test_an_owner_of_the_collate_function_may_count_its_steps() -> None:
         trainer.step += 1
 
 
-def test_a_value_that_is_set_again_is_no_state() -> None:
-    class Measured(Slow):
-        size = mean = 0.0
-
-        def value(self, index: int) -> float:
-            self.size, self.mean = len("size") * 1000, 0.5 * 3
-            return index * self.mean
-
-    assert not all(made_here for _, _, made_here in load(Measured()))
-
-
-def test_an_error_that_passes_is_no_reason_to_stay_and_its_sample_is_not_lost() -> None:
-    failed = []
-
-    class Flaky(Slow):
-        def value(self, index: int) -> int:
-            if index == 40 and not failed:
-                failed.append(index)
-                raise ConnectionError
-            return index
-
-    assert [value for _, value, _ in load(Flaky())] == list(range(64))
-    assert failed
-
-
 def test_another_loader_over_the_same_dataset_is_no_loop_that_sets_attributes() -> None:
     dataset = Transformed(Drawing())
     for number, _ in enumerate(ThreadLoader(dataset, 8, collate_fn=list)):
@@ -648,18 +647,6 @@ def test_what_the_user_has_dropped_is_not_kept_alive() -> None:
     dataset.table = None
     gc.collect()
     assert dropped() is None
-
-
-@pytest.mark.parametrize("threads", [0, 2, None])
-def test_a_generator_without_a_state_is_left_alone(threads: int | None) -> None:
-    class System(Slow):
-        def __init__(self) -> None:
-            self.rng = random.SystemRandom()
-
-        def value(self, index: int) -> bool:  # noqa: ARG002
-            return 0 <= self.rng.random() < 1
-
-    assert all(value for _, value, _ in load(System(), threads=threads))
 
 
 def test_samples_that_meet_at_an_object_of_the_dataset_begin_at_once(spawn: Spawn) -> None:

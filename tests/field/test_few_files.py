@@ -54,18 +54,18 @@ print(lengths, len(TarStream(r"{folder}/*.tar").shards))
     assert run_child(LIMITED + script) == (0, f"{[2 * SHARDS] * 3} {SHARDS}", "")
 
 
-@pytest.mark.parametrize("dataset", ["TarShards", "TarStream"])
-@pytest.mark.parametrize("pattern", ["*.tar", "**/*.tar", "../*/*.tar"])
-def test_too_many_open_files_are_no_missing_ones(folder: Path, dataset: str, pattern: str) -> None:
+def test_too_many_open_files_are_no_missing_ones(folder: Path) -> None:
     script = f"""
 rest = take_the_rest()
-try:
-    {dataset}(r"{folder}/{pattern}")
-except OSError as error:
-    print(error)
+for dataset in (TarShards, TarStream):
+    for pattern in ("*.tar", "**/*.tar", "../*/*.tar"):
+        try:
+            dataset(rf"{folder}/{{pattern}}")
+        except OSError as error:
+            print(str(error).partition(":")[0])
 """
     code, told, _ = run_child(LIMITED + script)
-    assert (code, told.partition(":")[0]) == (0, "[Errno 24] Too many open files")
+    assert (code, told.splitlines()) == (0, ["[Errno 24] Too many open files"] * 6)
 
 
 def test_files_of_ours_are_closed_where_others_have_taken_the_rest(folder: Path) -> None:

@@ -84,28 +84,21 @@ def epochs(dataset: Any, *, number: int = 2, **arguments: Any) -> list[list[int]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dataset", [Sampled, Whole])
-def test_numbers_are_the_same_with_any_number_of_threads(kind: Any, dataset: Any) -> None:
-    first, *others = (epochs(dataset(kind(1)), **threads) for threads in THREADS)
-    assert all(other == first for other in others)
-    assert first[0] != first[1]
-    if dataset is Sampled:
-        assert len({*first[0], *first[1]}) == 2 * SIZE
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("threads", THREADS, ids=str)
-def test_another_seed_of_the_generator_gives_other_numbers(kind: Any, threads: Any) -> None:
-    assert epochs(Sampled(kind(1)), **threads) != epochs(Sampled(kind(2)), **threads)
-    assert epochs(Sampled(kind(1)), **threads) != epochs(Sampled(kind(1)), **threads, seed=6)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("threads", THREADS, ids=str)
-def test_the_users_generator_is_left_as_it_was(kind: Any, threads: Any) -> None:
-    mine, other = kind(1), kind(1)
-    epochs(Sampled(mine), **threads)
-    assert mine(0) == other(0)
+def test_numbers_are_those_of_the_seeds_with_any_threads_and_the_users_generator_stays(
+    kind: Any,
+) -> None:
+    for dataset in (Sampled, Whole):
+        transforms = [kind(1) for _ in THREADS]
+        first, *others = (
+            epochs(dataset(transform), **threads)
+            for transform, threads in zip(transforms, THREADS, strict=True)
+        )
+        assert all(other == first for other in others)
+        assert first[0] != first[1]
+        assert dataset is Whole or len({*first[0], *first[1]}) == 2 * SIZE
+        assert len({transform(0) for transform in (*transforms, kind(1))}) == 1
+        assert first != epochs(dataset(kind(2)), threads=2) != epochs(dataset(kind(1)), seed=6)
+        assert first != epochs(dataset(kind(1)), threads=0, seed=6)
 
 
 nobody_can_tell = pytest.mark.skipif(np.__version__ < "2", reason="nobody can tell")
@@ -157,23 +150,31 @@ class Chain:
         return value
 
 
-@pytest.mark.parametrize("where", WHERE.values(), ids=WHERE)
-def test_a_generator_is_found_wherever_it_is(where: Any) -> None:
-    first, *others = (epochs(Sampled(where(of_numpy(1))), **threads) for threads in THREADS)
+class Randomizable:
+    R = np.random.RandomState()
+
+    def __call__(self, _: Any) -> int:
+        return int(self.R.randint(1 << 31)) + int(self.R.randint(1 << 31))
+
+
+class Two:
+    def __init__(self) -> None:
+        self.first = self.second = np.random.default_rng(3)
+
+    def __call__(self, _: Any) -> int:
+        assert self.first is self.second
+        return int(self.first.integers(1 << 40)) - int(self.second.integers(1 << 40))
+
+
+@pytest.mark.parametrize("where", [*WHERE, "on a class", "on two objects"])
+def test_a_generator_is_found_wherever_it_is_and_stays_one(where: str) -> None:
+    def make() -> Any:
+        own = {"on a class": Randomizable, "on two objects": Two}.get(where)
+        return own() if own else WHERE[where](of_numpy(1))
+
+    first, *others = (epochs(Sampled(make()), **threads) for threads in THREADS)
     assert all(other == first for other in others)
-    assert len(set(first[0])) == SIZE
-
-
-def test_a_generator_of_a_class_is_each_workers_own() -> None:
-    class Randomizable:
-        R = np.random.RandomState()
-
-        def __call__(self, _: Any) -> int:
-            return int(self.R.randint(1 << 31)) + int(self.R.randint(1 << 31))
-
-    first, *others = (epochs(Sampled(Randomizable()), **threads) for threads in THREADS)
-    assert all(other == first for other in others)
-    assert len(set(first[0])) == SIZE
+    assert len({0, *first[0]}) == SIZE + 1
 
 
 def test_a_generator_that_worker_init_fn_makes_is_seeded_for_each_sample() -> None:
@@ -186,22 +187,6 @@ def test_a_generator_that_worker_init_fn_makes_is_seeded_for_each_sample() -> No
         return epochs(Sampled(transform), threads=threads, worker_init_fn=prepare)
 
     assert loaded(1) == loaded(2) == loaded(5)
-
-
-def test_a_generator_that_two_objects_share_stays_one() -> None:
-    generator = np.random.default_rng(3)
-
-    class Two:
-        def __init__(self) -> None:
-            self.first = self.second = generator
-
-        def __call__(self, _: Any) -> int:
-            assert self.first is self.second
-            return int(self.first.integers(1 << 40)) - int(self.second.integers(1 << 40))
-
-    results = [epochs(Sampled(Two()), **threads) for threads in THREADS]
-    assert all(result == results[0] for result in results)
-    assert 0 not in results[0][0]
 
 
 def test_a_transform_of_an_iterable_has_generators_of_its_own() -> None:

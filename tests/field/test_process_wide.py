@@ -113,10 +113,8 @@ def test_a_block_of_the_loop_survives_those_of_samples() -> None:
 
 
 @pytest.mark.skipif(not _torch.AVAILABLE, reason="torch is not installed")
-@pytest.mark.parametrize("where", ["worker_init_fn", "sample"])
-@pytest.mark.parametrize("threads", ["", ", num_workers=2"])
-def test_a_number_of_torchs_threads_is_the_workers_own(where: str, threads: str) -> None:
-    script = f"""
+def test_a_number_of_torchs_threads_is_the_workers_own() -> None:
+    script = """
 import threading, torch
 from threadloader import ThreadLoader
 torch.set_num_threads(3)
@@ -129,15 +127,17 @@ def numbers():
 class Rows:
     __len__ = lambda _: 8
     def __getitem__(self, index):
-        if {where == "sample"}:
+        if here:
             torch.set_num_threads(2)
         return torch.get_num_threads()
-init = (lambda _: torch.set_num_threads(2)) if {where != "sample"} else None
-seen = []
-for batch in ThreadLoader(Rows(), worker_init_fn=init{threads}):
-    seen += batch.tolist()
-    assert numbers() == [3, 3], numbers()
-print(set(seen), numbers())
+for here in (True, False):
+    for options in ({}, {"num_workers": 2}):
+        init = None if here else lambda _: torch.set_num_threads(2)
+        seen = []
+        for batch in ThreadLoader(Rows(), worker_init_fn=init, **options):
+            seen += batch.tolist()
+            assert numbers() == [3, 3], numbers()
+        print(set(seen), numbers())
 torch.set_num_threads(1)
 print(numbers())
 try:
@@ -146,7 +146,7 @@ except (RuntimeError, TypeError):
     print("refused")
 """
     _, told, complaint = run_child(script)
-    assert told.splitlines() == ["{2} [3, 3]", "[1, 1]", "refused"], complaint
+    assert told.splitlines() == [*["{2} [3, 3]"] * 4, "[1, 1]", "refused"], complaint
 
 
 def loop(_: int) -> Any:

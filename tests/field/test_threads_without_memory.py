@@ -51,7 +51,7 @@ print(hung)
 """
 
 
-@pytest.mark.parametrize("first", range(500, 600, 20))
+@pytest.mark.parametrize("first", [500, 550])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_worker_without_memory_leaves_nobody_waiting(threads: int, first: int) -> None:
     code, told, complaint = run_child(SCRIPT % (threads, first, PATIENCE / 2))
