@@ -19,7 +19,6 @@ from accelerate.utils import DataLoaderConfiguration
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
-from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from clients.points import Points, Stream, lists, model, stopped
 from threadloader import ThreadLoader
@@ -189,34 +188,3 @@ def test_two_kinds_of_stateful_loaders_are_not_prepared_in_one_call() -> None:
     accelerator, (*_, ours) = stateful(shuffled)
     torchs = prepare(accelerator, DataLoader(Points()), ours)[0]
     assert type(torchs.base_dataloader) is StatefulDataLoader
-
-
-# Samplers of torchdata's and torch's
-
-
-@pytest.mark.parametrize("kind", [StatefulDistributedSampler, DistributedSampler])
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("every", [1, 4, 0])
-def test_a_distributed_sampler_goes_on(
-    kind: type[DistributedSampler], threads: int, every: int
-) -> None:
-    def made() -> tuple[Any, ThreadLoader]:
-        sampler = kind(range(22), num_replicas=2, rank=1, seed=3)
-        arguments = {"threads": threads, "snapshot_every_n_steps": every}
-        return sampler, ThreadLoader(range(22), 2, sampler=sampler, **arguments)
-
-    def epoch(sampler: Any, loader: ThreadLoader, number: int) -> list[Any]:
-        sampler.set_epoch(number)
-        return [batch.tolist() for batch in loader]
-
-    sampler, loader = made()
-    whole = [epoch(sampler, loader, number) for number in range(3)]
-    for batches in (0, 2, 5, 6):
-        sampler, loader = made()
-        epoch(sampler, loader, 0)
-        sampler.set_epoch(1)
-        state = stopped(loader, batches)
-        sampler, loader = made()
-        loader.load_state_dict(state)
-        assert epoch(sampler, loader, 1) == whole[1][batches:]
-        assert epoch(sampler, loader, 2) == whole[2]

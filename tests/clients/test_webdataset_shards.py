@@ -18,7 +18,7 @@ import numpy as np
 import webdataset as wds
 from torch.utils.data import DataLoader
 
-from clients.points import WORKER, stopped
+from clients.points import WORKER
 from threadloader import ThreadLoader
 from threadloader.datasets import TarShards, TarStream
 
@@ -89,17 +89,6 @@ def test_each_shard_is_read_by_one_worker(shards: list[str]) -> None:
     list(ThreadLoader(pipeline(shards, visitors), num_workers=2))
     assert len(set(visitors)) == 2
     assert all(map(WORKER.fullmatch, visitors))
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_a_pipeline_is_read_again_with_a_warning(shards: list[str], threads: int) -> None:
-    whole = plain(ThreadLoader(pipeline(shards), 3, threads=threads))
-    state = stopped(ThreadLoader(pipeline(shards), 3, threads=threads), 2)
-    loader = ThreadLoader(pipeline(shards), 3, threads=threads)
-    loader.load_state_dict(state)
-    with pytest.warns(UserWarning, match=r"is read again, to be left out \(batches: 2\)"):
-        assert plain(loader) == whole[2:]
-    assert plain(loader) == whole
 
 
 # Its shards by our readers
