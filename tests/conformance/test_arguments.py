@@ -6,7 +6,7 @@ import inspect
 import warnings
 from functools import partial
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,22 +32,6 @@ SEED = 11
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(SIZE))
-
-
-class Blocked:
-    """Sample ``i`` is ``i``; the first one waits for the gate."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.gate = Event()
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        if index == 0:
-            assert self.gate.wait(PATIENCE)
-        return index
 
 
 def told(kind: Any, dataset: Any, arguments: dict[str, Any]) -> tuple[Any, ...]:
@@ -323,38 +307,6 @@ def test_num_workers_and_threads_are_one_setting_and_automatic_if_neither_is_giv
     assert ThreadLoader(range(SIZE), threads=2, num_workers=2).num_workers == 2
     with pytest.raises(ValueError, match="one setting, but got 1 and 2"):
         ThreadLoader(range(SIZE), threads=1, num_workers=2)
-
-
-def test_a_timeout_is_torch_s_error_and_the_batch_is_not_lost(spawn: Spawn) -> None:
-    dataset = Blocked(3)
-    loader = ThreadLoader(dataset, num_workers=1, timeout=0.05)
-    batches = iter(loader)
-    with pytest.raises(RuntimeError) as caught:
-        spawn(next, batches).result(PATIENCE)
-    assert str(caught.value).startswith("DataLoader timed out after 0.05 seconds")
-    dataset.gate.set()
-
-    def patiently() -> Iterator[Any]:
-        while True:  # a busy machine may need more than one go
-            try:
-                yield next(batches).item()
-            except StopIteration:
-                return
-            except RuntimeError as error:
-                assert "timed out" in str(error)  # noqa: PT017  # all others are failures
-
-    assert spawn(list, patiently()).result(PATIENCE) == [0, 1, 2]
-
-
-def test_out_of_order_a_ready_batch_does_not_wait_and_none_is_lost(spawn: Spawn) -> None:
-    dataset = Blocked(5)
-    loader = ThreadLoader(dataset, num_workers=2, in_order=False)
-    batches = iter(loader)
-    early = [spawn(next, batches).result(PATIENCE).item() for _ in range(2)]
-    assert 0 not in early
-    dataset.gate.set()
-    late = [batch.item() for batch in spawn(list, batches).result(PATIENCE)]
-    assert sorted(early + late) == [0, 1, 2, 3, 4]
 
 
 def line() -> int:

@@ -200,7 +200,9 @@ ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
         "batch_sampler": Users(np.array([1, 5]), torch.tensor([2, 8]), torch.tensor([-1, 9]))
     },
     "of many kinds": lambda: {
-        "batch_sampler": Users([True, False], [np.int32(4), np.uint8(4)], (1, 2), range(5, 12))
+        "batch_sampler": Users(
+            [True, False], [np.int32(4), np.uint8(4)], (1, 2), range(1, 8, 2), range(5, 12)
+        )
     },
     "odd batches": lambda: {
         "batch_sampler": Users([], [[0, 1]], [slice(0, 2)], "12", 4, None, [0.0], [torch.ones(2)])

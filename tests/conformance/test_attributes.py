@@ -59,14 +59,6 @@ def test_a_collate_fn_that_a_subclass_sets_after_the_constructor(
     assert spawn(list, loader).result(PATIENCE) == [3, 12, 6]
 
 
-def test_an_epoch_that_runs_goes_on_with_the_collate_fn_it_began_with(spawn: Spawn) -> None:
-    loader: Any = ThreadLoader(range(6), 1, threads=2, collate_fn=theirs)
-    iterator = iter(loader)
-    loader.collate_fn = mine
-    kept = spawn(list, iterator).result(PATIENCE)
-    assert kept == [("theirs", [row]) for row in range(6)]
-
-
 class Workers:
     """A sample is who made it."""
 
@@ -91,16 +83,6 @@ def test_a_number_of_workers(spawn: Spawn) -> None:
         numbers.append({info and info[0] for info in made})
         assert loader.statistics().workers == workers
     assert numbers == [{None}, {2}, {3}, {None}]
-
-
-def test_a_prefetch_factor(spawn: Spawn) -> None:
-    loader: Any = ThreadLoader(range(100), num_workers=2, prefetch_factor=1)
-    windows = []
-    for factor in (1, 7, 2):
-        loader.prefetch_factor = factor
-        spawn(list, loader).result(PATIENCE)
-        windows.append(loader.statistics().window)
-    assert windows == [2, 14, 4]
 
 
 def test_a_timeout(spawn: Spawn) -> None:
