@@ -53,10 +53,12 @@ class Reads:
         return ord(file.read(1))
 
 
-# Objects that refuse to be copied
+# Transforms, wherever they are, and whatever refuses to be copied
 
 
 class Delegates:
+    """Looks up everything inside."""
+
     def __init__(self, inner: Any) -> None:
         self.inner = inner
 
@@ -70,36 +72,25 @@ class Delegates:
         return self.inner[index]
 
 
-def test_a_wrapper_that_looks_up_everything_inside_has_an_inside_of_its_own() -> None:
-    assert together(Delegates(Mapped(racing_transform()))) == SHIFTED
+def refusing(name: str, inner: Any = None) -> Any:
+    """Return a transform that can't be pickled, which may have another in a slot."""
 
-
-def _refusing(name: str) -> type:
     def refuse(*_: object) -> None:
         raise TypeError("cannot pickle it")
 
-    return type("Refuses", (type(racing_transform()),), {name: refuse})
+    kind = type("Refuses", (type(racing_transform()),), {name: refuse})
+    if inner is None:
+        return kind()
 
-
-@pytest.mark.parametrize("method", ["__reduce_ex__", "__getstate__"])
-def test_what_refuses_to_be_pickled_is_copied_all_the_same(method: str) -> None:
-    assert together(Mapped(_refusing(method)())) == SHIFTED
-
-
-@pytest.mark.parametrize("method", ["__reduce_ex__", "__getstate__"])
-def test_slots_of_what_refuses_to_be_pickled_are_copied(method: str) -> None:
-    class Slotted(_refusing(method)):  # type: ignore[misc]
+    class Slotted(kind):  # type: ignore[misc, valid-type]
         __slots__ = ("inner",)
 
         def __call__(self, value: int) -> int:
             return self.inner(value)  # type: ignore[no-any-return]
 
     transform = Slotted()
-    transform.inner = racing_transform()
-    assert together(Mapped(transform)) == SHIFTED
-
-
-# Where objects are
+    transform.inner = inner
+    return transform
 
 
 class Scratch:
@@ -110,6 +101,11 @@ class Scratch:
 
     def work(self, value: int) -> int:
         return self.inner(value)  # type: ignore[no-any-return]
+
+
+class Helped(Mapped):
+    def __getitem__(self, index: int) -> Any:
+        return self.transform[1].work(index)
 
 
 def in_closure(inner: Any) -> Any:
@@ -127,29 +123,31 @@ def in_default(inner: Any) -> Any:
     return apply
 
 
+def helpers(inner: Any) -> list[Any]:
+    return [Scratch(None), Scratch(inner)]
+
+
 WHERE: dict[str, Callable[[Any], Any]] = {
-    "closure": in_closure,
-    "default": in_default,
-    "closure of a method": lambda inner: in_closure(Scratch(inner).work),
-    "method of a helper": lambda inner: Scratch(inner).work,
-    "helper of a helper": lambda inner: Scratch(Scratch(inner).work).work,
-    "closure of a helper": lambda inner: in_closure_of_method(Scratch(inner)),
+    "closure": lambda inner: Mapped(in_closure(inner)),
+    "default": lambda inner: Mapped(in_default(inner)),
+    "closure of a method": lambda inner: Mapped(in_closure(Scratch(inner).work)),
+    "method of a helper": lambda inner: Mapped(Scratch(inner).work),
+    "helper of a helper": lambda inner: Mapped(Scratch(Scratch(inner).work).work),
+    "closure of a helper": lambda inner: Mapped(in_closure_of_method(Scratch(inner))),
+    "helper in a list": lambda inner: Helped(helpers(inner)),
+    "helper in a tuple": lambda inner: Helped(tuple(helpers(inner))),
+    "helper in a dict": lambda inner: Helped(dict(enumerate(helpers(inner)))),
+    "wrapper": lambda inner: Delegates(Mapped(inner)),
+    "no reduction": lambda _: Mapped(refusing("__reduce_ex__")),
+    "no state": lambda _: Mapped(refusing("__getstate__")),
+    "slots without a reduction": lambda inner: Mapped(refusing("__reduce_ex__", inner)),
+    "slots without a state": lambda inner: Mapped(refusing("__getstate__", inner)),
 }
 
 
 @pytest.mark.parametrize("where", WHERE.values(), ids=WHERE)
 def test_a_transform_is_each_workers_own_wherever_it_is(where: Callable[[Any], Any]) -> None:
-    assert together(Mapped(where(racing_transform()))) == SHIFTED
-
-
-@pytest.mark.parametrize("container", [list, tuple, lambda parts: dict(enumerate(parts))])
-def test_a_helper_in_a_container_is_each_workers_own(container: Any) -> None:
-    class Helped(Mapped):
-        def __getitem__(self, index: int) -> Any:
-            return self.transform[1].work(index)
-
-    helpers = [Scratch(None), Scratch(racing_transform())]
-    assert together(Helped(container(helpers))) == SHIFTED
+    assert together(where(racing_transform())) == SHIFTED
 
 
 def test_what_worker_init_fn_opens_is_opened_for_its_worker() -> None:
@@ -220,30 +218,37 @@ OPENS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-KEEPS: dict[str, Callable[[Any], Any]] = {
-    "alone": lambda file: file,
-    "list": lambda file: [file],
-    "dict": lambda file: {"it": file},
+KEEPS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {  # how it is found again
+    "alone": (lambda file: file, lambda held: held),
+    "list": (lambda file: [file], lambda held: held[0]),
+    "dict": (lambda file: {"it": file}, lambda held: held["it"]),
+    "dict of lists": (lambda file: {"a": [file]}, lambda held: held["a"][0]),
+    "list of tuples": (lambda file: [(0, file)], lambda held: held[0][1]),
+    "namespace": (lambda file: SimpleNamespace(file=file), lambda held: held.file),
+    "dict of namespaces": (
+        lambda file: {"a": SimpleNamespace(file=file)},
+        lambda held: held["a"].file,
+    ),
 }
 
 
 @pytest.mark.parametrize("open_", OPENS.values(), ids=OPENS)
-@pytest.mark.parametrize("keep", KEEPS.values(), ids=KEEPS)
 def test_an_open_file_is_opened_again_for_each_worker(
-    open_: Callable[[Path], Any], keep: Any, numbers: Path
+    open_: Callable[[Path], Any], numbers: Path
 ) -> None:
     numbers.with_suffix(".gz").write_bytes(gzip.compress(bytes(EACH)))
+    for keep, find in KEEPS.values():
 
-    class Holds(Reads):
-        def __getitem__(self, index: int) -> int:
-            held = self.file
-            file = held["it"] if isinstance(held, dict) else held[0] if type(held) is list else held
-            return self.read(file, index)
+        class Holds(Reads):
+            found = staticmethod(find)
 
-    with open_(numbers) as file:
-        file.read(2)
-        assert together(Holds(keep(file))) == EACH
-        assert file.tell() == 2
+            def __getitem__(self, index: int) -> int:
+                return self.read(self.found(self.file), index)
+
+        with open_(numbers) as file:
+            file.read(2)
+            assert together(Holds(keep(file))) == EACH
+            assert file.tell() == 2
 
 
 def test_a_file_of_a_reader_is_opened_again_for_each_worker(numbers: Path) -> None:
@@ -356,26 +361,6 @@ def test_pictures_that_are_open_but_not_read_are_each_workers_own(tmp_path: Path
     for index in EACH:
         assert np.array_equal(crops[index], pixels[:8, index : index + 8])
     dataset.images[0].close()
-
-
-@pytest.mark.parametrize(
-    "held",
-    [
-        lambda file: ({"a": [file]}, lambda held: held["a"][0]),
-        lambda file: ([(0, file)], lambda held: held[0][1]),
-        lambda file: (SimpleNamespace(file=file), lambda held: held.file),
-        lambda file: ({"a": SimpleNamespace(file=file)}, lambda held: held["a"].file),
-    ],
-    ids=["dict of lists", "list of tuples", "namespace", "dict of namespaces"],
-)
-def test_a_file_in_containers_and_records_is_opened_again(held: Any, numbers: Path) -> None:
-    class Deep(Reads):
-        def __getitem__(self, index: int) -> int:
-            return self.read(get(self.file), index)
-
-    with numbers.open("rb") as file:
-        parts, get = held(file)
-        assert together(Deep(parts)) == EACH
 
 
 @pytest.mark.parametrize("looks", [False, True])
