@@ -7,6 +7,7 @@ would wait for ever.  `test_streams_in_processes` has real ones.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import warnings
 from itertools import count
@@ -195,6 +196,18 @@ def test_ranks_without_a_batch_are_named_on_all_ranks(ranks: RankThreads) -> Non
     empty = range(1, ranks.world_size)
     together = "rank 1" if len(empty) == 1 else "ranks 1, 2"
     assert texts == {together, *(f"rank {rank}" for rank in empty)}
+
+
+def test_a_rank_without_a_batch_has_none_to_repeat(ranks: RankThreads) -> None:
+    gone = []
+
+    def load(_: int) -> None:
+        gone.extend(loader_of(Files(6)))  # no rank goes a step
+
+    for error in ranks.run(load):
+        assert not gone
+        assert isinstance(error, RankError)
+        assert re.search("rank.* 1.* had no batch left of its own", str(error))
 
 
 def test_short_names_a_rank_without_a_batch_there(monkeypatch: pytest.MonkeyPatch) -> None:
