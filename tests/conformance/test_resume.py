@@ -59,7 +59,7 @@ each_common_kind = pytest.mark.parametrize(
 
 # `spawn` has no state that one example could leave to the next.
 many = settings(
-    max_examples=40,
+    max_examples=20,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
