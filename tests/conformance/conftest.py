@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.patience import PATIENCE
 
-pytest.register_assert_rewrite("conformance.loading")
+pytest.register_assert_rewrite("conformance.stateful")
 
 if importlib.util.find_spec("torch") is None:
     collect_ignore_glob = ["test_*.py"]

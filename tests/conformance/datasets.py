@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Raises", "Samples", "WholeBatches"]
-
 
 @dataclass(frozen=True)
 class Raises:

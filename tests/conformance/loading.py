@@ -12,20 +12,6 @@ from torch.utils.data import DataLoader
 
 from threadloader import ThreadLoader
 
-__all__ = [
-    "THREADS",
-    "Build",
-    "Story",
-    "batches",
-    "errors",
-    "kinds",
-    "ours",
-    "outcomes",
-    "processes",
-    "story",
-    "torchs",
-]
-
 THREADS = (0, 1, 3)
 SEED = 20
 LIMIT = 40  # outcomes of an epoch: one that went on for ever would be a failure, not a hang

@@ -15,20 +15,6 @@ from hypothesis import strategies as st
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = [
-    "ARRAYS",
-    "BEYOND",
-    "ODD",
-    "PLAIN",
-    "Branch",
-    "Leaf",
-    "Tree",
-    "near_misses",
-    "samples",
-    "tickets_of",
-    "trees",
-]
-
 NAMES = "abcd"
 ROWS = [namedtuple(f"Row{width}", list(NAMES[:width])) for width in range(len(NAMES))]  # noqa: PYI024
 
