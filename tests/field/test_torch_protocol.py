@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
 
 def batches(loader: Any) -> list[list[Any]]:
     return [batch.tolist() for batch in loader]
-
-
-def workers_of(loader: ThreadLoader[Any]) -> int:
-    prefix = f"{loader._name}-worker"
-    return sum(thread.name.startswith(prefix) for thread in threading.enumerate())
 
 
 class Forever:
