@@ -37,25 +37,21 @@ def give(monkeypatch: pytest.MonkeyPatch, found: Callable[[str], Any], **also: A
     monkeypatch.setattr(capture, "ctypes", SimpleNamespace(**fakes, **also))
 
 
-@pytest.mark.parametrize("name", ["cuda", "hip"])
+TORCHS = torch._C.__file__  # noqa: SLF001  # what torch is linked with is reached by it
+
+
+@pytest.mark.parametrize("place", ["cuda", "hip", "cudart64_12.dll"])
 def test_the_mode_of_the_calling_thread_is_thread_local(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = Library(name)
-    asked = []
-    monkeypatch.setattr(torch.version, "hip", "7.0" if name == "hip" else None)
-    give(monkeypatch, lambda path: asked.append(path) or library)
-    ignore_captures()
-    assert library.modes == [THREAD_LOCAL]
-    assert asked == [torch._C.__file__]  # noqa: SLF001
-
-
-def test_on_windows_the_runtime_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = Library()
-    monkeypatch.setattr(torch.version, "hip", None)
+    library = Library("hip" if place == "hip" else "cuda")
+    monkeypatch.setattr(torch.version, "hip", "7.0" if place == "hip" else None)
     monkeypatch.setattr(torch.version, "cuda", "12.8")
-    libraries = {torch._C.__file__: SimpleNamespace(), "cudart64_12.dll": library}  # noqa: SLF001
-    give(monkeypatch, libraries.__getitem__, WinDLL=None)
+    if place.endswith("dll"):  # on Windows the runtime is found by its name
+        libraries = {TORCHS: SimpleNamespace(), place: library}
+        give(monkeypatch, libraries.__getitem__, WinDLL=None)
+    else:
+        give(monkeypatch, {TORCHS: library}.__getitem__)
     ignore_captures()
     assert library.modes == [THREAD_LOCAL]
 
@@ -67,10 +63,8 @@ def test_where_there_is_no_such_function_nothing_is_done(monkeypatch: pytest.Mon
     for found in (missing, lambda _: SimpleNamespace(), lambda _: Library(result=3)):
         give(monkeypatch, found)
         ignore_captures()
-
-
-def test_this_torch_is_asked_without_an_error() -> None:
-    ignore_captures()
+    monkeypatch.undo()
+    ignore_captures()  # of this torch
 
 
 def test_workers_ignore_captures_where_cuda_is_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
