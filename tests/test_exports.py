@@ -49,7 +49,7 @@ HEAVY = {
 }
 
 
-MOST_MODULES = 123  # that naming the loader imports: what only some need, they import
+MOST_MODULES = 110  # that naming the loader imports: what only some need, they import
 
 
 def _modules_after(code: str) -> set[str]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from threadloader._torch import accelerators, capture, threads
-from threadloader._torch.capture import ignore_captures
+from threadloader._torch import accelerators, threads
+from threadloader._torch.threads import ignore_captures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ class Library:
 
 def give(monkeypatch: pytest.MonkeyPatch, found: Callable[[str], Any], **also: Any) -> None:
     fakes = {"CDLL": found, "byref": ctypes.byref, "c_int": ctypes.c_int}
-    monkeypatch.setattr(capture, "ctypes", SimpleNamespace(**fakes, **also))
+    monkeypatch.setattr(threads, "ctypes", SimpleNamespace(**fakes, **also))
 
 
 TORCHS = torch._C.__file__  # noqa: SLF001  # what torch is linked with is reached by it

@@ -26,9 +26,14 @@ from threadloader._batch.collate import Collation
 from threadloader._batch.pinned_memory import PinnedMemory
 from threadloader._batch.ring import Ring
 from threadloader._torch import accelerators
-from threadloader._torch.accelerators import Accelerator, moved, open_device, view_of
-from threadloader._torch.pinning import pinned
-from threadloader._torch.structures import mapped
+from threadloader._torch.accelerators import (
+    Accelerator,
+    mapped,
+    moved,
+    open_device,
+    pinned,
+    view_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from conformance.loading import THREADS, processes
 from threadloader import ThreadLoader
-from threadloader._rng.sample_stream import SampleStream
-from threadloader._rng.streams import sample_seed
+from threadloader._rng.streams import SampleStream, sample_seed
 from threadloader.datasets import Cached
 from threadloader.errors import DataError
 

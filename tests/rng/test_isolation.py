@@ -82,7 +82,7 @@ state = torch.get_rng_state()
 with torch.inference_mode():
     batches(threads=0)
 from threadloader._rng import redirect
-from threadloader._torch.random_ops import OperatorsByKey
+from threadloader._torch.random_state import OperatorsByKey
 print(torch.equal(torch.get_rng_state(), state), type(redirect.operators) is OperatorsByKey)
 """
     assert _printed(program) == ["True True"]

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
-from threadloader._rng.keys import epoch_seed
-from threadloader._rng.sample_stream import SampleStream
-from threadloader._rng.streams import WorkerStream, sample_rng, sample_seed
+from threadloader._rng.seeds import epoch_seed
+from threadloader._rng.streams import SampleStream, WorkerStream, sample_rng, sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

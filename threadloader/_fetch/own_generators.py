@@ -20,8 +20,7 @@ from threadloader import _torch
 from threadloader._fetch.kinds import Kind, is_model, kind_of
 from threadloader._fetch.parts import ATOMS, LARGE, OBJECTS, entries, parts
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._rng.sample_stream import Seeded
-from threadloader._rng.streams import here, sample_seed
+from threadloader._rng.streams import Seeded, here, sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,8 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._rng.generators import encoded_state, generator_with, restore_generator, state_of
-from threadloader._rng.seeds import draw_seed
+from threadloader._rng.seeds import (
+    draw_seed,
+    encoded_state,
+    generator_with,
+    restore_generator,
+    state_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

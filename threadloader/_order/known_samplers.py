@@ -4,7 +4,7 @@
 
 An adapter knows what decides the order, and how to begin in the middle of it.  Only these very
 classes are known: a subclass of the user's may do anything.  Another kind is one more class in this
-module, and its line in `_KINDS` (`_torch.sampling` names torch's classes).
+module, and its line in `_KINDS` (`_torch.datasets` names torch's classes).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ What is redirected for that is made by `redirect`, at the first call.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,11 +14,19 @@ from threadloader._rng.streams import drawing_from, here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import ModuleType
 
     from threadloader._rng.streams import WorkerStream
 
-__all__ = ["isolated", "isolated_batch", "isolated_here", "redirect_for", "redirection"]
+__all__ = [
+    "isolated",
+    "isolated_batch",
+    "isolated_here",
+    "redirect_for",
+    "redirecting",
+    "redirection",
+]
 
 T = TypeVar("T")
 
@@ -80,13 +88,22 @@ def isolated_here(
             return function(*args)
         here.stream = here.outer = stream
         here.samples = stream.samples
-        redirected: Callable[..., T] = redirection().operators.redirected
+        operators = redirection().operators
+        redirected: Callable[..., T] = _called if operators is None else operators.redirected
         if alone and before[0] is None:  # no sample loads from here
             return stream.samples.call_with_default(function, args, redirected)
         return redirected(function, *args)
     finally:
         here.stream, here.outer, here.samples = before
         stream, function, args = None, DROPPED, ()  # an error keeps this frame
+
+
+def _called(function: Callable[..., T], *args: Any) -> T:
+    """Call a function; no operators of torch's are redirected."""
+    try:
+        return function(*args)
+    finally:
+        function, args = DROPPED, ()  # an error keeps this frame
 
 
 isolated_batch = partial(isolated_here, alone=True)
@@ -102,10 +119,16 @@ def isolated(stream: WorkerStream | None) -> Iterator[None]:
     if stream is None:
         yield
         return
-    redirect, holder = redirection(), object()
-    redirect.hooks.hold(holder)
+    hooks, holder = redirection().hooks, object()
+    hooks.hold(holder)
     try:
-        with redirect.operators.redirecting(), drawing_from(stream):
+        with redirecting(), drawing_from(stream):
             yield
     finally:
-        redirect.hooks.release(holder)
+        hooks.release(holder)
+
+
+def redirecting() -> AbstractContextManager[None]:
+    """Return a context in which the calling thread's operators of torch draw from its stream."""
+    operators = redirection().operators
+    return nullcontext() if operators is None else operators.redirecting()

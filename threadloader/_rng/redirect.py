@@ -298,11 +298,12 @@ class Hooks:
         self._settle()
         if here.stream is not None:  # a worker forked: the child's random state is its own
             here.stream = here.outer = here.samples = None
-            operators.stop()
+            if operators is not None:
+                operators.stop()
 
 
 with _without_collections():
-    operators = _torch.teach_random(here)
+    operators = _torch.teach_random(here)  # None where none are redirected
     hooks = Hooks(tuple(_redirections()))
 in_forked_child(hooks.forked)
 around_fork(hooks.before_fork, hooks.after_fork)

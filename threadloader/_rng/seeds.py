@@ -8,19 +8,39 @@ nothing from the process's random state.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import struct
+import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from threadloader import _torch
-from threadloader._rng.generators import encoded_state, restore_generator, state_of
-from threadloader._rng.keys import epoch_seed, rank_seed, streams_seed
+from threadloader.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["EpochDraws", "EpochSeeds", "Seeds", "draw_seed"]
+__all__ = [
+    "EpochDraws",
+    "EpochSeeds",
+    "Seeds",
+    "draw_seed",
+    "encoded_state",
+    "epoch_seed",
+    "generator_with",
+    "key_of",
+    "restore_generator",
+    "state_of",
+]
+
+_input = struct.Struct("<QQ").pack
+_MASK = (1 << 64) - 1
+_EPOCH = b"epoch"
+_RANK = b"rank"
+_STREAMS = b"streams"
 
 
 class EpochSeeds(NamedTuple):
@@ -198,3 +218,108 @@ def draw_seed(generator: Any) -> int:
     if generator is not None and isinstance(generator, np.random.Generator):
         return int(generator.integers(1 << 63))
     return _torch.draw_base_seed(generator)
+
+
+# Keys: random bits that follow from a seed and a position, and from nothing else.
+
+
+def key_of(seed: int, position: int, purpose: bytes, nbytes: int = 16) -> bytes:
+    """Return what generators are keyed with, in 0.6 us.
+
+    Two different triples of seed, position and purpose give keys without any relation.
+
+    Source: BLAKE2b (RFC 7693), with the purpose as its personalisation, 16 bytes at most.
+
+    Args:
+        seed: Of the epoch, say; its lowest 64 bits count.
+        position: The same.
+        purpose: What the key is for.
+        nbytes: 64 at most.
+    """
+    return hashlib.blake2b(
+        _input(seed & _MASK, position & _MASK), digest_size=nbytes, person=purpose
+    ).digest()
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Return 63 bits for one of several epochs that have ``seed`` in common.
+
+    Args:
+        seed: Of all these epochs.
+        epoch: The number of the epoch, from 0.
+    """
+    return int.from_bytes(key_of(seed, epoch, _EPOCH)[:8], "little") >> 1
+
+
+def rank_seed(seed: int, rank: int) -> int:
+    """Return 63 bits for one of several ranks that have ``seed`` in common; rank 0 has the seed."""
+    return int.from_bytes(key_of(seed, rank, _RANK)[:8], "little") >> 1 if rank else seed
+
+
+def streams_seed(seed: int, epoch: int) -> int:
+    """Return 63 bits for the random streams of an epoch; `epoch_seed` is for its order."""
+    return int.from_bytes(key_of(seed, epoch, _STREAMS)[:8], "little") >> 1
+
+
+# States of torch's and NumPy's generators: taken, written as JSON, and restored.
+
+
+def state_of(generator: Any) -> bytes | Mapping[str, Any]:
+    """Return the state of a generator, in microseconds; not yet as JSON.
+
+    Args:
+        generator: A ``torch.Generator`` or ``numpy.random.Generator``; None for torch's random
+            state of the process.
+    """
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return _torch.generator_state(generator)
+
+
+def encoded_state(state: bytes | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state that `state_of` returned, as JSON; about 4 KB for a generator of torch's."""
+    if isinstance(state, bytes):
+        return {"torch": base64.b64encode(zlib.compress(state)).decode("ascii")}
+    return {"numpy": _plain(state)}
+
+
+def restore_generator(generator: Any, encoded: Mapping[str, Any]) -> None:
+    """Give a generator a state that `encoded_state` returned.
+
+    Raises:
+        StateError: The state is that of another library's generator, or of another kind.
+    """
+    try:
+        if isinstance(generator, np.random.Generator):
+            generator.bit_generator.state = _arrays(encoded["numpy"])
+        else:
+            state = zlib.decompress(base64.b64decode(encoded["torch"]))
+            _torch.set_generator_state(generator, state)
+    except (KeyError, TypeError, ValueError, RuntimeError, zlib.error) as error:
+        msg = f"the state holds that of another kind of generator than {generator!r}"
+        raise StateError(msg) from error
+
+
+def generator_with(encoded: Mapping[str, Any]) -> Any:
+    """Return a new ``torch.Generator`` that has a state which `encoded_state` returned."""
+    generator = _torch.new_generator(0)
+    restore_generator(generator, encoded)
+    return generator
+
+
+def _plain(value: Any) -> Any:
+    """Return a state of NumPy's with lists in place of arrays."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.name, "values": value.tolist()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _arrays(value: Any) -> Any:
+    """Undo `_plain`."""
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {"dtype", "values"}:
+        return np.array(value["values"], dtype=value["dtype"])
+    return {name: _arrays(part) for name, part in value.items()}

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._order.known_samplers import known
-from threadloader._rng.generators import encoded_state, state_of
-from threadloader._rng.seeds import draw_seed
+from threadloader._rng.seeds import draw_seed, encoded_state, state_of
 from threadloader._session.state import fingerprint_of
 from threadloader._version import __version__
 from threadloader.errors import StateError

@@ -6,7 +6,7 @@ missing, `Tensor` is a type that no object has, so that nobody calls the functio
 A name is listed twice: in ``__all__`` of the module that calls torch, and of `absent`.  mypy
 compares the two objects, and a test the lists.
 
-The modules for accelerators are imported when one of their names is first used (PEP 562): a loader
+The module for accelerators is imported when one of its names is first used (PEP 562): a loader
 without ``device`` and ``pin_memory`` needs none.
 """
 
@@ -21,14 +21,12 @@ if AVAILABLE:
     from threadloader._torch.collation import *
     from threadloader._torch.datasets import *
     from threadloader._torch.random_state import *
-    from threadloader._torch.sampling import *
     from threadloader._torch.sharding import *
     from threadloader._torch.threads import *
     from threadloader._torch.worker_info import *
 
     if TYPE_CHECKING:
         from threadloader._torch.accelerators import *
-        from threadloader._torch.pinning import *
 else:
     from threadloader._torch.absent import *
     from threadloader._torch.absent_types import *  # type: ignore[assignment]  # other classes
@@ -38,10 +36,8 @@ _OF_ACCELERATORS = frozenset({"can_pin", "empty_pinned", "open_device", "page_lo
 
 def __getattr__(name: str) -> Any:
     if name in _OF_ACCELERATORS and AVAILABLE:
-        from threadloader._torch import accelerators, pinning
+        from threadloader._torch import accelerators
 
-        for module in (accelerators, pinning):
-            globals().update({each: getattr(module, each) for each in module.__all__})
-        return globals()[name]
+        return getattr(accelerators, name)
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

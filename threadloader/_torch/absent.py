@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 
 from threadloader._torch.absent_types import Dataset
-from threadloader._torch.operators import NoOperators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import ExitStack
 
     from threadloader._torch.device import Device, TargetDevice
-    from threadloader._torch.operators import RandomOperators
 
 __all__ = [
     "BATCHING",
@@ -95,9 +93,8 @@ def make_worker_info(number: int, workers: int, seed: int, dataset: Any, rng: An
     return WorkerInfo(number, workers, seed, dataset, rng)
 
 
-def teach_random(here: Any) -> RandomOperators:  # noqa: ARG001  # same signature as with torch
-    """Return an object that redirects no operators."""
-    return NoOperators()
+def teach_random(here: Any) -> None:
+    """Return None: there are no operators to redirect."""
 
 
 def grad_enabled() -> bool:

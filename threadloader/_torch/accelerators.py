@@ -1,13 +1,14 @@
-"""Accelerators as the copier uses them: page-locked memory, a stream of its own, and events.
+"""Accelerators: page-locked memory for any loader; for the copier a stream of its own, and events.
 
 Tests have another implementation of `Device`, whose copies finish late.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from threading import RLock
@@ -19,17 +20,17 @@ from torch import Tensor
 
 from threadloader._lifetime.exit_and_fork import in_forked_child
 from threadloader._lifetime.never_freed import PageLocked
-from threadloader._torch.capture import ignore_captures
 from threadloader._torch.device import StreamlessDevice
-from threadloader._torch.structures import mapped
+from threadloader._torch.threads import ignore_captures
+from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
 
     from threadloader._torch.device import Device, Event, Leaf, TargetDevice
 
-__all__ = ["empty_pinned", "open_device", "page_locked"]
+__all__ = ["can_pin", "empty_pinned", "open_device", "page_locked", "pinned"]
 
 # A free-threaded torch may crash where threads make tensors at once (pytorch#171992, open): at
 # least no two workers make page-locked ones at once.
@@ -182,8 +183,8 @@ class Accelerator:
         copies = []
         for offset, dtype, shape in leaves:
             leaf = view_of(source.memory, offset, dtype, shape)
-            copy = torch.empty(shape, dtype=leaf.dtype, device=self.device)
-            copies.append(copy.copy_(leaf, non_blocking=True))
+            there = torch.empty(shape, dtype=leaf.dtype, device=self.device)
+            copies.append(there.copy_(leaf, non_blocking=True))
         return copies
 
     def pin(self, batch: Any) -> _Pinned:
@@ -292,6 +293,44 @@ def pinned_tensor(tensor: Tensor) -> Tensor:
         return tensor.pin_memory()
 
 
+def pinned(batch: Any) -> Any:
+    """Return a batch in page-locked memory, of the structure that torch's ``pin_memory`` makes."""
+    return mapped(batch, _pinned_leaf, "pin_memory")
+
+
+def _pinned_leaf(leaf: Any) -> Any:
+    if isinstance(leaf, Tensor):
+        return pinned_tensor(leaf)
+    return leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf
+
+
+def can_pin(device: str) -> bool:
+    """Whether batches can be pinned for the current accelerator; a warning says why not.
+
+    Args:
+        device: The user's ``pin_memory_device``, which torch ignores.
+    """
+    if device:
+        warn_user(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{device}'.",
+        )
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or not torch.accelerator.is_available():
+        warn_user(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
+        )
+        return False
+    if accelerator.type == "mps":
+        warn_user(
+            "'pin_memory' argument is set as true but not supported on MPS now, "
+            "device pinned memory won't be used.",
+        )
+        return False
+    return True
+
+
 def view_of(memory: Tensor, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Tensor:
     """Return a tensor of ``shape`` over the memory of another, from ``offset`` (bytes) on.
 
@@ -361,3 +400,56 @@ def _add_tensors(value: Any, kind: str, tensors: list[Any], depth: int = 4) -> N
             _add_tensors(part, kind, tensors, depth - 1)
     elif depth and hasattr(value, "__dict__"):
         _add_tensors(vars(value), kind, tensors, depth - 1)
+
+
+# Batches of any structure
+
+
+def mapped(batch: Any, change: Callable[[Any], Any], method: str = "to") -> Any:
+    """Return a batch with each leaf changed.
+
+    Mappings and sequences keep their type, if it can be made again.  Leaves are strings, tensors,
+    and objects with the method.
+
+    Args:
+        batch: Any structure.
+        change: Called with each leaf.
+        method: An object that has it is a leaf, also if it is a container.
+
+    Source: the cases that ``torch.utils.data._utils.pin_memory.pin_memory`` tells apart.
+    """
+    if isinstance(batch, (Tensor, str, bytes)) or hasattr(batch, method):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        return _mapping(batch, {key: mapped(value, change, method) for key, value in batch.items()})
+    if isinstance(batch, tuple):
+        parts = [mapped(part, change, method) for part in batch]
+        kind = type(batch)
+        return kind(*parts) if hasattr(batch, "_fields") else kind(parts)
+    if isinstance(batch, Sequence):
+        return _sequence(batch, [mapped(part, change, method) for part in batch])
+    return change(batch)
+
+
+def _mapping(batch: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+    try:
+        if isinstance(batch, MutableMapping):
+            # A copy has the type's further attributes, a default factory say.
+            clone = copy.copy(batch)
+            clone.update(parts)
+            return clone
+        return type(batch)(parts)  # type: ignore[call-arg]  # as most mappings can be made
+    except TypeError:
+        return parts
+
+
+def _sequence(batch: Sequence[Any], parts: list[Any]) -> Any:
+    try:
+        if isinstance(batch, MutableSequence):
+            clone = copy.copy(batch)
+            for position, part in enumerate(parts):
+                clone[position] = part
+            return clone
+        return type(batch)(parts)  # type: ignore[call-arg]  # the same
+    except TypeError:
+        return parts

@@ -1,16 +1,20 @@
-"""torch's own datasets: which classes are wrappers, and which data lies inside them."""
+"""torch's own datasets and samplers: what lies inside wrappers, and in which order."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Generator
 from torch.nn import Module
 from torch.utils.data import (
+    BatchSampler,
     ConcatDataset,
     DataLoader,
     Dataset,
     IterableDataset,
+    RandomSampler,
+    SequentialSampler,
     StackDataset,
     Subset,
     SubsetRandomSampler,
@@ -18,13 +22,20 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from threadloader._torch.random_state import draw_base_seed, new_generator
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
 __all__ = [
+    "BATCHING",
     "CONTENTS",
+    "DRAWING",
+    "SEEDED",
+    "SEQUENTIAL",
     "DataLoader",
     "Dataset",
     "Generator",
@@ -35,8 +46,19 @@ __all__ = [
     "is_dataset",
     "is_module",
     "is_subset",
+    "permutations",
+    "permutes",
     "tensors_in",
 ]
+
+BATCHING: tuple[Any, ...] = (BatchSampler,)  # have a ``sampler``
+DRAWING: tuple[Any, ...] = (  # have a ``generator``
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+SEEDED: tuple[Any, ...] = (RandomSampler,)  # without a generator, draw one number for it
+SEQUENTIAL: tuple[Any, ...] = (SequentialSampler,)
 
 # The attribute in which two objects of a class and a length may differ.
 CONTENTS: Mapping[type, str] = {
@@ -101,3 +123,25 @@ def gives_whole_batches(dataset: Any) -> bool:
     if kind is ConcatDataset and not hasattr(ConcatDataset, "__getitems__"):
         return False
     return bool(getattr(dataset, "__getitems__", None))
+
+
+def permutes(sampler: Any) -> bool:
+    """Whether `permutations` yields the sampler's indices."""
+    return type(sampler) is RandomSampler and not sampler.replacement
+
+
+def permutations(sampler: RandomSampler) -> Iterator[NDArray[Any]]:
+    """Yield the indices of a pass over a `RandomSampler`, as arrays.
+
+    They are those that the sampler would yield, drawn at the same time.
+    Source: ``RandomSampler.__iter__`` in torch/utils/data/sampler.py; compared with it by
+    tests/conformance/test_array_datasets.py.
+    """
+    samples = len(sampler.data_source)
+    generator = sampler.generator
+    if generator is None:
+        generator = new_generator(draw_base_seed(None))
+    whole, rest = divmod(sampler.num_samples, samples)
+    for _ in range(whole):
+        yield torch.randperm(samples, generator=generator).numpy()
+    yield torch.randperm(samples, generator=generator)[:rest].numpy()

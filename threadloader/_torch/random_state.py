@@ -1,36 +1,136 @@
-"""torch's random state in a worker: the seeding functions, and the operators.
+"""torch's random state: what samplers draw from, and in a worker the stream of its sample.
 
-`torch.manual_seed` and its like get their code exchanged, as they may have been imported long
-ago (see `worker_info`).
+The seeding functions, `torch.manual_seed` and its like, get their code exchanged, as they may have
+been imported long ago (see `worker_info`).
+
+Each operator with a ``generator`` gets a kernel on a dispatch key that torch itself has no use
+for; all other operators fall through.  The key counts only in threads that include it, so the
+rest of the process neither changes nor gets slower.  Dropout, initialisers, distributions,
+scripted code and torchvision's transforms all end in these operators.
+
+The kernels use names that torch does not promise, so they are tried once.  Where that fails,
+operators are not redirected, and the user is told.
 """
 
 from __future__ import annotations
 
 import inspect
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from threading import RLock
 from types import FunctionType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from threadloader._torch.operators import NoOperators
-from threadloader._torch.random_ops import OperatorsByKey
+from threadloader._lifetime.dropping import DROPPED
 from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
-    from threadloader._torch.operators import RandomOperators
+    from collections.abc import Callable, Iterator
 
-__all__ = ["teach_random"]
+__all__ = [
+    "default_generator",
+    "draw_base_seed",
+    "generator_state",
+    "new_generator",
+    "set_generator_state",
+    "teach_random",
+]
+
+T = TypeVar("T")
+
+_NAME = "TESTING_ONLY_GenericMode"
+# Names of the operators that take a generator: to ask all 3,600 operators takes 40 to 150 ms.
+PACKETS = (
+    "_fused_dropout",
+    "_sample_dirichlet",
+    "_standard_gamma",
+    "bernoulli",
+    "bernoulli_",
+    "binomial",
+    "cauchy",
+    "cauchy_",
+    "exponential",
+    "exponential_",
+    "geometric",
+    "geometric_",
+    "log_normal",
+    "log_normal_",
+    "multinomial",
+    "normal",
+    "normal_",
+    "normal_functional",
+    "poisson",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+    "random",
+    "random_",
+    "randperm",
+    "rrelu",
+    "rrelu_",
+    "rrelu_with_noise",
+    "rrelu_with_noise_",
+    "rrelu_with_noise_functional",
+    "uniform",
+    "uniform_",
+)
+# Those that are methods of tensors: to call a method is faster than to hand its arguments on with
+# a set of keys.
+_METHODS = frozenset(
+    {"bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_"}
+    | {"uniform_"}
+)
+MOST_KEPT = 1024  # Python objects of generators that are kept, 5 KB each with their generator
 
 
-def teach_random(here: Any) -> RandomOperators:
+def draw_base_seed(generator: Any) -> int:
+    """Draw one 64-bit number, as DataLoader does for its workers before the sampler draws.
+
+    It is drawn also where nobody uses it: the sampler's seed follows it in the random state.
+    Source: ``_BaseDataLoaderIter.__init__`` in torch/utils/data/dataloader.py.
+    """
+    device = "cpu" if generator is None else generator.device  # not the default one
+    drawn = torch.empty((), dtype=torch.int64, device=device).random_(generator=generator)
+    return int(drawn.item())
+
+
+def default_generator() -> Any:
+    """Return the generator of the process, which operators draw from that are given none."""
+    return torch.default_generator
+
+
+def new_generator(seed: int) -> Any:
+    """Return a generator for samplers, with a seed."""
+    return torch.Generator().manual_seed(seed)
+
+
+def generator_state(generator: Any) -> bytes:
+    """Return the state of a generator; of the process's default one for None."""
+    state = torch.get_rng_state() if generator is None else generator.get_state()
+    return state.numpy().tobytes()
+
+
+def set_generator_state(generator: Any, state: bytes) -> None:
+    """Give a generator a state that `generator_state` returned.
+
+    Raises:
+        RuntimeError: It is the state of another kind of generator.
+    """
+    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+def teach_random(here: Any) -> OperatorsByKey | None:
     """Redirect torch's random functions in threads that ask for it.  Call once.
 
     Args:
         here: A `threading.local`; its ``stream`` has the thread's ``torch_generator``, or is None.
 
     Returns:
-        The redirection of operators; it has to be kept.
+        The redirection of operators, which has to be kept; None if torch lacks what it needs.
     """
     names: dict[str, Any] = {"_threadloader_streams": here}
     for name, code in _EXCHANGED.items():
@@ -51,7 +151,7 @@ def teach_random(here: Any) -> RandomOperators:
         f"torch {torch.__version__} lacks what random operators are redirected by: what samples "
         "draw from torch depends on the moment.  Draw from sample_rng() instead"
     )
-    return NoOperators()
+    return None
 
 
 def _works(operators: OperatorsByKey, here: Any) -> bool:
@@ -69,6 +169,170 @@ def _works(operators: OperatorsByKey, here: Any) -> bool:
         here.stream = before
         default.set_state(state)
     return all(torch.equal(each, torch.rand(1, generator=expected, device="cpu")) for each in drawn)
+
+
+class OperatorsByKey:
+    """Redirects operators by kernels on a dispatch key; the kernels live as long as this object.
+
+    Args:
+        here: A `threading.local`; its ``stream`` has the thread's ``torch_generator``, or is None.
+
+    Raises:
+        Exception: torch lacks one of these names.
+
+    Invariants, whenever ``_lock`` is not held:
+        1. The objects that kernels were given for generators live on in ``_kept``, the last
+           `MOST_KEPT` of them.  torch makes such an object for a generator that has none and
+           notes it there, without a lock: were it to die, another thread that draws from the same
+           generator could be about to use it, and crash on a free-threaded build.
+           Source: ``THPGenerator_Wrap`` in torch/csrc/Generator.cpp.
+
+    Threads:
+        all: any.
+    """
+
+    def __init__(self, here: Any) -> None:
+        self._lock = RLock()  # a finalizer that comes up inside may draw from another generator
+        # All below that changes: guarded by _lock; read without it, as reading a dict is atomic on
+        # both builds.
+        self._kept: dict[int, Any] = {}
+        self._here = here
+        self._key = torch._C._dispatch_key_parse(_NAME)
+        self._include: Any = torch._C._dispatch_tls_set_dispatch_key_included
+        self._is_included: Any = torch._C._dispatch_tls_is_dispatch_key_included
+        new_library: Any = torch.library.Library
+        fallback, library = new_library("_", "IMPL", _NAME), new_library("aten", "IMPL", _NAME)
+        fallback.fallback(torch.library.fallthrough_kernel)
+        for name, schema in _random_operators():
+            packet = name.partition(".")[0]
+            if packet in _METHODS:
+                library.impl(name, self._kernel_in_place(getattr(torch.Tensor, packet)))
+            else:
+                library.impl(name, self._kernel(name, schema.arguments), with_keyset=True)
+        self._libraries = fallback, library
+
+    @contextmanager
+    def redirecting(self) -> Iterator[None]:
+        """Let random operators that the calling thread calls draw from its stream."""
+        before = self._is_included(self._key)
+        self._include(self._key, True)
+        try:
+            yield
+        finally:
+            self._include(self._key, before)
+
+    def redirected(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, in the calling thread, as in `redirecting`."""
+        # No context manager: Ctrl-C can come up in one before it has put back what was there.
+        before = self._is_included(self._key)
+        try:
+            self._include(self._key, True)
+            return function(*args)
+        finally:
+            self._include(self._key, before)
+            function, args = DROPPED, ()  # an error keeps this frame
+
+    def stop(self) -> None:
+        """Redirect no operators in the calling thread any more."""
+        self._include(self._key, False)
+
+    def _kernel_in_place(self, method: Any) -> Callable[..., Any]:
+        """Return the function that a thread that includes the key calls for a method of tensors."""
+        here, key, include, own_of = self._here, self._key, self._include, self._own_of
+
+        def kernel(tensor: Any, *args: Any, generator: Any = None) -> Any:
+            stream = here.stream
+            if generator is not None:
+                generator = own_of(generator, stream, tensor)
+            elif stream is not None and tensor.is_cpu:
+                generator = stream.torch_generator
+            # Operators that this one calls get its generator.
+            include(key, False)
+            try:
+                return method(tensor, *args, generator=generator)
+            finally:
+                include(key, True)
+
+        return kernel
+
+    def _kernel(self, name: str, arguments: Any) -> Callable[..., Any]:
+        """Return the function that a thread that includes the key calls, with the set of keys.
+
+        Args:
+            name: Of the operator, with its overload.
+            arguments: Of its schema.
+        """
+        place = next(n for n, argument in enumerate(arguments) if argument.name == "generator")
+        on_tensor = str(arguments[0].type) == "Tensor"
+        here, own_of = self._here, self._own_of
+        key, keys_without, include = self._key, torch._C.DispatchKeySet(self._key), self._include
+        redispatch: Any = None
+
+        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal redispatch
+            if redispatch is None:  # not before: to look all operators up takes long
+                packet, _, overload = name.partition(".")
+                operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+                redispatch = operator._handle.redispatch_boxed
+            stream = here.stream
+            given = args[place] if len(args) > place else kwargs.get("generator")
+            if given is not None:
+                given = own_of(given, stream, args[0] if on_tensor else kwargs.get("device"))
+            elif stream is not None and (
+                args[0].is_cpu if on_tensor else _on_cpu(kwargs.get("device"))
+            ):  # an accelerator's generator is left alone
+                given = stream.torch_generator
+            if len(args) > place:
+                args = (*args[:place], given, *args[place + 1 :])
+            else:
+                kwargs["generator"] = given
+            # Operators that this one calls get its generator.
+            include(key, False)
+            try:
+                return redispatch(keys - keys_without, *args, **kwargs)
+            finally:
+                include(key, True)
+
+        return kernel
+
+    def _own_of(self, given: Any, stream: Any, place: Any) -> Any:
+        """Return the generator to draw from in place of the one that an operator is given.
+
+        Args:
+            given: A generator.
+            stream: The calling thread's, or None.
+            place: The tensor, or the device, on which the operator draws.
+        """
+        if id(given) not in self._kept:
+            self._keep(given)
+        # Kernels see another object for torch's global generator.
+        default: Any = torch.default_generator
+        if stream is None or given._cdata != default._cdata:
+            return given
+        cpu = place.is_cpu if isinstance(place, torch.Tensor) else _on_cpu(place)
+        return stream.torch_generator if cpu else given
+
+    def _keep(self, generator: Any) -> None:
+        oldest = None  # dropped after the lock is released
+        with self._lock:
+            self._kept[id(generator)] = generator
+            if len(self._kept) > MOST_KEPT:
+                oldest = self._kept.pop(next(iter(self._kept)), None)
+        del oldest
+
+
+def _on_cpu(device: Any) -> bool:
+    """Whether a factory function with this ``device`` makes a tensor on the CPU."""
+    return device is None or torch.device(device).type == "cpu"
+
+
+def _random_operators() -> Iterator[tuple[str, Any]]:
+    """Yield the names and schemas of all operators that take a generator."""
+    for packet in PACKETS:
+        for schema in torch._C._jit_get_schemas_for_operator(f"aten::{packet}"):
+            if any(argument.name == "generator" for argument in schema.arguments):
+                overload = schema.overload_name
+                yield f"{packet}.{overload}" if overload else packet, schema
 
 
 # What follows runs with the globals of torch.random.

@@ -1,21 +1,22 @@
-"""Settings that torch keeps for each thread: device, modes, and the number of cores."""
+"""Settings that torch and CUDA keep for each thread: device, modes, and the number of cores."""
 
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from functools import cache, wraps
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from threadloader._torch.capture import ignore_captures
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import ExitStack
 
 __all__ = ["grad_enabled", "inherited_modes", "restore_grad", "teach_num_threads", "use_threads"]
+
+_THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal, and HIP's
 
 grad_enabled = torch.is_grad_enabled
 _set_everywhere = torch.set_num_threads
@@ -95,6 +96,38 @@ def adopted_device() -> Callable[[], None]:
 
 def _nothing() -> None:
     """There is no device to adopt."""
+
+
+def ignore_captures() -> None:
+    """Let the calling thread go on while others capture a CUDA graph, if CUDA has a call for it.
+
+    While a thread captures in CUDA's default mode, ``"global"``, calls that may allocate or wait
+    are forbidden in all threads: they fail, and the capture with them.  That leaves out a thread
+    whose own mode is "thread local", and its calls are not captured.
+
+    Source: ``cudaThreadExchangeStreamCaptureMode``, which torch itself calls for its allocator.
+    """
+    for exchange in _exchanges():
+        # It writes the former mode into its argument.
+        if exchange(ctypes.byref(ctypes.c_int(_THREAD_LOCAL))) == 0:
+            return
+
+
+def _exchanges() -> Iterator[Callable[[Any], int]]:
+    """Yield the runtime's function, from libraries that torch has loaded, never from others."""
+    name = "hip" if torch.version.hip else "cuda"
+    for library in _libraries():
+        with suppress(OSError, AttributeError):
+            yield getattr(ctypes.CDLL(library), f"{name}ThreadExchangeStreamCaptureMode")
+
+
+def _libraries() -> Iterator[str]:
+    # A library's handle finds the names of all libraries that it was linked with; not on Windows,
+    # where a library is found by its name once it is loaded.
+    yield torch._C.__file__
+    version = (torch.version.cuda or "").split(".")
+    if hasattr(ctypes, "WinDLL") and version[0]:
+        yield f"cudart64_{'110' if version[0] == '11' else version[0]}.dll"
 
 
 @cache  # a handle is a class, and so in cycles of references

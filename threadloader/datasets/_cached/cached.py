@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._rng.isolation import redirection
+from threadloader._rng.isolation import redirecting
 from threadloader._rng.streams import here
 from threadloader.datasets._cached.record import packed, unpacked
 from threadloader.datasets._folder_cache import FolderCache
@@ -194,7 +194,7 @@ def _no_draws(sample: str, folder: str) -> Iterator[None]:
     here.stream = refusing
     try:
         # The calling thread of a loader may draw from torch's default generator.
-        with redirection().operators.redirecting():
+        with redirecting():
             yield
     finally:
         here.stream = before

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from threadloader._rng.keys import key_of
 from threadloader._rng.permutation import ManyPermutations, mixed, short_permutations
+from threadloader._rng.seeds import key_of
 from threadloader.datasets._mixture.mixing import ENDLESS
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from threadloader._resume.stateful import (
     snapshot,
     states_of,
 )
-from threadloader._rng.keys import epoch_seed
+from threadloader._rng.seeds import epoch_seed
 from threadloader._threads.worker_info import in_part, in_pass, pass_seed_here
 from threadloader.datasets._mixture.mixing import (
     Mixing,
