@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from threadloader._order.planner import Planner
+from threadloader._order.sampler_pass import UserPass
 from threadloader._order.samplers import BatchSampler
 from threadloader._order.tickets import TicketCutter, TicketSize
-from threadloader._order.user_pass import UserPass
 from threadloader._resume.position import Lane
 
 if TYPE_CHECKING:

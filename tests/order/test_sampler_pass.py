@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from itertools import pairwise
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,20 +12,7 @@ from support.patience import PATIENCE
 from support.resuming import after, state_after
 
 from threadloader import StateError, ThreadLoader
-from threadloader._order.known_pass import KnownPass
-from threadloader._order.known_samplers import known
-from threadloader._order.sampler_pass import open_pass
-from threadloader._order.samplers import (
-    BatchSampler,
-    KeyedSampler,
-    RandomSampler,
-    SequentialSampler,
-)
-from threadloader._order.user_pass import UserPass
-from threadloader._resume.checkpoint import Checkpoint
-from threadloader._resume.position import Lane, Position
-from threadloader._resume.stateful import restore_whole
-from threadloader._rng.seeds import Seeds
+from threadloader._order.samplers import RandomSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,181 +21,6 @@ if TYPE_CHECKING:
 
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 2])
 each_number_of_steps = pytest.mark.parametrize("steps", [1, 3, None])
-
-
-def sequential() -> Any:
-    return SequentialSampler(range(11))
-
-
-def at_random() -> Any:
-    return RandomSampler(range(11), np.random.default_rng(1))
-
-
-def keyed() -> Any:
-    return KeyedSampler(range(3000), np.random.default_rng(1))
-
-
-def starting_at(sampler: Any, batches: int) -> Iterator[Any]:
-    adapter = known(sampler)
-    assert adapter is not None
-    return adapter.starting_at(batches)
-
-
-@pytest.mark.parametrize("made", [sequential, at_random, keyed])
-@pytest.mark.parametrize("position", [0, 1, 7, 11, 2000, 4000])
-def test_a_known_sampler_begins_anywhere(made: Callable[[], Any], position: int) -> None:
-    assert list(starting_at(made(), position)) == list(made())[position:]
-
-
-@pytest.mark.parametrize("made", [sequential, at_random, keyed])
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("batches", [0, 1, 3, 4, 999, 1001])
-def test_a_known_batch_sampler_begins_anywhere(
-    made: Callable[[], Any], drop_last: bool, batches: int
-) -> None:
-    def batching() -> BatchSampler:
-        return BatchSampler(made(), 3, drop_last)
-
-    assert list(starting_at(batching(), batches)) == list(batching())[batches:]
-
-
-class Endless:
-    def __len__(self) -> int:
-        return 10**12
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-@pytest.mark.parametrize("kind", [SequentialSampler, KeyedSampler])
-def test_what_is_left_out_of_a_known_order_is_not_computed(kind: Any) -> None:
-    sampler = BatchSampler(kind(Endless()), 1000, drop_last=False)
-    assert len(next(starting_at(sampler, 10**8))) == 1000
-
-
-def test_a_lane_counts_what_was_delivered_without_a_gap() -> None:
-    lane = Lane()
-    checkpoints = [Checkpoint(number + 1, 0, {"sampler": number}) for number in range(4)]
-    for number, batches, ahead in [(1, 0, [1]), (3, 0, [1, 3]), (0, 2, [3]), (2, 4, [])]:
-        lane.delivered(number, checkpoints[number])
-        assert (lane.batches, sorted(lane.ahead)) == (batches, ahead)
-        assert lane.checkpoint == (checkpoints[batches - 1] if batches else None)
-
-
-@pytest.mark.parametrize(
-    "lane",
-    [
-        Lane(),
-        Lane(5),
-        Lane(5, total=5),
-        Lane(5, check=(4, 77), length=9),
-        Lane(5, checkpoint=Checkpoint(3, 9, {"sampler": {"at": [1]}})),
-        Lane(5, checkpoint=Checkpoint(5, 9, {"self": 3}, ended=True)),
-        Lane(0, first=Checkpoint(0, 0, {"sampler": 3}, between_passes=True)),
-        Lane(5, ahead={7: None, 9: None}),
-    ],
-)
-def test_a_lane_goes_through_json(lane: Lane) -> None:
-    same = Lane.of(json.loads(json.dumps(lane.state())))
-    fields = attrgetter(*Lane.__slots__)
-    assert fields(same) == fields(lane)
-
-
-def test_a_lane_s_state_is_its_own() -> None:
-    at = [1]
-    state = Lane(1, checkpoint=Checkpoint(1, 1, {"sampler": at})).state()
-    at.append(2)
-    assert state["mark"]["states"] == {"sampler": [1]}
-
-
-def test_a_batch_ahead_that_is_drawn_again_has_its_mark_in_its_turn() -> None:
-    lane = Lane.of({"batches": 1, "ahead": "0x2"})
-    lane.drawn_again(2, 9)
-    assert lane.check is None
-    lane.delivered(1, 8)
-    assert (lane.batches, lane.check) == (3, (3, 9))
-
-
-def test_a_lane_has_ended_when_all_that_there_are_were_delivered() -> None:
-    lane = Lane()
-    lane.delivered(1, None)
-    lane.ends(2, None)
-    assert not lane.ended
-    assert "ended" not in lane.state()
-    lane.delivered(0, None)
-    assert lane.ended
-    assert Lane.of(lane.state()).ended
-
-
-class AtTheEnd:
-    """An iterable that was saved at its end; what it does then is one of three things."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.at = 0
-
-    def __iter__(self) -> Iterator[int]:
-        start, self.at = self.at, 0
-        if start == 3 and self.kind == "rewinds":
-            start = 0
-        if self.kind == "stays":
-            self.at = start
-        return iter(range(start, 3))
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
-@pytest.mark.parametrize("kind", ["rewinds", "one empty pass", "stays"])
-@pytest.mark.parametrize("at", [0, 3])
-def test_after_a_state_between_two_passes_the_next_is_whole(kind: str, at: int) -> None:
-    iterable = AtTheEnd(kind)
-    restore_whole("sampler", iterable, {"at": at})
-    assert list(iterable) == [0, 1, 2]
-
-
-def test_what_has_no_state_is_not_restored() -> None:
-    with pytest.raises(StateError, match="one of the sampler, but list has no state_dict"):
-        restore_whole("sampler", [1, 2], {"at": 0})
-
-
-def opened(sampler: Any, lane: Lane | None = None) -> Any:
-    draws = Seeds().begin_epoch(7, None, None)
-    position = Position(0, [lane or Lane()], saved=None if lane is None else {})
-    return open_pass(sampler, draws, snapshot_every=1, position=position)
-
-
-def test_a_known_sampler_says_all_by_how_far_it_got() -> None:
-    begun = opened(BatchSampler(sequential(), 3, drop_last=False), Lane(2))
-    assert isinstance(begun, KnownPass)
-    assert (begun.batches, begun.samples, begun.checkpoint(3, 9, [6])) == (2, 6, None)
-    assert begun.order is not None
-    assert begun.order.state() is None
-    assert next(iter(begun)) == [6, 7, 8]
-
-
-def test_any_other_sampler_is_drawn_from_its_beginning() -> None:
-    user = opened([[4], [2, 3]], Lane(1))
-    assert isinstance(user, UserPass)
-    assert (user.batches, next(iter(user)), user.order) == (0, [4], None)
-
-
-def test_the_check_tells_orders_apart() -> None:
-    def checks(order: list[list[Any]]) -> list[Any]:
-        user = opened(order)
-        return [user.checkpoint(number + 1, 0, next(iter(user))) for number in range(len(order))]
-
-    one = checks([[1, 2], [3, 4]])
-    assert one == checks([[1, 2], [3, 4]])
-    assert all(checkpoint != other for checkpoint, other in pairwise(one))
-    for other in ([[2, 1], [3, 4]], [[3, 4], [1, 2]], [[0, 2], [3, 4]], [[1, 3, 2], [4]]):
-        assert checks(other)[-1] != one[-1]
-    assert checks([["a"], ["b"]])[-1] != checks([["b"], ["a"]])[-1]
-    assert checks([[(1, "a")], [(2, "b")]])[-1] != checks([[(1, "b")], [(2, "a")]])[-1]
-    assert checks([[object()], [object()]]) == [None, None]
 
 
 class Shuffling:
@@ -339,7 +149,9 @@ def test_a_sampler_with_a_state_goes_on_from_every_batch(
 
 @each_number_of_threads
 def test_a_known_sampler_s_own_generator_goes_on(threads: int, spawn: Spawn) -> None:
-    spawn(check_each_state, lambda: make(at_random(), threads)).result(PATIENCE)
+    spawn(
+        check_each_state, lambda: make(RandomSampler(range(11), np.random.default_rng(1)), threads)
+    ).result(PATIENCE)
 
 
 @pytest.mark.parametrize("delivered", [1, 2])
@@ -386,12 +198,44 @@ def test_a_map_style_dataset_goes_back_to_its_state(threads: int, spawn: Spawn) 
     assert spawn(after, resumed, state).result(PATIENCE) == [[[202, 203], [204, 205]]]
 
 
-class Unseeded(list[int]):
-    """Another order each time that it is iterated."""
+class AtTheEnd:
+    """A sampler that was saved at its end; what it does then is one of three things."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.at = 0
 
     def __iter__(self) -> Iterator[int]:
-        self.append(self.pop(0))
-        return super().__iter__()
+        start, self.at = self.at, 0
+        if start == 3 and self.kind == "rewinds":
+            start = 0
+        if self.kind == "stays":
+            self.at = start
+        return iter(range(start, 3))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("kind", ["rewinds", "one empty pass", "stays"])
+@pytest.mark.parametrize("at", [0, 3])
+@each_number_of_threads
+def test_after_a_state_between_two_passes_the_next_is_whole(
+    kind: str, at: int, threads: int, spawn: Spawn
+) -> None:
+    state = make(AtTheEnd(kind), threads).state_dict()
+    state["lanes"][0]["mark"]["states"]["sampler"]["at"] = at
+    assert spawn(after, make(AtTheEnd(kind), threads), state).result(PATIENCE) == [[[0, 1, 2]]]
+
+
+def test_what_has_no_state_is_not_restored(spawn: Spawn) -> None:
+    state = spawn(state_after, make(Shuffling(9)), 1).result(PATIENCE)
+    state["loader"]["sampler"] = "list"
+    with pytest.raises(StateError, match="one of the sampler, but list has no state_dict"):
+        spawn(after, make([1, 2, 3, 4, 5, 6, 7, 8, 9]), state).result(PATIENCE)
 
 
 class Stumbling:
@@ -413,14 +257,42 @@ class Stumbling:
         return entry
 
 
+class Fives:
+    """Each sample is 5, whatever its index."""
+
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: Any) -> int:
+        return 5
+
+
+@pytest.mark.parametrize(
+    ("order", "other", "refused"),
+    [
+        ([[1, 2], [3, 4]], [[1, 2], [3, 4]], False),
+        ([[1, 2], [3, 4]], [[2, 1], [3, 4]], True),
+        ([[1, 2], [3, 4]], [[3, 4], [1, 2]], True),
+        ([[1, 2], [3, 4]], [[0, 2], [3, 4]], True),
+        ([[1, 2], [3, 4]], [[1, 3, 2], [4]], True),
+        ([["a"], ["b"]], [["b"], ["a"]], True),
+        ([[(1, "a")], [(2, "b")]], [[(1, "b")], [(2, "a")]], True),
+        ([[object()], [object()]], [[1], [2]], False),  # nobody can tell
+    ],
+)
 @each_number_of_threads
-def test_a_sampler_with_another_order_is_refused(threads: int, spawn: Spawn) -> None:
-    sampler = Unseeded(list(range(9)))
-    state = spawn(state_after, make(sampler, threads), 2).result(PATIENCE)
-    loader = make(sampler, threads)
+def test_a_sampler_with_another_order_is_refused(
+    order: list[Any], other: list[Any], refused: bool, threads: int, spawn: Spawn
+) -> None:
+    def made(order: list[Any]) -> ThreadLoader[Any]:
+        return ThreadLoader(Fives(), batch_sampler=[*order, [0]], threads=threads, collate_fn=list)
+
+    state = spawn(state_after, made(order), 2).result(PATIENCE)
+    if not refused:
+        assert spawn(after, made(other), state).result(PATIENCE) == [[[5]]]
+        return
     with pytest.raises(StateError, match=r"gives other indices \(batches 1 to 2\)"):
-        spawn(after, loader, state).result(PATIENCE)
-    loader.close()
+        spawn(after, made(other), state).result(PATIENCE)
 
 
 class Lengthless(list[int]):

@@ -162,7 +162,7 @@ def open_feed(
         whole_batches=settings.whole_batches,
     )
     # A sampler of the user's may be told which epoch it is between iter() and the first batch.
-    eager = settings.draws_ahead and (sampler_pass.known or not position.restored)
+    eager = settings.draws_ahead and (sampler_pass.order is not None or not position.restored)
     pool = None if workers is None else workers.pools[0]
     return SamplerFeed(planner, pipeline, pool, position, eager=eager)
 

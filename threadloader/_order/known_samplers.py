@@ -1,10 +1,14 @@
 """The samplers whose order can be continued at any batch: torch's and our own, one adapter a kind.
 
     index sampler -> `known` -> the adapter of its kind, or None for a sampler of the user's
+    adapter, random draws of the epoch -> `KnownOrder` -> `KnownPass` -> batches
 
 An adapter knows what decides the order, and how to begin in the middle of it.  Only these very
 classes are known: a subclass of the user's may do anything.  Another kind is one more class in this
 module, and its line in `_KINDS` (`_torch.datasets` names torch's classes).
+
+The order is all that is saved of a pass: one seed decides it, or the state of a generator.  Where
+the user gave no generator, these come from the process's random state.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import copy
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -22,9 +26,16 @@ from threadloader._order.samplers import (
     KeyedSampler,
     RandomSampler,
     SequentialSampler,
-    batches_of,
     inner_sampler,
     is_batching,
+    units_of,
+)
+from threadloader._rng.seeds import (
+    draw_seed,
+    encoded_state,
+    generator_with,
+    restore_generator,
+    state_of,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +43,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["KnownSampler", "is_known", "is_users", "known", "with_generator"]
+    from threadloader._ranks.share import Share
+    from threadloader._rng.seeds import EpochDraws
+
+__all__ = [
+    "KnownOrder",
+    "KnownPass",
+    "KnownSampler",
+    "is_known",
+    "is_users",
+    "known",
+    "next_order",
+    "with_generator",
+]
+
+# Some indices that follow one another.  No index is an object of its own in a range or an array: to
+# make these takes longer than to gather a batch's rows.
+Indices: TypeAlias = "range | NDArray[Any] | list[Any]"
 
 
 class KnownSampler:
@@ -52,11 +79,6 @@ class KnownSampler:
         self.sampler = inner_sampler(index_sampler)  # of single indices
 
     @property
-    def batched(self) -> bool:
-        """Whether it yields batches."""
-        return self.sampler is not self.index_sampler
-
-    @property
     def generator(self) -> Any:
         """The generator that the user gave the sampler; None for none."""
         return self.sampler.generator if self.draws else None
@@ -65,47 +87,22 @@ class KnownSampler:
         """Return the sampler, or a copy that draws from a generator; see `with_generator`."""
         return type(self)(with_generator(self.index_sampler, generator, keyed_generator))
 
-    def starting_at(self, batches: int) -> Iterator[Any]:
-        """Return a pass without its first batches, or without its first indices.
-
-        Where a kind has arrays, its lists are cut from these: to draw the indices one by one, as a
-        batch sampler does, takes longer than to collate some samples.
+    def batches(self, left_out: int) -> Iterator[Indices]:
+        """Yield the batches of a pass, with one index each if the sampler is in no batch sampler.
 
         Args:
-            batches: How many to leave out.
+            left_out: How many are left out at the beginning.
         """
-        arrays = self.array_batches(batches)
-        if arrays is not None:
-            return map(_listed, arrays)
-        if not batches:
-            return iter(self.index_sampler)
-        if not self.batched:
-            return self._indices(batches)
-        size = self.index_sampler.batch_size
-        rest = self._indices(batches * size)
-        return batches_of(rest, size, drop_last=self.index_sampler.drop_last)
-
-    def array_batches(self, batches: int) -> Iterator[range] | Iterator[NDArray[Any]] | None:
-        """Return a pass as a range or an array for each batch; None if there are only lists.
-
-        No index becomes an object of its own, which for a batch of 256 costs more than to gather
-        its rows.  The indices and the random draws are the same as with `starting_at`.
-
-        Args:
-            batches: How many to leave out.
-        """
-        if not self.batched:
-            return None
-        size = self.index_sampler.batch_size
-        return self._arrays(batches * size, size, drop_last=self.index_sampler.drop_last)
-
-    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any] | list[Any]]:
-        """Return the order of a new pass: a function from positions to their indices.
-
-        Where a kind's order can't be computed it is drawn whole, and takes 8 bytes an index.
-        """
-        indices = list(self.sampler)
-        return lambda positions: [indices[position] for position in positions.tolist()]
+        _, size, drop_last = units_of(self.index_sampler)
+        rest: Any = np.empty(0, np.int64)
+        for span in self.spans(left_out * size, size):
+            indices = np.concatenate((rest, span)) if len(rest) else span
+            full = len(indices) - len(indices) % size
+            for start in range(0, full, size):
+                yield indices[start : start + size]
+            rest = indices[full:]
+        if len(rest) and not drop_last:
+            yield rest
 
     # All below: a kind's own.
 
@@ -115,21 +112,25 @@ class KnownSampler:
             return self.sampler
         return _copy_with(self.sampler, generator=generator)
 
-    def _indices(self, position: int) -> Iterator[int]:
-        """Return the indices of a pass from a position on."""
-        indices: Iterator[int] = iter(self.sampler)
-        next(islice(indices, position, position), None)
-        return indices
+    def spans(self, position: int, size: int) -> Iterator[Indices]:
+        """Yield the indices of a pass from a position on, in pieces of any length.
 
-    def _arrays(
-        self,
-        position: int,  # noqa: ARG002  # of the kinds that have arrays
-        size: int,  # noqa: ARG002
-        *,
-        drop_last: bool,  # noqa: ARG002
-    ) -> Iterator[range] | Iterator[NDArray[Any]] | None:
-        """Return a pass from a position on, cut into batches; see `array_batches`."""
-        return None
+        Args:
+            position: Of the first.
+            size: Only arrays may have a length that this does not divide, but for the last piece.
+        """
+        indices: Iterator[Any] = iter(self.sampler)
+        next(islice(indices, position, position), None)
+        while span := list(islice(indices, size)):
+            yield span
+
+    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any] | list[Any]]:
+        """Return the order of a new pass: a function from positions to their indices.
+
+        Where a kind's order can't be computed it is drawn whole, and takes 8 bytes an index.
+        """
+        indices = list(self.sampler)
+        return lambda positions: [indices[position] for position in positions.tolist()]
 
 
 class Sequential(KnownSampler):
@@ -137,53 +138,44 @@ class Sequential(KnownSampler):
 
     draws = False
 
+    def spans(self, position: int, size: int) -> Iterator[range]:  # noqa: ARG002
+        """Yield one range; see `KnownSampler.spans`."""
+        yield range(position, len(self.sampler.data_source))
+
     def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
         """See `KnownSampler.random_access`."""
         return lambda positions: positions
 
-    def _indices(self, position: int) -> Iterator[int]:
-        return iter(range(position, len(self.sampler.data_source)))
-
-    def _arrays(self, position: int, size: int, *, drop_last: bool) -> Iterator[range]:
-        samples = len(self.sampler.data_source)
-        for start in range(position, samples, size):
-            batch = range(start, min(samples, start + size))
-            if len(batch) == size or not drop_last:
-                yield batch
-
 
 class Shuffled(KnownSampler):
-    """A permutation that is drawn for each pass, of our own class."""
+    """Permutations that are drawn for each pass, of our own class or of torch's.
+
+    torch's may also draw indices with replacement, which are like those of any kind.
+    """
 
     draws_one_seed = True
 
-    def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
-        """See `KnownSampler.random_access`."""
-        (order,) = self.sampler.permutations()
-        return order.__getitem__  # type: ignore[no-any-return]
+    def _permutations(self) -> Iterator[NDArray[Any]] | None:
+        if type(self.sampler) is RandomSampler:
+            return self.sampler.permutations()
+        return _torch.permutations(self.sampler) if _torch.permutes(self.sampler) else None
 
-    def _arrays(self, position: int, size: int, *, drop_last: bool) -> Iterator[NDArray[Any]]:
-        return _cut(_skip(self.sampler.permutations(), position), size, drop_last=drop_last)
-
-
-class ShuffledByTorch(KnownSampler):
-    """Permutations that are drawn for each pass, or indices with replacement, of torch's class."""
-
-    draws_one_seed = True
+    def spans(self, position: int, size: int) -> Iterator[Indices]:
+        """Yield each permutation; see `KnownSampler.spans`."""
+        permutations = self._permutations()
+        if permutations is None:
+            yield from super().spans(position, size)
+            return
+        for permutation in permutations:
+            yield permutation[position:]
+            position = max(0, position - len(permutation))
 
     def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any] | list[Any]]:
         """See `KnownSampler.random_access`."""
-        if not _torch.permutes(self.sampler):
+        permutations = self._permutations()
+        if permutations is None:
             return super().random_access()
-        order = np.concatenate(list(_torch.permutations(self.sampler)))
-        return order.__getitem__
-
-    def _arrays(
-        self, position: int, size: int, *, drop_last: bool
-    ) -> Iterator[NDArray[Any]] | None:
-        if not _torch.permutes(self.sampler):
-            return None
-        return _cut(_skip(_torch.permutations(self.sampler), position), size, drop_last=drop_last)
+        return np.concatenate(list(permutations)).__getitem__
 
 
 class Keyed(KnownSampler):
@@ -194,18 +186,15 @@ class Keyed(KnownSampler):
     def inner_with_generator(self, generator: Any, keyed_generator: Callable[[], Any]) -> Any:  # noqa: ARG002
         return super().inner_with_generator(keyed_generator(), keyed_generator)
 
+    def spans(self, position: int, size: int) -> Iterator[NDArray[Any]]:
+        """Yield what is computed at once; see `KnownSampler.spans`."""
+        spans: Iterator[NDArray[Any]] = self.sampler.spans(position, -(-SPAN // size) * size)
+        return spans
+
     def random_access(self) -> Callable[[NDArray[Any]], NDArray[Any]]:
         """See `KnownSampler.random_access`."""
         order: Callable[[NDArray[Any]], NDArray[Any]] = self.sampler.order().at
         return order
-
-    def _indices(self, position: int) -> Iterator[int]:
-        indices: Iterator[int] = self.sampler.starting_at(position)
-        return indices
-
-    def _arrays(self, position: int, size: int, *, drop_last: bool) -> Iterator[NDArray[Any]]:
-        spans = self.sampler.spans(position, -(-SPAN // size) * size)  # whole batches each
-        return _cut(spans, size, drop_last=drop_last)
 
 
 _LISTS = (list, tuple, range)
@@ -216,7 +205,7 @@ _KINDS: Mapping[type, type[KnownSampler]] = MappingProxyType(
         KeyedSampler: Keyed,
         **dict.fromkeys(_torch.SEQUENTIAL, Sequential),
         **dict.fromkeys(_torch.DRAWING, KnownSampler),
-        **dict.fromkeys(_torch.SEEDED, ShuffledByTorch),
+        **dict.fromkeys(_torch.SEEDED, Shuffled),
     }
 )
 
@@ -270,25 +259,175 @@ def _copy_with(value: Any, **attributes: Any) -> Any:
     return twin
 
 
-def _listed(indices: range | NDArray[Any]) -> list[int]:
+class KnownOrder:
+    """The order of one pass over a known sampler: a seed, or the state of a generator.
+
+    Args:
+        sampler: The sampler.
+        draws: The random draws of the epoch.
+        saved: What `state` returned in the epoch that is resumed; None to draw it.
+    """
+
+    def __init__(
+        self, sampler: KnownSampler, draws: EpochDraws, saved: Mapping[str, Any] | None
+    ) -> None:
+        own = _own_generator(sampler, draws.generator)
+        # Whether it draws from the process's random state.
+        self._draws_alone = sampler.draws and sampler.generator is None and not draws.seeded
+        self._undecided = self._draws_alone and saved is None
+        self._saved = saved
+        self._start: Any = None  # the state of a generator at the beginning of the pass
+        if own is not None:
+            if saved is None:
+                self._start = state_of(own)
+            else:
+                restore_generator(own, saved)
+        self._sampler = sampler
+        if draws.seeded:
+            self._sampler = sampler.with_generator(draws.generator, draws.keyed_generator)
+
+    def state(self) -> Mapping[str, Any] | None:
+        """Return the order, JSON-able; None if there is nothing to save.  Draws it if need be."""
+        self._decide()
+        if self._saved is None and self._start is not None:
+            self._saved = encoded_state(self._start)
+        return self._saved
+
+    def sampler(self) -> KnownSampler:
+        """Return the sampler that has this order, perhaps a copy.  Draws the order if need be."""
+        self._decide()
+        order = self._saved
+        if not self._draws_alone or order is None:
+            return self._sampler
+        seed = order.get("seed")
+        generator = generator_with(order) if seed is None else _torch.new_generator(seed)
+        return self._sampler.with_generator(generator, lambda: generator)
+
+    def _decide(self) -> None:
+        """Draw the seed that the sampler would draw from the process's random state.
+
+        If more than a seed decides the order, keep that state instead.
+        """
+        if not self._undecided:
+            return
+        if self._sampler.draws_one_seed:
+            self._saved = {"seed": draw_seed(None)}
+        else:
+            self._start = state_of(None)
+        self._undecided = False  # last: Ctrl-C may come up before
+
+
+class KnownPass:
+    """One pass over a known sampler, or a rank's part of one.
+
+    Args:
+        sampler: The sampler.
+        batches: How many are left out at the beginning.
+        order: Decides the order.
+        arrays: Whether a batch's indices may be a range or an array.
+        share: Of the rank; None where all is loaded here.
+        origin: Units of all ranks that come before the first batch.
+
+    Attributes:
+        batches: Left out at the beginning.
+        samples: In these batches.
+        sharded: Whether batches are a rank's shares of global batches.
+        first: If so, the position in the epoch of the first sample of the batch drawn last.
+
+    Threads:
+        all: planner only.
+    """
+
+    def __init__(
+        self,
+        sampler: KnownSampler,
+        batches: int,
+        order: KnownOrder,
+        *,
+        arrays: bool = False,
+        share: Share | None = None,
+        origin: int = 0,
+    ) -> None:
+        _, size, _ = units_of(sampler.index_sampler)
+        self.batches, self.samples = batches, batches * size
+        self.order = order
+        self.sharded = share is not None
+        self.first = 0
+        self._arrays = arrays
+        self._single = not is_batching(sampler.index_sampler)
+        self._drawing: Iterator[tuple[int, Indices]]
+        if share is None:
+            self._drawing = _batches(order, batches)
+        else:
+            self._drawing = _shares(order, share, origin + batches * size * share.world_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        self.first, indices = next(self._drawing)
+        if self._single:
+            return _listed(indices)[0]
+        return indices if self._arrays else _listed(indices)
+
+
+# Generators, so that the sampler draws when its first index is asked for, as in torch.
+
+
+def _batches(order: KnownOrder, left_out: int) -> Iterator[tuple[int, Indices]]:
+    for indices in order.sampler().batches(left_out):
+        yield 0, indices
+
+
+def _shares(
+    order: KnownOrder, share: Share, start: int
+) -> Iterator[tuple[int, NDArray[Any] | list[Any]]]:
+    """Yield the position of the first sample of each batch, and the indices.
+
+    Args:
+        order: Decides the order.
+        share: Of the rank.
+        start: The first unit that is left.
+    """
+    sampler = order.sampler()
+    sampled, size, drop_last = units_of(sampler.index_sampler)
+    units = len(sampled)
+    at = sampler.random_access()
+    step = size * share.world_size
+    own = share.of(step, size).start
+    whole, rest = divmod(max(0, units - start), step)
+    several = max(1, SPAN // size)  # batches that are computed at once
+    for number in range(0, whole, several):
+        firsts = start + own + step * np.arange(number, min(whole, number + several))
+        indices = at((firsts[:, None] + np.arange(size)).ravel())
+        for row, first in enumerate(firsts.tolist()):
+            yield first, indices[row * size : (row + 1) * size]
+    mine = share.of(rest, size)
+    if drop_last or not mine:
+        return
+    positions = start + whole * step + np.arange(mine.start, mine.stop)
+    yield int(positions[0]), at(positions % units)  # a padded batch goes on at the beginning
+
+
+def _listed(indices: Indices) -> list[Any]:
     return indices.tolist() if isinstance(indices, np.ndarray) else list(indices)
 
 
-def _skip(permutations: Iterator[NDArray[Any]], indices: int) -> Iterator[NDArray[Any]]:
-    """Yield arrays that follow one another, without the first of their indices."""
-    for permutation in permutations:
-        yield permutation[indices:]
-        indices = max(0, indices - len(permutation))
+def next_order(sampler: KnownSampler, given: Any) -> dict[str, Any] | None:
+    """Return the order of the next pass, JSON-able: the state of the sampler's own generator.
+
+    Args:
+        sampler: The sampler.
+        given: The loader's generator, whose state is saved elsewhere.
+
+    Returns:
+        None if the sampler has no generator of its own.
+    """
+    own = _own_generator(sampler, given)
+    return None if own is None else encoded_state(state_of(own))
 
 
-def _cut(arrays: Iterator[NDArray[Any]], size: int, *, drop_last: bool) -> Iterator[NDArray[Any]]:
-    """Yield batches of ``size`` indices, cut from arrays that follow one another."""
-    rest = np.empty(0, np.int64)
-    for array in arrays:
-        indices = np.concatenate((rest, array)) if len(rest) else array
-        full = len(indices) - len(indices) % size
-        for start in range(0, full, size):
-            yield indices[start : start + size]
-        rest = indices[full:]
-    if len(rest) and not drop_last:
-        yield rest
+def _own_generator(sampler: KnownSampler, given: Any) -> Any:
+    """Return the generator of a sampler; None if it has none, or the one given."""
+    own = sampler.generator
+    return None if own is given else own

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
+from threadloader._order.known_samplers import KnownPass
 from threadloader._order.tickets import PlannedBatch
 from threadloader.errors import StateError
 
@@ -54,7 +55,8 @@ class Planner:
         self._drawn = sampler.batches  # of the batches delivered
         self._refused: str | None = None  # why the sampler does not fit the state
         self._sampler = sampler
-        self._compared = sampler.known  # whether with the saved one, or it needs not be
+        # Whether with the saved one; a known one needs not be.
+        self._compared = isinstance(sampler, KnownPass)
         self._drawing = _drawing(sampler, batched=batched, whole_batches=whole_batches)
         self._first: list[PlannedBatch | Exception | None] = []  # drawn ahead: one, or none
         self._goes_on = False  # whether nothing is left to compare, nor to leave out
@@ -94,6 +96,8 @@ class Planner:
         change the length.
         """
         self._compared = True
+        if isinstance(self._sampler, KnownPass):
+            return
         self._lane.sampler_epoch = self._sampler.epoch
         length, before = self._sampler.length(), self._lane.length
         if before is not None and length is not None and length != before:
@@ -148,7 +152,7 @@ def _drawing(
     sequence, position = sampler.batches, sampler.samples
     # torch accepts any iterable.  What can be changed is copied: some samplers fill one list or
     # array again and again.
-    known, sharded = sampler.known, sampler.sharded
+    known, sharded = isinstance(sampler, KnownPass), sampler.sharded
     kept = (list, tuple, range, np.ndarray) if known else (tuple,)
     objects = iter(sampler)
     while True:
@@ -171,7 +175,7 @@ def _drawing(
             drawn = indices if type(drawn) is list else drawn
         first, position = sampler.first if sharded else position, position + len(indices)
         checkpoint = None
-        if not known:
+        if not isinstance(sampler, KnownPass):
             try:
                 checkpoint = sampler.checkpoint(sequence + 1, position, indices)
             except Exception as error:  # noqa: BLE001  # the same, from a state_dict()
@@ -198,7 +202,7 @@ def _kept(drawn: Any) -> Any:
 def _with_advice(error: Exception, sampler: SamplerPass, drawn: Any) -> Exception:
     """Return an error, with a note that says what to do about it if that is known."""
     if type(error) is TypeError:
-        if sampler.known and str(error).endswith("has no len()"):  # the dataset
+        if isinstance(sampler, KnownPass) and str(error).endswith("has no len()"):  # the dataset
             error.add_note(NO_LENGTH)
         elif drawn is not None and not hasattr(drawn, "__iter__"):
             error.add_note(f"batch_sampler must yield lists of indices, but gave {drawn!r}")

@@ -26,6 +26,7 @@ __all__ = [
     "is_batching",
     "length_of",
     "make_sampler",
+    "units_of",
 ]
 
 SPAN = 1024  # indices that are computed at once, in 0.3 ms
@@ -52,6 +53,17 @@ def is_batching(sampler: object) -> bool:
 def inner_sampler(sampler: Any) -> Any:
     """Return the sampler of single indices in a batch sampler; any other sampler is returned."""
     return sampler.sampler if is_batching(sampler) else sampler
+
+
+def units_of(index_sampler: Any) -> tuple[Any, int, bool]:
+    """Return what yields the units of a pass, how many a rank's batch has, and ``drop_last``.
+
+    Args:
+        index_sampler: Yields a batch's indices, or single ones.
+    """
+    if is_batching(index_sampler):
+        return index_sampler.sampler, index_sampler.batch_size, index_sampler.drop_last
+    return index_sampler, 1, False
 
 
 def length_of(value: Any) -> int | None:
@@ -118,11 +130,7 @@ class KeyedSampler:
         self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
-        return self.starting_at(0)
-
-    def starting_at(self, position: int) -> Iterator[int]:
-        """Yield the indices from a position on, without computing those before it."""
-        for span in self.spans(position, SPAN):
+        for span in self.spans(0, SPAN):
             yield from span.tolist()
 
     def spans(self, position: int, size: int) -> Iterator[NDArray[Any]]:

@@ -18,7 +18,7 @@ __all__ = ["Lane", "Position"]
 
 
 def _nothing() -> None:
-    """Return no function: there is no checkpoint to find."""
+    """Return no checkpoint."""
 
 
 class Lane:
@@ -71,8 +71,8 @@ class Lane:
         self.ahead: dict[int, Checkpoint | int | None] = dict(ahead) if ahead else {}
         self.length = length
         self.first = first
-        # Returns a function that takes ``first`` now; None if it is too late for that.
-        self.find_first: Callable[[], Callable[[], Checkpoint | None] | None] = _nothing
+        # Takes ``first`` now; returns None if it is too late for that.
+        self.find_first: Callable[[], Checkpoint | None] = _nothing
         self.total = total
         self.sampler_epoch = sampler_epoch
         self.end_checkpoint: Checkpoint | None = None  # at that end
@@ -136,8 +136,7 @@ class Lane:
             state["epoch"] = self.sampler_epoch
         checkpoint = self.end_checkpoint if self.ended else self.checkpoint
         if checkpoint is None and not self.ended:
-            find = None if self.first is not None else self.find_first()
-            checkpoint = self.first if find is None else find()
+            checkpoint = self.find_first() if self.first is None else self.first
         if checkpoint is not None:
             state["mark"] = _encoded(checkpoint)
         return state

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._order.known_samplers import is_known
 from threadloader._order.sampler_epoch import within
-from threadloader._order.sharded_pass import units_of
+from threadloader._order.samplers import units_of
 from threadloader._ranks.parts import check_askable
 from threadloader._ranks.share import Share, rank_and_world
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from threadloader._order.known_pass import KnownOrder
+    from threadloader._order.known_samplers import KnownOrder
     from threadloader._resume.position import Position
     from threadloader._rng.seeds import EpochDraws, Seeds
 
