@@ -1,7 +1,9 @@
-"""The keyed permutation: a bijection, without a pattern, in constant memory."""
+"""Permutations with random access: bijections, without a pattern, in constant memory."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import tracemalloc
 
 import numpy as np
@@ -10,13 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadloader import ThreadLoader
-from threadloader._order.samplers import KeyedSampler
-from threadloader._rng.permutation import KeyedPermutation
+from threadloader._rng.permutation import (
+    KeyedPermutation,
+    ManyPermutations,
+    mixed,
+    short_permutations,
+)
 
 LARGE = 70_001  # beyond the table, and far from a power of two: many numbers are mapped again
 HUGE = 10**9
 FIRST_OF_A_BILLION = [927323193, 973136304, 876983163, 795890577]
 FIRST_OF_TEN = [8, 4, 7, 0]
+FIRST_OF_MANY = [49169139, 66188895022869852]
+FIRST_SHORT = [[4, 3, 0, 1, 5, 2], [4, 0, 5, 3, 2, 1]]
+KEYS = 300_000
 # Of a chi-square statistic: more than 5 standard deviations above its mean for hundreds of
 # degrees of freedom, with fixed seeds, so that the tests never fail by chance.
 SIGMAS = 5.0
@@ -37,6 +46,20 @@ def chi_square(counts: np.ndarray) -> float:
     expected = counts.sum() / counts.size
     freedom = counts.size - 1
     return float((((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
+
+
+def assert_unrelated_neighbours(values: np.ndarray, length: int) -> None:
+    bins = values * 64 // length
+    counts = np.zeros((64, 64), int)
+    np.add.at(counts, (bins[:-1], bins[1:]), 1)
+    assert abs(chi_square(counts)) < SIGMAS
+    for lag in (1, 2, 64, 1000, 1001, 1 << 10):
+        correlation = np.corrcoef(values[:-lag], values[lag:])[0, 1]
+        assert abs(correlation) * length**0.5 < SIGMAS
+
+
+def keys_of(count: int) -> np.ndarray:
+    return mixed(np.arange(1, count + 1, dtype=np.uint64))
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 5, 1000, 1 << 16, (1 << 16) + 1, LARGE, 1 << 17])
@@ -78,14 +101,7 @@ def test_each_place_gets_every_part_of_the_data_equally_often(length: int) -> No
 
 
 def test_neighbours_are_pairs_of_any_two_parts_of_the_data() -> None:
-    values = KeyedPermutation(1 << 20, 7).span(0, 1 << 20)
-    bins = values >> 14
-    counts = np.zeros((64, 64), int)
-    np.add.at(counts, (bins[:-1], bins[1:]), 1)
-    assert abs(chi_square(counts)) < SIGMAS
-    for lag in (1, 2, 64, 1 << 10):
-        correlation = np.corrcoef(values[:-lag], values[lag:])[0, 1]
-        assert abs(correlation) * 2**10 < SIGMAS
+    assert_unrelated_neighbours(KeyedPermutation(1 << 20, 7).span(0, 1 << 20), 1 << 20)
 
 
 def test_low_and_high_bits_of_an_index_say_nothing_of_where_it_goes() -> None:
@@ -119,26 +135,15 @@ def test_a_billion_samples_are_shuffled_in_a_megabyte(threads: int) -> None:
     assert first.max() > HUGE // 2
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_seed_and_epoch_decide_the_order(threads: int) -> None:
-    def epochs(seed: int) -> list[list[int]]:
-        loader = ThreadLoader(
-            range(100), 7, shuffle="keyed", threads=threads, seed=seed, output="numpy"
-        )
-        return [[int(i) for batch in loader for i in batch] for _ in range(2)]
-
-    first, second = epochs(1)
-    assert sorted(first) == sorted(second) == list(range(100))
-    assert first != second
-    assert [first, second] == epochs(1)
-    assert [first, second] != epochs(2)
-
-
 def test_a_generator_of_numpy_decides_the_order() -> None:
-    one, two = (KeyedSampler(range(50), np.random.default_rng(3)) for _ in range(2))
-    assert list(one) == list(two)
-    assert list(one) == list(two)
-    assert len(one) == 50
+    one, two = (
+        ThreadLoader(range(50), 7, shuffle="keyed", generator=np.random.default_rng(3), threads=0)
+        for _ in range(2)
+    )
+    first, second = [[int(i) for batch in one for i in batch] for _ in range(2)]
+    assert first != second
+    assert sorted(first) == list(range(50))
+    assert [first, second] == [[int(i) for batch in two for i in batch] for _ in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -150,3 +155,74 @@ def test_it_excludes_what_shuffle_excludes(arguments: dict[str, list[int]]) -> N
         ThreadLoader(range(4), shuffle="keyed", **arguments)
     with pytest.raises(ValueError, match="shuffle"):
         ThreadLoader(iter(range(4)), shuffle="keyed", threads=1)
+
+
+# Several lengths and keys in one call, as mixtures of datasets need them
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 1000, 1024, 1025, 70_001, 1 << 17])
+def test_of_many_permutations_each_number_comes_once(length: int) -> None:
+    numbers = np.arange(length)
+    which = np.ones(length, np.int64)
+    keys = np.full(length, 12345, np.uint64)
+    entries = ManyPermutations([7, length]).entries(which, numbers, keys)
+    assert sorted(entries.tolist()) == numbers.tolist()
+
+
+@given(
+    lengths=st.lists(st.integers(1, 1 << 62), min_size=1, max_size=5),
+    key=st.integers(0, 2**64 - 1),
+    data=st.data(),
+)
+def test_an_entry_does_not_depend_on_the_others(
+    lengths: list[int], key: int, data: st.DataObject
+) -> None:
+    asked = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=9))
+    numbers = [data.draw(st.integers(0, lengths[which] - 1)) for which in asked]
+    keys = np.arange(len(asked), dtype=np.uint64) + np.uint64(key)
+    many = ManyPermutations(lengths)
+    together = many.entries(np.array(asked), np.array(numbers), keys).tolist()
+    for place, which in enumerate(asked):
+        alone = ManyPermutations([lengths[which]]).entries(
+            np.array([0]), np.array([numbers[place]]), keys[place : place + 1]
+        )
+        assert alone.tolist() == [together[place]]
+        assert 0 <= together[place] < lengths[which]
+
+
+@pytest.mark.parametrize("length", [1025, 3001])
+@pytest.mark.parametrize("distance", [1, 7, 32, 55])
+def test_a_number_and_its_distance_to_another_go_anywhere(length: int, distance: int) -> None:
+    many, keys = ManyPermutations([length]), keys_of(KEYS)
+    which, number = np.zeros(KEYS, np.int64), np.full(KEYS, length // 3)
+    one = many.entries(which, number, keys)
+    other = many.entries(which, number + distance, keys)
+    assert chi_square(np.bincount(one, minlength=length)) < SIGMAS
+    assert chi_square(np.bincount((other - one) % length, minlength=length)[1:]) < SIGMAS
+
+
+def test_of_many_permutations_neighbours_are_pairs_of_any_two_parts() -> None:
+    length = 1_000_003
+    numbers = np.arange(length)
+    entries = ManyPermutations([length]).entries(
+        np.zeros(length, np.int64), numbers, np.full(length, 99, np.uint64)
+    )
+    assert_unrelated_neighbours(entries, length)
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 6])
+def test_all_short_permutations_are_equally_likely(length: int) -> None:
+    found = short_permutations(length, keys_of(KEYS))
+    codes = found @ length ** np.arange(length)
+    every = np.array(list(itertools.permutations(range(length)))) @ length ** np.arange(length)
+    counts = np.array([(codes == code).sum() for code in every])
+    assert counts.sum() == KEYS
+    assert len(every) == math.factorial(length)
+    assert abs(chi_square(counts)) < SIGMAS
+
+
+def test_many_permutations_are_the_same_on_every_build() -> None:
+    keys = np.array([1, 2**63], np.uint64)
+    many = ManyPermutations([10**9, 2**62])
+    assert many.entries(np.array([0, 1]), np.array([5, 5]), keys).tolist() == FIRST_OF_MANY
+    assert short_permutations(6, keys).tolist() == FIRST_SHORT

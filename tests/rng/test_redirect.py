@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import copy
 import gc
+import importlib.util
 import os
 import pickle
 import random
 import subprocess
 import sys
 import threading
-import time
 import traceback
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from random import choice, expovariate, randrange
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,6 @@ from threadloader._rng.streams import sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from support.patience import Spawn
 
@@ -96,11 +95,26 @@ def functions_are_plain_again() -> Iterator[None]:
     assert plain()
 
 
+@pytest.mark.parametrize("end", ["whole", "a break", "an error"])
 @each_number_of_threads
-def test_functions_are_redirected_in_samples_and_plain_after_the_epoch(
-    threads: int, spawn: Spawn
+def test_functions_are_redirected_in_samples_and_plain_however_the_epoch_ends(
+    end: str, threads: int, spawn: Spawn
 ) -> None:
-    assert spawn(epoch, make(lambda _: plain(), threads)).result(PATIENCE) == [False] * 12
+    def what(index: int) -> bool:
+        if index == 4 and end == "an error":
+            raise LookupError(index)
+        return plain()
+
+    def told() -> list[Any]:
+        got: list[Any] = []
+        with make(what, threads) as loader, suppress(LookupError):
+            for batch in loader:
+                got += batch
+                if end == "a break":
+                    break
+        return got
+
+    assert spawn(told).result(PATIENCE) == [False] * {"whole": 12, "a break": 2, "an error": 4}[end]
     join_workers()
     assert plain()
 
@@ -113,31 +127,6 @@ def test_functions_are_redirected_as_long_as_one_of_two_loaders_has_workers(spaw
     spawn(first.close).result(PATIENCE)
     assert not plain()
     spawn(second.close).result(PATIENCE)
-    assert plain()
-
-
-def test_functions_are_plain_after_a_break(spawn: Spawn) -> None:
-    loader = make(sample)
-
-    def leave() -> None:
-        for _ in loader:
-            break
-
-    spawn(leave).result(PATIENCE)
-    join_workers()
-    assert plain()
-
-
-@each_number_of_threads
-def test_functions_are_plain_after_an_error(threads: int, spawn: Spawn) -> None:
-    def fail(index: int) -> Any:
-        raise LookupError(index)
-
-    loader = make(fail, threads)
-    iterator = iter(loader)
-    with pytest.raises(LookupError):
-        spawn(next, iterator).result(PATIENCE)
-    loader.close()
     assert plain()
 
 
@@ -159,21 +148,15 @@ def test_the_consumer_draws_as_if_there_were_no_loader(threads: int, spawn: Spaw
     def draws() -> list[float]:
         return [random.random(), random.gauss(0, 1), legacy.rand(), legacy.normal(), choice([1, 2])]
 
-    def consume() -> tuple[Any, ...]:
+    def drawn_beside(steps: Any) -> tuple[Any, ...]:
         random.seed(4)
         legacy.seed(4)
-        drawn = [draws() for _ in make(sample, threads)]
+        drawn = [draws() for _ in steps]
         state = legacy.get_state()
         return drawn, random.getstate(), state[1].tolist(), state[2:]
 
-    def alone() -> tuple[Any, ...]:
-        random.seed(4)
-        legacy.seed(4)
-        drawn = [draws() for _ in range(6)]
-        state = legacy.get_state()
-        return drawn, random.getstate(), state[1].tolist(), state[2:]
-
-    assert spawn(consume).result(PATIENCE) == spawn(alone).result(PATIENCE)
+    beside = spawn(drawn_beside, make(sample, threads)).result(PATIENCE)
+    assert beside == spawn(drawn_beside, range(6)).result(PATIENCE)
 
 
 def test_the_consumer_seeds_and_restores_while_workers_run(spawn: Spawn) -> None:
@@ -216,24 +199,6 @@ def test_functions_imported_while_redirected_go_on_to_work(spawn: Spawn) -> None
     assert draws == epoch(make(lambda _: [random(), rand()], 0))
 
 
-def test_functions_of_numpy_that_are_no_methods_follow_though_imported_before(
-    spawn: Spawn,
-) -> None:
-    seed, ranf, sample_ = (PLAIN[len(RANDOM) + NUMPY.index(n)] for n in ("seed", "ranf", "sample"))
-
-    def draw(index: int) -> list[Any]:
-        first = [ranf(), sample_()]
-        seed(index)
-        return [*first, ranf() == legacy.RandomState(index).random_sample()]
-
-    legacy.seed(3)
-    state = legacy.get_state()[1].tolist()
-    draws = spawn(epoch, make(draw)).result(PATIENCE)
-    assert draws == epoch(make(draw, 0))
-    assert all(good for *_, good in draws)
-    assert legacy.get_state()[1].tolist() == state
-
-
 def test_what_somebody_else_replaces_during_an_epoch_stays_replaced(spawn: Spawn) -> None:
     def half() -> float:
         return 0.5
@@ -249,70 +214,27 @@ def test_what_somebody_else_replaces_during_an_epoch_stays_replaced(spawn: Spawn
         random.random, legacy.rand = PLAIN[0], PLAIN[len(RANDOM)]
 
 
-def test_numpy_functions_keep_names_and_docstrings(spawn: Spawn) -> None:
-    def told() -> list[Any]:
-        found = [getattr(legacy, name) for name in NUMPY]
-        return [(function.__name__, function.__doc__) for function in found]
+def picklable() -> list[Any]:
+    """Return what users pickle."""
+    functions = [random.random, random.randint, random.choice, random.getstate, random.seed]
+    functions += [legacy.rand, legacy.seed, legacy.ranf, legacy.get_state, choice, *PLAIN[:-1]]
+    return [*functions, legacy.mtrand._rand, random._inst]  # noqa: SLF001
 
-    before = told()
+
+def test_what_is_pickled_while_redirected_or_was_taken_then_has_nothing_of_ours(
+    spawn: Spawn,
+) -> None:
+    def pickles(_: int = 0) -> list[bytes]:
+        return list(map(pickle.dumps, picklable()))
+
     with redirected(spawn):
-        assert told() == before
-        assert repr(legacy.rand)
-
-
-# A process that does not have the package draws two numbers from each object that it is given.
-WITHOUT_US = """
-import pickle, sys
-sys.modules["threadloader"] = None
-for name, dumped, arguments in pickle.load(sys.stdin.buffer):
-    found = pickle.loads(dumped)
-    if callable(found):
-        found(*arguments)
-    else:
-        found.seed(3)
-print("good")
-"""
-
-
-def picklable() -> dict[str, tuple[Any, tuple[Any, ...]]]:
-    """Return what users pickle, and what each is called with."""
-    functions = {
-        "random.random": (random.random, ()),
-        "random.randint": (random.randint, (1, 6)),
-        "random.choice": (random.choice, ("abc",)),
-        "random.getstate": (random.getstate, ()),
-        "random.seed": (random.seed, (3,)),
-        "numpy.random.rand": (legacy.rand, ()),
-        "numpy.random.seed": (legacy.seed, (3,)),
-        "numpy.random.ranf": (legacy.ranf, ()),
-        "numpy.random.get_state": (legacy.get_state, ()),
-    }
-    kept = {"choice, taken before": (choice, ("abc",))} | {
-        f"PLAIN[{number}]": (function, (3,) if "seed" in function.__name__ else ())
-        for number, function in enumerate(PLAIN)
-        if getattr(function, "__name__", "") in {"random", "seed", "rand", "ranf", "sample"}
-    }
-    objects = {"_rand": (legacy.mtrand._rand, ()), "_inst": (random._inst, ())}  # noqa: SLF001
-    return functions | kept | objects
-
-
-def pickles(_: int = 0) -> list[Any]:
-    return [(name, pickle.dumps(what), args) for name, (what, args) in picklable().items()]
-
-
-def test_what_is_pickled_while_redirected_needs_nothing_of_ours(spawn: Spawn) -> None:
-    with redirected(spawn):
+        taken = picklable()
         dumped = pickles()
-        dumped += [entry for row in spawn(epoch, make(pickles)).result(PATIENCE) for entry in row]
-    assert not any(b"threadloader" in entry[1] for entry in dumped)
-    child = subprocess.run(
-        [sys.executable, "-c", WITHOUT_US],
-        input=pickle.dumps(dumped),
-        capture_output=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert child.stdout.split() == [b"good"], child.stderr.decode()
+        dumped += [each for row in spawn(epoch, make(pickles)).result(PATIENCE) for each in row]
+    join_workers()
+    dumped += map(pickle.dumps, taken)
+    assert not any(b"threadloader" in each for each in dumped)
+    assert all(map(pickle.loads, dumped))
 
 
 def test_what_is_pickled_or_copied_while_redirected_has_the_state_of_the_original(
@@ -327,15 +249,6 @@ def test_what_is_pickled_or_copied_while_redirected_has_the_state_of_the_origina
         assert type(legacy_inst) is legacy.RandomState
         assert random.random() == draw() == inst.random()
         assert legacy.rand() == rand() == legacy_inst.rand()
-
-
-def test_what_was_taken_while_redirected_can_be_pickled_afterwards(spawn: Spawn) -> None:
-    with redirected(spawn):
-        taken = {name: what for name, (what, _) in picklable().items()}
-    join_workers()
-    assert plain()
-    for name, what in taken.items():
-        assert b"threadloader" not in pickle.dumps(what), name
 
 
 def in_child(check: Callable[[], bool]) -> int:
@@ -414,28 +327,6 @@ def test_a_child_forked_beside_workers_that_end_does_not_hang(
 
 
 @needs_fork
-def test_functions_are_not_exchanged_during_a_fork(spawn: Spawn) -> None:
-    holder, forking, forked = object(), threading.Event(), threading.Event()
-
-    def fork() -> None:
-        redirect.hooks.before_fork()
-        forking.set()
-        assert forked.wait(PATIENCE)
-        redirect.hooks.after_fork()
-
-    forks = spawn(fork)
-    assert forking.wait(PATIENCE)
-    held = spawn(redirect.hooks.hold, holder)
-    time.sleep(PAUSE)
-    assert not held.done()
-    forked.set()
-    forks.result(PATIENCE)
-    held.result(PATIENCE)
-    redirect.hooks.release(holder)
-    assert plain()
-
-
-@needs_fork
 def test_a_fork_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, spawn: Spawn) -> None:
     monkeypatch.setattr(redirect, "FORK_SECONDS", PAUSE)
     held, forked = threading.Event(), threading.Event()
@@ -482,15 +373,6 @@ def test_worker_init_fn_does_not_touch_the_global_state(threads: int, spawn: Spa
     assert got == epoch(make(sample, 0))
 
 
-def test_generators_of_ones_own_are_left_alone(spawn: Spawn) -> None:
-    def own(index: int) -> Any:
-        state = legacy.RandomState(index)
-        generator = random.Random(index)
-        return state.rand(), generator.random(), generator.gauss(0, 1), state.normal()
-
-    assert spawn(epoch, make(own)).result(PATIENCE) == [own(index) for index in range(12)]
-
-
 def test_a_worker_info_has_the_generators_of_the_sample(spawn: Spawn) -> None:
     def drawn(_: int) -> Any:
         info = get_worker_info()
@@ -532,31 +414,77 @@ def test_threads_outside_of_loading_draw_valid_numbers_while_epochs_come_and_go(
     assert all(future.result(PATIENCE) for future in drawing)
 
 
-def test_what_is_made_once_sets_off_no_collection_of_garbage(tmp_path: Path) -> None:
-    """One of all that torch's import has left takes longer than a first batch."""
-    environment = os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    script = """
-import gc, sys
-import threadloader._rng.isolation as isolation
-enabled = sys.argv[1] == "enabled"
-if not enabled:
-    gc.disable()
-gc.set_threshold(100)  # objects
-generations = []
-gc.callbacks.append(lambda phase, info: generations.append(info["generation"]))
-made = isolation.redirection()
-gc.callbacks.clear()
-assert gc.isenabled() == enabled
-print(len(generations))
+# The first epoch of a process
+
+needs_torch = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="torch is not installed"
+)
+DATASET = """
+import sys
+from threadloader import ThreadLoader
+class Draws:
+    def __len__(self): return 6
+    def __getitem__(self, index):
+        import random
+        import numpy as np
+        return float(np.random.rand() + random.random())
+def batches(**options):
+    return [list(map(float, batch)) for batch in ThreadLoader(Draws(), 2, seed=1, **options)]
+def loaded():
+    return "threadloader._rng.redirect" in sys.modules
 """
 
-    def collections(garbage: str) -> int:
-        command = [sys.executable, "-c", script, garbage]
-        ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-        return int(ran.stdout)
 
-    collections("enabled")  # modules are compiled, which makes objects of its own
-    # And 30 to 58 otherwise, where objects are counted so.
-    assert collections("enabled") < 12
-    assert collections("disabled") < 12
+def printed(program: str) -> list[str]:
+    command = [sys.executable, "-c", DATASET + program]
+    return subprocess.check_output(command, text=True, timeout=PATIENCE).splitlines()
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_nothing_is_redirected_or_loaded_for_it_before_a_worker_needs_it(threads: int) -> None:
+    program = f"""
+batches(threads={threads}, isolate_rng=False)
+print(loaded())
+first = batches(threads={threads})
+print(loaded(), first == batches(threads=2) == batches(threads=0))
+"""
+    assert printed(program) == ["False", "True True"]
+
+
+@needs_torch
+def test_an_interrupted_first_epoch_redirects_all_the_same_next_time() -> None:
+    program = """
+import torch
+from threadloader._torch import random_state
+whole = random_state.OperatorsByKey
+def interrupted(*_):
+    random_state.OperatorsByKey = whole
+    raise KeyboardInterrupt
+random_state.OperatorsByKey = interrupted
+try:
+    batches(threads=2)
+except KeyboardInterrupt:
+    print("interrupted")
+torch.manual_seed(3)
+first = torch.rand(1)
+torch.manual_seed(3)
+print(torch.equal(torch.rand(1), first), batches(threads=2) == batches(threads=0))
+"""
+    assert printed(program) == ["interrupted", "True True"]
+
+
+@needs_torch
+def test_a_first_epoch_leaves_the_process_random_state_alone() -> None:
+    program = """
+import torch
+torch.set_default_dtype(torch.float64)
+torch.set_default_device("cpu")
+torch.manual_seed(3)
+state = torch.get_rng_state()
+with torch.inference_mode():
+    batches(threads=0)
+from threadloader._rng import redirect
+from threadloader._torch.random_state import OperatorsByKey
+print(torch.equal(torch.get_rng_state(), state), type(redirect.operators) is OperatorsByKey)
+"""
+    assert printed(program) == ["True True"]

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
-from threadloader._rng.seeds import epoch_seed
-from threadloader._rng.streams import SampleStream, WorkerStream, sample_rng, sample_seed
+from threadloader._rng.streams import SampleStream, sample_rng, sample_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no:UserWarni
 
 THREADS = (0, 1, 2, 7, 32)
 legacy = np.random  # its old functions are what is tested
+ranf, numpy_sample, numpy_seed = legacy.ranf, legacy.sample, legacy.seed  # which are no methods
 
 
 def shuffled(shuffle: Callable[[list[int]], object]) -> list[int]:
@@ -36,7 +36,7 @@ def shuffled(shuffle: Callable[[list[int]], object]) -> list[int]:
 
 
 def seeded() -> float:
-    legacy.seed(randint(0, 1 << 30))
+    numpy_seed(randint(0, 1 << 30))
     return float(legacy.rand())
 
 
@@ -66,6 +66,8 @@ DRAWS: dict[str, Draw] = {
     "np uniform": lambda: legacy.uniform(-1, 1),
     "np multivariate_normal": lambda: legacy.multivariate_normal([0, 1], [[1, 0], [0, 1]]),
     "np bytes": lambda: list(legacy.bytes(4)),
+    "np ranf imported early": lambda: ranf(2),
+    "np sample imported early": lambda: numpy_sample(2),
     "np seed": seeded,
     "np _rand": lambda: legacy.mtrand._rand.random_sample(1),  # noqa: SLF001  # libraries do
     "sample_rng": lambda: sample_rng().integers(1 << 60, size=2),
@@ -128,29 +130,21 @@ def test_batches_are_the_same_for_all_numbers_of_threads(
 
 
 @each_draw
-def test_a_collate_function_draws_the_same_for_all_numbers_of_threads(
+def test_collate_functions_and_transforms_draw_the_same_for_all_numbers_of_threads(
     draw: Draw, spawn: Spawn
 ) -> None:
-    def collate(samples: list[Any]) -> Any:
-        return len(samples), np.asarray(draw()).tolist()
+    def drawn(row: Any) -> Any:
+        return len(np.atleast_1d(row)), np.asarray(draw()).tolist()
 
-    expected = load(range(24), 0, collate_fn=collate)
-    assert len({str(batch) for batch in expected}) == len(expected)
+    def told(threads: int) -> list[Any]:
+        collated = load(range(24), threads, collate_fn=drawn)
+        transformed = flat(load(iter(range(24)), threads, transform=drawn))
+        return [*collated, *transformed]
+
+    expected = told(0)
+    assert len({str(value) for _, value in expected}) == len(expected) == 5 + 24
     for threads in THREADS[1:]:
-        future = spawn(lambda n: load(range(24), n, collate_fn=collate), threads)
-        assert future.result(PATIENCE) == expected
-
-
-@each_draw
-def test_a_transform_draws_the_same_for_all_numbers_of_threads(draw: Draw, spawn: Spawn) -> None:
-    def transform(row: int) -> Any:
-        return row, np.asarray(draw()).tolist()
-
-    expected = load(iter(range(24)), 0, transform=transform)
-    for threads in (1, 2, 5):
-        future = spawn(lambda n: load(iter(range(24)), n, transform=transform), threads)
-        assert future.result(PATIENCE) == expected
-    assert len({str(value) for batch in expected for _, value in batch}) == 24
+        assert spawn(told, threads).result(PATIENCE) == expected
 
 
 def test_an_iterable_and_its_transform_draw_from_different_streams(spawn: Spawn) -> None:
@@ -309,14 +303,12 @@ def test_sample_seeds_of_samples_and_epochs_do_not_collide(threads: int, spawn: 
 
 
 def test_sample_seed_is_the_same_whenever_a_sample_asks(spawn: Spawn) -> None:
-    class Twice(EpochDraws):
-        def __getitem__(self, _: int) -> Any:
-            first = sample_seed()
-            self.draw()
-            return first == sample_seed()
+    def twice() -> bool:
+        first = sample_seed()
+        DRAWS["all at once"]()
+        return first == sample_seed()
 
-    batches = spawn(load, Twice(DRAWS["all at once"]), 2).result(PATIENCE)
-    assert all(flat(batches))
+    assert spawn(in_a_sample, twice, 2).result(PATIENCE)
 
 
 def test_outside_of_a_loader_each_generator_and_seed_is_a_fresh_one() -> None:
@@ -334,49 +326,87 @@ GENERATORS: dict[str, Callable[[SampleStream], int]] = {
 
 
 @pytest.mark.parametrize("generator", GENERATORS.values(), ids=GENERATORS)
-def test_first_draws_of_positions_do_not_collide(generator: Callable[[Any], int]) -> None:
+def test_first_draws_of_samples_batches_and_seeds_do_not_collide(
+    generator: Callable[[Any], int],
+) -> None:
     stream = SampleStream()
-    counted: list[None] = []
     drawn = set()
-    stream.move(9, b"sample", 0, counted)
-    for _ in range(20_000):
-        drawn.add(generator(stream))
-        counted.append(None)
+    for kind in (b"sample", b"batch"):
+        for seed in range(5):
+            counted: list[None] = []
+            stream.move(seed, kind, 0, counted)
+            for _ in range(2_000):
+                drawn.add(generator(stream))
+                counted.append(None)
     assert len(drawn) == 20_000
 
 
-@settings(max_examples=30)
-@given(seed=st.integers(0, (1 << 63) - 1), first=st.integers(0, 1 << 40), skip=st.integers(0, 9))
-def test_a_stream_is_the_same_however_its_position_was_reached(
-    seed: int, first: int, skip: int
+# What is called in a sample gives what it gives anywhere
+
+
+def in_a_sample(check: Callable[[], Any], threads: int) -> Any:
+    class Checks(EpochDraws):
+        def __getitem__(self, index: int) -> Any:
+            return check()
+
+    return load(Checks(sample_seed, 1), threads)[0][0]
+
+
+def draws(number: int = 12) -> list[Any]:
+    values: list[Any] = [random.random() for _ in range(number)]
+    values += [random.getrandbits(k) for k in (0, 1, 31, 32, 33, 64, 65, 300)]
+    values += [random.gauss(0, 1), random.choice("abcdef"), random.sample(range(99), 9)]
+    values += [float(legacy.rand()), float(legacy.normal()), int(legacy.randint(1 << 40))]
+    return values
+
+
+each_few_threads = pytest.mark.parametrize("threads", [0, 2])
+each_number_before = pytest.mark.parametrize("before", [0, 1, 11, 12, 13])
+
+
+@each_number_before
+@each_few_threads
+def test_a_seed_gives_python_s_and_numpy_s_own_numbers(
+    before: int, threads: int, spawn: Spawn
 ) -> None:
-    straight, counting = SampleStream(), SampleStream()
-    straight.move(seed, b"sample", first + skip, ())
-    counted: list[None] = []
-    counting.move(seed, b"sample", first, counted)
-    for _ in range(skip):
-        counting.random_generator.gauss(0, 1)
-        counting.legacy_generator.normal()
-        counting.numpy_generator.integers(7, dtype=np.uint32)  # keeps half of a word
-        counted.append(None)
-    for draw in GENERATORS.values():
-        assert draw(straight) == draw(counting)
+    def check() -> bool:
+        for _ in range(before):
+            random.random()
+            legacy.rand()
+        for seed in (5, 6, 5):
+            random.seed(seed)
+            legacy.seed(seed)
+            own, own_legacy = random.Random(seed), legacy.RandomState(seed)
+            assert [random.random() for _ in range(20)] == [own.random() for _ in range(20)]
+            assert random.gauss(0, 1) == own.gauss(0, 1)
+            assert random.getrandbits(70) == own.getrandbits(70)
+            assert legacy.rand(20).tolist() == own_legacy.rand(20).tolist()
+            assert legacy.normal() == own_legacy.normal()
+        return True
+
+    assert spawn(in_a_sample, check, threads).result(PATIENCE)
 
 
-def test_samples_batches_and_epochs_have_keys_of_their_own() -> None:
-    stream = SampleStream()
-    seeds = set()
-    for kind in (b"sample", b"batch"):
-        for seed in range(50):
-            for position in range(50):
-                stream.move(seed, kind, position, ())
-                seeds.add(stream.seed())
-    seeds |= {epoch_seed(seed, epoch) for seed in range(50) for epoch in range(50)}
-    assert len(seeds) == 3 * 2_500
+@each_number_before
+@each_few_threads
+def test_a_state_that_is_taken_and_set_again_gives_the_same_numbers(
+    before: int, threads: int, spawn: Spawn
+) -> None:
+    def check() -> bool:
+        for _ in range(before):
+            random.gauss(0, 1)
+            legacy.normal()
+        states = random.getstate(), legacy.get_state()
+        assert states[1][1].tolist() == legacy.get_state()[1].tolist()
+        first = draws(30)
+        random.setstate(states[0])
+        legacy.set_state(states[1])
+        assert draws(30) == first
+        own, own_legacy = random.Random(), legacy.RandomState()
+        own.setstate(states[0])
+        own_legacy.set_state(states[1])
+        assert own.random() == first[0]
+        legacy.set_state(states[1])
+        return bool(own_legacy.normal() == legacy.normal())
 
-
-def test_workers_differ_from_each_other() -> None:
-    streams = [WorkerStream(77, number) for number in range(100)]
-    assert len({stream.random_generator.random() for stream in streams}) == 100
-    assert len({stream.legacy_generator.rand() for stream in streams}) == 100
-    assert len({stream.numpy_generator.random() for stream in streams}) == 100
+    assert spawn(in_a_sample, check, threads).result(PATIENCE)

@@ -38,7 +38,7 @@ from threadloader._order.samplers import (
     length_of,
     units_of,
 )
-from threadloader._resume.checkpoint import Checkpoint
+from threadloader._resume.position import Checkpoint
 from threadloader._resume.stateful import is_stateful, restore, restore_whole, snapshot, states_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from threadloader._resume.checkpoint import Checkpoint
+    from threadloader._resume.position import Checkpoint
 
 __all__ = ["START_SECONDS", "PlannedBatch", "Ticket", "TicketCutter", "TicketSize"]
 

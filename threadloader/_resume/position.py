@@ -7,14 +7,22 @@ In a lane, batches are delivered in order, or ``ahead`` of others that were draw
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
-
-from threadloader._resume.checkpoint import Checkpoint
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Lane", "Position"]
+__all__ = ["Checkpoint", "Lane", "Position"]
+
+
+class Checkpoint(NamedTuple):
+    """The states of a sampler or an iterable between two batches, to go back to."""
+
+    batches: int  # drawn or read before
+    samples: int  # in these batches
+    states: dict[str, Any]  # of the user's objects, by role; those without a state are left out
+    ended: bool = False  # whether no batch comes after: an object may be at its beginning again
+    between_passes: bool = False  # whether a pass begins here, and none was broken off before
 
 
 def _nothing() -> None:
@@ -268,8 +276,6 @@ class Position:
         turn, skipped = int(state.get("turn", len(lanes) - 1)), int(state.get("skipped", 0))
         shared = state.get("shared", {})
         counts = {name: int(shared.get(name, 0)) for name in ("step", "origin", "skip")}
-        if state.get("sets_epoch"):  # before lanes had the number
-            lanes[0].sampler_epoch = epoch
         return cls(epoch, lanes, turn, saved=state, skipped=skipped, **counts)
 
     def count_in(self, step: int) -> None:

@@ -21,9 +21,8 @@ Importing this module takes many times as long as a small first batch, and loads
 
 from __future__ import annotations
 
-import gc
 import random
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial, update_wrapper
 from operator import attrgetter, is_
 from threading import RLock
@@ -42,26 +41,9 @@ if TYPE_CHECKING:
 __all__ = ["Hooks", "hooks", "operators"]
 
 
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Have no garbage collected meanwhile.
-
-    What this module makes lives as long as the process, and is enough to set off a collection of
-    all that the import of torch has left, which takes 100 ms of a first batch (3.11).
-    """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
-
-
 _Random = random.Random
 _shared: Any = vars(random).get("_inst")  # the instance whose methods the functions are
-with _without_collections():  # `numpy.random` may be imported here
-    _legacy: Any = vars(np.random.mtrand).get("_rand")  # the same for numpy.random
+_legacy: Any = vars(np.random.mtrand).get("_rand")  # the same for numpy.random
 
 
 class _Redirected(_Random):
@@ -302,8 +284,7 @@ class Hooks:
                 operators.stop()
 
 
-with _without_collections():
-    operators = _torch.teach_random(here)  # None where none are redirected
-    hooks = Hooks(tuple(_redirections()))
+operators = _torch.teach_random(here)  # None where none are redirected
+hooks = Hooks(tuple(_redirections()))
 in_forked_child(hooks.forked)
 around_fork(hooks.before_fork, hooks.after_fork)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from threadloader._fetch.failure import error_to_raise
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._ranks.parts import asked
-from threadloader._resume.checkpoint import Checkpoint
+from threadloader._resume.position import Checkpoint
 from threadloader._resume.stateful import (
     fresh_state,
     is_stateful,
