@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.patience import PATIENCE
-from support.resuming import after, state_after
+from support.resuming import after, check_each_state, state_after
 
 from threadloader import StateError, ThreadLoader
 from threadloader._order.samplers import RandomSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from support.patience import Spawn
 
@@ -111,27 +111,6 @@ def make(sampler: Any, threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
         "prefetch": 16,
     }
     return ThreadLoader(range(20), threads=threads, **(defaults | arguments))
-
-
-def check_each_state(made: Callable[[], ThreadLoader[Any]]) -> None:
-    """Resume from each state of three epochs, and compare that with what followed it."""
-    batches: list[Any] = []
-    states: list[Any] = []
-    with made() as loader:
-        for epoch in range(3):
-            batches.append([])
-            iterator = iter(loader)
-            states.append((epoch, 0, json.dumps(loader.state_dict())))
-            for batch in iterator:
-                batches[-1].append(batch)
-                states.append((epoch, len(batches[-1]), json.dumps(loader.state_dict())))
-            states.append((epoch + 1, 0, json.dumps(loader.state_dict())))
-    wrong = []
-    for epoch, delivered, state in states[:-1]:
-        rest = [batches[epoch][delivered:], *batches[epoch + 1 :]]
-        if after(made(), json.loads(state), len(rest)) != rest:
-            wrong.append((epoch, delivered))
-    assert not wrong
 
 
 @pytest.mark.parametrize("kind", [Shuffling, Batching, Drawn])

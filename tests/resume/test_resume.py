@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.patience import PATIENCE
-from support.resuming import after, as_json
+from support.resuming import after, as_json, check_each_state, state_after
 
 from threadloader import ThreadLoader, sample_rng
 
@@ -136,83 +136,42 @@ def random_states() -> list[Any]:
     return told
 
 
-def told(loader: ThreadLoader[Any], epochs: int = 3) -> tuple[list[Any], list[Any]]:
-    """Return the batches of each epoch, and ``(epoch, batches delivered, state)`` all along."""
-    batches: list[Any] = []
-    states: list[Any] = []
-    with loader:
-        states.append((0, 0, as_json(loader.state_dict())))
-        for epoch in range(epochs):
-            batches.append([])
-            iterator = iter(loader)
-            states.append((epoch, 0, as_json(loader.state_dict())))
-            for batch in iterator:
-                batches[-1].append(batch)
-                states.append((epoch, len(batches[-1]), as_json(loader.state_dict())))
-            states.append((epoch + 1, 0, as_json(loader.state_dict())))
-    return batches, states
+def check(source: str, saving: int, resuming: int, arguments: dict[str, Any]) -> None:
+    def seeded(seed: int, threads: int) -> ThreadLoader[Any]:
+        seeded_globally(seed)
+        return make(source, threads, **arguments)
 
-
-def check_each_state(source: str, saving: int, resuming: int, arguments: dict[str, Any]) -> None:
-    """Resume from each state of two epochs, and compare that with what followed it."""
-    seeded_globally(1)
-    batches, states = told(make(source, saving, **arguments))
-    for epoch, delivered, state in states:
-        rest = [batches[epoch][delivered:], *batches[epoch + 1 :]] if epoch < 3 else []
-        if source == "process":  # which decides a whole epoch only while it is going on
-            rest = rest[: int(state["begun"])]
-        seeded_globally(2)
-        got = after(make(source, resuming, **arguments), state, len(rest))
-        assert got == rest, (epoch, delivered)
-
-
-@each_source
-@pytest.mark.parametrize("shuffle", [False, True, "keyed"])
-@pytest.mark.parametrize(("saving", "resuming"), [(0, 7), (1, 0), (2, 1), (7, 2)])
-def test_from_every_state_the_rest_and_all_later_epochs_are_the_same(
-    source: str, shuffle: Any, saving: int, resuming: int, spawn: Spawn
-) -> None:
-    arguments = {"shuffle": shuffle}
-    spawn(check_each_state, source, saving, resuming, arguments).result(PATIENCE)
+    # The process decides a whole epoch only while it is going on.
+    decided = (lambda state: int(state["begun"])) if source == "process" else None
+    check_each_state(lambda: seeded(1, saving), lambda: seeded(2, resuming), decided)
 
 
 @each_source
 @pytest.mark.parametrize(
-    "arguments",
+    ("saving", "resuming", "arguments"),
     [
-        {"batch_size": None},
-        {"drop_last": True},
-        {"drop_last": True, "shuffle": "keyed"},
-        {"batch_size": 10},
-        {"dataset": range(0), "shuffle": False},
-        {"prefetch": 1},
-        {"prefetch": 16},
-        {"prefetch": 16, "collate_fn": collated_at_random},
-        {"in_order": False, "dataset": range(3)},
+        *(
+            (*threads, {"shuffle": shuffle})
+            for shuffle in (False, True, "keyed")
+            for threads in ((0, 7), (1, 0), (2, 1), (7, 2))
+        ),
+        (2, 3, {"batch_size": None}),
+        (2, 3, {"drop_last": True}),
+        (2, 3, {"drop_last": True, "shuffle": "keyed"}),
+        (2, 3, {"batch_size": 10}),
+        (2, 3, {"dataset": range(0), "shuffle": False}),
+        (2, 3, {"prefetch": 1}),
+        (2, 3, {"prefetch": 16}),
+        (2, 3, {"prefetch": 16, "collate_fn": collated_at_random}),
+        (2, 3, {"in_order": False, "dataset": range(3)}),
+        (1, 3, {"persistent_workers": True}),
+        (3, 1, {"persistent_workers": True}),
     ],
 )
-def test_whatever_the_arguments_the_rest_is_the_same(
-    source: str, arguments: dict[str, Any], spawn: Spawn
+def test_from_every_state_the_rest_and_all_later_epochs_are_the_same(
+    source: str, saving: int, resuming: int, arguments: dict[str, Any], spawn: Spawn
 ) -> None:
-    spawn(check_each_state, source, 2, 3, arguments).result(PATIENCE)
-
-
-@each_source
-@pytest.mark.parametrize(("saving", "resuming"), [(1, 3), (3, 1)])
-def test_persistent_workers_go_on_as_they_would_have(
-    source: str, saving: int, resuming: int, spawn: Spawn
-) -> None:
-    arguments = {"persistent_workers": True}
-    spawn(check_each_state, source, saving, resuming, arguments).result(PATIENCE)
-
-
-def states_along(loader: ThreadLoader[Any], delivered: int) -> Any:
-    """Return a state after some batches, of a loader that is closed then."""
-    with loader:
-        iterator = iter(loader)
-        for _ in range(delivered):
-            next(iterator)
-        return as_json(loader.state_dict())
+    spawn(check, source, saving, resuming, arguments).result(PATIENCE)
 
 
 @each_number_of_threads
@@ -220,7 +179,7 @@ def states_along(loader: ThreadLoader[Any], delivered: int) -> Any:
 def test_a_resumed_epoch_draws_nothing_from_the_process(
     shuffle: Any, threads: int, spawn: Spawn
 ) -> None:
-    state = spawn(states_along, make("process", threads, shuffle=shuffle), 2).result(PATIENCE)
+    state = spawn(state_after, make("process", threads, shuffle=shuffle), 2).result(PATIENCE)
     before = random_states()
     spawn(after, make("process", threads, shuffle=shuffle), state, 1).result(PATIENCE)
     assert random_states() == before
@@ -248,7 +207,7 @@ def test_asking_for_the_state_changes_nothing(source: str, threads: int, spawn: 
 def test_what_is_loaded_is_what_is_saved_next(
     source: str, delivered: int, threads: int, spawn: Spawn
 ) -> None:
-    state = spawn(states_along, make(source, threads), delivered).result(PATIENCE)
+    state = spawn(state_after, make(source, threads), delivered).result(PATIENCE)
     with make(source, threads) as loader:
         loader.load_state_dict(state)
         assert loader.state_dict() == state
@@ -264,7 +223,7 @@ def test_no_sample_is_read_again(shuffle: Any, threads: int, spawn: Spawn) -> No
         return make(threads=threads, shuffle=shuffle, dataset=data, dataset_copy="shared")
 
     delivered = [row[0] for batch in make(threads=0, shuffle=shuffle) for row in batch][:6]
-    state = spawn(states_along, make_with(Augmented()), 2).result(PATIENCE)
+    state = spawn(state_after, make_with(Augmented()), 2).result(PATIENCE)
     data = Augmented()
     spawn(after, make_with(data), state, 1).result(PATIENCE)
     assert sorted(delivered + data.asked) == list(range(10))
@@ -282,7 +241,7 @@ def test_far_into_a_long_epoch_nothing_is_counted_off(
             return [next(iterator), next(iterator), loader.state_dict()["lanes"]]
 
     loader = make(dataset=range(10**12), batch_size=batch_size, shuffle=shuffle)
-    state = spawn(states_along, loader, 1).result(PATIENCE)
+    state = spawn(state_after, loader, 1).result(PATIENCE)
     state["lanes"] = [{"batches": 10**8}]
     one, two, lanes = spawn(first_two, state).result(PATIENCE)
     assert lanes == [{"batches": 10**8 + 2}]
@@ -302,7 +261,7 @@ def test_a_sampler_of_the_user_s_is_drawn_once_for_each_index(
 
     order = [3, 1, 4, 1, 5, 9, 2, 6]
     expected = list(make_with(Counted(order)))
-    state = spawn(states_along, make_with(Counted(order)), 2).result(PATIENCE)
+    state = spawn(state_after, make_with(Counted(order)), 2).result(PATIENCE)
     sampler = Counted(order)
     assert spawn(after, make_with(sampler), state, 1).result(PATIENCE) == [expected[2:]]
     assert sampler.drawn == len(order)

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import importlib.util
 import random
-import warnings
 from itertools import islice
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from support.patience import PATIENCE
-from support.resuming import as_json, state_after
+from support.resuming import after, as_json, check_each_state, state_after, told
 from support.streams import Hiccups, Rows, lists, make, outcomes
 
 from threadloader import StateError, get_worker_info, sample_rng
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from support.patience import Spawn
 
     from threadloader import ThreadLoader
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*is read again",
+    "ignore:nothing was left to load",  # of one that stays at its end
+)
+
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 1])
 each_number_of_steps = pytest.mark.parametrize("steps", [1, 3, 0])
 
@@ -241,42 +244,6 @@ each_other_kind = pytest.mark.parametrize(
 each_kind = pytest.mark.parametrize("kind", [OnDataset, OnIterator, Itself])
 
 
-def states_of(loader: ThreadLoader[Any], epochs: int = 2) -> tuple[list[Any], list[Any]]:
-    """Return the batches of each epoch, and ``(epoch, batches delivered, state)`` all along."""
-    batches: list[Any] = []
-    states: list[Any] = []
-    with loader:
-        for epoch in range(epochs):
-            batches.append([])
-            iterator = iter(loader)
-            states.append((epoch, 0, as_json(loader.state_dict())))
-            for batch in iterator:
-                batches[-1].append(np.asarray(batch).tolist())
-                states.append((epoch, len(batches[-1]), as_json(loader.state_dict())))
-            states.append((epoch + 1, 0, as_json(loader.state_dict())))
-    return batches, states
-
-
-def after(loader: ThreadLoader[Any], state: Any, epochs: int = 1) -> list[Any]:
-    """Return the batches of each epoch that follows a state."""
-    with loader:
-        loader.load_state_dict(state)
-        return [lists(loader) for _ in range(epochs)]
-
-
-def check_each_state(made: Callable[[], ThreadLoader[Any]]) -> None:
-    """Resume from each state of three epochs, and compare that with what followed it."""
-    batches, states = states_of(made(), 3)
-    wrong = []
-    for epoch, delivered, state in states[:-1]:
-        rest = [batches[epoch][delivered:], *batches[epoch + 1 :]]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*is read again")
-            if after(made(), state, len(rest)) != rest:
-                wrong.append((epoch, delivered))
-    assert not wrong
-
-
 @each_kind
 @each_number_of_steps
 @each_number_of_threads
@@ -296,7 +263,6 @@ def test_from_every_state_the_rest_and_all_later_epochs_are_the_same(
     spawn(check_each_state, made).result(PATIENCE)
 
 
-@pytest.mark.filterwarnings("ignore:nothing was left to load")  # of one that stays at its end
 @each_other_kind
 @each_number_of_steps
 @each_number_of_threads
@@ -383,10 +349,10 @@ def test_a_state_of_the_dataset_is_asked_for_every_so_many_batches(
     steps: int, marks: list[int], threads: int, spawn: Spawn
 ) -> None:
     loader = make(OnDataset(11), threads=threads, snapshot_every_n_steps=steps)
-    _, states = spawn(states_of, loader, 1).result(PATIENCE)
+    _, states = spawn(told, loader, 1).result(PATIENCE)
     lanes = [state["lanes"][0] for _, delivered, state in states if delivered]
-    told = [lane.get("mark", {"batches": 0})["batches"] for lane in lanes]
-    assert told[: len(marks)] == marks
+    saved = [lane.get("mark", {"batches": 0})["batches"] for lane in lanes]
+    assert saved[: len(marks)] == marks
 
 
 def transformed(row: int) -> list[float]:
@@ -402,12 +368,8 @@ def test_a_transform_draws_what_it_would_have(
         arguments: dict[str, Any] = {"seed": 5, "prefetch": 16, "collate_fn": list}
         return make(kind(11), threads=threads, transform=transformed, **arguments)
 
-    batches, states = spawn(states_of, made(saving)).result(PATIENCE)
-    for epoch, delivered, state in states[:-1]:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*is read again")
-            got = spawn(after, made(resuming), state).result(PATIENCE)
-        assert got == [batches[epoch][delivered:]]
+    check = check_each_state
+    spawn(check, lambda: made(saving), lambda: made(resuming)).result(PATIENCE)
 
 
 @each_number_of_threads

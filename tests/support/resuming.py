@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from threadloader import ThreadLoader
 
 
@@ -28,3 +32,48 @@ def after(loader: ThreadLoader[Any], state: Any, epochs: int = 1) -> list[Any]:
     with loader:
         loader.load_state_dict(state)
         return [list(loader) for _ in range(epochs)]
+
+
+def plain(batch: Any) -> Any:
+    """Return a batch that can be compared."""
+    return batch.tolist() if isinstance(batch, np.ndarray) else batch
+
+
+def told(loader: ThreadLoader[Any], epochs: int = 3) -> tuple[list[Any], list[Any]]:
+    """Return the batches of each epoch, and ``(epoch, batches delivered, state)`` all along."""
+    batches: list[Any] = []
+    states: list[Any] = []
+    with loader:
+        states.append((0, 0, as_json(loader.state_dict())))
+        for epoch in range(epochs):
+            batches.append([])
+            iterator = iter(loader)
+            states.append((epoch, 0, as_json(loader.state_dict())))
+            for batch in iterator:
+                batches[-1].append(plain(batch))
+                states.append((epoch, len(batches[-1]), as_json(loader.state_dict())))
+            states.append((epoch + 1, 0, as_json(loader.state_dict())))
+    return batches, states
+
+
+def check_each_state(
+    saving: Callable[[], ThreadLoader[Any]],
+    resuming: Callable[[], ThreadLoader[Any]] | None = None,
+    decided: Callable[[Any], int] | None = None,
+) -> None:
+    """Resume from each state of three epochs, and compare that with what followed it.
+
+    Args:
+        saving: Makes the loader that is saved.
+        resuming: Makes one that goes on; None for the same.
+        decided: Returns how many epochs a state decides; None where that is all.
+    """
+    batches, states = told(saving())
+    wrong = []
+    for epoch, delivered, state in states:
+        rest = [batches[epoch][delivered:], *batches[epoch + 1 :]] if epoch < len(batches) else []
+        rest = rest if decided is None else rest[: decided(state)]
+        got = after((resuming or saving)(), state, len(rest)) if rest else []
+        if [list(map(plain, epoch)) for epoch in got] != rest:
+            wrong.append((epoch, delivered))
+    assert not wrong
