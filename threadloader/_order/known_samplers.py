@@ -106,12 +106,6 @@ class KnownSampler:
 
     # All below: a kind's own.
 
-    def inner_with_generator(self, generator: Any, keyed_generator: Callable[[], Any]) -> Any:  # noqa: ARG002  # of one kind
-        """Return the sampler of single indices, or a copy; see `with_generator`."""
-        if not self.draws or self.generator is not None:
-            return self.sampler
-        return _copy_with(self.sampler, generator=generator)
-
     def spans(self, position: int, size: int) -> Iterator[Indices]:
         """Yield the indices of a pass from a position on, in pieces of any length.
 
@@ -183,9 +177,6 @@ class Keyed(KnownSampler):
 
     draws_one_seed = True
 
-    def inner_with_generator(self, generator: Any, keyed_generator: Callable[[], Any]) -> Any:  # noqa: ARG002
-        return super().inner_with_generator(keyed_generator(), keyed_generator)
-
     def spans(self, position: int, size: int) -> Iterator[NDArray[Any]]:
         """Yield what is computed at once; see `KnownSampler.spans`."""
         spans: Iterator[NDArray[Any]] = self.sampler.spans(position, -(-SPAN // size) * size)
@@ -246,16 +237,16 @@ def with_generator(sampler: Any, generator: Any, keyed_generator: Callable[[], A
     """
     if is_batching(sampler):
         inner = with_generator(sampler.sampler, generator, keyed_generator)
-        return sampler if inner is sampler.sampler else _copy_with(sampler, sampler=inner)
+        if inner is sampler.sampler:
+            return sampler
+        twin = copy.copy(sampler)
+        twin.sampler = inner
+        return twin
     adapter = known(sampler)
-    return sampler if adapter is None else adapter.inner_with_generator(generator, keyed_generator)
-
-
-def _copy_with(value: Any, **attributes: Any) -> Any:
-    """Return a shallow copy of an object, with some attributes changed."""
-    twin = copy.copy(value)
-    for name, attribute in attributes.items():
-        setattr(twin, name, attribute)
+    if adapter is None or not adapter.draws or adapter.generator is not None:
+        return sampler
+    twin = copy.copy(sampler)
+    twin.generator = keyed_generator() if isinstance(adapter, Keyed) else generator
     return twin
 
 

@@ -4,6 +4,10 @@
 
 A pool is a span of the keyed order.  What is made of it follows from its number alone, and from
 where its first batch stands in a group: no pool before it is needed.  So a pass begins anywhere.
+
+Greedy cutting from the longest sample on takes the fewest batches; each is as large as the limit
+allows, but for the last one and for what whole samples leave over.  Lowering the limit for some
+batches, as far as they stay as many, makes them cost the same.
 """
 
 from __future__ import annotations
@@ -16,13 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from threadloader._order.sorted_batches import (
-    EVENED,
-    batch_starts,
-    group_bounds,
-    make_even,
-    middle_group,
-)
 from threadloader._rng.permutation import KeyedPermutation
 from threadloader.errors import StateError
 
@@ -33,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TokenBatches"]
 
+_EVENED = 8  # batches that are made to cost the same, where they are in no groups
+_HALVINGS = 6  # of what the limit is lowered by: to a 64th of it
 _SAMPLED = 4096  # lengths whose mean tells how many samples a pool needs
 _POOL_BATCHES = 256  # in a pool, about; see benches/token_batches
 _SMALLEST_POOL, _LARGEST_POOL = 1024, 1 << 20  # samples; the larger takes 0.25 s to make
@@ -220,7 +219,7 @@ class _EpochOrder:
     def count(self, pool: int) -> int:
         """Return the number of batches in a pool."""
         longest = np.sort(self._samples(pool)[1])[::-1].tolist()
-        return len(batch_starts(longest, self._settings.max_tokens, self._settings.max_samples))
+        return len(_batch_starts(longest, self._settings.max_tokens, self._settings.max_samples))
 
     def batches(self, pool: int, before: int) -> Sequence[NDArray[np.int64]]:
         """Return the batches of a pool, in their order: the indices of their samples.
@@ -234,14 +233,14 @@ class _EpochOrder:
         falling = np.argsort(-lengths, kind="stable")
         longest = lengths[falling].tolist()
         limits = settings.max_tokens, settings.max_samples
-        starts = batch_starts(longest, *limits)
+        starts = _batch_starts(longest, *limits)
         if not starts:
             return []
         size = settings.group_size
         first = min(-before % size, len(starts)) if settings.shuffle else 0
-        bounds = group_bounds(len(starts), first, size if size > 1 else EVENED)
+        bounds = _group_bounds(len(starts), first, size if size > 1 else _EVENED)
         for begin, stop in ((0, len(starts)), *pairwise(bounds)):
-            make_even(starts, begin, stop, longest, *limits)
+            _make_even(starts, begin, stop, longest, *limits)
         batches = np.split(indices[falling], starts[1:])
         if not settings.shuffle:
             return batches
@@ -263,15 +262,88 @@ class _EpochOrder:
         return indices, lengths
 
     def _order(self, number: int, batches: int, first: int) -> NDArray[np.intp]:
-        """Return a pool's batches in groups, in a random order; see `group_bounds`."""
-        bounds = group_bounds(batches, first, self._settings.group_size)
+        """Return a pool's batches in groups, in a random order; see `_group_bounds`."""
+        bounds = _group_bounds(batches, first, self._settings.group_size)
         group = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
         sequence = np.random.SeedSequence((*self._seeds, number))
         keys = sequence.generate_state(batches + len(bounds) - 1, np.uint64)
         of_group = keys[batches:].astype(np.float64)
-        middle = bounds.index(middle_group(batches, first, self._settings.group_size))
+        middle = bounds.index(_middle_group(batches, first, self._settings.group_size))
         of_group[middle], of_group[middle + 1] = -np.inf, np.inf
         return np.lexsort((keys[:batches], group, of_group[group]))
+
+
+def _middle_group(batches: int, first: int, size: int) -> int:
+    """Return where the group begins that completes that of the pool before; see `_group_bounds`."""
+    return (batches - first - (batches - first) % size) // (2 * size) * size
+
+
+def _group_bounds(batches: int, first: int, size: int) -> list[int]:
+    """Return where the groups of a pool's batches begin, which are sorted by length, and the end.
+
+    Two groups are not whole: one completes the last group of the pool before, and one is completed
+    by the next pool.  They are taken from the middle, where the batches of two pools differ least.
+    They may be empty.
+
+    Args:
+        batches: Number of batches.
+        first: Batches that complete the group of the pool before.
+        size: Batches in a group.
+    """
+    middle, last = _middle_group(batches, first, size), (batches - first) % size
+    whole = [*range(0, middle, size), middle, middle + first]
+    return [*whole, *range(middle + first + last, batches, size), batches]
+
+
+def _make_even(
+    starts: list[int],
+    begin: int,
+    stop: int,
+    longest: list[float],
+    max_tokens: float,
+    most: int | None,
+) -> None:
+    """Change where some batches start, so that they have about one cost, and stay as many.
+
+    Args:
+        starts: Where each batch starts, as `_batch_starts` found it; is changed.
+        begin: First of the batches.
+        stop: The batch after them.
+        longest: See `_batch_starts`, also for ``most``.
+        max_tokens: Most that a batch costs.
+        most: Most samples in a batch.
+    """
+    if stop - begin < 2:
+        return
+    start = starts[begin]
+    part = longest[start : starts[stop] if stop < len(starts) else len(longest)]
+    # Together they have less than one batch too little for ``max_tokens``.
+    lower, upper = max_tokens * (1 - 1 / (stop - begin)), max_tokens
+    for _ in range(_HALVINGS):
+        limit = (lower + upper) / 2
+        found = _batch_starts(part, limit, most)
+        if len(found) > stop - begin:
+            lower = limit
+        else:
+            upper = limit
+            if len(found) == stop - begin:
+                starts[begin:stop] = [start + place for place in found]
+
+
+def _batch_starts(longest: list[float], limit: float, most: int | None) -> list[int]:
+    """Return where batches start that are filled up to a limit, one after the other.
+
+    Args:
+        longest: The lengths, from the longest to the shortest.
+        limit: Most that a batch costs; a longer sample has a batch of its own.
+        most: Most samples in a batch; None for no limit.
+    """
+    starts, start = [], 0
+    while start < len(longest):
+        starts.append(start)
+        rows = int(limit // longest[start]) or 1
+        start += rows if most is None or rows < most else most
+    return starts
 
 
 class _TokenPass:
@@ -376,22 +448,18 @@ def _positive(name: str, value: Any) -> float:
 
 def _as_array(lengths: Any) -> NDArray[Any]:
     """Return the lengths as an array; they are not looked at."""
-    if not isinstance(lengths, (np.ndarray, list, tuple)) and not hasattr(lengths, "__array__"):
-        try:
-            lengths = lengths[:]  # a column of a table: faster than item by item
-        except Exception as error:
-            msg = f"lengths must be an array or a list, but is a {type(lengths).__name__}"
-            raise TypeError(msg) from error
     try:
+        if not isinstance(lengths, (np.ndarray, list, tuple)) and not hasattr(lengths, "__array__"):
+            lengths = lengths[:]  # a column of a table: faster than item by item
         array = np.asarray(lengths)
-    except ValueError as error:  # lists of different lengths
-        msg = "lengths must be one number for each sample"
+    except Exception as error:
+        kind = type(lengths).__name__
+        msg = (
+            f"lengths must be an array or a list, with one number for each sample: not this {kind}"
+        )
         raise TypeError(msg) from error
-    if array.ndim != 1:
+    if array.ndim != 1 or not array.size:
         msg = f"lengths must be one number for each sample, but have shape {array.shape}"
-        raise ValueError(msg)
-    if not array.size:
-        msg = "lengths is empty: there are no samples"
         raise ValueError(msg)
     if array.dtype.kind not in "iuf":
         msg = f"lengths must be numbers, but have type {array.dtype}"

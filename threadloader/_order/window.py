@@ -95,7 +95,7 @@ class PrefetchDepth:
         all others: consumer.  Epochs of one loader share it; a race loses one observation of many.
     """
 
-    __slots__ = ("_delivered", "_depth", "_largest", "_settled", "free_nbytes", "needed")
+    __slots__ = ("_delivered", "_depth", "_largest", "free_nbytes", "needed")
 
     def __init__(self) -> None:
         self.needed = 0  # batches that keep all threads busy, as was measured; 0 if it was not
@@ -103,20 +103,12 @@ class PrefetchDepth:
         self._delivered: tuple[int, ...] = ()  # bytes of the last batches; replaced, not changed
         self._largest = 0  # bytes: the largest of them
         self._depth = 0  # batches; 0 before any was planned
-        # The window that `room` was asked for last, what was needed, and its result, if this will
-        # be the same while batches have the same size.
-        self._settled: tuple[Window, int, int] | None = None
 
     def delivered(self, nbytes: int) -> None:
         """Note the bytes of a delivered batch; 0 if they are unknown."""
-        if not nbytes:
-            return
-        before = self._delivered
-        if len(before) == LATE and before.count(nbytes) == LATE:
-            return  # all are of one size
-        delivered = *before[1 - LATE :], nbytes
-        self._delivered, self._largest = delivered, max(delivered)
-        self._settled = None
+        if nbytes:
+            delivered = *self._delivered[1 - LATE :], nbytes
+            self._delivered, self._largest = delivered, max(delivered)
 
     @property
     def knows_nbytes(self) -> bool:
@@ -129,14 +121,8 @@ class PrefetchDepth:
 
     def room(self, window: Window) -> int:
         """Return how many batches to plan; see `Window.room`."""
-        settled, needed = self._settled, self.needed
-        if settled is not None and settled[0] is window and settled[1] == needed:
-            return settled[2]
-        room = window.room(self._largest, needed, self.free_nbytes)
+        room = self.most(window)
         if not window.fixed and self._depth:
-            self._depth = depth = min(room, self._depth + 1)
-            if depth < room:
-                return depth
+            room = min(room, self._depth + 1)
         self._depth = room
-        self._settled = window, needed, room
         return room
