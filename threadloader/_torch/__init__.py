@@ -31,7 +31,7 @@ else:
     from threadloader._torch.absent import *
     from threadloader._torch.absent_types import *  # type: ignore[assignment]  # other classes
 
-_OF_ACCELERATORS = frozenset({"can_pin", "empty_pinned", "open_device", "page_locked", "pinned"})
+_OF_ACCELERATORS = frozenset({"can_pin", "empty_pinned", "open_device", "pinned"})
 
 
 def __getattr__(name: str) -> Any:

@@ -47,7 +47,6 @@ __all__ = [
     "new_generator",
     "open_device",
     "open_rank_store",
-    "page_locked",
     "permutations",
     "permutes",
     "pinned",
@@ -138,16 +137,6 @@ def new_generator(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def generator_state(generator: Any) -> bytes:
-    """Refuse: there is no generator of torch's to ask."""
-    raise TypeError(generator)
-
-
-def set_generator_state(generator: Any, state: bytes) -> None:  # noqa: ARG001  # the same
-    """Refuse: there is no generator of torch's to set."""
-    raise TypeError(generator)
-
-
 def open_device(value: Any) -> TargetDevice:
     """Return a device that is not torch's, or None for the CPU; refuse all others."""
     if hasattr(value, "receive"):
@@ -157,16 +146,6 @@ def open_device(value: Any) -> TargetDevice:
         return None
     msg = f"device={value!r} needs torch: pip install torch (extra: torch)"
     raise ModuleNotFoundError(msg, name="torch")
-
-
-def page_locked(nbytes: int) -> NoReturn:
-    """Refuse: there is no accelerator to lock memory for."""
-    raise NotImplementedError(nbytes)
-
-
-def empty_pinned(shape: Any, dtype: Any) -> NoReturn:
-    """Refuse: there are no tensors."""
-    raise NotImplementedError(shape, dtype)
 
 
 def is_module(value: object) -> bool:  # noqa: ARG001  # same signature as with torch
@@ -199,11 +178,6 @@ def permutes(sampler: object) -> bool:  # noqa: ARG001  # the same
     return False
 
 
-def permutations(sampler: object) -> NoReturn:
-    """Refuse: there is no sampler of torch's."""
-    raise NotImplementedError(sampler)
-
-
 def gives_whole_batches(dataset: object) -> bool:
     """Whether ``dataset`` has a ``__getitems__``; torch's wrappers do not exist."""
     return bool(getattr(dataset, "__getitems__", None))
@@ -222,11 +196,6 @@ def rank_and_world() -> None:
     """Return None: there is no `torch.distributed`."""
 
 
-def dense_nbytes(tensor: Any) -> NoReturn:
-    """Refuse: there are no tensors."""
-    raise NotImplementedError(tensor)
-
-
 def is_shared(value: object) -> bool:  # noqa: ARG001  # same signature as with torch
     """Return False: there are no tensors."""
     return False
@@ -242,6 +211,7 @@ def _missing(*_: Any, **__: Any) -> NoReturn:
     raise ModuleNotFoundError(msg, name="torch")
 
 
-array_of = stack_into = stacked = tensor_of = _missing
-default_collate = default_convert = _missing
-get_worker_info = teach_worker_info = teach_num_threads = prepare_pipe = can_pin = pinned = _missing
+array_of = dense_nbytes = stack_into = stacked = tensor_of = _missing
+default_collate = default_convert = can_pin = empty_pinned = pinned = _missing
+generator_state = permutations = prepare_pipe = set_generator_state = _missing
+get_worker_info = teach_worker_info = teach_num_threads = _missing

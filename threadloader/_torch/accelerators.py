@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from threadloader._torch.device import Device, Event, Leaf, TargetDevice
 
-__all__ = ["can_pin", "empty_pinned", "open_device", "page_locked", "pinned"]
+__all__ = ["can_pin", "empty_pinned", "open_device", "pinned"]
 
 # A free-threaded torch may crash where threads make tensors at once (pytorch#171992, open): at
 # least no two workers make page-locked ones at once.
