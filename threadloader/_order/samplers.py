@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._rng.permutation import KeyedPermutation
 from threadloader._rng.seeds import draw_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sized
 
     from numpy.typing import NDArray
+
+    from threadloader._rng.permutation import KeyedPermutation
 
 __all__ = [
     "BatchSampler",
@@ -141,6 +142,8 @@ class KeyedSampler:
 
     def order(self) -> KeyedPermutation:
         """Draw the permutation of a pass."""
+        from threadloader._rng.permutation import KeyedPermutation  # noqa: PLC0415  # rarely used
+
         return KeyedPermutation(len(self.data_source), draw_seed(self.generator))
 
     def __len__(self) -> int:

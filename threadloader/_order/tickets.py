@@ -77,16 +77,6 @@ class TicketSize:
             stores and loads of an attribute are atomic on both builds.
     """
 
-    __slots__ = (
-        "_collate_seconds",
-        "_fixed",
-        "_least",
-        "_least_collate",
-        "_rows_seen",
-        "_seconds",
-        "_slowest",
-    )
-
     def __init__(self, fixed: int | None = None) -> None:
         self._fixed = fixed
         self._seconds = 0.0  # per sample, smoothed

@@ -47,20 +47,6 @@ class Lane:
     """
 
     # No dataclass here, and few elsewhere: each takes as long to import as a module.
-    __slots__ = (
-        "ahead",
-        "batches",
-        "before",
-        "check",
-        "checkpoint",
-        "end_checkpoint",
-        "find_first",
-        "first",
-        "length",
-        "sampler_epoch",
-        "total",
-    )
-
     def __init__(
         self,
         batches: int = 0,
@@ -228,22 +214,6 @@ class Position:
     Threads:
         all: consumer.
     """
-
-    __slots__ = (
-        "before",
-        "broken_off",
-        "epoch",
-        "finished",
-        "lanes",
-        "order",
-        "origin",
-        "refused",
-        "saved",
-        "skip",
-        "skipped",
-        "step",
-        "turn",
-    )
 
     def __init__(
         self,

@@ -120,26 +120,6 @@ class SampleStream:
         all: one thread, the worker that owns it.
     """
 
-    __slots__ = (
-        "_counted",
-        "_draws_torch",
-        "_first",
-        "_key",
-        "_key_at",
-        "_kind",
-        "_legacy",
-        "_legacy_at",
-        "_numpy",
-        "_numpy_at",
-        "_philox_state",
-        "_random",
-        "_random_at",
-        "_seed",
-        "_torch",
-        "_torch_at",
-        "_uses_default",
-    )
-
     def __init__(self) -> None:
         self._seed = 0
         self._kind = SAMPLE
@@ -315,17 +295,6 @@ class WorkerStream:
         base_seed: Drawn once for all workers.
         number: The number of the worker, from 0.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_base_seed",
-        "_legacy",
-        "_number",
-        "_numpy",
-        "_random",
-        "_torch",
-        "samples",
-    )
 
     def __init__(self, base_seed: int, number: int) -> None:
         self.samples = SampleStream()  # for the worker while it loads a sample

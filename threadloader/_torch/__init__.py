@@ -23,7 +23,6 @@ if AVAILABLE:
     from threadloader._torch.random_state import *
     from threadloader._torch.sharding import *
     from threadloader._torch.threads import *
-    from threadloader._torch.worker_info import *
 
     if TYPE_CHECKING:
         from threadloader._torch.accelerators import *

@@ -1,7 +1,7 @@
 """torch's random state: what samplers draw from, and in a worker the stream of its sample.
 
 The seeding functions, `torch.manual_seed` and its like, get their code exchanged, as they may have
-been imported long ago (see `worker_info`).
+been imported long ago (see `threads`).
 
 Each operator with a ``generator`` gets a kernel on a dispatch key that torch itself has no use
 for; all other operators fall through.  The key counts only in threads that include it, so the
