@@ -203,24 +203,6 @@ def test_slow_samples_among_fast_ones_are_forgotten_and_those_that_stay_slow_are
     assert _sizes(_cutter(4, pace, 1 / 2)) == [1] * 4
 
 
-@given(
-    rows=st.integers(0, 300),
-    threads=st.integers(1, 16),
-    whole=st.booleans(),
-    seconds=st.floats(0, 0.01),
-)
-def test_the_tickets_left_are_foretold_where_the_pace_does_not_change(
-    rows: int, threads: int, whole: bool, seconds: float
-) -> None:
-    cutter = _cutter(rows, _pace(seconds), 1 / threads, whole=whole)
-    foretold = cutter.left()
-    tickets = 0
-    while cutter.cut() is not None:
-        tickets += 1
-        assert cutter.left() == max(1, foretold - tickets)
-    assert tickets == foretold
-
-
 # Samplers
 
 

@@ -78,12 +78,6 @@ PACKETS = (
     "uniform",
     "uniform_",
 )
-# Those that are methods of tensors: to call a method is faster than to hand its arguments on with
-# a set of keys.
-_METHODS = frozenset(
-    {"bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "normal_", "random_"}
-    | {"uniform_"}
-)
 MOST_KEPT = 1024  # Python objects of generators that are kept, 5 KB each with their generator
 
 
@@ -204,11 +198,7 @@ class OperatorsByKey:
         fallback, library = new_library("_", "IMPL", _NAME), new_library("aten", "IMPL", _NAME)
         fallback.fallback(torch.library.fallthrough_kernel)
         for name, schema in _random_operators():
-            packet = name.partition(".")[0]
-            if packet in _METHODS:
-                library.impl(name, self._kernel_in_place(getattr(torch.Tensor, packet)))
-            else:
-                library.impl(name, self._kernel(name, schema.arguments), with_keyset=True)
+            library.impl(name, self._kernel(name, schema.arguments), with_keyset=True)
         self._libraries = fallback, library
 
     @contextmanager
@@ -235,25 +225,6 @@ class OperatorsByKey:
     def stop(self) -> None:
         """Redirect no operators in the calling thread any more."""
         self._include(self._key, False)
-
-    def _kernel_in_place(self, method: Any) -> Callable[..., Any]:
-        """Return the function that a thread that includes the key calls for a method of tensors."""
-        here, key, include, own_of = self._here, self._key, self._include, self._own_of
-
-        def kernel(tensor: Any, *args: Any, generator: Any = None) -> Any:
-            stream = here.stream
-            if generator is not None:
-                generator = own_of(generator, stream, tensor)
-            elif stream is not None and tensor.is_cpu:
-                generator = stream.torch_generator
-            # Operators that this one calls get its generator.
-            include(key, False)
-            try:
-                return method(tensor, *args, generator=generator)
-            finally:
-                include(key, True)
-
-        return kernel
 
     def _kernel(self, name: str, arguments: Any) -> Callable[..., Any]:
         """Return the function that a thread that includes the key calls, with the set of keys.
