@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,87 +19,10 @@ if TYPE_CHECKING:
     from support.patience import Spawn
 
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 2])
-each_number_of_steps = pytest.mark.parametrize("steps", [1, 3, None])
-
-
-class Shuffling:
-    """A sampler with a random state of its own; at its end it makes the next order."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.drawn = 0
-        self.rng = random.Random(5)
-        self.state: dict[str, Any] = {"at": 0, "order": []}
-        self.reorder()
-
-    def reorder(self) -> None:
-        self.state["order"][:] = self.rng.sample(range(self.size), self.size)
-        self.state["at"] = 0
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __iter__(self) -> Iterator[Any]:
-        while self.state["at"] < self.size:
-            self.state["at"] += 1
-            self.drawn += 1
-            yield self.state["order"][self.state["at"] - 1]
-        self.reorder()
-
-    def state_dict(self) -> Any:
-        kind, words, rest = self.rng.getstate()
-        self.state["rng"] = [kind, list(words), rest]
-        return self.state
-
-    def load_state_dict(self, state: Any) -> None:
-        self.state = state
-        kind, words, rest = state["rng"]
-        self.rng.setstate((kind, tuple(words), rest))
-
-
-class Batching(Shuffling):
-    """The same, of batches."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return ([index] for index in super().__iter__())
-
-
-class Drawing:
-    """An iterator over indices that has a state."""
-
-    def __init__(self, size: int) -> None:
-        self.rest = list(range(size))
-
-    def __iter__(self) -> Drawing:
-        return self
-
-    def __next__(self) -> int:
-        if not self.rest:
-            raise StopIteration
-        return self.rest.pop()
-
-    def state_dict(self) -> Any:
-        return {"rest": self.rest}
-
-    def load_state_dict(self, state: Any) -> None:
-        self.rest = state["rest"]
-
-
-class Drawn:
-    """A sampler whose iterators have a state."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __iter__(self) -> Drawing:
-        return Drawing(self.size)
 
 
 def make(sampler: Any, threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
-    if isinstance(sampler, (Batching, Stumbling)):
+    if isinstance(sampler, Stumbling):
         arguments |= {"batch_sampler": sampler, "batch_size": 1}
     else:
         arguments |= {"sampler": sampler}
@@ -113,36 +35,11 @@ def make(sampler: Any, threads: int = 2, **arguments: Any) -> ThreadLoader[Any]:
     return ThreadLoader(range(20), threads=threads, **(defaults | arguments))
 
 
-@pytest.mark.parametrize("kind", [Shuffling, Batching, Drawn])
-@pytest.mark.parametrize("size", [9, 10])
-@each_number_of_steps
-@each_number_of_threads
-def test_a_sampler_with_a_state_goes_on_from_every_batch(
-    kind: Any, size: int, steps: int | None, threads: int, spawn: Spawn
-) -> None:
-    def made() -> ThreadLoader[Any]:
-        return make(kind(size), threads, snapshot_every_n_steps=steps)
-
-    spawn(check_each_state, made).result(PATIENCE)
-
-
 @each_number_of_threads
 def test_a_known_sampler_s_own_generator_goes_on(threads: int, spawn: Spawn) -> None:
     spawn(
         check_each_state, lambda: make(RandomSampler(range(11), np.random.default_rng(1)), threads)
     ).result(PATIENCE)
-
-
-@pytest.mark.parametrize("delivered", [1, 2])
-@each_number_of_threads
-def test_a_sampler_with_a_state_is_that_of_the_batch_delivered(
-    delivered: int, threads: int, spawn: Spawn
-) -> None:
-    state = spawn(state_after, make(Shuffling(9), threads), delivered).result(PATIENCE)
-    assert state["lanes"][0]["mark"]["states"]["sampler"]["at"] == 3 * delivered
-    sampler = Shuffling(9)
-    spawn(after, make(sampler, threads), state).result(PATIENCE)
-    assert sampler.drawn == 9 - 3 * delivered
 
 
 class Staged:
@@ -211,10 +108,10 @@ def test_after_a_state_between_two_passes_the_next_is_whole(
 
 
 def test_what_has_no_state_is_not_restored(spawn: Spawn) -> None:
-    state = spawn(state_after, make(Shuffling(9)), 1).result(PATIENCE)
+    state = make(AtTheEnd("stays")).state_dict()
     state["loader"]["sampler"] = "list"
     with pytest.raises(StateError, match="one of the sampler, but list has no state_dict"):
-        spawn(after, make([1, 2, 3, 4, 5, 6, 7, 8, 9]), state).result(PATIENCE)
+        spawn(after, make([1, 2, 3]), state).result(PATIENCE)
 
 
 class Stumbling:

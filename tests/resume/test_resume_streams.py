@@ -1,4 +1,4 @@
-"""A fresh loader that loads a state delivers the rest of the epoch: iterable datasets."""
+"""A fresh loader that loads a state delivers the rest of the epoch: iterables, and samplers."""
 
 from __future__ import annotations
 
@@ -80,6 +80,13 @@ class Itself(Counter):
         return self.step()
 
 
+class Stays(Itself):
+    """Its own iterator, which has one pass: it stays at its end."""
+
+    def __iter__(self) -> Stays:
+        return self
+
+
 class OnIterator:
     """An iterable whose iterators have a state; they stay at their end."""
 
@@ -87,8 +94,8 @@ class OnIterator:
         self.size = size
         self.read: list[int] = []
 
-    def __iter__(self) -> Itself:
-        iterator = iter(Itself(self.size))
+    def __iter__(self) -> Stays:
+        iterator = Stays(self.size)
         iterator.read = self.read
         return iterator
 
@@ -157,13 +164,6 @@ class GoesBoth(Remade):
 
     def load_state_dict(self, state: Any) -> None:
         self.state, self.waiting = state, dict(state)
-
-
-class Stays(Itself):
-    """Its own iterator, which has one pass: it stays at its end."""
-
-    def __iter__(self) -> Stays:
-        return self
 
 
 class CountsPasses:
@@ -237,37 +237,33 @@ class NeedsArguments(Rows):
         raise AssertionError(state)
 
 
-each_other_kind = pytest.mark.parametrize(
-    "kind",
-    [Remade, Wraps, Waits, GoesBoth, Stays, CountsPasses, Prepares, NeedsArguments],
-)
 each_kind = pytest.mark.parametrize("kind", [OnDataset, OnIterator, Itself])
 
 
-@each_kind
-@each_number_of_steps
-@each_number_of_threads
 @pytest.mark.parametrize(
-    "arguments",
-    [{}, {"batch_size": None}, {"batch_size": 4}, {"drop_last": True}, {"prefetch": 1}],
-    ids=str,
+    ("kind", "arguments"),
+    [
+        *(
+            (kind, arguments)
+            for kind in (OnDataset, OnIterator, Itself)
+            for arguments in (
+                *({}, {"batch_size": None}, {"batch_size": 4}),
+                *({"drop_last": True}, {"prefetch": 1}),
+            )
+        ),
+        *(
+            (kind, arguments)
+            for kind in (
+                *(Remade, Wraps, Waits, GoesBoth),
+                *(Stays, CountsPasses, Prepares, NeedsArguments),
+            )
+            for arguments in ({}, {"persistent_workers": True}, {"transform": int})
+        ),
+    ],
 )
-def test_from_every_state_the_rest_and_all_later_epochs_are_the_same(
-    kind: Any, steps: int | None, threads: int, arguments: dict[str, Any], spawn: Spawn
-) -> None:
-    arguments = {"prefetch": 16, "threads": threads, "snapshot_every_n_steps": steps} | arguments
-
-    def made() -> ThreadLoader[Any]:
-        return make(kind(8), **arguments)
-
-    spawn(check_each_state, made).result(PATIENCE)
-
-
-@each_other_kind
 @each_number_of_steps
 @each_number_of_threads
-@pytest.mark.parametrize("arguments", [{}, {"persistent_workers": True}, {"transform": int}])
-def test_whenever_its_state_is_there_and_is_taken_over_it_goes_on(
+def test_from_every_state_the_rest_and_all_later_epochs_are_the_same(
     kind: Any, steps: int, threads: int, arguments: dict[str, Any], spawn: Spawn
 ) -> None:
     arguments = {"prefetch": 16, "threads": threads, "snapshot_every_n_steps": steps} | arguments
@@ -278,6 +274,43 @@ def test_whenever_its_state_is_there_and_is_taken_over_it_goes_on(
         return make(kind(8), **arguments)
 
     spawn(check_each_state, made).result(PATIENCE)
+
+
+class OfBatches(OnDataset):
+    """The same, and each is a batch."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ([row] for row in super().__iter__())
+
+
+def sampled(sampler: Any, threads: int, steps: int = 1) -> ThreadLoader[Any]:
+    arguments: dict[str, Any] = {"sampler": sampler}
+    if isinstance(sampler, OfBatches):
+        arguments = {"batch_sampler": sampler, "batch_size": 1}
+    arguments |= {"prefetch": 16, "snapshot_every_n_steps": steps or None, "threads": threads}
+    return make(range(1000), **arguments)
+
+
+@pytest.mark.parametrize("kind", [OnDataset, OfBatches, OnIterator])
+@pytest.mark.parametrize("size", [8, 9])
+@each_number_of_steps
+@each_number_of_threads
+def test_a_sampler_with_a_state_goes_on_from_every_batch(
+    kind: Any, size: int, steps: int, threads: int, spawn: Spawn
+) -> None:
+    spawn(check_each_state, lambda: sampled(kind(size), threads, steps)).result(PATIENCE)
+
+
+@pytest.mark.parametrize("delivered", [1, 2])
+@each_number_of_threads
+def test_the_state_of_a_sampler_is_that_of_the_batch_delivered(
+    delivered: int, threads: int, spawn: Spawn
+) -> None:
+    state = spawn(state_after, sampled(OnDataset(9), threads), delivered).result(PATIENCE)
+    assert state["lanes"][0]["mark"]["states"]["sampler"]["at"] == 3 * delivered
+    sampler = OnDataset(9)
+    spawn(after, sampled(sampler, threads), state).result(PATIENCE)
+    assert sampler.read == list(range(3 * delivered, 9))
 
 
 @each_number_of_threads
@@ -296,8 +329,12 @@ def test_a_state_that_can_t_be_told_raises_after_the_first_batch(
 
 @each_number_of_threads
 def test_an_iterable_without_a_state_is_read_again_up_to_there(threads: int, spawn: Spawn) -> None:
+    class Drawing(Rows):
+        def __iter__(self) -> Iterator[float]:
+            return (row + random.random() for row in range(self.size))
+
     def made() -> ThreadLoader[Any]:
-        return make(Rows(11), threads=threads, seed=3)
+        return make(Drawing(11), threads=threads, seed=3)
 
     spawn(check_each_state, made).result(PATIENCE)
     state = spawn(state_after, made(), 2).result(PATIENCE)
@@ -307,7 +344,8 @@ def test_an_iterable_without_a_state_is_read_again_up_to_there(threads: int, spa
         with pytest.warns(UserWarning, match=message) as caught:
             iterator = iter(loader)
         assert [warning.filename for warning in caught] == [__file__]
-        assert spawn(lists, iterator).result(PATIENCE) == [[6, 7, 8], [9, 10]]
+        rest = spawn(lists, iterator).result(PATIENCE)
+    assert [[int(row) for row in batch] for batch in rest] == [[6, 7, 8], [9, 10]]
 
 
 @each_kind
@@ -370,18 +408,6 @@ def test_a_transform_draws_what_it_would_have(
 
     check = check_each_state
     spawn(check, lambda: made(saving), lambda: made(resuming)).result(PATIENCE)
-
-
-@each_number_of_threads
-def test_what_is_read_again_draws_what_it_drew(threads: int, spawn: Spawn) -> None:
-    class Drawing:
-        def __iter__(self) -> Iterator[float]:
-            return (random.random() for _ in range(11))
-
-    def made() -> ThreadLoader[Any]:
-        return make(Drawing(), threads=threads, seed=5)
-
-    spawn(check_each_state, made).result(PATIENCE)
 
 
 def test_out_of_order_every_row_comes_once_over_many_states(spawn: Spawn) -> None:
