@@ -133,7 +133,8 @@ class SampleStream:
         self._philox_state: Any = None
         # Made here: while a sample is loaded, torch may be in a mode that makes none.
         self._torch: Any = _torch.Generator() if _torch.AVAILABLE else None
-        self._draws_torch = False  # whether any sample drew from it
+        # Whether any sample drew from it.  The few draws of collate functions are redirected.
+        self._draws_torch = False
         self._uses_default = False  # whether ``_torch`` is torch's default generator
         self._forget()
 
@@ -210,7 +211,7 @@ class SampleStream:
         if self._torch_at != done:
             self._torch.manual_seed(self._bits(_TORCH, done) >> 1)
             self._torch_at = done
-            self._draws_torch = True
+            self._draws_torch |= self._kind == SAMPLE
         return self._torch
 
     def initial_seed(self) -> int:
