@@ -34,12 +34,7 @@ class Lane:
 
     Args:
         batches: All before this one were delivered.
-        checkpoint: The latest one at or before ``batches``.
-        check: Or batches, and a number that follows from their indices.
-        ahead: Delivered beyond ``batches``.
-        length: Batches of a user's sampler in all.
-        first: At the beginning.
-        total: Batches of a replica, once it was read to its end.
+        first: The checkpoint at the beginning.
         sampler_epoch: The number of the epoch in a user's sampler; None if it has none.
 
     Threads:
@@ -47,27 +42,23 @@ class Lane:
     """
 
     # No dataclass here, and few elsewhere: each takes as long to import as a module.
+
     def __init__(
         self,
         batches: int = 0,
         *,
-        checkpoint: Checkpoint | None = None,
-        check: tuple[int, int] | None = None,
-        ahead: Mapping[int, Checkpoint | int | None] | None = None,
-        length: int | None = None,
         first: Checkpoint | None = None,
-        total: int | None = None,
         sampler_epoch: int | None = None,
     ) -> None:
         self.batches = batches
-        self.checkpoint = checkpoint
-        self.check = check
-        self.ahead: dict[int, Checkpoint | int | None] = dict(ahead) if ahead else {}
-        self.length = length
+        self.checkpoint: Checkpoint | None = None  # the latest one at or before ``batches``
+        self.check: tuple[int, int] | None = None  # or batches, and what follows from their indices
+        self.ahead: dict[int, Checkpoint | int | None] = {}  # delivered beyond ``batches``
+        self.length: int | None = None  # batches of a user's sampler in all
         self.first = first
         # Takes ``first`` now; returns None if it is too late for that.
         self.find_first: Callable[[], Checkpoint | None] = _nothing
-        self.total = total
+        self.total: int | None = None  # batches of a replica, once it was read to its end
         self.sampler_epoch = sampler_epoch
         self.end_checkpoint: Checkpoint | None = None  # at that end
         self.before: tuple[Any, ...] = ()  # the number delivered last, and the fields before that
@@ -146,12 +137,9 @@ class Lane:
         check = state.get("check")
         if type(batches) is not int or batches < 0:
             raise ValueError(batches)
-        lane = cls(
-            batches,
-            check=None if check is None else (int(check[0]), int(check[1])),
-            length=state.get("of"),
-            sampler_epoch=state.get("epoch"),
-        )
+        lane = cls(batches, sampler_epoch=state.get("epoch"))
+        lane.check = None if check is None else (int(check[0]), int(check[1]))
+        lane.length = state.get("of")
         lane.ahead.update(
             (batches + bit, None) for bit in range(bits.bit_length()) if bits >> bit & 1
         )
@@ -203,13 +191,9 @@ class Position:
 
     Args:
         epoch: Its number, from 0.
-        lanes: None until the replicas are counted.
+        lanes: Empty until the replicas are counted.
         turn: The replica that delivered last.
         saved: The loader's state that the lanes are restored from.
-        skipped: Samples that were left out of the delivered batches.
-        step: Units of all ranks in a batch; 0 where one process loads all.
-        origin: Units of all ranks that were delivered before the first batch of this number.
-        skip: Those among them that are drawn again.
 
     Threads:
         all: consumer.
@@ -221,18 +205,15 @@ class Position:
         lanes: list[Lane],
         turn: int = 0,
         saved: Mapping[str, Any] | None = None,
-        skipped: int = 0,
-        *,
-        step: int = 0,
-        origin: int = 0,
-        skip: int = 0,
     ) -> None:
         self.epoch = epoch
         self.lanes = lanes
         self.turn = turn
         self.saved = saved
-        self.skipped = skipped
-        self.step, self.origin, self.skip = step, origin, skip
+        self.skipped = 0  # samples that were left out of the delivered batches
+        self.step = 0  # units of all ranks in a batch; 0 where one process loads all
+        self.origin = 0  # units of all ranks that were delivered before the first batch
+        self.skip = 0  # those among them that are drawn again
         self.finished = False  # whether the consumer got the StopIteration
         self.broken_off = False  # whether the replicas were in the middle of another epoch before
         self.refused = False  # whether the sampler does not fit the state
@@ -243,10 +224,13 @@ class Position:
     def of(cls, epoch: int, state: Mapping[str, Any]) -> Position:
         """Return the position in a loader's state; raises the same errors as `Lane.of`."""
         lanes = [Lane.of(lane) for lane in state["lanes"]]
-        turn, skipped = int(state.get("turn", len(lanes) - 1)), int(state.get("skipped", 0))
+        position = cls(epoch, lanes, int(state.get("turn", len(lanes) - 1)), state)
+        position.skipped = int(state.get("skipped", 0))
         shared = state.get("shared", {})
-        counts = {name: int(shared.get(name, 0)) for name in ("step", "origin", "skip")}
-        return cls(epoch, lanes, turn, saved=state, skipped=skipped, **counts)
+        position.step, position.origin, position.skip = (
+            int(shared.get(name, 0)) for name in ("step", "origin", "skip")
+        )
+        return position
 
     def count_in(self, step: int) -> None:
         """Count from now on in batches of so many units of all ranks.
