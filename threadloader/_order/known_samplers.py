@@ -53,7 +53,7 @@ __all__ = [
     "is_known",
     "is_users",
     "known",
-    "next_order",
+    "own_generator",
     "with_generator",
 ]
 
@@ -262,7 +262,7 @@ class KnownOrder:
     def __init__(
         self, sampler: KnownSampler, draws: EpochDraws, saved: Mapping[str, Any] | None
     ) -> None:
-        own = _own_generator(sampler, draws.generator)
+        own = own_generator(sampler, draws.generator)
         # Whether it draws from the process's random state.
         self._draws_alone = sampler.draws and sampler.generator is None and not draws.seeded
         self._undecided = self._draws_alone and saved is None
@@ -404,21 +404,7 @@ def _listed(indices: Indices) -> list[Any]:
     return indices.tolist() if isinstance(indices, np.ndarray) else list(indices)
 
 
-def next_order(sampler: KnownSampler, given: Any) -> dict[str, Any] | None:
-    """Return the order of the next pass, JSON-able: the state of the sampler's own generator.
-
-    Args:
-        sampler: The sampler.
-        given: The loader's generator, whose state is saved elsewhere.
-
-    Returns:
-        None if the sampler has no generator of its own.
-    """
-    own = _own_generator(sampler, given)
-    return None if own is None else encoded_state(state_of(own))
-
-
-def _own_generator(sampler: KnownSampler, given: Any) -> Any:
+def own_generator(sampler: KnownSampler, given: Any) -> Any:
     """Return the generator of a sampler; None if it has none, or the one given."""
     own = sampler.generator
     return None if own is given else own

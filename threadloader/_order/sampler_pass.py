@@ -25,7 +25,7 @@ from threadloader._order.known_samplers import (
     KnownPass,
     is_known,
     known,
-    next_order,
+    own_generator,
     with_generator,
 )
 from threadloader._order.sampler_epoch import epoch_of
@@ -40,6 +40,7 @@ from threadloader._order.samplers import (
 )
 from threadloader._resume.position import Checkpoint
 from threadloader._resume.stateful import is_stateful, restore, restore_whole, snapshot, states_of
+from threadloader._rng.seeds import encoded_state, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -417,6 +418,15 @@ def checkpoint_between(
 
 
 def order_between(sampler: Any, given: Any) -> dict[str, Any] | None:
-    """Return the next order of a known sampler, if it has a generator; see `next_order`."""
+    """Return the order of the next pass over a known sampler: the state of its own generator.
+
+    Args:
+        sampler: Yields a batch's indices, or single ones.
+        given: The loader's generator, whose state is saved elsewhere.
+
+    Returns:
+        JSON-able; None if the sampler has no generator of its own.
+    """
     adapter = known(sampler)
-    return None if adapter is None else next_order(adapter, given)
+    own = None if adapter is None else own_generator(adapter, given)
+    return None if own is None else encoded_state(state_of(own))

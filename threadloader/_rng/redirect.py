@@ -24,7 +24,7 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from functools import partial, update_wrapper
-from operator import attrgetter, is_
+from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -155,9 +155,6 @@ class _Redirection:
         self._exchange(self._after, self._before)
 
     def _exchange(self, old: dict[str, Any], new: dict[str, Any]) -> None:
-        if all(map(is_, map(self._names.get, old), old.values())):
-            self._names.update(new)
-            return
         for name, value in old.items():
             if self._names.get(name) is value:
                 self._names[name] = new[name]
