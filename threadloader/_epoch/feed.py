@@ -204,13 +204,11 @@ class SamplerFeed:
 
     def draw(self) -> PlannedBatch | None:
         """Draw the next batch from the sampler; see `Feed`."""
-        if self._ahead:
-            drawn = self._ahead.popleft()
+        try:
+            drawn = self._ahead.popleft() if self._ahead else self._planner.draw()
             if isinstance(drawn, Exception):
                 raise drawn
             return drawn
-        try:
-            return self._planner.draw()
         except StateError:
             self._position.refused = True
             raise
