@@ -8,7 +8,6 @@ import os
 import pickle
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Barrier, Event, Thread, get_ident
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +18,7 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader._threads import per_thread
-from threadloader._threads.per_thread import PerThread
+from threadloader.datasets import PerThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -119,34 +118,16 @@ def python(code: str) -> str:
     return told
 
 
-def test_an_instance_is_made_on_first_use_and_only_then() -> None:
-    factory = Factory()
-    handle = PerThread(factory)
-    assert not factory.made
-    assert handle() is handle()
-    assert len(factory.made) == 1
-
-
 def test_each_thread_has_an_instance_that_it_closes_when_it_ends() -> None:
     factory = Factory()
     handle = PerThread(factory)
     mine = handle()
+    assert handle() is mine
     run(handle)
     _, other = factory.made
     assert other.made_by != mine.made_by
     assert other.closed_once_at_home
     assert not mine.closed_by
-
-
-def test_threads_of_an_executor_close_theirs_too() -> None:
-    factory = Factory()
-    handle = PerThread(factory)
-    together = Barrier(THREADS, timeout=PATIENCE)
-    with ThreadPoolExecutor(THREADS) as executor:
-        for _ in range(THREADS):
-            executor.submit(lambda: (handle(), together.wait()))
-    assert len(factory.made) == THREADS
-    assert all(made.closed_once_at_home for made in factory.made)
 
 
 def test_the_instance_of_who_drops_the_object_is_closed_at_once() -> None:
@@ -341,18 +322,6 @@ def test_each_worker_has_one_handle_whatever_it_has_of_the_dataset(
     assert all(made.closed_once_at_home for made in factory.made)
 
 
-def test_no_threads_means_one_handle_that_the_caller_closes_with_the_dataset() -> None:
-    factory = Factory()
-    dataset = Numbers(PerThread(factory), threads=1)
-    for _ in range(2):
-        assert len(list(ThreadLoader(dataset, batch_size=2, num_workers=0))) == 2
-    (made,) = factory.made
-    assert not made.closed_by
-    del dataset
-    gc.collect()
-    assert made.closed_once_at_home
-
-
 def test_the_handles_of_an_iterator_that_is_dropped_are_closed() -> None:
     factory = Factory()
     dataset = Numbers(PerThread(factory), size=100 * THREADS)
@@ -383,8 +352,7 @@ def test_an_error_of_the_factory_arrives_as_an_error_of_the_sample() -> None:
 EXITING = """
 import sys, threading
 from threadloader import ThreadLoader
-from threadloader._threads import per_thread
-from threadloader._threads.per_thread import PerThread
+from threadloader.datasets import PerThread
 
 class Handle:
     def close(self):
@@ -411,8 +379,7 @@ def test_the_interpreters_exit_closes_what_main_and_workers_have() -> None:
 
 FORKING = """
 import os, threading, warnings
-from threadloader._threads import per_thread
-from threadloader._threads.per_thread import PerThread
+from threadloader.datasets import PerThread
 
 warnings.simplefilter("ignore")  # a fork with threads
 parent = os.getpid()

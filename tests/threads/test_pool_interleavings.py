@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 from collections import deque
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.patience import PATIENCE
@@ -20,6 +20,8 @@ from threadloader._threads.pool import Pool
 from threadloader._threads.starting import start_each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from threadloader._threads.thread_group import Job
 
 it = pytest.importorskip("interleave_test", reason="needs Python 3.12")
@@ -63,6 +65,40 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_group, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
 
 
+SWITCHED = [pool_module.__file__, thread_group.__file__]
+
+
+def explore(scenario: Callable[[], None], iterations: int, **options: Any) -> None:
+    for strategy in ("random", "pct"):
+        it.explore(
+            scenario,
+            timeout=PATIENCE,
+            iterations=iterations,
+            strategy=strategy,
+            seed=0,
+            **options,
+        )
+
+
+class Pair:
+    """Two jobs that wait for each other, so one thread alone would wait for ever."""
+
+    def __init__(self) -> None:
+        self.here, self.there = it.Event(), it.Event()
+
+    def one(self, _worker: int) -> None:
+        self.here.set()
+        self.there.wait()
+
+    def other(self, _worker: int) -> None:
+        self.there.set()
+        self.here.wait()
+
+    def wait(self) -> None:
+        self.here.wait()
+        self.there.wait()
+
+
 def _pool(size: int) -> Pool[int]:
     return Pool(size, "tl", nullcontext)
 
@@ -72,8 +108,7 @@ def _end(pool: Pool[int]) -> None:
     pool.join()
 
 
-@pytest.mark.parametrize("strategy", ["random", "pct"])
-def test_work_that_meets_a_thread_going_idle_is_run(strategy: str) -> None:
+def test_work_that_meets_a_thread_going_idle_is_run() -> None:
     def scenario() -> None:
         pool = _pool(1)
         for _ in range(2):
@@ -82,45 +117,34 @@ def test_work_that_meets_a_thread_going_idle_is_run(strategy: str) -> None:
             ran.wait()
         _end(pool)
 
-    it.explore(scenario, timeout=PATIENCE, iterations=100, strategy=strategy, seed=0)
+    explore(scenario, iterations=50)
 
 
-@pytest.mark.parametrize("strategy", ["random", "pct"])
-def test_two_threads_are_woken_for_two_jobs(strategy: str) -> None:
-    """The jobs wait for each other, so one thread alone would wait for ever."""
-
+def test_two_threads_are_woken_for_two_jobs() -> None:
     def scenario() -> None:
         pool = _pool(2)
         for _ in range(2):
-            here, there = it.Event(), it.Event()
-            pool.put(
-                Jobs(
-                    lambda _worker, here=here, there=there: (here.set(), there.wait()),
-                    lambda _worker, here=here, there=there: (there.set(), here.wait()),
-                )
-            )
-            here.wait()
-            there.wait()
+            pair = Pair()
+            pool.put(Jobs(pair.one, pair.other))
+            pair.wait()
         _end(pool)
 
-    it.explore(scenario, timeout=PATIENCE, iterations=60, strategy=strategy, seed=0)
+    explore(scenario, iterations=40)
 
 
-@pytest.mark.parametrize("strategy", ["random", "pct"])
-def test_a_wake_takes_no_thread_from_a_put(strategy: str) -> None:
+def test_a_wake_takes_no_thread_from_a_put() -> None:
     def scenario() -> None:
         pool = _pool(2)
         pool.put(Jobs(ignore))
         waker = it.spawn(lambda: [pool.wake() for _ in range(3)])
-        here, there = it.Event(), it.Event()
-        pool.put(Jobs(lambda _worker: (here.set(), there.wait())))
-        pool.put(Jobs(lambda _worker: (there.set(), here.wait())))
-        here.wait()
-        there.wait()
+        pair = Pair()
+        pool.put(Jobs(pair.one))
+        pool.put(Jobs(pair.other))
+        pair.wait()
         waker.join()
         _end(pool)
 
-    it.explore(scenario, timeout=PATIENCE, iterations=60, strategy=strategy, seed=0)
+    explore(scenario, iterations=40)
 
 
 def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> None:
@@ -129,31 +153,16 @@ def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> 
         pool.put(Jobs(ignore))
         pool.wake()
         it.spawn(ignore, 0).join()  # time to go idle
-        here, there = it.Event(), it.Event()
-        pool.put(
-            Jobs(
-                lambda _worker: (here.set(), there.wait()),
-                lambda _worker: (there.set(), here.wait()),
-            )
-        )
-        here.wait()
-        there.wait()
+        pair = Pair()
+        pool.put(Jobs(pair.one, pair.other))
+        pair.wait()
         _end(pool)
 
-    for strategy in ("random", "pct"):
-        it.explore(
-            scenario,
-            timeout=PATIENCE,
-            iterations=300,
-            strategy=strategy,
-            seed=0,
-            include=[pool_module.__file__, thread_group.__file__],
-        )
+    explore(scenario, iterations=150, include=SWITCHED)
 
 
 @pytest.mark.parametrize("most", [1, 2])
-@pytest.mark.parametrize("strategy", ["random", "pct"])
-def test_with_a_limit_each_work_is_run_and_no_more_at_once(strategy: str, most: int) -> None:
+def test_with_a_limit_each_work_is_run_and_no_more_at_once(most: int) -> None:
     def scenario() -> None:
         pool = Pool(3, "tl", nullcontext)
         pool.resize(most)
@@ -174,11 +183,10 @@ def test_with_a_limit_each_work_is_run_and_no_more_at_once(strategy: str, most: 
         done.wait()
         _end(pool)
 
-    it.explore(scenario, timeout=PATIENCE, iterations=100, strategy=strategy, seed=0)
+    explore(scenario, iterations=50)
 
 
-@pytest.mark.parametrize("strategy", ["random", "pct"])
-def test_a_limit_that_is_raised_leaves_no_job_behind(strategy: str) -> None:
+def test_a_limit_that_is_raised_leaves_no_job_behind() -> None:
     """The jobs wait for each other, so two threads alone would wait for ever."""
 
     def scenario() -> None:
@@ -198,17 +206,16 @@ def test_a_limit_that_is_raised_leaves_no_job_behind(strategy: str) -> None:
             event.wait()
         _end(pool)
 
-    it.explore(scenario, timeout=PATIENCE, iterations=60, strategy=strategy, seed=0)
+    explore(scenario, iterations=40)
 
 
-@pytest.mark.parametrize("strategy", ["random", "pct"])
-def test_stop_ends_threads_that_are_going_idle(strategy: str) -> None:
+def test_stop_ends_threads_that_are_going_idle() -> None:
     def scenario() -> None:
         pool = _pool(2)
         pool.put(Jobs(ignore, ignore))
         _end(pool)
 
-    it.explore(scenario, timeout=PATIENCE, iterations=100, strategy=strategy, seed=0)
+    explore(scenario, iterations=50)
 
 
 def test_stop_ends_threads_whatever_is_put_and_woken_meanwhile() -> None:
@@ -222,7 +229,7 @@ def test_stop_ends_threads_whatever_is_put_and_woken_meanwhile() -> None:
             thread.join()
         pool.join()
 
-    it.explore(scenario, timeout=PATIENCE, iterations=100, seed=0)
+    explore(scenario, iterations=50)
 
 
 def test_stop_against_stop_ends_the_threads() -> None:
@@ -233,7 +240,7 @@ def test_stop_against_stop_ends_the_threads() -> None:
         _end(pool)
         other.join()
 
-    it.explore(scenario, timeout=PATIENCE, iterations=100, seed=0)
+    explore(scenario, iterations=50)
 
 
 def test_dropping_the_pool_ends_threads_that_are_going_idle() -> None:
@@ -242,7 +249,7 @@ def test_dropping_the_pool_ends_threads_that_are_going_idle() -> None:
         pool.put(Jobs(ignore, ignore))
         del pool
 
-    it.explore(scenario, timeout=PATIENCE, iterations=100, seed=0)
+    explore(scenario, iterations=50)
 
 
 def test_jobs_start_in_the_order_of_their_works() -> None:
@@ -269,7 +276,7 @@ def test_jobs_start_in_the_order_of_their_works() -> None:
         _end(pool)
         assert claimed == list("aabbcc")
 
-    it.explore(scenario, timeout=PATIENCE, iterations=60, seed=0)
+    explore(scenario, iterations=40)
 
 
 def test_one_thread_going_idle_against_a_put_under_every_schedule() -> None:
@@ -289,6 +296,6 @@ def test_one_thread_going_idle_against_a_put_under_every_schedule() -> None:
         iterations=20_000,
         strategy="dfs",
         granularity="line",
-        include=[pool_module.__file__, thread_group.__file__],
+        include=SWITCHED,
     )
     assert result.exhausted

@@ -145,11 +145,15 @@ def told(dataset: Any, spawn: Spawn, **options: Any) -> list[Any]:
 
 
 @each_way
-def test_a_thread_of_a_replica_is_told_the_same_as_the_replica(
-    way: Callable[..., Any], spawn: Spawn
+@pytest.mark.parametrize("workers", [0, WORKERS])
+def test_a_thread_of_a_replica_is_told_who_the_replica_is_and_the_seed_of_its_pass(
+    workers: int, way: Callable[..., Any], spawn: Spawn
 ) -> None:
-    pairs = told(Asks(way, me), spawn, num_workers=WORKERS)
-    assert pairs == [((number, WORKERS), (number, WORKERS)) for number in range(WORKERS)]
+    pairs = told(Asks(way, lambda: (me(), pass_seed_here())), spawn, num_workers=workers)
+    assert [who for (who, _), _ in pairs] == [(n, workers) for n in range(workers)] or [None]
+    for here, there in pairs:
+        assert here == there
+        assert here[1] is not None
 
 
 @each_way
@@ -169,46 +173,10 @@ def test_a_thread_of_a_sample_is_told_the_same_as_the_sample(
 
 
 @each_way
-@pytest.mark.parametrize("threads", [0, 2])
-def test_a_thread_of_a_replica_is_told_the_seed_of_its_pass(
-    threads: int, way: Callable[..., Any], spawn: Spawn
-) -> None:
-    for here, there in told(Asks(way, pass_seed_here), spawn, num_workers=threads):
-        assert here == there
-        assert here is not None
-
-
-@each_way
 def test_a_thread_of_the_consumer_s_is_told_nothing(way: Callable[..., Any]) -> None:
     for _ in ThreadLoader(range(6), num_workers=2):
         assert way(me) is None
     assert way(me) is None
-
-
-class Background(IterableDataset):  # type: ignore[type-arg]
-    """Reads in a thread of its own, and shards itself there."""
-
-    def __iter__(self) -> Iterator[int]:
-        rows: queue.SimpleQueue[int | None] = queue.SimpleQueue()
-
-        def read() -> None:
-            info = get_worker_info()
-            number, workers = (0, 1) if info is None else (info.id, info.num_workers)
-            for row in range(number, 12, workers):
-                rows.put(row)
-            rows.put(None)
-
-        Thread(target=read, name="test-read").start()
-        while (row := rows.get()) is not None:
-            yield row
-
-
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_replicas_that_read_in_threads_of_their_own_deliver_each_sample_once(
-    threads: int, spawn: Spawn
-) -> None:
-    loader = ThreadLoader(Background(), batch_size=None, num_workers=threads)
-    assert sorted(map(int, spawn(list, loader).result(PATIENCE))) == list(range(12))
 
 
 def test_an_executor_that_all_share_tells_each_task_of_its_submitter(spawn: Spawn) -> None:
@@ -228,24 +196,6 @@ def test_an_executor_that_all_share_tells_each_task_of_its_submitter(spawn: Spaw
             assert here is not None
             assert pool.submit(me).result(PATIENCE) is None
         loader.close()
-
-
-def test_a_pool_that_was_made_and_used_before_tells_nothing_to_tasks_of_the_consumer_s(
-    spawn: Spawn,
-) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(me).result(PATIENCE) is None
-
-        class Samples:
-            def __len__(self) -> int:
-                return 4
-
-            def __getitem__(self, index: int) -> Any:
-                return pool.submit(me).result(PATIENCE)
-
-        got = told(Samples(), spawn, num_workers=1)
-        assert got == [(0, 1)] * 4
-        assert pool.submit(me).result(PATIENCE) is None
 
 
 def test_the_worker_of_a_nested_loader_is_told_of_itself(spawn: Spawn) -> None:
@@ -364,16 +314,6 @@ def test_a_thread_that_cannot_start_is_as_it_was(monkeypatch: pytest.MonkeyPatch
 
     [got] = list(ThreadLoader(range(1), batch_size=None, num_workers=1, collate_fn=attempt))
     assert got == (False, False)
-
-
-def test_an_error_of_a_task_reaches_its_submitter(spawn: Spawn) -> None:
-    def fail(_: Any) -> Any:
-        with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(divmod, 1, 0)
-            return type(future.exception(PATIENCE))
-
-    loader = ThreadLoader(range(1), batch_size=None, num_workers=1, collate_fn=fail)
-    assert spawn(list, loader).result(PATIENCE) == [ZeroDivisionError]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

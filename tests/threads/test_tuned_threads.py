@@ -6,19 +6,14 @@ from __future__ import annotations
 
 import gc
 import logging
-import random
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pytest
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader, get_worker_info
-
-if TYPE_CHECKING:
-    from support.patience import Spawn
 
 
 @pytest.fixture(autouse=True)
@@ -110,14 +105,6 @@ def test_workers_that_cost_something_are_as_many_as_cores(given: dict[str, Any])
         assert loader.statistics().running <= loader.num_workers
 
 
-def test_threads_that_were_started_later_end_with_the_epoch() -> None:
-    dataset = Reads()
-    with ThreadLoader(dataset, 16, output="numpy") as loader:
-        names_after_growth(loader, dataset, 8)
-    names = {thread.name for thread in threading.enumerate()} - {"MainThread"}
-    assert not names & dataset.names
-
-
 def test_dropping_the_loader_ends_threads_that_were_started_later() -> None:
     dataset = Reads()
     loader = ThreadLoader(dataset, 16, output="numpy", persistent_workers=True)
@@ -130,24 +117,6 @@ def test_dropping_the_loader_ends_threads_that_were_started_later() -> None:
     for thread in threads:
         thread.join(PATIENCE)
         assert not thread.is_alive()
-
-
-class Drawing(Reads):
-    """Samples that draw random numbers."""
-
-    def __getitem__(self, index: int) -> Any:
-        super().__getitem__(index)
-        return index, random.random(), float(np.random.rand())  # noqa: NPY002  # users' way
-
-
-def test_batches_are_the_same_with_any_number_of_threads(spawn: Spawn) -> None:
-    def load(**given: Any) -> list[Any]:
-        loader = ThreadLoader(Drawing(3000, 0.001), 16, True, seed=3, output="numpy", **given)
-        with loader:
-            return [[part.tolist() for part in batch] for batch in loader]
-
-    tuned = spawn(load).result(PATIENCE)
-    assert tuned == spawn(lambda: load(threads=1)).result(PATIENCE)
 
 
 class Refuses(Reads):
@@ -194,22 +163,6 @@ def test_where_no_more_threads_can_be_started_those_that_there_are_go_on(
     assert len(dataset.names) <= cores
 
 
-def collated(samples: list[int]) -> tuple[int, ...]:
-    return tuple(samples)
-
-
-def test_an_exchanged_collate_fn_leaves_the_threads_to_an_iterator_that_shares_them() -> None:
-    with ThreadLoader(Reads(), 16, collate_fn=list, persistent_workers=True) as loader:
-        first = iter(loader)
-        assert next(first) == list(range(16))
-        loader.collate_fn = collated
-        second = iter(loader)
-        assert next(second) == tuple(range(16))
-        for _ in range(20):
-            assert type(next(first)) is list
-            assert type(next(second)) is tuple
-
-
 class Collates(Reads):
     """A dataset that collates its batches, which tell whose copy has done so."""
 
@@ -234,23 +187,6 @@ def test_threads_that_are_started_later_have_copies_of_an_exchanged_collate_fn()
             _, worker, is_own = next(batches)
             assert is_own
             seen.add(worker)
-
-
-def test_slots_that_many_threads_needed_are_given_back() -> None:
-    dataset = Reads()
-    with ThreadLoader(dataset, 4, output="numpy") as loader:
-        ring = loader._session.ring
-        least = ring.batches
-        names_after_growth(loader, dataset, 8 * loader.num_workers)
-        batches = iter(loader)
-        end = time.perf_counter() + PATIENCE
-        while ring.batches == least:
-            assert time.perf_counter() < end
-            next(batches)
-        loader._fixed.tuner._set(1)
-        loader._fixed.tuner.due = float("inf")  # nothing is measured any more
-        next(batches)
-        assert ring.batches == least
 
 
 @pytest.mark.parametrize("given", [{"collate_fn": list}, {"batch_size": None}], ids=list)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -65,59 +64,15 @@ def test_a_dataset_is_told_all_of_its_worker(workers: int, spawn: Spawn) -> None
         assert 0 <= info.rng.numpy_generator.random() < 1
 
 
-def test_collate_fn_and_worker_init_fn_are_told_the_same(spawn: Spawn) -> None:
-    begun: list[Any] = []
-    loader = ThreadLoader(
-        range(SIZE),
-        num_workers=2,
-        collate_fn=lambda _: get_worker_info(),
-        worker_init_fn=lambda number: begun.append((number, get_worker_info())),
-    )
-    collating = spawn(list, loader).result(PATIENCE)
-    assert {number: info.id for number, info in begun} == {0: 0, 1: 1}
-    known = {info.id: info for _, info in begun}
-    assert len(collating) == SIZE
-    for info in collating:
-        assert info is known[info.id]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_consumer_is_no_worker(workers: int) -> None:
-    outside = torch.initial_seed()
-    for _ in ThreadLoader(range(SIZE), num_workers=workers):
-        assert get_worker_info() is None
-        assert torch.initial_seed() == outside
-    assert get_worker_info() is None
-    assert torch.initial_seed() == outside
-
-
-def test_without_workers_a_dataset_is_told_nothing(spawn: Spawn) -> None:
-    told = infos(ThreadLoader(Infos(), num_workers=0, collate_fn=list), spawn)
-    assert {info for info, _, _ in told} == {None}
-
-
-def test_a_function_imported_before_threadloader_knows_its_worker() -> None:
-    script = """
-from torch.utils.data import get_worker_info as ask
-from torch.utils.data._utils.worker import get_worker_info as ask_too
-from torch import initial_seed
-from threadloader import ClosedError, ThreadLoader
-asked = []
-def tell(_):
-    asked.append((ask().id, ask_too().id, initial_seed() == ask().seed))
-list(ThreadLoader(range(1), num_workers=1, worker_init_fn=tell, collate_fn=tell))
-print(asked, ask(), ask_too())
-"""
-    assert run(script) == "[(0, 0, True), (0, 0, False)] None None"
-
-
 def test_all_user_code_that_imported_it_before_threadloader_knows_its_worker() -> None:
     script = """
 from torch.utils.data import get_worker_info as ask
+from torch.utils.data._utils.worker import get_worker_info as ask_too
 from threadloader import ThreadLoader
 seen = set()
 def note(place, given=None):
     info = ask()
+    assert info is ask_too()
     seen.add((place, info and (info.num_workers, info.id in range(info.num_workers))))
     return given
 class Rows:
@@ -172,17 +127,6 @@ def test_a_worker_has_the_seed_of_torch_s_with_the_same_number(workers: int, spa
     assert len(began) == workers
 
 
-def test_a_process_worker_beside_threads_is_told_of_itself() -> None:
-    threads = iter(ThreadLoader(Infos(), num_workers=1, collate_fn=_numbers))
-    told = [next(threads)]
-    for number, workers, seed, initial, method in _processes(1):
-        assert (number, workers) == (0, 1)
-        assert seed == initial
-        assert method != "thread"
-    told += threads
-    assert [method for *_, method in told] == ["thread"] * SIZE
-
-
 class Nested:
     """A sample is what processes that its worker starts are told."""
 
@@ -205,18 +149,6 @@ def test_a_process_worker_inside_a_thread_is_told_of_itself(spawn: Spawn) -> Non
         assert method != "thread"
 
 
-def test_default_collate_in_a_worker_takes_no_shared_memory(spawn: Spawn) -> None:
-    loader = ThreadLoader(
-        range(SIZE),
-        2,
-        num_workers=2,
-        collate_fn=lambda samples: data.default_collate([torch.tensor(n) for n in samples]),
-    )
-    batches = spawn(list, loader).result(PATIENCE)
-    assert torch.cat(batches).tolist() == list(range(SIZE))
-    assert not any(batch.is_shared() for batch in batches)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit of file handles")
 def test_batches_that_are_kept_keep_no_file_open() -> None:
     script = """
@@ -231,34 +163,6 @@ for collate_fn in (None, lambda samples: default_collate(samples)):
 print(len(kept))
 """
     assert run(script) == "100"
-
-
-def test_torch_s_operators_use_one_thread_in_workers_and_as_many_as_before_elsewhere() -> None:
-    script = """
-import threading, torch
-from threadloader import ClosedError, ThreadLoader
-torch.set_num_threads(3)
-seen = {}
-class Backward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value):
-        return value * 2
-    @staticmethod
-    def backward(ctx, grad):
-        seen["backward"] = torch.get_num_threads()
-        return grad
-def note(name):
-    seen[name] = torch.get_num_threads()
-tell = lambda _: torch.get_num_threads()
-workers = set(ThreadLoader(range(9), num_workers=2, collate_fn=tell))
-note("consumer")
-thread = threading.Thread(target=note, args=("later",))
-thread.start()
-thread.join()
-Backward.apply(torch.ones(1, requires_grad=True)).sum().backward()
-print(workers, sorted(seen.items()))
-"""
-    assert run(script) == "{1} [('backward', 3), ('consumer', 3), ('later', 3)]"
 
 
 @pytest.mark.parametrize(
@@ -299,21 +203,3 @@ print(torch.cat(told).tolist(), sorted(seen.items()))
 """
     told = "[1.0, 1.0, 1.0] [('backward', 3), ('consumer', 3), ('later', 3)]"
     assert run(script) == told
-
-
-def test_an_error_of_worker_init_fn_ends_the_threads_and_the_epoch() -> None:
-    def fail(number: int) -> None:
-        raise LookupError(number)
-
-    def first() -> None:
-        iterator = iter(ThreadLoader(range(7), num_workers=2, worker_init_fn=fail))
-        with pytest.raises(LookupError) as caught:
-            next(iterator)
-        assert caught.value.args == (0,)
-        assert next(iterator, "ended") == "ended"
-
-    before = set(threading.enumerate())
-    first()
-    for thread in set(threading.enumerate()) - before:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
