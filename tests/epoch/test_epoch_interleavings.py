@@ -6,6 +6,7 @@ import contextlib
 import gc
 import itertools
 import queue
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,9 +14,9 @@ from support.patience import PATIENCE
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import direct_filling, ring
-from threadloader._epoch import epoch, made_here
+from threadloader._epoch import epoch, hanging, made_here
 from threadloader._session import kept_workers, session
-from threadloader._threads import pool, thread_group
+from threadloader._threads import pool, thread_group, waiting
 from threadloader._threads.starting import start_each
 from threadloader._tuning import tuner
 from threadloader._work import open_batch, progress, stats
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.interleaving
 
 class Thread(it.Thread):
     """Forgets its arguments when it ends, as `threading.Thread` does."""
+
+    never_ran = False  # as of `Joinable`
 
     def run(self) -> None:
         try:
@@ -51,6 +54,9 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(pool, "start_all", start_each)
     # Looked up within the run, where it is the one written in Python.
     monkeypatch.setattr(thread_group, "SimpleQueue", lambda: queue.SimpleQueue())  # noqa: PLW0108
+    # Looked up within the run, where time passes only while all threads wait.
+    monkeypatch.setattr(waiting, "monotonic", lambda: time.monotonic())  # noqa: PLW0108
+    monkeypatch.setattr(hanging, "perf_counter", lambda: time.monotonic())  # noqa: PLW0108
     # A second a look, so that tickets have one row and every schedule can be repeated.
     for module in (epoch, made_here, open_batch, stats):
         monkeypatch.setattr(module, "perf_counter", itertools.count(1.0).__next__)

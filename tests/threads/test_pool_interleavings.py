@@ -49,6 +49,8 @@ def ignore(_worker: int) -> None:
 class Thread(it.Thread):
     """Forgets its arguments when it ends, as `threading.Thread` does."""
 
+    never_ran = False  # as of `Joinable`
+
     def run(self) -> None:
         try:
             super().run()
