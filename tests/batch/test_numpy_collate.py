@@ -9,15 +9,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from conformance.samples import ARRAYS, BEYOND, ODD, PLAIN, samples, trees
+from conformance.samples import BEYOND, ODD, PLAIN, samples, trees
 from hypothesis import given
 from hypothesis import strategies as st
 from support.pictures import picture
 
 from threadloader import ThreadLoader
-from threadloader._batch.numpy_collate import numpy_collate, numpy_convert
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+
+
+def collated(samples: list[Any]) -> Any:
+    """Return the batch of samples, none of which tells of a layout before."""
+    (batch,) = ThreadLoader(samples, len(samples), threads=0, output="numpy")
+    return batch
 
 
 class Point(NamedTuple):
@@ -48,7 +53,7 @@ def _default_collate(samples: list[Any]) -> Any:
 @given(tree=trees(PLAIN), rows=st.integers(1, 4))
 def test_a_batch_is_that_of_default_collate(tree: Any, rows: int) -> None:
     batch = [tree(number) for number in range(rows)]
-    assert picture(numpy_collate(batch)) == picture(_default_collate(batch))
+    assert picture(collated(batch)) == picture(_default_collate(batch))
 
 
 def _values(batch: Any) -> Any:
@@ -70,32 +75,7 @@ def test_what_default_collate_takes_is_taken(batch: list[Any]) -> None:
         expected = _default_collate(batch)
     except Exception:  # noqa: BLE001  # whatever torch raises
         return
-    assert _values(numpy_collate(batch)) == _values(expected)
-
-
-def _arrays(batch: Any) -> list[Any]:
-    if isinstance(batch, (dict, list, tuple)):
-        parts = list(batch.values() if isinstance(batch, dict) else batch)
-        if parts and isinstance(parts[0], (str, bytes)):
-            return []  # gathered as they are, with whatever follows
-        return [array for part in parts for array in _arrays(part)]
-    return [batch] if isinstance(batch, np.ndarray) else []
-
-
-@given(batch=samples((*PLAIN, *ODD, BEYOND), min_size=1))
-def test_every_array_of_a_batch_has_numbers_and_one_row_a_sample(batch: list[Any]) -> None:
-    try:
-        collated = numpy_collate(batch)
-    except Exception:  # noqa: BLE001  # whatever indexing a sample of another kind raises
-        return
-    assert all(array.dtype.kind in "biufc" for array in _arrays(collated))
-    assert all(len(array) == len(batch) for array in _arrays(collated))
-
-
-@pytest.mark.parametrize("leaf", ARRAYS, ids=lambda leaf: leaf.name)
-def test_arrays_are_stacked(leaf: Any) -> None:
-    batch = [leaf(0), leaf(1), leaf(2)]
-    assert picture(numpy_collate(batch)) == picture(np.stack(batch))
+    assert _values(collated(batch)) == _values(expected)
 
 
 @pytest.mark.parametrize(
@@ -114,14 +94,14 @@ def test_arrays_are_stacked(leaf: Any) -> None:
     ids=str,
 )
 def test_numbers_become_one_array(batch: list[Any], dtype: type) -> None:
-    collated = numpy_collate(batch)
-    assert collated.dtype == dtype
-    assert collated.tolist() == batch
+    got = collated(batch)
+    assert got.dtype == dtype
+    assert got.tolist() == batch
 
 
 @pytest.mark.parametrize("batch", [["a", "b"], [b"a", b"b"], ["a", 1]], ids=str)
 def test_text_stays_as_it_is(batch: list[Any]) -> None:
-    assert numpy_collate(batch) is batch
+    assert collated(batch) == batch
 
 
 CONTAINERS: dict[str, tuple[list[Any], Any]] = {
@@ -147,18 +127,12 @@ def _as_lists(batch: Any) -> Any:
 @pytest.mark.parametrize("case", CONTAINERS)
 def test_a_container_is_collated_part_by_part(case: str) -> None:
     batch, expected = CONTAINERS[case]
-    collated = numpy_collate(batch)
-    assert type(collated) is type(expected)
-    if hasattr(collated, "keys"):
-        assert list(collated) == list(expected)
-        collated, expected = collated.values(), expected.values()
-    assert [_as_lists(part) for part in collated] == list(expected)
-
-
-def test_samples_are_not_changed() -> None:
-    first = {"a": [1, 2]}
-    numpy_collate([first, {"a": [3, 4]}])
-    assert first == {"a": [1, 2]}
+    got = collated(batch)
+    assert type(got) is type(expected)
+    if hasattr(got, "keys"):
+        assert list(got) == list(expected)
+        got, expected = got.values(), expected.values()
+    assert [_as_lists(part) for part in got] == list(expected)
 
 
 UNSUPPORTED = "must contain tensors, numpy arrays, numbers, dicts or lists; found"
@@ -172,7 +146,7 @@ UNSUPPORTED = "must contain tensors, numpy arrays, numbers, dicts or lists; foun
 def test_what_cannot_be_collated_is_a_type_error_that_names_it(odd: Any) -> None:
     found = getattr(odd, "dtype", type(odd))
     with pytest.raises(TypeError, match=UNSUPPORTED) as caught:
-        numpy_collate([{"a": (odd,)}] * 2)
+        collated([{"a": (odd,)}] * 2)
     assert str(caught.value).endswith(str(found))
 
 
@@ -196,7 +170,7 @@ def test_what_cannot_be_collated_is_a_type_error_that_names_it(odd: Any) -> None
 def test_a_batch_of_numbers_never_turns_into_one_of_objects_or_strings(batch: list[Any]) -> None:
     # NumPy would: np.array([1, "a"]) is an array of str, np.array([1.5, None], float) has a NaN.
     with pytest.raises((TypeError, ValueError, OverflowError, RuntimeError)):
-        numpy_collate(batch)
+        collated(batch)
 
 
 @pytest.mark.parametrize(
@@ -210,23 +184,23 @@ def test_a_batch_of_numbers_never_turns_into_one_of_objects_or_strings(batch: li
 def test_what_follows_an_array_may_be_anything_that_becomes_one(
     batch: list[Any], expected: list[Any]
 ) -> None:
-    assert numpy_collate(batch).tolist() == expected
+    assert collated(batch).tolist() == expected
 
 
 def test_arrays_of_two_shapes_are_an_error_that_names_shapes_and_row() -> None:
     with pytest.raises(RuntimeError, match=r"\[2\] at entry 0 and \[3\] at entry 2"):
-        numpy_collate([np.zeros(2), np.zeros(2), np.zeros(3)])
+        collated([np.zeros(2), np.zeros(2), np.zeros(3)])
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
 def test_sequences_of_two_lengths_are_an_error(kind: type) -> None:
     with pytest.raises(RuntimeError, match="should be of equal size"):
-        numpy_collate([kind([1, 2]), kind([1])])
+        collated([kind([1, 2]), kind([1])])
 
 
 def test_a_missing_key_is_a_key_error() -> None:
     with pytest.raises(KeyError, match="b"):
-        numpy_collate([{"a": 1, "b": 2}, {"a": 1}])
+        collated([{"a": 1, "b": 2}, {"a": 1}])
 
 
 @needs_torch
@@ -234,9 +208,9 @@ def test_tensors_become_arrays() -> None:
     import torch  # noqa: PLC0415  # torch is optional
 
     parameter = torch.nn.Parameter(torch.ones(2))
-    collated = numpy_collate([{"a": parameter, "b": torch.tensor(1)}] * 3)
-    assert picture(collated["a"]) == picture(np.ones((3, 2), np.float32))
-    assert picture(collated["b"]) == picture(np.ones(3, np.int64))
+    got = collated([{"a": parameter, "b": torch.tensor(1)}] * 3)
+    assert picture(got["a"]) == picture(np.ones((3, 2), np.float32))
+    assert picture(got["b"]) == picture(np.ones(3, np.int64))
 
 
 @needs_torch
@@ -244,22 +218,23 @@ def test_a_single_sample_keeps_its_structure_with_arrays_for_tensors() -> None:
     import torch  # noqa: PLC0415  # torch is optional
 
     sample = {"a": (torch.ones(2), [Point(torch.tensor(1), "s")]), "b": None}
-    converted = numpy_convert(sample)
+    (converted,) = ThreadLoader([sample], None, threads=0, output="numpy")
     expected = {"a": (np.ones(2, np.float32), [Point(np.array(1), "s")]), "b": None}
     assert picture(converted) == picture(expected)
 
 
 @pytest.mark.parametrize("sample", [1, "a", None, np.ones(2), range(3), object()])
 def test_a_single_sample_without_tensors_is_the_sample_itself(sample: Any) -> None:
-    assert numpy_convert(sample) is sample
+    (given,) = ThreadLoader([sample], None, threads=0, output="numpy")
+    assert given is sample
 
 
 def test_masked_arrays_keep_their_masks() -> None:
     rows = np.ma.masked_array(np.arange(6.0).reshape(3, 2), mask=[[0, 1], [0, 0], [1, 1]])
-    collated = numpy_collate([{"a": row} for row in rows])["a"]
-    assert type(collated) is np.ma.MaskedArray
-    assert np.array_equal(collated.mask, rows.mask)
-    assert np.array_equal(collated.filled(-1), rows.filled(-1))
+    got = collated([{"a": row} for row in rows])["a"]
+    assert type(got) is np.ma.MaskedArray
+    assert np.array_equal(got.mask, rows.mask)
+    assert np.array_equal(got.filled(-1), rows.filled(-1))
 
 
 @needs_torch

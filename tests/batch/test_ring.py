@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import threading
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from support.patience import PATIENCE
 
@@ -19,6 +16,8 @@ from threadloader._batch.ring import Ring, RingStatistics, Slot
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
+
+    import numpy as np
 
 
 class Holder:
@@ -45,184 +44,6 @@ def _kept(ring: Ring, count: int, nbytes: int = 1024) -> list[Slot]:
     return [take(ring, nbytes, holder) for holder in holders]
 
 
-def test_a_slot_being_filled_is_not_handed_out_again() -> None:
-    ring = Ring(batches=4)
-    first, second = Holder(), Holder()
-    assert take(ring, 1024, first) is not take(ring, 1024, second)
-
-
-def test_a_batch_that_is_abandoned_gives_its_slot_back() -> None:
-    ring = Ring(batches=4)
-    [slot] = _kept(ring, 1)
-    assert take(ring, 1024, Holder()) is slot
-
-
-def test_an_abandoned_batch_keeps_its_slot_until_its_last_writer_is_done() -> None:
-    ring = Ring(batches=4)
-    batch = Holder()
-    slot = take(ring, 1024, batch)
-    writers = [batch, batch]
-    del batch
-    writers.pop()
-    assert take(ring, 1024, Holder()) is not slot
-    writers.pop()
-    assert slot in [take(ring, 1024, holder) for holder in (Holder(), Holder())]
-
-
-def test_a_delivered_batch_outlives_its_holder() -> None:
-    ring = Ring(batches=4)
-    holder = Holder()
-    root = ring.lease(take(ring, 1024, holder))
-    del holder
-    assert ring.statistics() == RingStatistics(
-        made=1, free=0, free_bytes=0, filling=0, leased=1, leased_bytes=root.nbytes
-    )
-
-
-def test_a_delivered_batch_gives_its_slot_back_when_it_dies() -> None:
-    ring = Ring(batches=4)
-    root = _deliver(ring)
-    address = root.ctypes.data
-    del root
-    assert ring.statistics() == RingStatistics(
-        made=1, free=1, free_bytes=1024, filling=0, leased=0, leased_bytes=0
-    )
-    assert _deliver(ring).ctypes.data == address
-
-
-VIEWS: dict[str, Callable[[np.ndarray[Any, Any]], object]] = {
-    "slice": lambda root: root[8:16],
-    "row of rows": lambda root: root.reshape(8, 128)[3][5:],
-    "other dtype": lambda root: root[:800].view(np.float64),
-    "transposed": lambda root: root.reshape(8, 128).T,
-    "read-only": lambda root: np.broadcast_to(root, (3, 1024)),
-    "iterated": lambda root: next(iter(root.reshape(8, 128))),
-    "memoryview": memoryview,
-    "of its memoryview": lambda root: np.asarray(memoryview(root)[4:]),
-    "buffer of a view": lambda root: np.frombuffer(root[10:], np.uint8),
-    "as_strided": lambda root: np.lib.stride_tricks.as_strided(root, (2,), (1,)),
-    "sliding": lambda root: np.lib.stride_tricks.sliding_window_view(root, 4),
-    "structured field": lambda root: root[:900].view([("a", "u1", 8), ("b", "u1")])["b"],
-    "dlpack": lambda root: np.from_dlpack(root[3:]),
-    "empty": lambda root: root[:0],
-}
-
-
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-def test_any_view_keeps_the_slot(view: Callable[[Any], object]) -> None:
-    ring = Ring(batches=4)
-    kept = view(_deliver(ring))
-    assert ring.statistics().leased == 1
-    del kept
-    assert ring.statistics().leased == 0
-
-
-TENSORS: dict[str, Callable[[Any, Any], object]] = {
-    "from_numpy": lambda torch, root: torch.from_numpy(root),
-    "view of a tensor": lambda torch, root: torch.from_numpy(root)[4:].view(-1, 2)[1],
-    "from a view": lambda torch, root: torch.from_numpy(root[8:].view(np.float32)[2:]),
-    "detached": lambda torch, root: torch.from_numpy(root).detach(),
-    "storage": lambda torch, root: torch.from_numpy(root).untyped_storage(),
-    "array of a tensor": lambda torch, root: torch.from_numpy(root)[2:].numpy(),
-    "as_tensor": lambda torch, root: torch.as_tensor(root),
-    "unbound": lambda torch, root: torch.from_numpy(root.reshape(8, 128)).unbind()[7],
-    "frombuffer": lambda torch, root: torch.frombuffer(root, dtype=torch.uint8),
-    "dlpack": lambda torch, root: torch.from_dlpack(root[5:]),
-}
-
-
-@pytest.mark.parametrize("view", TENSORS.values(), ids=TENSORS)
-def test_any_tensor_keeps_the_slot(view: Callable[[Any, Any], object]) -> None:
-    torch = pytest.importorskip("torch")
-    ring = Ring(batches=4)
-    kept = view(torch, _deliver(ring))
-    assert ring.statistics().leased == 1
-    del kept
-    assert ring.statistics().leased == 0
-
-
-def test_autograd_keeps_the_slot_that_it_saved() -> None:
-    torch = pytest.importorskip("torch")
-    ring = Ring(batches=4)
-    weight = torch.ones(100, requires_grad=True)
-    loss = (torch.from_numpy(_deliver(ring)[:400].view(np.float32)) * weight).sum()
-    assert ring.statistics().leased == 1
-    loss.backward()
-    assert ring.statistics().leased == 0
-
-
-@pytest.mark.parametrize(
-    "copied", [np.copy, copy.deepcopy, lambda root: pickle.loads(pickle.dumps(root)), bytes]
-)
-def test_a_copy_keeps_no_slot(copied: Callable[[Any], object]) -> None:
-    ring = Ring(batches=4)
-    kept = copied(_deliver(ring))
-    assert kept is not None
-    assert ring.statistics().leased == 0
-
-
-def test_a_batch_is_never_overwritten() -> None:
-    ring = Ring(batches=1)
-    batches = []
-    for stamp in range(10):
-        root = _deliver(ring)
-        root[:] = stamp
-        batches.append(root[stamp:])
-    assert [set(batch.tolist()) for batch in batches] == [{stamp} for stamp in range(10)]
-
-
-def test_a_plain_loop_needs_two_slots() -> None:
-    ring = Ring(batches=4)
-    for _ in range(10):
-        batch = _deliver(ring)
-    del batch
-    assert ring.statistics().made == 2
-
-
-def test_each_delivery_has_a_root_of_its_own() -> None:
-    ring = Ring(batches=4)
-    holder = Holder()
-    slot = take(ring, 1024, holder)
-    assert ring.lease(slot) is not ring.lease(slot)
-
-
-def test_an_array_over_a_slot_writes_what_the_delivered_batch_shows() -> None:
-    ring = Ring(batches=4)
-    holder = Holder()
-    slot = take(ring, 4, holder)
-    np.frombuffer(slot.memory, np.uint8)[:4] = [1, 2, 3, 4]
-    assert ring.lease(slot)[:4].tolist() == [1, 2, 3, 4]
-
-
-def test_a_freed_slot_serves_the_next_batch() -> None:
-    ring = Ring(batches=4)
-    holder = Holder()
-    slot = take(ring, 1024, holder)
-    ring.release([slot])
-    assert take(ring, 1024, Holder()) is slot
-
-
-def test_the_late_death_of_a_freed_batch_does_not_free_its_successor() -> None:
-    ring = Ring(batches=4)
-    late, successor = Holder(), Holder()
-    slot = take(ring, 1024, late)
-    ring.release([slot])
-    assert take(ring, 1024, successor) is slot
-    del late
-    assert take(ring, 1024, Holder()) is not slot
-    del successor
-
-
-def test_freeing_twice_frees_once() -> None:
-    ring = Ring(batches=4)
-    holder = Holder()
-    slot = take(ring, 1024, holder)
-    ring.release([slot])
-    ring.release([slot])
-    del holder
-    assert ring.statistics().free == 1
-
-
 def test_no_more_free_slots_are_kept_than_asked_for() -> None:
     ring = Ring(batches=2)
     _kept(ring, 5)
@@ -240,14 +61,6 @@ def test_the_slot_longest_unused_is_dropped_first() -> None:
     now = [Holder() for _ in range(3)]
     taken = [take(ring, 1024, holder) for holder in now]
     assert [slot in taken for slot in slots] == [False, True, True]
-
-
-def test_a_ring_that_keeps_nothing_makes_a_slot_a_batch() -> None:
-    ring = Ring(batches=0)
-    for _ in range(3):
-        _deliver(ring)
-    assert ring.statistics().made == 3
-    assert ring.statistics().free == 0
 
 
 @pytest.mark.parametrize(
@@ -288,18 +101,6 @@ def test_memory_is_large_enough_and_aligned(nbytes: int) -> None:
     assert root.nbytes >= nbytes
     assert root.ctypes.data % 64 == 0
     assert root.flags.writeable
-
-
-def test_statistics_tell_what_the_consumer_holds() -> None:
-    ring = Ring(batches=4)
-    holder = Holder()
-    filling = take(ring, 10, holder)
-    roots = [_deliver(ring, 1000), _deliver(ring, 2000)]
-    assert ring.statistics() == RingStatistics(
-        made=3, free=0, free_bytes=0, filling=1, leased=2, leased_bytes=3072
-    )
-    assert filling.nbytes == 10
-    del roots
 
 
 class Interrupted:
@@ -374,22 +175,6 @@ def test_a_finalizer_may_use_the_ring_while_it_is_locked(
     assert ring.statistics().filling == 0
 
 
-def test_a_batch_that_dies_in_another_thread_gives_its_slot_back(
-    spawn: Callable[..., Future[Any]],
-) -> None:
-    ring = Ring(batches=4)
-    mailbox = [_deliver(ring)[10:]]
-    spawn(mailbox.clear).result(PATIENCE)
-    assert ring.statistics().free == 1
-
-
-def test_a_view_outlives_its_ring() -> None:
-    root = _deliver(Ring(batches=4))
-    root[:] = 7
-    assert set(root.tolist()) == {7}
-    del root  # its callback has no ring to tell
-
-
 @pytest.mark.parallel
 def test_threads_that_take_and_drop_never_share_a_slot(
     spawn: Callable[..., Future[Any]],
@@ -423,15 +208,6 @@ def test_a_consumer_that_keeps_many_large_batches_is_told_once(
     ring.warn_if_hoarded()
 
 
-def test_several_slots_go_back_together_where_their_holder_dies() -> None:
-    ring = Ring(batches=4)
-    holder = Holder()
-    first = ring.take([1024, 2048], holder)
-    del holder
-    assert ring.statistics().free == 2
-    assert set(ring.take([2048, 1024], Holder())) == set(first)
-
-
 def test_each_slot_of_a_batch_is_leased_by_itself() -> None:
     ring = Ring(batches=4)
     holder = Holder()
@@ -440,15 +216,6 @@ def test_each_slot_of_a_batch_is_leased_by_itself() -> None:
     stats = ring.statistics()
     assert (stats.leased, stats.leased_bytes, stats.free_bytes) == (1, 1024, 4096)
     assert small.nbytes == 1024
-
-
-def test_slots_of_one_size_are_used_in_turn_and_stay() -> None:
-    ring = Ring(batches=4)
-    slots = _kept(ring, 3)
-    taken = [_kept(ring, 1)[0] for _ in range(90)]
-    assert set(taken[:3]) == set(slots)
-    assert taken == taken[:3] * 30
-    assert ring.statistics().made == 3
 
 
 def test_a_slot_that_no_batch_needs_any_more_is_dropped() -> None:
@@ -470,11 +237,6 @@ def three_slots(monkeypatch: pytest.MonkeyPatch) -> Ring:
     _kept(ring, 3, 3 << 10)
     assert ring.statistics().free == 3
     return ring
-
-
-def test_few_bytes_are_kept_between_epochs(three_slots: Ring) -> None:
-    three_slots.leave("epoch")
-    assert three_slots.statistics().free_bytes == 6 << 10
 
 
 def test_what_another_epoch_needs_is_kept(three_slots: Ring) -> None:

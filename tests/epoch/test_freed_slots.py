@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import weakref
 from collections import deque
 from threading import Event
@@ -14,12 +16,13 @@ from support.patience import PATIENCE
 from support.streams import each_output
 from support.workers import each_kind_of_workers, join_workers
 
+from threadloader import ThreadLoader
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from support.patience import Spawn
 
-    from threadloader import ThreadLoader
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 
@@ -41,6 +44,86 @@ def test_a_slot_is_free_once_nothing_refers_to_it(output: str, spawn: Spawn) -> 
 
     loader = make(Epochs(), output=output)
     assert spawn(let_go_bit_by_bit, loader).result(PATIENCE) == [1, 1, 1, 0]
+
+
+def root_of(loader: ThreadLoader[Any]) -> Any:
+    """Return the memory of the first batch, 1024 bytes."""
+    return next(iter(loader)).reshape(-1)
+
+
+def plain_loader() -> ThreadLoader[Any]:
+    return ThreadLoader([np.arange(1024).astype(np.uint8)], 1, threads=0, output="numpy")
+
+
+VIEWS: dict[str, Callable[[np.ndarray[Any, Any]], object]] = {
+    "slice": lambda root: root[8:16],
+    "row of rows": lambda root: root.reshape(8, 128)[3][5:],
+    "other dtype": lambda root: root[:800].view(np.float64),
+    "transposed": lambda root: root.reshape(8, 128).T,
+    "read-only": lambda root: np.broadcast_to(root, (3, 1024)),
+    "iterated": lambda root: next(iter(root.reshape(8, 128))),
+    "memoryview": memoryview,
+    "of its memoryview": lambda root: np.asarray(memoryview(root)[4:]),
+    "buffer of a view": lambda root: np.frombuffer(root[10:], np.uint8),
+    "as_strided": lambda root: np.lib.stride_tricks.as_strided(root, (2,), (1,)),
+    "sliding": lambda root: np.lib.stride_tricks.sliding_window_view(root, 4),
+    "structured field": lambda root: root[:900].view([("a", "u1", 8), ("b", "u1")])["b"],
+    "dlpack": lambda root: np.from_dlpack(root[3:]),
+    "empty": lambda root: root[:0],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_any_view_keeps_the_slot(view: Callable[[Any], object]) -> None:
+    loader = plain_loader()
+    kept = view(root_of(loader))
+    assert loader.statistics().slots.leased == 1
+    del kept
+    assert loader.statistics().slots.leased == 0
+
+
+TENSORS: dict[str, Callable[[Any, Any], object]] = {
+    "from_numpy": lambda torch, root: torch.from_numpy(root),
+    "view of a tensor": lambda torch, root: torch.from_numpy(root)[4:].view(-1, 2)[1],
+    "from a view": lambda torch, root: torch.from_numpy(root[8:].view(np.float32)[2:]),
+    "detached": lambda torch, root: torch.from_numpy(root).detach(),
+    "storage": lambda torch, root: torch.from_numpy(root).untyped_storage(),
+    "array of a tensor": lambda torch, root: torch.from_numpy(root)[2:].numpy(),
+    "as_tensor": lambda torch, root: torch.as_tensor(root),
+    "unbound": lambda torch, root: torch.from_numpy(root.reshape(8, 128)).unbind()[7],
+    "frombuffer": lambda torch, root: torch.frombuffer(root, dtype=torch.uint8),
+    "dlpack": lambda torch, root: torch.from_dlpack(root[5:]),
+}
+
+
+@pytest.mark.parametrize("view", TENSORS.values(), ids=TENSORS)
+def test_any_tensor_keeps_the_slot(view: Callable[[Any, Any], object]) -> None:
+    torch = pytest.importorskip("torch")
+    loader = plain_loader()
+    kept = view(torch, root_of(loader))
+    assert loader.statistics().slots.leased == 1
+    del kept
+    assert loader.statistics().slots.leased == 0
+
+
+def test_autograd_keeps_the_slot_that_it_saved() -> None:
+    torch = pytest.importorskip("torch")
+    loader = plain_loader()
+    weight = torch.ones(100, requires_grad=True)
+    loss = (torch.from_numpy(root_of(loader)[:400].view(np.float32)) * weight).sum()
+    assert loader.statistics().slots.leased == 1
+    loss.backward()
+    assert loader.statistics().slots.leased == 0
+
+
+@pytest.mark.parametrize(
+    "copied", [np.copy, copy.deepcopy, lambda root: pickle.loads(pickle.dumps(root)), bytes]
+)
+def test_a_copy_keeps_no_slot(copied: Callable[[Any], object]) -> None:
+    loader = plain_loader()
+    kept = copied(root_of(loader))
+    assert kept is not None
+    assert loader.statistics().slots.leased == 0
 
 
 def test_a_slot_that_another_thread_let_go_is_free(spawn: Spawn) -> None:
