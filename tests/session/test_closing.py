@@ -90,28 +90,6 @@ def test_close_waits_for_the_samples_of_a_dropped_iterator(
 
 @each_kind
 @each_crew
-def test_a_with_block_that_is_left_by_a_break_waits_for_samples(
-    kind: Any, crew: dict[str, Any], spawn: Spawn
-) -> None:
-    gated = Gated()
-
-    def leave() -> bool:
-        with kind(gated, crew) as loader:
-            for _ in loader:
-                assert gated.entered.wait(PATIENCE)
-                break
-        return gated.ended.is_set()
-
-    leaving = spawn(leave)
-    assert gated.entered.wait(PATIENCE)
-    waits = is_waiting(leaving)
-    gated.gate.set()
-    assert leaving.result(PATIENCE)
-    assert waits
-
-
-@each_kind
-@each_crew
 def test_dropping_an_iterator_alone_waits_for_nothing(
     kind: Any, crew: dict[str, Any], spawn: Spawn
 ) -> None:
@@ -184,15 +162,6 @@ def test_samples_that_close_what_they_belong_to_do_not_wait_for_each_other(
     assert spawn(next, iterator, None).exception(PATIENCE)
     spawn(loader.close).result(PATIENCE)
     assert sorted(closed) == [0, 1]
-
-
-def test_a_loader_goes_on_after_a_close_that_waited(spawn: Spawn) -> None:
-    gated = Gated()
-    loader = of_map(gated, {"threads": 2})
-    spawn(drop_half_way, loader, gated).result(PATIENCE)
-    gated.gate.set()
-    spawn(loader.close).result(PATIENCE)
-    assert sum(int(batch.sum()) for batch in spawn(list, loader).result(PATIENCE)) == 66
 
 
 def test_threads_that_have_ended_are_not_noted_for_ever(spawn: Spawn) -> None:

@@ -23,7 +23,7 @@ import pytest
 from support.patience import PATIENCE
 
 import threadloader
-from threadloader._lifetime.dropping import AtomicWeakSet, when_dropped
+from threadloader._lifetime.dropping import when_dropped
 from threadloader._resume.position import Lane
 from threadloader._threads.starting import Joinable, start_all
 
@@ -168,16 +168,6 @@ def test_an_interrupt_in_a_finalizer_comes_up_behind_it_and_the_finalizer_is_don
     assert len(function.calls) == 2
 
 
-def test_what_is_called_now_is_not_called_when_the_object_is_dropped() -> None:
-    calls: list[int] = []
-    dropped = Dropped()
-    call = when_dropped(dropped, calls.append, 1)
-    call()
-    call()
-    del dropped
-    assert calls == [1]
-
-
 def test_what_was_interrupted_when_it_was_called_is_called_again() -> None:
     function: Any = interrupts_once()
     dropped = Dropped()
@@ -186,16 +176,6 @@ def test_what_was_interrupted_when_it_was_called_is_called_again() -> None:
         call()
     del dropped
     assert len(function.calls) == 2
-
-
-def test_objects_are_told_as_long_as_they_live() -> None:
-    living: AtomicWeakSet[Dropped] = AtomicWeakSet()
-    one, two = Dropped(), Dropped()
-    living.add(one)
-    living.add(two)
-    assert set(living.all()) == {one, two}
-    del one
-    assert living.all() == [two]
 
 
 @pytest.mark.parametrize("before", [(), (0,), (0, 1), (1,), (2, 1)])
@@ -209,10 +189,3 @@ def test_a_delivery_that_is_taken_back_never_was(before: tuple[int, ...], number
     lane.take_back(number)
     lane.take_back(number)
     assert lane.state() == same.state()
-
-
-def test_only_the_last_delivery_is_taken_back() -> None:
-    lane = Lane()
-    lane.delivered(0, 7)
-    lane.take_back(1)
-    assert lane.state() == {"batches": 1, "check": [1, 7]}

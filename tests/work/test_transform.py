@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.patience import PATIENCE
 from support.streams import (
-    Hiccups,
     Rows,
     each_number_of_threads,
     each_output,
     lists,
     make,
     outcomes,
-    patiently,
     square,
 )
 
@@ -89,14 +87,6 @@ def test_an_error_of_a_transform_names_its_row_and_loses_no_other_batch(
 
 
 @each_number_of_threads
-def test_an_error_of_the_iterable_is_in_its_place(threads: int, spawn: Spawn) -> None:
-    loader = make(Hiccups(8, {4}), 3, threads=threads, transform=square, dataset_copy="shared")
-    first, error, last = spawn(outcomes, loader).result(PATIENCE)
-    assert (first, last) == ([0, 1, 4], [25, 36, 49])
-    assert isinstance(error, LookupError)
-
-
-@each_number_of_threads
 def test_a_transform_that_raises_stop_iteration_does_not_end_the_epoch(
     threads: int, spawn: Spawn
 ) -> None:
@@ -109,24 +99,6 @@ def test_a_transform_that_raises_stop_iteration_does_not_end_the_epoch(
     error, last = spawn(outcomes, loader).result(PATIENCE)
     assert isinstance(error, RuntimeError)
     assert last == [3, 4, 5]
-
-
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_a_sample_that_is_transformed_late_times_out_and_is_not_lost(
-    threads: int, spawn: Spawn
-) -> None:
-    gate = Event()
-
-    def wait(row: int) -> int:
-        assert row != 1 or gate.wait(PATIENCE)
-        return row
-
-    loader = make(Rows(5), 2, threads=threads, transform=wait, timeout=0.05)
-    iterator = iter(loader)
-    with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 0\.05 seconds"):
-        spawn(next, iterator).result(PATIENCE)
-    gate.set()
-    assert spawn(list, patiently(iterator)).result(PATIENCE) == [[0, 1], [2, 3], [4]]
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 5])
