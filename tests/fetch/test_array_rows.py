@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.fake_device import FakeDevice
-from support.gathering import Hooked, Plain, assert_alike, make, numbers
+from support.gathering import Hooked, assert_alike, make, numbers
 from support.patience import PATIENCE
-from support.pictures import picture
 
 from threadloader.datasets import ArrayDataset
 
@@ -38,17 +36,6 @@ def test_no_sample_is_asked_for_one_by_one(
         batches = spawn(list, loader).result(PATIENCE)
     assert set(dataset.asked) <= {0}
     assert sorted(np.concatenate(batches)[:, 0].tolist()) == dataset.array[:, 0].tolist()
-
-
-@pytest.mark.parametrize("inner", [list, np.array, tuple, lambda indices: iter([indices])])
-def test_indices_of_users_samplers_are_gathered_too(inner: Any, spawn: Spawn) -> None:
-    dataset = Hooked(numbers())
-    sampler = [3, 0, 10, 3, 7]
-    batch_sampler = [inner(sampler)] if inner in (list, np.array, tuple) else [sampler]
-    with make(dataset, 1, batch_sampler=batch_sampler) as loader:
-        (batch,) = spawn(list, loader).result(PATIENCE)
-    np.testing.assert_array_equal(batch, dataset.array[sampler])
-    assert set(dataset.asked) <= {0}
 
 
 def variants(array: Any) -> dict[str, Any]:
@@ -91,29 +78,6 @@ def test_any_dtype_and_memory(dtype: str, shape: tuple[int, ...], spawn: Spawn) 
     for variant in [array] if dtype in ("O", "V4") else variants(array).values():
         assert_alike(spawn, variant)
         assert_alike(spawn, ArrayDataset(variant, array))
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.zeros((0, 3)),
-        np.zeros(0),
-        np.zeros((5, 0)),
-        np.zeros((5, 2, 0), np.int8),
-        np.zeros((5, 0, 2), np.float16),
-        np.zeros(1),
-    ],
-    ids=lambda array: str(array.shape),
-)
-@each_number_of_threads
-def test_empty_arrays_and_empty_rows(array: Any, threads: int, spawn: Spawn) -> None:
-    assert_alike(spawn, array, lambda dataset: make(dataset, 2, threads=threads))
-    assert_alike(spawn, ArrayDataset({"a": array}), lambda dataset: make(dataset, 2))
-
-
-def test_a_scalar_has_no_rows_with_or_without_gathering(spawn: Spawn) -> None:
-    for scalar in (np.array(3), np.float64(3)):
-        assert_alike(spawn, scalar, lambda dataset: make(dataset, 1, batch_sampler=[[0], [0, 1]]))
 
 
 @pytest.mark.parametrize("kind", ["npy", "1-D", "odd offset", "copy on write", "slice"])
@@ -215,10 +179,6 @@ def test_a_subclass_has_its_own_getitem(
     assert sorted(batches[:, 0].tolist()) == (numbers()[:, 0] * factor).tolist()
 
 
-def test_masked_arrays_take_the_ordinary_path(spawn: Spawn) -> None:
-    assert_alike(spawn, np.ma.masked_array(np.arange(6.0), [0, 1, 0, 0, 1, 0]))
-
-
 @pytest.mark.parametrize(
     "hook",
     [
@@ -238,40 +198,6 @@ def test_arrays_that_do_not_fit_the_samples_are_not_gathered(hook: Any, spawn: S
 
 
 # The rest of a loader ----------------------------------------------------------------------------
-
-
-@each_number_of_threads
-def test_a_collate_function_is_given_rows(threads: int, spawn: Spawn) -> None:
-    given: list[Any] = []
-
-    def collate(samples: Any) -> Any:
-        given.append(picture(samples))
-        return len(samples)
-
-    dataset = ArrayDataset({"a": numbers(), "b": np.arange(11, dtype=np.float16)})
-
-    def run(dataset: Any) -> Any:
-        given.clear()
-        with make(dataset, shuffle=True, seed=2, threads=threads, collate_fn=collate) as loader:
-            lengths = spawn(list, loader).result(PATIENCE)
-        return lengths, sorted(given, key=str)
-
-    assert run(dataset) == run(Plain(dataset))
-
-
-@each_number_of_threads
-@pytest.mark.parametrize("shuffle", [False, "keyed"])
-def test_batches_reach_a_device(shuffle: Any, threads: int, spawn: Spawn) -> None:
-    device = FakeDevice()
-    dataset = ArrayDataset(numbers(24), np.arange(24))
-    with make(dataset, 5, shuffle=shuffle, device=device, threads=threads) as loader:
-        for _ in range(2):
-            batches = spawn(lambda: [[np.array(x) for x in b] for b in loader]).result(PATIENCE)
-            rows = np.concatenate([batch[0] for batch in batches])
-            order = np.concatenate([batch[1] for batch in batches])
-            np.testing.assert_array_equal(rows, numbers(24)[order])
-            assert sorted(order.tolist()) == list(range(24))
-    assert device.broken == []
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])

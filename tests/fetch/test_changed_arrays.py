@@ -30,18 +30,6 @@ each_way_to_share = pytest.mark.parametrize(
 
 
 @each_way_to_share
-def test_rows_that_are_written_between_epochs_are_seen(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    dataset = ArrayDataset(numbers())
-    with make(dataset, **workers) as loader:
-        for add in (0, 100):
-            dataset._arrays[0][...] += add  # noqa: SLF001  # the array that the user has, too
-            batches = spawn(list, loader).result(PATIENCE)
-            np.testing.assert_array_equal(np.concatenate(batches), numbers() + add)
-
-
-@each_way_to_share
 @pytest.mark.parametrize(
     "other",
     [numbers() + 100, numbers().astype(np.float64), numbers(11, 5), numbers(11, 1)[:, 0]],
@@ -100,13 +88,6 @@ def test_what_dataset_copy_returns_is_loaded(change: Any, shuffle: Any, spawn: S
         return make(dataset, dataset_copy=copy, threads=2, shuffle=shuffle, seed=1)
 
     assert_alike(spawn, numbers(), build)
-
-
-def test_a_plain_dataset_may_become_an_array(spawn: Spawn) -> None:
-    array = numbers()
-    with make(Plain(array), dataset_copy=lambda _: array, threads=2, shuffle=True) as loader:
-        batches = np.concatenate(spawn(list, loader).result(PATIENCE))
-    assert sorted(batches[:, 0].tolist()) == array[:, 0].tolist()
 
 
 def test_workers_may_have_arrays_of_different_dtypes(spawn: Spawn) -> None:

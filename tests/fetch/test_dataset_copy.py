@@ -13,7 +13,6 @@ from support.worker_copies import THREADS, Mapped, Meeting, auto_copy, together
 from support.workers import join_workers
 
 from threadloader import ThreadLoader
-from threadloader._fetch.dataset_copy import copy_dataset
 
 if TYPE_CHECKING:
     import io
@@ -83,23 +82,6 @@ def test_a_handle_that_is_shared_reads_wrong_records(
     assert together(records, first=0, dataset_copy="shared") != [0, 1, 2, 3]
 
 
-def test_the_dataset_of_the_caller_opens_nothing(
-    numbers: Path, opened: list[io.BufferedReader]
-) -> None:
-    records = Records(numbers, opened)
-    together(records)
-    assert records.file is None
-
-
-def test_in_the_calling_thread_the_dataset_is_used_itself(
-    numbers: Path, opened: list[io.BufferedReader]
-) -> None:
-    records = Records(numbers, opened)
-    with ThreadLoader(records, threads=0) as loader:
-        list(loader)
-    assert [records.file] == opened
-
-
 def test_a_dataset_that_drops_its_handle_when_pickled_drops_it_in_the_copy(
     numbers: Path, opened: list[io.BufferedReader]
 ) -> None:
@@ -112,23 +94,6 @@ def test_a_dataset_that_drops_its_handle_when_pickled_drops_it_in_the_copy(
     opened.append(records.file)
     assert together(records) == [0, 1, 2, 3]
     assert len(opened) == 1 + THREADS
-
-
-def test_a_wrapper_that_looks_up_everything_inside_is_no_error() -> None:
-    class Wrapper:
-        def __init__(self, inner: Any) -> None:
-            self.inner = inner
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
-
-        def __len__(self) -> int:
-            return len(self.inner)
-
-        def __getitem__(self, index: int) -> Any:
-            return self.inner[index]
-
-    assert together(Wrapper(Mapped(float))) == [0, 1, 2, 3]
 
 
 class Closes(Records):
@@ -147,34 +112,6 @@ def test_a_dataset_that_closes_its_file_when_it_dies_works_in_every_epoch(
     for _ in range(2):
         together(dataset)
     assert not dataset.file.closed
-
-
-def test_a_lazily_opened_file_is_each_threads_own_although_its_dataset_closes_it(
-    numbers: Path, opened: list[io.BufferedReader]
-) -> None:
-    assert together(Closes(numbers, opened, THREADS)) == [0, 1, 2, 3]
-    assert len(opened) == THREADS
-
-
-@pytest.mark.filterwarnings("ignore:all workers share")
-def test_a_dataset_that_closes_a_reader_when_it_dies_works_in_every_epoch(
-    numbers: Path,
-) -> None:
-    class Reader:
-        def __init__(self) -> None:
-            self.file = numbers.open("rb")
-
-    class Reads(Mapped):
-        def __init__(self) -> None:
-            super().__init__(float)
-            self.reader = Reader()
-
-        def __del__(self) -> None:
-            self.reader.file.close()
-
-    dataset = Reads()
-    together(dataset)
-    assert not dataset.reader.file.closed
 
 
 def test_a_reader_that_closes_its_file_when_it_dies_stays_open(numbers: Path) -> None:
@@ -221,26 +158,6 @@ def test_a_dataset_that_frees_a_number_when_it_dies_frees_it_once() -> None:
 # dataset_copy=
 
 
-def test_shared_gives_every_worker_the_dataset_itself() -> None:
-    seen: list[Any] = []
-
-    class Sees(Mapped):
-        def __getitem__(self, index: int) -> int:
-            seen.append(self)
-            return index
-
-    dataset = Sees(None)
-    together(dataset, dataset_copy="shared")
-    assert all(one is dataset for one in seen)
-
-
-def test_deep_copies_the_data_too() -> None:
-    dataset = Mapped(float)
-    dataset.array = np.zeros(3)  # type: ignore[attr-defined]
-    twin = copy_dataset(dataset, "deep")
-    assert twin.array is not dataset.array  # type: ignore[attr-defined]
-
-
 def test_a_callable_makes_the_dataset_of_each_worker() -> None:
     made: list[tuple[Any, threading.Thread]] = []
 
@@ -264,54 +181,6 @@ def test_an_error_of_a_copy_that_was_asked_for_reaches_the_caller(how: str) -> N
     loader = ThreadLoader(Refuses(float), threads=2, dataset_copy=asked_for)
     with pytest.raises(BufferError, match="not to be copied"):
         iter(loader)
-
-
-class Epochs:
-    """Samples that depend on the epoch."""
-
-    epoch = 0
-
-    def __len__(self) -> int:
-        return THREADS
-
-    def __getitem__(self, index: int) -> int:
-        return 100 * self.epoch + index
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-
-@pytest.mark.parametrize("how", ["auto", "shared", "deep", copy.copy])
-def test_what_is_set_between_epochs_is_seen(how: Any) -> None:
-    dataset = Epochs()
-    with ThreadLoader(dataset, batch_size=4, threads=2, dataset_copy=how) as loader:
-        for epoch in range(3):
-            dataset.set_epoch(epoch)
-            [batch] = loader
-            assert np.asarray(batch).tolist() == [100 * epoch + row for row in range(4)]
-
-
-def test_persistent_workers_keep_their_copies() -> None:
-    made: list[Any] = []
-
-    def make(original: Any) -> Any:
-        made.append(copy.copy(original))
-        return made[-1]
-
-    with ThreadLoader(
-        Epochs(), batch_size=4, threads=2, persistent_workers=True, dataset_copy=make
-    ) as loader:
-        for _ in range(3):
-            list(loader)
-    assert len(made) == 2
-
-
-def test_what_is_set_during_an_epoch_is_not_seen_in_it() -> None:
-    dataset = Epochs()
-    with ThreadLoader(dataset, batch_size=1, threads=1, prefetch=1) as loader:
-        batches = iter(loader)
-        dataset.set_epoch(7)
-        assert [int(batch[0]) for batch in batches] == [0, 1, 2, 3]
 
 
 # Datasets within datasets
@@ -369,19 +238,3 @@ def test_torchs_wrappers_are_seen_through(
         _, batch = loader
     assert _flat(batch) == [0, 1, 2, 3]
     assert len(opened) == THREADS
-
-
-def test_a_random_split_reads_from_a_handle_a_thread(
-    numbers: Path, opened: list[io.BufferedReader]
-) -> None:
-    data = pytest.importorskip("torch.utils.data")
-    [split] = data.random_split(Records(numbers, opened, THREADS), [THREADS])
-    assert together(split) == list(split.indices)
-    assert len(opened) == THREADS
-
-
-def test_a_dataset_that_is_concatenated_twice_is_copied_once() -> None:
-    data = pytest.importorskip("torch.utils.data")
-    dataset = Mapped(float)
-    twin = auto_copy(data.ConcatDataset([dataset, dataset]))
-    assert twin.datasets[0] is twin.datasets[1] is not dataset

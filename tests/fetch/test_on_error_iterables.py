@@ -42,20 +42,6 @@ def test_an_iterator_that_goes_on_is_read_past_its_errors(
 
 
 @pytest.mark.parametrize("threads", [0, 1])
-@pytest.mark.parametrize(
-    ("size", "bad", "drop_last"),
-    [(6, {4, 5}, False), (7, {6}, False), (8, {6, 7}, True), (5, {3, 4}, True), (4, {0, 3}, False)],
-    ids=str,
-)
-def test_errors_at_the_end_of_an_iterable_are_counted(
-    size: int, bad: set[int], drop_last: bool, threads: int, spawn: Spawn
-) -> None:
-    loader = skipping(Interrupted(size, bad), threads=threads, drop_last=drop_last)
-    run(spawn, loader)
-    assert loader.statistics().skipped_count == len(bad)
-
-
-@pytest.mark.parametrize("threads", [0, 1])
 def test_an_iterable_of_nothing_but_errors_is_no_empty_epoch_if_none_may_be_skipped(
     threads: int, spawn: Spawn
 ) -> None:
@@ -68,16 +54,6 @@ def test_an_iterable_of_nothing_but_errors_is_no_empty_epoch_if_none_may_be_skip
 @pytest.mark.parametrize("threads", [0, 1])
 def test_a_generator_raises_as_it_has_ended(threads: int, spawn: Spawn) -> None:
     told = run(spawn, skipping(Generated(10, {4}), threads=threads))
-    assert texts(told) == [[0, 1, 2], "LookupError(4)"]
-
-
-@pytest.mark.parametrize("threads", [0, 1])
-def test_what_is_made_of_a_generator_raises_too(threads: int, spawn: Spawn) -> None:
-    class Mapped(Generated):
-        def __iter__(self) -> Iterator[int]:
-            return map(int, super().__iter__())
-
-    told = run(spawn, skipping(Mapped(10, {4}), threads=threads))
     assert texts(told) == [[0, 1, 2], "LookupError(4)"]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import sys
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +12,6 @@ from threadloader import ThreadLoader, get_worker_info
 
 if TYPE_CHECKING:
     from conftest import Spawn
-
-FREE_THREADED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 class Copied:
@@ -96,50 +92,6 @@ def test_dataset_and_functions_of_a_worker_belong_together(how: Any, spawn: Spaw
         assert dataset.mark == "before"
 
     spawn(load).result(PATIENCE)
-
-
-def test_an_exchanged_collate_fn_belongs_to_the_dataset_of_a_worker_that_begins_later(
-    spawn: Spawn,
-) -> None:
-    def load() -> None:
-        dataset = Copied(size=1)  # at first there is work for one thread
-        with ThreadLoader(
-            dataset, 1, threads=3, persistent_workers=True, collate_fn=first
-        ) as loader:
-            list(loader)
-            loader.collate_fn = dataset.collated
-            dataset.size = 64
-            for own, described, _ in loader:
-                assert own is described
-
-    spawn(load).result(PATIENCE)
-
-
-def test_what_can_be_copied_once_only_is_no_error(spawn: Spawn) -> None:
-    class Once:
-        copies = 0
-
-        def __copy__(self) -> Once:
-            if self.copies:
-                raise RuntimeError("once")
-            twin = copy._reconstruct(self, None, *self.__reduce_ex__(4))  # type: ignore[attr-defined]  # noqa: SLF001
-            twin.copies = 1
-            return twin  # type: ignore[no-any-return]
-
-        def __deepcopy__(self, _: Any) -> Once:
-            return self.__copy__()
-
-        def __len__(self) -> int:
-            return 4
-
-        def __getitem__(self, index: int) -> int:
-            return self.copies
-
-    def load() -> list[Any]:
-        with ThreadLoader(Once(), 2, threads=2, collate_fn=first) as loader:
-            return list(loader)
-
-    assert spawn(load).result(PATIENCE) == [[1, 1], [1, 1]]
 
 
 def test_deep_copies_of_data_are_the_workers_own(spawn: Spawn) -> None:

@@ -12,12 +12,10 @@ from support.collators import (
     NUMBERS,
     THREADS,
     Collator,
-    Holder,
     Meeting,
     NotCallable,
     Scratch,
     call,
-    default,
     load,
 )
 from support.patience import PATIENCE
@@ -31,24 +29,6 @@ if TYPE_CHECKING:
 
 def copied(function: Any, how: Any = "auto") -> Any:
     return copy_function(function, how, Copied())
-
-
-def _plain(samples: Any) -> Any:
-    return samples
-
-
-def _collecting() -> Any:
-    seen: list[Any] = []
-    return lambda samples: seen.append(samples)  # noqa: PLW0108  # the same
-
-
-@pytest.mark.parametrize(
-    "function",
-    [_plain, list, _collecting(), max, [].append, functools.lru_cache(_plain)],
-    ids=["function", "class", "closure", "builtin", "builtin method", "cache"],
-)
-def test_a_function_that_has_nothing_of_its_own_is_the_same_in_all_workers(function: Any) -> None:
-    assert copied(function) is function
 
 
 def test_what_a_closure_collects_in_a_list_is_seen_outside(spawn: Spawn) -> None:
@@ -105,47 +85,6 @@ def test_a_method_s_object_shares_what_is_no_part_of_it(make: Any) -> None:
         assert twin.other is other
 
 
-def test_an_object_that_leads_to_very_much_is_shared() -> None:
-    module = NotCallable()
-    module.helper = index = Scratch()
-    index.samples = [[number] for number in range(500)]
-    assert copied(module.collate).__self__.helper is index
-
-
-def test_a_function_that_cannot_be_copied_is_shared() -> None:
-    class Fails(Refuses):
-        def __call__(self, samples: Any) -> Any:
-            return samples
-
-    function = Fails()
-    assert copied(function) is function
-
-
-def test_a_long_chain_of_objects_is_no_error() -> None:
-    chain: Any = Holder(None)
-    for _ in range(5000):
-        chain = Holder(chain)
-    assert type(copied(chain)) is Holder
-    assert type(copied(chain.collate).__self__) is Holder
-
-
-def test_deep_copies_the_data_of_an_object_too() -> None:
-    holder = Holder([list(range(5000))])
-    assert copied(holder).helper[0] is holder.helper[0]
-    assert copied(holder, "deep").helper[0] is not holder.helper[0]
-
-
-def test_an_error_of_a_deep_copy_that_was_asked_for_reaches_the_caller() -> None:
-    class Undeepable(Collator):
-        def __deepcopy__(self, memo: object) -> Any:
-            msg = "not to be copied"
-            raise BufferError(msg)
-
-    loader = ThreadLoader(range(3), collate_fn=Undeepable(), num_workers=1, dataset_copy="deep")
-    with pytest.raises(BufferError, match="not to be copied"):
-        iter(loader)
-
-
 def test_a_method_of_the_loader_itself_is_that_of_the_loader(spawn: Spawn) -> None:
     class Own(ThreadLoader[Any]):
         def __init__(self, dataset: Any, **arguments: Any) -> None:
@@ -181,15 +120,6 @@ def test_variables_that_closures_have_in_common_stay_in_common(spawn: Spawn) -> 
         assert load(range(3), make(Collator()), spawn, num_workers=1) == NUMBERS[:3]
     finally:
         Meeting.barrier = before
-
-
-def test_a_copied_function_looks_like_the_original() -> None:
-    function = default(Collator())
-    function.attribute = 3
-    twin = copied(function)
-    assert twin is not function
-    for name in ("__name__", "__qualname__", "__module__", "__code__", "attribute"):
-        assert getattr(twin, name) == getattr(function, name)
 
 
 # Modules of torch's

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections import namedtuple
-from threading import Barrier, Event
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.copies import make as make_copying
-from support.fake_device import FakeDevice
 from support.faulty import SIZE, Copied, Faulty, Whole, run, skipping, survivors, texts
 from support.patience import PATIENCE
-from support.pictures import picture
 from support.resuming import after, state_after
 from support.streams import make, outcomes
 from support.workers import each_kind_of_workers, join_workers
 
-from threadloader import ClosedError, ThreadLoader
-
 if TYPE_CHECKING:
     from support.patience import Spawn
+
+    from threadloader import ThreadLoader
 
 pytestmark = [
     pytest.mark.usefixtures("slots_for_all_leaves"),
@@ -54,48 +50,6 @@ def test_a_batch_is_made_of_the_samples_that_do_not_fail(
             told = loader.statistics()
             assert [each.index for each in told.skipped] == sorted(bad) * epoch
             assert told.skipped_count == len(bad) * epoch
-
-
-class Nested(Faulty):
-    def sample(self, index: int) -> Any:
-        return {
-            "array": np.full((2, 3), index, np.float32),
-            "pair": Pair(index, [np.int16(index), bool(index % 2)]),
-            "name": str(index),
-            "zero-d": np.array(index, np.complex64),
-            "bytes": (bytes([index]), 1j * index if index < 0 else 0.5 * index),
-        }
-
-
-class Views(Faulty):
-    """Rows of a read-only memory-map: another type than arrays."""
-
-    def __init__(self, bad: Any, path: Any) -> None:
-        super().__init__(bad)
-        np.save(path, np.arange(SIZE * 4.0).reshape(SIZE, 4))
-        self.rows = np.load(path, mmap_mode="r")
-
-    def sample(self, index: int) -> Any:
-        return self.rows[index]
-
-
-@pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("kind", ["nested", "memory-map"])
-def test_a_short_batch_equals_one_that_was_never_longer(
-    kind: str, threads: int, tmp_path: Any, spawn: Spawn
-) -> None:
-    bad = {0, 4, 8, 9, 10, 11}
-    dataset = Nested(bad) if kind == "nested" else Views(bad, tmp_path / "rows.npy")
-
-    def pictures(loader: ThreadLoader[Any]) -> list[Any]:
-        with loader:
-            return [picture(batch) for _ in range(2) for batch in loader]
-
-    expected = spawn(
-        pictures,
-        ThreadLoader(dataset, batch_sampler=survivors(bad), threads=threads, output="numpy"),
-    ).result(PATIENCE)
-    assert spawn(pictures, skipping(dataset, threads=threads)).result(PATIENCE) == expected
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -210,20 +164,6 @@ class WholeDrawing(Drawing):
         return [self[index] for index in indices]
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_a_sample_draws_the_same_whether_or_not_its_neighbour_fails(
-    threads: int, spawn: Spawn
-) -> None:
-    def drawn(bad: set[int]) -> dict[int, float]:
-        loader = skipping(Drawing(bad), seed=5, threads=threads, collate_fn=list)
-        with loader:
-            return dict(pair for batch in spawn(list, loader).result(PATIENCE) for pair in batch)
-
-    alone, all_of_them = drawn({1, 3, 8}), drawn(set())
-    assert alone.keys() == all_of_them.keys() - {1, 3, 8}
-    assert alone == {index: all_of_them[index] for index in alone}
-
-
 @pytest.mark.parametrize("kind", [Drawing, WholeDrawing])
 def test_random_numbers_next_to_failures_depend_on_no_threads(kind: Any, spawn: Spawn) -> None:
     def drawn(threads: int) -> Any:
@@ -276,19 +216,6 @@ def test_a_ragged_row_next_to_skipped_ones_is_named_rightly(
     assert told[2].__notes__[-1].endswith(f", batch 2, index {odd}")
 
 
-@pytest.mark.parametrize("threads", [0, 1])
-def test_ragged_rows_are_named_rightly_also_when_the_direct_path_is_given_up(
-    threads: int, spawn: Spawn
-) -> None:
-    class Ragged(Faulty):
-        def sample(self, index: int) -> Any:
-            return np.zeros(3 if index % 4 == 2 else 2)
-
-    told = run(spawn, skipping(Ragged(range(8, 40, 4), 40), 4, threads=threads))
-    named = [int(error.__notes__[-1].rpartition(" ")[2]) for error in told]
-    assert named == list(range(2, 40, 4))
-
-
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_a_sample_left_out_of_a_batch_that_fails_all_the_same_is_listed(
     threads: int, spawn: Spawn
@@ -304,19 +231,6 @@ def test_a_sample_left_out_of_a_batch_that_fails_all_the_same_is_listed(
 
 
 # Devices, and what is kept -----------------------------------------------------------------------
-
-
-@each_kind_of_workers
-def test_short_batches_reach_a_device_whole_and_empty_ones_not_at_all(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    device = FakeDevice()
-    bad = {0, 4, 6, 7, 8, 23}
-    with make_copying(Copied(bad, 24), device, on_error="skip", **workers) as loader:
-        for _ in range(2):
-            told = spawn(lambda: [np.asarray(batch).tolist() for batch in loader]).result(PATIENCE)
-            assert told == [[[i] * 3 for i in batch] for batch in survivors(bad, size=24)]
-    assert device.broken == []
 
 
 class TrackedError(LookupError):
@@ -350,32 +264,6 @@ def test_nothing_keeps_an_error_that_was_skipped(
     assert [error() for error in errors] == [None] * 5
 
 
-@each_kind_of_workers
-def test_short_and_empty_batches_hold_no_slot(workers: dict[str, Any], spawn: Spawn) -> None:
-    def loop(loader: ThreadLoader[Any]) -> list[int]:
-        made = []
-        for _ in range(4):
-            for batch in loader:
-                assert len(batch)
-            del batch
-            made.append(loader.statistics().slots.made)
-        return made
-
-    with skipping(Copied({1, 4, 6, 7, 8}), prefetch=2, **workers) as loader:
-        first, *later = spawn(loop, loader).result(PATIENCE)
-    join_workers()
-    slots = loader.statistics().slots
-    assert slots.leased + slots.filling == 0
-    assert set(later) <= {first, first + 1}
-
-
-def test_a_batch_that_is_kept_stays_as_it_was(spawn: Spawn) -> None:
-    with skipping(Copied({1, 4, 6, 7, 8}), prefetch=1) as loader:
-        kept = [batch for _ in range(4) for batch in spawn(list, loader).result(PATIENCE)]
-    expected = survivors({1, 4, 6, 7, 8}) * 4
-    assert [batch[:, 0].tolist() for batch in kept] == expected
-
-
 def test_failures_of_two_threads_at_once_are_both_left_out(spawn: Spawn) -> None:
     """The first row of a batch waits in one thread for the fourth, in the other."""
     barrier = Barrier(2)
@@ -388,23 +276,3 @@ def test_failures_of_two_threads_at_once_are_both_left_out(spawn: Spawn) -> None
 
     loader = skipping(Together({0, 3, 5}), 8, threads=2, dataset_copy="shared")
     assert run(spawn, loader) == survivors({0, 3, 5}, rows=8)
-
-
-def test_closing_while_samples_fail_hangs_nobody(spawn: Spawn) -> None:
-    entered, gate = Event(), Event()
-
-    class Late(Faulty):
-        def __getitem__(self, index: int) -> Any:
-            if index == 4:
-                entered.set()
-                assert gate.wait(PATIENCE)
-            return super().__getitem__(index)
-
-    loader = skipping(Late({1, 4, 7}), threads=2, dataset_copy="shared")
-    future = spawn(list, loader)
-    assert entered.wait(PATIENCE)
-    closing = spawn(loader.close)
-    gate.set()
-    closing.result(PATIENCE)
-    assert future.exception(PATIENCE) is None or isinstance(future.exception(), ClosedError)
-    assert not [t for t in threading.enumerate() if "-worker-" in t.name and t.is_alive()]

@@ -12,7 +12,7 @@ import pytest
 from support.patience import PATIENCE
 from support.resuming import after, state_after
 from support.streams import lists, outcomes
-from support.workers import each_kind_of_workers, join_workers
+from support.workers import each_kind_of_workers
 
 from threadloader import ThreadLoader
 
@@ -80,14 +80,6 @@ def test_items_come_in_the_order_in_which_the_source_gives_them(
             assert spawn(lists, loader).result(PATIENCE) == batches(sum(parts))
     assert set(source.asked) == {3}
     assert len(source.asked) == 2 * (len(parts) + 1)
-
-
-@each_kind_of_workers
-def test_only_one_worker_asks_the_source(workers: dict[str, Any], spawn: Spawn) -> None:
-    source = Counting(*[3] * 20, item=later)
-    with make(source, **workers) as loader:
-        spawn(lists, loader).result(PATIENCE)
-    assert len(source.callers) == 1
 
 
 def test_the_source_is_never_called_by_two_threads_at_once(spawn: Spawn) -> None:
@@ -158,19 +150,6 @@ def test_items_may_be_any_sequence_or_iterable(spawn: Spawn) -> None:
     parts = iter([*made, []])
     with make(lambda _: next(parts), 2, threads=1) as loader:
         assert spawn(lists, loader).result(PATIENCE) == batches(10, 2)
-
-
-@each_kind_of_workers
-def test_samples_are_collated_as_any_others(workers: dict[str, Any], spawn: Spawn) -> None:
-    def sample(number: int) -> Any:
-        return lambda: {"array": np.full((2, 2), number, np.float32), "name": str(number)}
-
-    with make(Counting(2, 2, item=sample), 2, **workers) as loader:
-        first, second = spawn(list, loader).result(PATIENCE)
-    assert first["array"].dtype == np.float32
-    assert first["array"].shape == (2, 2, 2)
-    assert second["array"][:, 0, 0].tolist() == [2.0, 3.0]
-    assert second["name"] == ["2", "3"]
 
 
 def test_options_are_those_of_a_loader(spawn: Spawn) -> None:
@@ -257,16 +236,6 @@ def broken(number: int) -> Any:
 
 
 @each_kind_of_workers
-def test_a_function_that_raises_fails_its_batch_alone(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    with make(Counting(3, 3, 3, 3, item=broken), **workers) as loader:
-        told = spawn(outcomes, loader).result(PATIENCE)
-    assert [repr(each) for each in told[:3]] == [f"LookupError({n})" for n in (0, 4, 6)]
-    assert told[3] == [9, 10, 11]
-
-
-@each_kind_of_workers
 @pytest.mark.filterwarnings("ignore:a sample was left out")
 def test_a_function_that_raises_is_left_out_if_that_is_asked_for(
     workers: dict[str, Any], spawn: Spawn
@@ -274,27 +243,6 @@ def test_a_function_that_raises_is_left_out_if_that_is_asked_for(
     with make(Counting(12, item=broken), on_error="skip", **workers) as loader:
         assert spawn(outcomes, loader).result(PATIENCE) == [[1, 2], [3, 5], [9, 10, 11]]
     assert [each.index for each in loader.statistics().skipped] == [0, 4, 6, 7, 8]
-
-
-@each_kind_of_workers
-def test_a_function_that_raises_stop_iteration_does_not_end_the_epoch(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    def sample(number: int) -> Any:
-        return lambda: next(iter(())) if number == 4 else number
-
-    with make(Counting(9, item=sample), **workers) as loader:
-        told = spawn(outcomes, loader).result(PATIENCE)
-    assert type(told[1]).__name__ == "SampleError"
-    assert [told[0], told[2]] == [[0, 1, 2], [6, 7, 8]]
-
-
-def test_a_source_that_returns_nothing_iterable_is_an_error(spawn: Spawn) -> None:
-    answers = iter([None, [0, 1, 2], []])
-    with make(lambda _: next(answers), threads=1) as loader:
-        failed, first = spawn(outcomes, loader).result(PATIENCE)
-    assert isinstance(failed, TypeError)
-    assert first == [0, 1, 2]
 
 
 # Without an end ----------------------------------------------------------------------------------
@@ -322,28 +270,11 @@ def test_an_endless_source_ends_with_a_break(workers: dict[str, Any], spawn: Spa
     assert list(chain(*later_on)) == list(range(later_on[0][0], later_on[0][0] + 150))
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
-def test_an_endless_source_ends_with_close(threads: int, spawn: Spawn) -> None:
-    loader = make(endless(), threads=threads)
-    iterator = iter(loader)
-    for _ in range(20):
-        spawn(next, iterator).result(PATIENCE)
-    spawn(loader.close).result(PATIENCE)
-    join_workers()
-    with pytest.raises(RuntimeError, match="closed"):
-        next(iterator)
-
-
 def test_a_source_is_not_read_further_ahead_than_the_window(spawn: Spawn) -> None:
     source = Counting(*[3] * 1000)
     with make(source, threads=2, prefetch=2) as loader:
         spawn(lambda: next(iter(loader))).result(PATIENCE)
     assert len(source.asked) <= 6
-
-
-def test_it_has_no_length() -> None:
-    with make(Counting(3)) as loader, pytest.raises(TypeError):
-        len(loader)
 
 
 # States ------------------------------------------------------------------------------------------
@@ -363,36 +294,29 @@ def test_it_goes_on_from_a_state_with_any_threads(done: int, threads: int, spawn
 
 # Arguments ---------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("batch_size", [0, -1, 1.5, None, "3", True])
-def test_a_wrong_batch_size_is_refused(batch_size: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="batch_size"):
-        make(Counting(3), batch_size)
-
-
-@pytest.mark.parametrize("chunk_size", [0, -1, 1.5, "3", True, False])
-def test_a_wrong_chunk_size_is_refused(chunk_size: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="chunk_size"):
-        make(Counting(3), chunk_size=chunk_size)
-
-
-@pytest.mark.parametrize("source", [None, 3, "abc", [1, 2, 3]])
-def test_what_can_not_be_called_is_refused_at_once(source: Any) -> None:
-    with pytest.raises(TypeError, match="source"):
-        make(source)
+WRONG = {
+    "batch_size": [0, -1, 1.5, None, "3", True],
+    "chunk_size": [0, -1, 1.5, "3", True, False],
+    "source": [None, 3, "abc", [1, 2, 3]],
+    "shuffle": [True],
+    "sampler": [[0]],
+    "batch_sampler": [[[0]]],
+    "transform": [int],
+}
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"shuffle": True}, {"sampler": [0]}, {"batch_sampler": [[0]]}], ids=str
+    ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
 )
-def test_an_order_is_refused(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="unspecified"):
-        make(Counting(3), **arguments)
+def test_what_a_source_can_not_have_is_refused_at_once(name: str, value: Any) -> None:
+    arguments = {"source": Counting(3), "batch_size": 3} | {name: value}
+    with pytest.raises((TypeError, ValueError), match=name):
+        make(**arguments)
 
 
-def test_a_transform_is_refused() -> None:
-    with pytest.raises(TypeError, match="transform"):
-        make(Counting(3), transform=int)
+def test_it_has_no_length() -> None:
+    with make(Counting(3)) as loader, pytest.raises(TypeError):
+        len(loader)
 
 
 def test_a_source_that_returns_none_is_told_how_to_end(spawn: Spawn) -> None:
