@@ -13,7 +13,6 @@ from threadloader import EmptyReplicaWarning, ThreadLoader, _torch, get_worker_i
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from support.patience import Spawn
 
@@ -69,26 +68,10 @@ def test_replicas_that_give_nothing_are_named_once_an_epoch(
     assert "transform=f" in text
 
 
-def test_of_many_replicas_that_give_nothing_some_are_named(spawn: Spawn) -> None:
-    _, caught = spawn(told, make(Shards(range(9)), num_workers=16)).result(PATIENCE)
-    (warning,) = caught
-    assert "15 of 16 (workers 1, 2, 3, 4, 5, 6, 7, 8, ...)" in str(warning.message)
-
-
 def test_one_replica_that_gives_nothing_is_named(spawn: Spawn) -> None:
     _, caught = spawn(told, make(Shards(range(9)), num_workers=2)).result(PATIENCE)
     (warning,) = caught
     assert "1 of 2 (worker 1)" in str(warning.message)
-
-
-def test_the_warning_comes_early_in_an_epoch_that_never_ends(spawn: Spawn) -> None:
-    def first(loader: ThreadLoader[Any]) -> list[Any]:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            assert len(list(islice(loader, 3))) == 3
-        return caught
-
-    assert len(spawn(first, make(Shards(range(10**9)), num_workers=2)).result(PATIENCE)) == 1
 
 
 @pytest.mark.parametrize(
@@ -151,26 +134,6 @@ def test_an_iterator_that_was_read_to_its_end_is_warned_of_once(
     assert warning.category is UserWarning
     assert warning.filename == __file__
     assert "can be read once" in str(warning.message)
-
-
-@each_number_of_threads
-def test_a_file_is_warned_of_after_a_break(threads: int, tmp_path: Path, spawn: Spawn) -> None:
-    path = tmp_path / "lines"
-    path.write_text("a\nb\nc\nd\n", encoding="utf-8")
-    with path.open(encoding="utf-8") as file:
-        loader = make(file, threads=threads)
-        spawn(lambda: list(islice(loader, 1))).result(PATIENCE)
-        counts, caught = spawn(told, loader, 2).result(PATIENCE)
-        assert counts[-1] == 0
-        assert ["TextIOWrapper" in str(each.message) for each in caught] == [True]
-
-
-def test_a_generator_that_had_ended_before_the_first_epoch_is_warned_of(spawn: Spawn) -> None:
-    rows = generator()
-    list(rows)
-    counts, caught = spawn(told, make(rows, threads=1)).result(PATIENCE)
-    assert counts == [0]
-    assert len(caught) == 1
 
 
 class Queued:

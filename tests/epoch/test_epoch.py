@@ -103,23 +103,9 @@ def test_a_batch_waits_for_its_last_row(spawn: Spawn) -> None:
     assert consumer.result(PATIENCE) == [[0, 1, 2]]
 
 
-def test_rows_keep_their_places_when_samples_end_in_reverse(spawn: Spawn) -> None:
-    dataset = Gated(4)
-    consumer = spawn(lists, ThreadLoader(dataset, batch_size=4, threads=4))
-    for index in (3, 2, 1, 0):
-        dataset.await_entry(index)
-        dataset.open(index)
-    assert consumer.result(PATIENCE) == [[0, 1, 2, 3]]
-
-
 def test_all_threads_work_on_the_first_batch_at_once(spawn: Spawn) -> None:
     loader: ThreadLoader[Any] = ThreadLoader(Meeting(4, parties=4), batch_size=4, threads=4)
     assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2, 3]]
-
-
-def test_threads_that_the_first_batch_cannot_use_start_the_next(spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(Meeting(4, parties=4), batch_size=1, threads=4)
-    assert spawn(lists, loader).result(PATIENCE) == [[0], [1], [2], [3]]
 
 
 def test_the_oldest_batch_is_finished_before_the_next_is_begun(spawn: Spawn) -> None:
@@ -134,12 +120,6 @@ def test_the_oldest_batch_is_finished_before_the_next_is_begun(spawn: Spawn) -> 
     assert consumer.result(PATIENCE) == [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
-def test_one_thread_loads_in_the_order_of_the_sampler(spawn: Spawn) -> None:
-    dataset = WholeBatches(7)
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=2, threads=1)
-    assert spawn(lists, loader).result(PATIENCE) == dataset.calls == [[0, 1], [2, 3], [4, 5], [6]]
-
-
 def test_nothing_beyond_the_window_is_fetched(spawn: Spawn) -> None:
     dataset = Gated(8)
     dataset.open()
@@ -150,11 +130,6 @@ def test_nothing_beyond_the_window_is_fetched(spawn: Spawn) -> None:
         dataset.await_entry(index)  # a worker may be slow to enter what it took first
     spawn(loader.close).result(PATIENCE)
     assert dataset.have_entered() == [0, 1, 2, 3]
-
-
-def test_a_window_of_one_batch_is_enough_to_go_on(spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(range(7), batch_size=2, threads=3, prefetch=1)
-    assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3], [4, 5], [6]]
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
@@ -174,35 +149,11 @@ def test_an_exhausted_iterator_stays_exhausted(threads: int, spawn: Spawn) -> No
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_an_iterator_exhausted_stays_so_when_its_loader_is_closed(
-    threads: int, spawn: Spawn
-) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(range(3), threads=threads)
-    iterator = iter(loader)
-    spawn(list, iterator).result(PATIENCE)
-    spawn(loader.close).result(PATIENCE)
-    assert spawn(next, iterator, "the end").result(PATIENCE) == "the end"
-
-
-@pytest.mark.parametrize("threads", [0, 2])
 def test_an_iterator_is_its_own_iterator_and_has_a_length(threads: int) -> None:
     with ThreadLoader(range(5), batch_size=2, threads=threads) as loader:
         iterator = iter(loader)
         assert iter(iterator) is iterator
         assert len(iterator) == 3
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_an_empty_dataset_gives_no_batch(threads: int, spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader([], batch_size=2, threads=threads)
-    assert spawn(list, loader).result(PATIENCE) == []
-
-
-def test_each_batch_may_be_taken_by_another_thread(spawn: Spawn) -> None:
-    iterator = iter(ThreadLoader(range(6), batch_size=2, threads=2))
-    batches = [spawn(next, iterator).result(PATIENCE) for _ in range(3)]
-    assert lists(batches) == [[0, 1], [2, 3], [4, 5]]
-    assert spawn(list, iterator).result(PATIENCE) == []
 
 
 def test_threads_end_with_the_last_batch_though_the_iterator_is_kept(spawn: Spawn) -> None:
@@ -239,18 +190,6 @@ def test_closing_while_the_calling_thread_is_in_a_sample_is_told_to_it(spawn: Sp
     spawn(loader.close).result(PATIENCE)
     dataset.open()
     assert isinstance(consumer.exception(PATIENCE), ClosedError)
-
-
-def test_close_waits_for_the_running_samples(spawn: Spawn) -> None:
-    dataset = Gated(2)
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, threads=2)
-    consumer = spawn(next, iter(loader))
-    dataset.await_entry(1)
-    closing = spawn(loader.close)
-    assert isinstance(consumer.exception(PATIENCE), ClosedError)  # so it is closing
-    assert not closing.done()
-    dataset.open()
-    closing.result(PATIENCE)
 
 
 @pytest.mark.parametrize("threads", [0, 3])

@@ -144,6 +144,10 @@ def test_the_same_object_arrives_with_the_users_frames_alone(threads: int, spawn
     error = only_error(spawn(outcomes, loader).result(PATIENCE))
     assert error is raised
     assert functions(error) == ["*__next__", "__getitem__", "decode"]
+    assert (error.__cause__, error.__context__) == (None, None)
+    pickled = pickle.dumps(error)
+    assert b"threadloader" not in pickled
+    assert pickle.loads(pickled).__notes__ == error.__notes__
 
 
 def _of_a_sample(threads: int) -> None:
@@ -194,19 +198,6 @@ def test_each_frame_of_an_error_can_show_its_arguments(
 
 
 @with_and_without_threads
-def test_an_error_of_getitems_has_the_users_frames_alone(threads: int, spawn: Spawn) -> None:
-    raised = LookupError("no such row")
-    loader: ThreadLoader[Any] = ThreadLoader(FailingBatches(4, {2: raised}), 2, threads=threads)
-    error = only_error(spawn(outcomes, loader).result(PATIENCE))
-    assert error is raised
-    assert [name for name in functions(error) if name != "<listcomp>"] == [
-        "*__next__",
-        "__getitems__",
-        "decode",
-    ]
-
-
-@with_and_without_threads
 def test_an_error_of_collate_fn_has_the_users_frames_alone(threads: int, spawn: Spawn) -> None:
     raised = ArithmeticError("does not add up")
     loader: ThreadLoader[Any] = ThreadLoader(
@@ -215,13 +206,6 @@ def test_an_error_of_collate_fn_has_the_users_frames_alone(threads: int, spawn: 
     seen = spawn(outcomes, loader).result(PATIENCE)
     assert seen == [[0, 1], raised, [4, 5]]
     assert functions(raised) == ["*__next__", "collate"]
-
-
-@with_and_without_threads
-def test_an_error_gains_neither_cause_nor_context(threads: int, spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(Failing(1, {0: KeyError()}), threads=threads)
-    error = only_error(spawn(outcomes, loader).result(PATIENCE))
-    assert (error.__cause__, error.__context__) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -308,51 +292,6 @@ def test_a_sample_too_many_that_raises_the_same_object_is_named_alone(
     assert told == [("1, index 3", limit), ("2, index 5", limit)]
 
 
-def test_an_error_that_worker_init_fn_raises_in_each_epoch_has_one_note(spawn: Spawn) -> None:
-    error = ValueError("always the same object")
-
-    def fail(_: int) -> NoReturn:
-        raise error
-
-    loader: ThreadLoader[Any] = ThreadLoader(range(4), 1, threads=1, worker_init_fn=fail)
-    for _ in range(3):
-        assert isinstance(spawn(list, loader).exception(PATIENCE), ValueError)
-    assert error.__notes__ == ["in worker_init_fn of worker 0"]
-
-
-def test_a_note_is_pickled_as_a_string(spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(Failing(1, {0: ValueError()}), threads=1)
-    error = only_error(spawn(outcomes, loader).result(PATIENCE))
-    pickled = pickle.dumps(error)
-    assert b"threadloader" not in pickled
-    assert pickle.loads(pickled).__notes__ == error.__notes__
-
-
-def test_a_note_shows_an_index_of_any_type(spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader({"a": 1}, sampler=["b"], threads=1)
-    error = only_error(spawn(outcomes, loader).result(PATIENCE))
-    assert error.__notes__ == ["in worker 0, batch 0, index 'b'"]
-
-
-def test_a_note_names_the_index_of_a_single_sample(spawn: Spawn) -> None:
-    dataset = Failing(3, {1: ValueError("bad sample")})
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=None, threads=1, output="numpy")
-    (error,) = (spawn(drain_singles, loader).result(PATIENCE))[1:2]
-    assert error.__notes__ == ["in worker 0, batch 1, index 1"]
-
-
-def drain_singles(loader: ThreadLoader[Any]) -> list[Any]:
-    seen: list[Any] = []
-    iterator = iter(loader)
-    for _ in range(len(loader)):
-        try:
-            seen.append(next(iterator))
-        except ValueError as error:
-            seen.append(error)
-    assert next(iterator, None) is None
-    return seen
-
-
 @pytest.mark.parametrize("dataset", [FailingBatches(2, {1: ValueError()}), range(2)])
 def test_a_note_on_an_error_of_a_whole_batch_names_no_index(dataset: Any, spawn: Spawn) -> None:
     """What ``__getitems__`` or ``collate_fn`` raises is the fault of no sample that we know."""
@@ -361,14 +300,6 @@ def test_a_note_on_an_error_of_a_whole_batch_names_no_index(dataset: Any, spawn:
     )
     error = only_error(spawn(outcomes, loader).result(PATIENCE))
     assert error.__notes__ == ["in worker 0, batch 0"]
-
-
-@with_and_without_threads
-def test_every_other_batch_is_delivered_in_order(threads: int, spawn: Spawn) -> None:
-    errors = {index: LookupError(index) for index in (0, 5, 6, 7)}
-    loader: ThreadLoader[Any] = ThreadLoader(Failing(11, errors), 2, threads=threads)
-    expected = [errors[0], [2, 3], errors[5], errors[6], [8, 9], [10]]
-    assert spawn(outcomes, loader).result(PATIENCE) == expected
 
 
 @with_and_without_threads
@@ -388,15 +319,6 @@ def test_the_lowest_row_is_blamed_though_a_higher_one_failed_first(spawn: Spawn)
 
 
 @with_and_without_threads
-def test_the_lowest_row_is_blamed_whatever_the_number_of_threads(
-    threads: int, spawn: Spawn
-) -> None:
-    errors = {index: LookupError(index) for index in (3, 4, 9, 11)}
-    loader: ThreadLoader[Any] = ThreadLoader(Failing(12, errors), 6, threads=threads)
-    assert spawn(outcomes, loader).result(PATIENCE) == [errors[3], errors[9]]
-
-
-@with_and_without_threads
 def test_a_sample_that_raises_stop_iteration_does_not_end_the_epoch(
     threads: int, spawn: Spawn
 ) -> None:
@@ -409,19 +331,6 @@ def test_a_sample_that_raises_stop_iteration_does_not_end_the_epoch(
     assert isinstance(error, RuntimeError)
     assert isinstance(error, ThreadLoaderError)
     assert error.__notes__[0].endswith("batch 1, index 2")
-
-
-@with_and_without_threads
-def test_a_collate_fn_that_raises_stop_iteration_does_not_end_the_epoch(
-    threads: int, spawn: Spawn
-) -> None:
-    raised = StopIteration()
-    loader: ThreadLoader[Any] = ThreadLoader(
-        range(4), 2, collate_fn=fail_on(0, raised), threads=threads
-    )
-    error, last = spawn(outcomes, loader).result(PATIENCE)
-    assert error.__cause__ is raised
-    assert last == [2, 3]
 
 
 @with_and_without_threads
@@ -453,17 +362,6 @@ def test_an_error_of_the_sampler_comes_after_all_batches_before_it(
 
 
 @with_and_without_threads
-def test_an_error_of_the_batch_sampler_comes_after_all_batches_before_it(
-    threads: int, spawn: Spawn
-) -> None:
-    raised = LookupError("no more batches")
-    loader: ThreadLoader[Any] = ThreadLoader(
-        range(9), batch_sampler=Sampler(raised, [8], [7, 6]), threads=threads
-    )
-    assert spawn(outcomes, loader).result(PATIENCE) == [[8], [7, 6], raised]
-
-
-@with_and_without_threads
 def test_an_error_on_starting_the_sampler_is_raised_by_iter(threads: int, spawn: Spawn) -> None:
     class Refusing:
         def __iter__(self) -> NoReturn:
@@ -473,17 +371,6 @@ def test_an_error_on_starting_the_sampler_is_raised_by_iter(threads: int, spawn:
     assert isinstance(spawn(iter, loader).exception(PATIENCE), LookupError)
 
 
-@with_and_without_threads
-def test_an_index_that_the_dataset_lacks_raises_what_the_dataset_raises(
-    threads: int, spawn: Spawn
-) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader([10, 11], sampler=[1, 7, 0], threads=threads)
-    first, error, last = spawn(outcomes, loader).result(PATIENCE)
-    assert (first, last) == ([11], [10])
-    assert type(error) is IndexError
-    assert error.__notes__[0].endswith("batch 1, index 7")
-
-
 ARRAYS = [np.zeros(3) for _ in range(6)]
 MISFITS = {
     "shape": (ARRAYS, np.zeros(4)),
@@ -491,39 +378,6 @@ MISFITS = {
     "length": ([[1, 2] for _ in range(6)], [1, 2, 3]),
     "keys": ([{"a": 1} for _ in range(6)], {"b": 1}),
 }
-
-
-@with_and_without_threads
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("misfit", MISFITS)
-def test_a_sample_that_does_not_fit_costs_no_other_batch(
-    misfit: str, output: Any, threads: int, spawn: Spawn
-) -> None:
-    usual, odd = MISFITS[misfit]
-    dataset = Samples([*usual, usual[0], odd, usual[0], *usual[:3]])
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, 3, threads=threads, output=output)
-    iterator = iter(loader)
-    for _ in range(2):
-        spawn(next, iterator).result(PATIENCE)
-    assert isinstance(spawn(next, iterator).exception(PATIENCE), Exception)
-    spawn(next, iterator).result(PATIENCE)
-    assert spawn(next, iterator, "the end").result(PATIENCE) == "the end"
-
-
-@pytest.mark.parametrize("output", OUTPUTS)
-@pytest.mark.parametrize("misfit", MISFITS)
-@pytest.mark.parametrize("row", [1, 4])
-def test_the_index_of_the_odd_sample_is_in_a_note(
-    row: int, misfit: str, output: Any, spawn: Spawn
-) -> None:
-    usual, odd = MISFITS[misfit]
-    order = [5, 3, 1, 0, 2]
-    order.insert(row, 6)  # the odd one
-    loader: ThreadLoader[Any] = ThreadLoader(
-        Samples([*usual, odd]), batch_sampler=[order], threads=1, output=output
-    )
-    error = only_error(spawn(outcomes, loader).result(PATIENCE))
-    assert error.__notes__[-1] == "in worker 0, batch 0, index 6"
 
 
 SHORT, LONG = np.zeros(3), np.zeros(4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import weakref
-from collections import deque
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -25,25 +24,6 @@ if TYPE_CHECKING:
 
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
-
-
-@each_output
-def test_a_slot_is_free_once_nothing_refers_to_it(output: str, spawn: Spawn) -> None:
-    def let_go_bit_by_bit(loader: ThreadLoader[Any]) -> list[int]:
-        batch = next(iter(loader))
-        row = batch[0]
-        view = memoryview(np.asarray(row))
-        leased = [loader.statistics().slots.leased]
-        del batch
-        leased.append(loader.statistics().slots.leased)
-        del row
-        leased.append(loader.statistics().slots.leased)
-        del view
-        leased.append(loader.statistics().slots.leased)
-        return leased
-
-    loader = make(Epochs(), output=output)
-    assert spawn(let_go_bit_by_bit, loader).result(PATIENCE) == [1, 1, 1, 0]
 
 
 def root_of(loader: ThreadLoader[Any]) -> Any:
@@ -137,18 +117,6 @@ def test_a_slot_that_another_thread_let_go_is_free(spawn: Spawn) -> None:
         return leased
 
     assert spawn(hand_over, make(Epochs())).result(PATIENCE) == [1, 0]
-
-
-def test_an_epoch_that_is_over_holds_no_slot(spawn: Spawn) -> None:
-    def run(loader: ThreadLoader[Any]) -> Any:
-        iterator = iter(loader)
-        deque(iterator, maxlen=0)
-        return loader.statistics().slots
-
-    with make(Epochs(), persistent_workers=True) as loader:
-        slots = spawn(run, loader).result(PATIENCE)
-    assert (slots.leased, slots.filling) == (0, 0)
-    assert slots.free == slots.made
 
 
 def test_an_idle_worker_keeps_nothing_of_its_last_batch(spawn: Spawn) -> None:

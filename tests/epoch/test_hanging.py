@@ -178,11 +178,3 @@ def test_a_warning_that_is_an_error_loses_no_batch(
             spawn(next, iterator).result(PATIENCE)
         dataset.gate.set()
         assert spawn(lists, iterator).result(PATIENCE) == [[index] for index in range(8)]
-
-
-def test_a_message_keeps_no_batch_alive(spawn: Spawn) -> None:
-    dataset = Hangs(5)
-    loader = ThreadLoader(dataset, 2, threads=1, timeout=0.05, dataset_copy="shared")
-    _timed_out(loader, dataset, spawn, 2)
-    assert loader.statistics().slots.leased == 0
-    assert loader._session.stats.busy() == []  # noqa: SLF001  # what threads would keep

@@ -107,34 +107,6 @@ def test_a_kept_view_never_changes(
 
 
 @each_output
-def test_parts_of_a_nested_batch_never_change(output: str, spawn: Spawn) -> None:
-    """Each leaf alone keeps the memory of all: here one of each batch is kept."""
-
-    class Nested(Epochs):
-        def __getitem__(self, index: int) -> Any:
-            array = super().__getitem__(index)
-            return {"array": array, "pair": (float(index), [array[0], self.epoch])}
-
-    def pick(number: int, batch: Any) -> Any:
-        pair = batch["pair"]
-        return (batch["array"], pair[0], pair[1][0], pair[1][1])[number % 4]
-
-    def expected(number: int) -> Any:
-        array = batch_of(0, number)
-        indices = np.arange(ROWS * number, ROWS * (number + 1))
-        return (array, indices, array[:, 0], np.zeros(ROWS))[number % 4]
-
-    def keep_and_go_on(loader: ThreadLoader[Any]) -> list[Any]:
-        kept = [pick(number, batch) for number, batch in enumerate(loader)]
-        through(loader, 6)
-        return kept
-
-    kept = spawn(keep_and_go_on, make(Nested(), output=output)).result(PATIENCE)
-    for number, each in enumerate(kept):
-        np.testing.assert_array_equal(each, expected(number))
-
-
-@each_output
 @each_kind_of_threads
 def test_views_that_another_thread_keeps_and_drops_never_change(
     workers: dict[str, Any], output: str, spawn: Spawn
@@ -166,39 +138,6 @@ def test_views_that_another_thread_keeps_and_drops_never_change(
     keeper = spawn(keep_some)
     spawn(consume, make(Epochs(), output=output, **workers)).result(PATIENCE)
     assert keeper.result(PATIENCE) == 0
-
-
-def test_batches_that_were_taken_by_different_threads_never_change(spawn: Spawn) -> None:
-    with make(Epochs()) as loader:
-        iterator = iter(loader)
-        batches = [spawn(next, iterator).result(PATIENCE) for _ in range(SIZE // ROWS)]
-        del iterator
-        spawn(through, loader, 6).result(PATIENCE)
-    for number, batch in enumerate(batches):
-        np.testing.assert_array_equal(batch, batch_of(0, number))
-
-
-def test_what_the_consumer_writes_into_a_batch_reaches_no_other(spawn: Spawn) -> None:
-    def scribble(loader: ThreadLoader[Any]) -> int:
-        wrong = 0
-        for epoch in range(3):
-            loader.dataset.epoch = epoch
-            for number, batch in enumerate(loader):
-                wrong += not np.array_equal(batch, batch_of(epoch, number))
-                batch[:] = -1
-        return wrong
-
-    assert spawn(scribble, make(Epochs())).result(PATIENCE) == 0
-
-
-def test_a_batch_outlives_its_loader(spawn: Spawn) -> None:
-    def leave_the_loader() -> Any:
-        batch = next(iter(make(Epochs())))
-        join_workers()
-        return batch
-
-    batch = spawn(leave_the_loader).result(PATIENCE)
-    np.testing.assert_array_equal(batch, batch_of(0, 0))
 
 
 @pytest.mark.usefixtures("one_row_tickets")

@@ -41,17 +41,6 @@ def abandon(loader: ThreadLoader[Any]) -> None:
     next(iterator)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_dropping_an_iterator_half_way_ends_its_threads_and_frees_its_slots(
-    threads: int, spawn: Spawn
-) -> None:
-    def abandon_it(loader: ThreadLoader[Any]) -> int:
-        abandon(loader)
-        return held(loader)
-
-    assert spawn(abandon_it, make(Epochs(), threads=threads)).result(PATIENCE) == 0
-
-
 def test_dropping_a_loader_ends_its_persistent_workers(spawn: Spawn) -> None:
     loader = make(Epochs(), persistent_workers=True)
     spawn(plain_loops, loader, 2).result(PATIENCE)
@@ -61,29 +50,6 @@ def test_dropping_a_loader_ends_its_persistent_workers(spawn: Spawn) -> None:
     del loader
     join_workers()
     assert gone() is None
-
-
-@each_kind_of_workers
-def test_an_iterator_outlives_its_loader(workers: dict[str, Any], spawn: Spawn) -> None:
-    batches = spawn(lambda: list(make(Epochs(), **workers))).result(PATIENCE)
-    for number, batch in enumerate(batches):
-        np.testing.assert_array_equal(batch, batch_of(0, number))
-    assert len(batches) == SIZE // ROWS
-
-
-@each_kind_of_workers
-def test_two_iterators_of_one_loader_are_independent(workers: dict[str, Any], spawn: Spawn) -> None:
-    def interleave(loader: ThreadLoader[Any]) -> tuple[list[Any], list[Any]]:
-        ahead, behind = iter(loader), iter(loader)
-        first = [next(ahead) for _ in range(3)]
-        second = [next(behind)]
-        return first + list(ahead), second + list(behind)
-
-    with make(Epochs(), **workers) as loader:
-        for batches in spawn(interleave, loader).result(PATIENCE):
-            assert len(batches) == SIZE // ROWS
-            for number, batch in enumerate(batches):
-                np.testing.assert_array_equal(batch, batch_of(0, number))
 
 
 @each_kind_of_workers
@@ -197,26 +163,3 @@ def test_a_kept_exception_keeps_no_slot_and_no_iterator(
     assert traceback is not None
     assert iterator is None
     assert slots == 0
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-def test_a_kept_exception_keeps_no_thread(broken: str, spawn: Spawn) -> None:
-    def keep_one(loader: ThreadLoader[Any]) -> Exception:
-        error, _ = first_error(loader)
-        join_workers()
-        return error
-
-    with BROKEN[broken]() as loader:
-        assert spawn(keep_one, loader).result(2 * PATIENCE).__traceback__ is not None
-
-
-@each_kind_of_workers
-def test_exceptions_kept_from_many_epochs_keep_no_slot(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    def keep_many(loader: ThreadLoader[Any]) -> tuple[int, int]:
-        kept = [first_error(loader)[0] for _ in range(20)]
-        loader.close()
-        return len(kept), held(loader)
-
-    assert spawn(keep_many, make(Broken(), **workers)).result(PATIENCE) == (20, 0)

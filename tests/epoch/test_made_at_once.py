@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -99,27 +98,6 @@ def test_a_batch_with_an_odd_sample_and_all_others_are_as_threads_make_them(
     assert len(told[0]) == 6
 
 
-@pytest.mark.parametrize("batches", range(7))
-def test_a_state_that_is_saved_between_them_goes_on_after_them(batches: int) -> None:
-    whole = _told(_make(Rows(), threads=0))
-    loader, resumed = _make(Rows(), threads=0), _make(Rows(), threads=0)
-    iterator = iter(loader)
-    for _ in range(batches):
-        next(iterator)
-    resumed.load_state_dict(loader.state_dict())
-    assert _told(resumed) == whole[batches:]
-
-
-def test_they_are_counted_as_those_of_threads_are(spawn: Callable[..., Future[Any]]) -> None:
-    counted = []
-    for threads in (0, 1):
-        loader = _make(Rows(), threads=threads)
-        spawn(_told, loader).result(PATIENCE)
-        totals = loader.statistics().totals
-        counted.append((totals.batches, totals.samples))
-    assert counted[0] == counted[1] == (6, SIZE)
-
-
 def test_a_sample_that_closes_its_loader_is_the_last_one() -> None:
     fetched: list[int] = []
 
@@ -136,30 +114,6 @@ def test_a_sample_that_closes_its_loader_is_the_last_one() -> None:
         next(batches)
     with pytest.raises(ClosedError):
         next(batches)
-    assert fetched == list(range(ODD + 1))
-
-
-def test_a_loader_that_another_thread_closes_fetches_no_further_sample(
-    spawn: Callable[..., Future[Any]],
-) -> None:
-    begun, closed = threading.Event(), threading.Event()
-    fetched: list[int] = []
-
-    class Slow(Rows):
-        def __getitem__(self, index: int) -> Any:
-            fetched.append(index)
-            if index == ODD:
-                begun.set()
-                assert closed.wait(PATIENCE)
-            return super().__getitem__(index)
-
-    loader = _make(Slow(), threads=0)
-    reading = spawn(list, loader)
-    assert begun.wait(PATIENCE)
-    loader.close()
-    closed.set()
-    with pytest.raises(ClosedError):
-        reading.result(PATIENCE)
     assert fetched == list(range(ODD + 1))
 
 

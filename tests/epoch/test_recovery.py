@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import multiprocessing
 import os
-import pickle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.child import run_child
 from support.patience import PATIENCE
 
 from threadloader import ClosedError, ThreadLoader
 from threadloader._batch import ring as ring_module
-from threadloader._threads import pool as pool_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,34 +87,6 @@ def test_an_index_that_cannot_be_named_is_no_hang(spawn: Callable[..., Future[An
     assert spawn(outcomes, loader).result(PATIENCE) == [IndexError]
 
 
-def test_an_error_of_code_without_a_module_arrives(spawn: Callable[..., Future[Any]]) -> None:
-    space: dict[str, Any] = {"__name__": None}
-    exec("def fail(index): raise ValueError(index)", space)  # noqa: S102  # as notebooks do
-
-    class Fails(First):
-        def __getitem__(self, index: int) -> Any:
-            return space["fail"](index)
-
-    loader: Any = ThreadLoader(Fails(), 10, threads=2)
-    assert spawn(outcomes, loader).result(PATIENCE) == [ValueError, ValueError]
-
-
-def test_a_sample_with_a_shape_of_its_own_has_the_error_of_its_kind(
-    spawn: Callable[..., Future[Any]],
-) -> None:
-    class Shaped:
-        @property
-        def shape(self) -> Any:
-            raise OSError("no shape")
-
-    class Odd(First):
-        def __getitem__(self, index: int) -> Any:
-            return Shaped()
-
-    loader: Any = ThreadLoader(Odd(), 10, threads=2)
-    assert spawn(outcomes, loader).result(PATIENCE) == [TypeError, TypeError]
-
-
 def test_a_collate_function_that_is_false_is_called() -> None:
     class Pipeline(list[Any]):
         def __call__(self, samples: list[int]) -> list[int]:
@@ -126,24 +94,6 @@ def test_a_collate_function_that_is_false_is_called() -> None:
 
     loader: Any = ThreadLoader([1, 2], 2, collate_fn=Pipeline(), threads=1)
     assert list(loader) == [[3]]
-
-
-def test_persistent_workers_that_could_not_start_are_started_by_the_next_epoch(
-    monkeypatch: pytest.MonkeyPatch, spawn: Callable[..., Future[Any]]
-) -> None:
-    started: list[Any] = []
-
-    class Few(pool_module.Joinable):
-        def start(self) -> None:
-            started.append(self)
-            if len(started) == 2:
-                raise RuntimeError("can't start new thread")
-            super().start()
-
-    monkeypatch.setattr(pool_module, "Joinable", Few)
-    with ThreadLoader(First(), 2, threads=3, persistent_workers=True) as loader:
-        assert RuntimeError in spawn(outcomes, loader).result(PATIENCE)
-        assert spawn(outcomes, loader).result(PATIENCE) == list(range(0, 20, 2))
 
 
 def test_an_epoch_that_does_not_begin_leaves_the_one_before_its_threads(
@@ -165,49 +115,6 @@ def test_an_epoch_that_does_not_begin_leaves_the_one_before_its_threads(
         with pytest.raises(KeyboardInterrupt):
             spawn(iter, loader).result(PATIENCE)
         assert spawn(outcomes, iterator).result(PATIENCE) == list(range(2, 20, 2))
-
-
-def test_what_is_counted_as_fetched_was_fetched() -> None:
-    fetched: list[int] = []
-    loader: Any
-
-    class Closes(First):
-        def __getitem__(self, index: int) -> int:
-            fetched.append(index)
-            if index == 5:
-                iterator.close()
-            return index
-
-    loader = ThreadLoader(Closes(), 20, threads=0)
-    list(ThreadLoader(First(), 20, threads=0))
-    iterator = iter(loader)
-    with pytest.raises(ClosedError):
-        next(iterator)
-    assert loader.statistics().totals.samples <= len(fetched)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("persistent", [False, True])
-def test_a_loader_works_in_a_forked_child(persistent: bool) -> None:
-    with ThreadLoader(
-        First(), 2, threads=2, persistent_workers=persistent, output="numpy"
-    ) as loader:
-        expected = outcomes(loader)
-        context = multiprocessing.get_context("fork")
-        mine, theirs = context.Pipe()
-
-        def child() -> None:
-            theirs.send(outcomes(loader))
-
-        process = context.Process(target=child)
-        process.start()
-        try:
-            assert mine.poll(PATIENCE), "the child hangs"
-            assert mine.recv() == expected
-        finally:
-            process.kill()
-            process.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
@@ -242,44 +149,6 @@ def test_threads_that_share_an_iterator_take_turns(
     consumers = [spawn(lambda: [int(batch[0]) for batch in iterator]) for _ in range(4)]
     taken = [first for consumer in consumers for first in consumer.result(PATIENCE)]
     assert sorted(taken) == list(range(0, 400, 2))
-
-
-@pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))]
-)
-@pytest.mark.parametrize("persistent", [False, True])
-def test_a_loader_in_use_can_be_copied(copied: Callable[[Any], Any], persistent: bool) -> None:
-    with ThreadLoader(
-        [1, 2, 3], 2, threads=1, persistent_workers=persistent, output="numpy"
-    ) as loader:
-        kept = list(loader)
-        twin: Any = copied(loader)
-        with twin:
-            assert outcomes(twin) == outcomes(loader) == [int(batch[0]) for batch in kept]
-
-
-def test_a_batch_size_beyond_the_dataset_takes_no_more_memory_than_the_dataset() -> None:
-    loader: Any = ThreadLoader(Array(), 10**9, threads=2, output="numpy")
-    [batch] = loader
-    assert batch.shape == (20, 3)
-
-
-def test_a_handler_at_exit_that_goes_on_with_an_iterator_is_told_that_it_is_closed(
-    spawn: Callable[..., Future[Any]],
-) -> None:
-    code = """
-import atexit
-def go_on():
-    try:
-        for _ in iterator: pass
-    except Exception as error:
-        print(type(error).__name__)
-atexit.register(go_on)
-from threadloader import ThreadLoader
-iterator = iter(ThreadLoader(range(1000), 1, threads=2, output="numpy"))
-next(iterator)
-"""
-    assert spawn(run_child, code).result(3 * PATIENCE)[:2] == (0, "ClosedError")
 
 
 class Afresh:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.copies import make as make_copying
 from support.fake_device import FakeDevice
-from support.faulty import SIZE, Copied, Faulty, Interrupted, Whole, run, skipping, survivors, texts
-from support.patience import PATIENCE, PAUSE
+from support.faulty import Copied, Faulty, run, skipping, survivors, texts
+from support.patience import PATIENCE
 from support.resuming import state_after
 from support.streams import outcomes
 from support.workers import each_kind_of_workers
@@ -62,12 +61,6 @@ def test_each_epoch_may_skip_as_many(spawn: Spawn) -> None:
         assert loader.statistics().skipped_count == 6
 
 
-def test_max_skipped_counts_what_an_iterable_could_not_read_too(spawn: Spawn) -> None:
-    told = run(spawn, skipping(Interrupted(12, {1, 5, 6}), threads=1, max_skipped=2))
-    assert [type(each) for each in told] == [list, LookupError, list]
-    assert told[1].args == (6,)
-
-
 @pytest.mark.parametrize("threads", [0, 2])
 def test_max_skipped_counts_the_whole_epoch_also_where_it_was_interrupted(
     threads: int, spawn: Spawn
@@ -93,12 +86,6 @@ def test_one_too_many_on_a_device_is_raised_in_its_place(
     assert device.broken == []
 
 
-@pytest.mark.parametrize("most", [-1, 1.5, "1", True, [3]])
-def test_a_number_that_is_none_is_refused(most: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="max_skipped"):
-        skipping(Faulty(), max_skipped=most)
-
-
 # What is told ------------------------------------------------------------------------------------
 
 
@@ -120,35 +107,6 @@ def test_statistics_keep_the_latest_thousand_and_count_all(spawn: Spawn) -> None
     told = loader.statistics()
     assert told.skipped_count == 1200
     assert [each.index for each in told.skipped] == list(range(200, 1200))
-
-
-def test_statistics_can_be_asked_for_while_samples_are_left_out(spawn: Spawn) -> None:
-    """They are shared: a thread that logs them may ask at any moment."""
-    over = Event()
-
-    def watch(loader: ThreadLoader[Any]) -> int:
-        seen = 0
-        while not over.wait(PAUSE):
-            seen = max(seen, len(loader.statistics().skipped))
-        return seen
-
-    with skipping(Faulty(range(0, 6000, 2), 6000), 8, threads=1, max_skipped=None) as loader:
-        watching = spawn(watch, loader)
-        told = spawn(list, loader)
-        try:
-            assert len(told.result(PATIENCE)) == 750
-        finally:
-            over.set()
-        assert watching.result(PATIENCE) <= 1000
-
-
-@each_kind_of_workers
-def test_samples_next_to_a_failure_are_counted_as_fetched(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    loader = skipping(Whole({1, 4, 7}), **workers)
-    run(spawn, loader)
-    assert loader.statistics().totals.samples >= SIZE - 3
 
 
 @pytest.mark.filterwarnings("always:a sample was left out")

@@ -34,21 +34,7 @@ each_number_of_threads = pytest.mark.parametrize("threads", [0, 1, 3])
 
 SIZE = 9
 ODD_INDICES = st.sampled_from(
-    [
-        True,
-        False,
-        np.bool_(1),
-        1.0,
-        "1",
-        None,
-        (1,),
-        10**6,
-        2**40,
-        -(2**40),
-        2**63,
-        -(2**64),
-        10**30,
-    ]
+    [True, False, np.bool_(1), 1.0, "1", None, (1,), 10**6, 2**40, -(2**40)]
 )
 
 
