@@ -35,12 +35,6 @@ WRONG_TYPES = {
     "generator": ["seed", 7],
     "prefetch": ["2", 1.5, True],
 }
-WRONG_VALUES = {
-    "batch_size": [0, -1],
-    "prefetch": [0, -1],
-    "output": ["jax", 7, ""],
-    "dataset_copy": ["shallow", "a callable", 7],
-}
 
 
 def cases(wrong: dict[str, list[Any]]) -> pytest.MarkDecorator:
@@ -134,13 +128,6 @@ def test_an_argument_of_a_wrong_type_is_named(name: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=name) as caught:
         ThreadLoader(**arguments)
     assert shown in str(caught.value)
-
-
-@cases(WRONG_VALUES)
-def test_an_argument_of_a_wrong_value_is_named(name: str, value: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match=name) as caught:
-        ThreadLoader(range(4), **{name: value})
-    assert repr(value) in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -239,14 +226,6 @@ def test_torch_output_without_torch_says_what_to_install() -> None:
         ThreadLoader(range(4), output="torch")
 
 
-@pytest.mark.parametrize("number", [np.int64(2), np.uint8(2)])
-def test_numpy_integers_are_integers(number: Any, spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(
-        range(4), batch_size=number, threads=number, prefetch=number
-    )
-    assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3]]
-
-
 @pytest.mark.parametrize(
     ("arguments", "batches"),
     [
@@ -343,27 +322,6 @@ def test_collate_fn_runs_in_a_worker(spawn: Spawn) -> None:
     assert all("-worker-" in name for name in spawn(list, loader).result(PATIENCE))
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-def test_shuffle_gives_each_epoch_an_order_of_its_own(threads: int, spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(range(200), 200, shuffle=True, threads=threads)
-    ((first,), (second,)) = (spawn(lists, loader).result(PATIENCE) for _ in range(2))
-    assert sorted(first) == sorted(second) == list(range(200))
-    assert list(range(200)) != first != second
-
-
-def test_a_numpy_generator_decides_the_order(spawn: Spawn) -> None:
-    orders = [
-        spawn(
-            lists,
-            ThreadLoader(
-                range(50), 50, shuffle=True, threads=2, generator=np.random.default_rng(seed)
-            ),
-        ).result(PATIENCE)
-        for seed in (1, 1, 2)
-    ]
-    assert orders[0] == orders[1] != orders[2]
-
-
 def test_the_window_is_drawn_at_iter_and_one_more_before_each_batch(spawn: Spawn) -> None:
     sampler = Counted([[index] for index in range(6)])
     loader: ThreadLoader[Any] = ThreadLoader(range(6), batch_sampler=sampler, threads=2, prefetch=3)
@@ -379,15 +337,6 @@ def test_without_threads_a_batch_is_drawn_when_it_is_asked_for() -> None:
     loader: ThreadLoader[Any] = ThreadLoader(range(3), batch_sampler=sampler, threads=0)
     drawn = [sampler.drawn for _ in loader]
     assert drawn == [1, 2, 3]
-
-
-def test_single_samples_are_drawn_as_far_ahead_as_batches(spawn: Spawn) -> None:
-    sampler = Counted(list(range(9)))
-    with ThreadLoader(range(9), batch_size=None, sampler=sampler, threads=1, prefetch=5) as loader:
-        iterator = iter(loader)
-        assert sampler.drawn == 5
-        spawn(next, iterator).result(PATIENCE)
-        assert sampler.drawn == 6
 
 
 def test_the_sampler_is_drawn_from_by_the_consumer_alone(spawn: Spawn) -> None:
@@ -421,22 +370,6 @@ def test_the_window_that_is_counted_follows_the_size_of_batches(
         spawn(list, loader).result(PATIENCE)
         assert loader.statistics().window == window
         assert loader.statistics().slots.made <= window + 2
-
-
-@pytest.mark.parametrize(("prefetch", "drawn"), [(None, 2), (4, 4)], ids=["default", "explicit"])
-def test_large_batches_shrink_the_default_window_alone(
-    prefetch: int | None, drawn: int, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
-) -> None:
-    monkeypatch.setattr("threadloader._order.window.LARGE_NBYTES", 1000)
-    sampler = Counted([[index] for index in range(6)])
-    with ThreadLoader(
-        [np.zeros(400)] * 6, batch_sampler=sampler, threads=1, prefetch=prefetch
-    ) as loader:
-        spawn(list, loader).result(PATIENCE)  # which tells how large a batch is
-        sampler.drawn = 0
-        iterator = iter(loader)
-        assert sampler.drawn == drawn
-        del iterator
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -503,15 +436,6 @@ def test_a_loader_may_be_closed_at_any_time_and_twice(spawn: Spawn) -> None:
         spawn(loader.close).result(PATIENCE)
 
 
-@pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
-def test_leaving_the_with_block_joins_all_threads(persistent: bool, spawn: Spawn) -> None:
-    dataset = Recording(40)
-    with ThreadLoader(dataset, threads=2, persistent_workers=persistent) as loader:
-        iterator = iter(loader)
-        spawn(next, iterator).result(PATIENCE)
-    assert not any(thread.is_alive() for thread in dataset.threads)
-
-
 def drop(loader: ThreadLoader[Any], iterators: list[Any]) -> None:  # noqa: ARG001
     iterators.clear()
 
@@ -560,20 +484,3 @@ def test_a_ticket_of_many_rows_is_cancelled_between_its_samples(spawn: Spawn) ->
     dataset.gate.set()
     join_workers()
     assert dataset.fetched == [0, 1, 2, 3]
-
-
-def test_break_cancels_what_is_queued_at_once(spawn: Spawn) -> None:
-    dataset = Held(100, start=2)
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, threads=1)
-
-    def consume() -> Any:
-        for batch in loader:
-            assert dataset.held.wait(PATIENCE)
-            if batch:
-                break
-        dataset.gate.set()
-        return batch
-
-    assert spawn(consume).result(PATIENCE).tolist() == [1]
-    join_workers()
-    assert dataset.fetched == [0, 1, 2]

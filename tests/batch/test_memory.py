@@ -237,13 +237,6 @@ def test_batches_of_a_collate_function_count_with_their_bytes(name: str, spawn: 
     assert max(spawn(ahead_of, loader, [2] * 40).result(PATIENCE)) == 16
 
 
-def test_batches_whose_bytes_nobody_knows_are_planned_as_at_first(spawn: Spawn) -> None:
-    def loader(sampler: Any) -> ThreadLoader[Any]:
-        return ThreadLoader(["text"], batch_sampler=sampler, threads=2, output="numpy")
-
-    assert max(spawn(ahead_of, loader, [2] * 40).result(PATIENCE)) == 4
-
-
 # What a loader keeps
 
 

@@ -120,16 +120,6 @@ def test_an_error_of_the_collate_function_is_never_skipped(spawn: Spawn) -> None
 # Whole batches -----------------------------------------------------------------------------------
 
 
-@each_kind_of_workers
-@pytest.mark.parametrize("bad", [{0}, {5}, {3, 4, 5}, {1, 7}], ids=str)
-def test_whole_batches_that_fail_are_fetched_one_by_one(
-    bad: set[int], workers: dict[str, Any], spawn: Spawn
-) -> None:
-    loader = skipping(Whole(bad), **workers)
-    assert run(spawn, loader) == survivors(bad)
-    assert [each.index for each in loader.statistics().skipped] == sorted(bad)
-
-
 class NoSingles:
     """Has whole batches and no way to one sample."""
 

@@ -152,14 +152,6 @@ def test_items_may_be_any_sequence_or_iterable(spawn: Spawn) -> None:
         assert spawn(lists, loader).result(PATIENCE) == batches(10, 2)
 
 
-def test_options_are_those_of_a_loader(spawn: Spawn) -> None:
-    with make(Counting(7), drop_last=True, collate_fn=tuple, prefetch=1, threads=2) as loader:
-        assert spawn(list, loader).result(PATIENCE) == [(0, 1, 2), (3, 4, 5)]
-        assert loader.statistics().window == 1
-    with make(Counting(40, item=later), in_order=False, threads=3) as loader:
-        assert sorted(chain(*spawn(lists, loader).result(PATIENCE))) == list(range(40))
-
-
 # Errors ------------------------------------------------------------------------------------------
 
 

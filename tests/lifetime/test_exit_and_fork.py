@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import itertools
 import os
 from typing import TYPE_CHECKING
 
@@ -11,40 +9,8 @@ import pytest
 from support.child import FORK_WHILE_HELD, run_child
 from support.patience import PATIENCE
 
-from threadloader._lifetime import exit_and_fork
-
 if TYPE_CHECKING:
     from support.patience import Spawn
-
-OWNERS = ["_work.progress", "_threads.pool", "_threads.per_thread", "_lifetime.dropping"]
-
-
-@pytest.mark.parametrize("imported", list(itertools.permutations(OWNERS)), ids=" ".join)
-def test_the_exit_goes_through_its_phases_whatever_is_imported_first(
-    imported: tuple[str, ...], spawn: Spawn
-) -> None:
-    imports = "; ".join(f"import threadloader.{name}" for name in imported)
-    script = f"""
-import sys
-sys.modules["torch"] = None
-{imports}
-from threadloader._lifetime import exit_and_fork
-
-def told(phase, function):
-    return lambda: (print(phase.name, function.__module__, exit_and_fork.is_exiting()), function())
-
-assert not exit_and_fork.is_exiting()
-for phase, function in exit_and_fork._at_exit.items():
-    exit_and_fork._at_exit[phase] = told(phase, function)
-"""
-    code, output, errors = spawn(run_child, script).result(3 * PATIENCE)
-    assert (code, errors) == (0, "")
-    assert output.splitlines() == [
-        "CANCEL_EPOCHS threadloader._work.progress True",
-        "END_THREADS threadloader._threads.pool True",
-        "CLOSE_INSTANCES threadloader._threads.per_thread True",
-        "CALL_FINALIZERS threadloader._lifetime.dropping True",
-    ]
 
 
 SCRIPT = """
@@ -135,27 +101,6 @@ warnings.simplefilter("ignore")
     assert spawn(run_child, script).result(3 * PATIENCE)[:2] == (0, "0")
 
 
-def test_a_phase_has_one_owner() -> None:
-    phase = exit_and_fork.Phase.END_THREADS
-    importlib.import_module("threadloader._threads.pool")
-
-    def of_another_module() -> None: ...
-
-    with pytest.raises(ValueError, match=r"END_THREADS belongs to threadloader\._threads\.pool"):
-        exit_and_fork.at_exit(phase)(of_another_module)
-
-
-def test_a_module_that_is_imported_again_keeps_its_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exit_and_fork, "_at_exit", {})
-
-    def first() -> None: ...
-    def second() -> None: ...
-
-    exit_and_fork.at_exit(exit_and_fork.Phase.END_THREADS)(first)
-    exit_and_fork.at_exit(exit_and_fork.Phase.END_THREADS)(second)
-    assert exit_and_fork._at_exit == {exit_and_fork.Phase.END_THREADS: second}  # noqa: SLF001
-
-
 EARLY = """
 import atexit, sys
 sys.modules["torch"] = None
@@ -201,24 +146,6 @@ def test_a_handler_from_before_the_import_finds_all_closed_but_can_do_without_th
         "dropped in the handler",
         "asked for",
     ]
-
-
-def test_a_finalizer_that_fails_at_exit_is_told_and_the_next_ones_are_called(spawn: Spawn) -> None:
-    script = """
-from threadloader._lifetime.dropping import when_dropped
-
-class Kept:
-    pass
-
-kept = [Kept() for _ in range(4)]
-when_dropped(kept[0], print, "first", at_exit=True)
-when_dropped(kept[1], int, "no number", at_exit=True)
-when_dropped(kept[2], print, "third", at_exit=True)
-when_dropped(kept[3], print, "not at exit")
-"""
-    code, output, errors = spawn(run_child, script).result(3 * PATIENCE)
-    assert (code, output.splitlines()) == (0, ["first", "third"])
-    assert "no number" in errors
 
 
 FORKS = """
@@ -272,19 +199,8 @@ threading.Thread(target=daemon, daemon=True).start()
 
 
 @has_fork
-def test_a_child_that_a_late_exit_handler_forks_exits_too(spawn: Spawn) -> None:
-    script = """
-threads_end = exit_and_fork._at_exit[exit_and_fork.Phase.END_THREADS]
-end = lambda: (threads_end(), fork(lambda: os._exit(loaded())))
-exit_and_fork._at_exit[exit_and_fork.Phase.END_THREADS] = end
-"""
-    assert spawn(forks, script).result(3 * PATIENCE) == (0, "child 99", "")
-
-
-@has_fork
 @pytest.mark.parametrize("does", ["os._exit(0)", "sys.exit(7)", "None", "1 / 0"])
-@pytest.mark.parametrize("persistent", [False, True])
-def test_a_child_that_a_worker_forks_ends(does: str, persistent: bool, spawn: Spawn) -> None:
+def test_a_child_that_a_worker_forks_ends(does: str, spawn: Spawn) -> None:
     script = f"""
 class Forks:
     def __len__(self):
@@ -295,6 +211,6 @@ class Forks:
             fork(lambda: {does})
         return index
 
-print(len(list(ThreadLoader(Forks(), 4, threads=2, persistent_workers={persistent}))))
+print(len(list(ThreadLoader(Forks(), 4, threads=2, persistent_workers=True))))
 """
     assert spawn(forks, script).result(3 * PATIENCE) == (0, "child 0\n2", "")

@@ -258,28 +258,6 @@ def test_what_an_epoch_draws_lies_between_what_others_draw(spawn: Spawn) -> None
     spawn(loader.close).result(PATIENCE)
 
 
-def test_the_state_of_an_epoch_that_began_beside_others_tells_its_order(spawn: Spawn) -> None:
-    def begin() -> Any:
-        iterator = iter(loader)
-        return iterator, next(iterator)
-
-    def rest(iterator: Any) -> list[Any]:
-        return [batch.tolist() for batch in iterator]
-
-    def shuffled() -> Any:
-        generator = np.random.default_rng(3)
-        return make(list(range(12)), 2, shuffle=True, generator=generator)
-
-    for _ in range(10):
-        loader = shuffled()
-        begun = at_once(spawn, begin)
-        state = loader.state_dict()
-        rests = [spawn(rest, iterator).result(PATIENCE) for iterator, _ in begun]
-        other = shuffled()
-        other.load_state_dict(state)
-        assert spawn(rest, other).result(PATIENCE) in rests
-
-
 def test_a_dataset_whose_code_begins_an_epoch_of_its_own_loader_may(spawn: Spawn) -> None:
     class Nested:
         inner: Any = None

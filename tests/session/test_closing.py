@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from concurrent.futures import wait
 from threading import Barrier, Event
@@ -14,8 +13,6 @@ from support.copies import make as make_copying
 from support.fake_device import FakeDevice
 from support.patience import PATIENCE
 from support.streams import Rows, make
-
-from threadloader._threads.thread_group import ThreadGroup
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -162,24 +159,3 @@ def test_samples_that_close_what_they_belong_to_do_not_wait_for_each_other(
     assert spawn(next, iterator, None).exception(PATIENCE)
     spawn(loader.close).result(PATIENCE)
     assert sorted(closed) == [0, 1]
-
-
-def test_threads_that_have_ended_are_not_noted_for_ever(spawn: Spawn) -> None:
-    def crews() -> int:
-        gc.collect()
-        return sum(type(each) is ThreadGroup for each in gc.get_objects())
-
-    def some_epochs() -> None:
-        for _ in range(20):
-            for _batch in loader:
-                break
-            for thread in threading.enumerate():
-                if "-worker-" in thread.name:
-                    thread.join(PATIENCE)
-
-    loader = make(list(range(12)), 2)
-    before = crews()
-    spawn(some_epochs).result(PATIENCE)
-    assert crews() <= before + 2
-    spawn(loader.close).result(PATIENCE)
-    assert crews() == before

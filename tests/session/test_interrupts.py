@@ -24,7 +24,6 @@ from support.patience import PATIENCE
 
 import threadloader
 from threadloader._lifetime.dropping import when_dropped
-from threadloader._resume.position import Lane
 from threadloader._threads.starting import Joinable, start_all
 
 if TYPE_CHECKING:
@@ -176,16 +175,3 @@ def test_what_was_interrupted_when_it_was_called_is_called_again() -> None:
         call()
     del dropped
     assert len(function.calls) == 2
-
-
-@pytest.mark.parametrize("before", [(), (0,), (0, 1), (1,), (2, 1)])
-@pytest.mark.parametrize("number", [0, 1, 2, 3])
-def test_a_delivery_that_is_taken_back_never_was(before: tuple[int, ...], number: int) -> None:
-    lane, same = Lane(), Lane()
-    for earlier in before:
-        lane.delivered(earlier, 7)
-        same.delivered(earlier, 7)
-    lane.delivered(number, 8)
-    lane.take_back(number)
-    lane.take_back(number)
-    assert lane.state() == same.state()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from support.patience import Spawn
 
 WRONG = {
+    "batch_size": [0, -1],
     "prefetch": [0, -1, 1.5, "2", True, [2]],
     "device_prefetch": [0, -3, None, 2.0, False],
     "max_skipped": [-1, 0.5, "3", True],
@@ -30,6 +31,7 @@ WRONG = {
     "seed": [-1, 1.5, "7", 1 << 64],
     "transform": [3, "f"],
 }
+NO_VALUE = {"snapshot_every_n_steps", "seed", "transform", "max_skipped"}  # in the message
 RIGHT = {
     "prefetch": [1, 20, None],
     "device_prefetch": [1, 9],
@@ -46,8 +48,9 @@ RIGHT = {
     ("name", "value"), [(name, value) for name, values in WRONG.items() for value in values]
 )
 def test_a_wrong_value_is_refused(name: str, value: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=name):
+    with pytest.raises((TypeError, ValueError), match=name) as caught:
         make(iter([1]) if name == "transform" else [1, 2, 3], **{name: value})
+    assert name in NO_VALUE or repr(value) in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -97,15 +97,6 @@ def test_a_state_is_small_far_into_a_long_training(shuffle: Any, seed: int | Non
     assert len(json.dumps(state)) < 500
 
 
-def test_a_state_with_a_sampler_of_the_user_s_is_small() -> None:
-    data = NormalizedAugmentedImageFolderDataset(range(10))
-    sampler = DistributedLengthBalancedSampler(list(range(9)))
-    state = far(make(data, 0, sampler=sampler, seed=None))
-    state["loader"] |= {"samples": 10**9}
-    state["lanes"][0] |= {"batches": 10**8, "of": 333333334, "check": [10**8, (1 << 32) - 1]}
-    assert len(json.dumps(state)) < 500
-
-
 @pytest.mark.parametrize("bits", [np.random.PCG64, np.random.MT19937, np.random.SFC64])
 def test_a_numpy_generator_of_any_kind_goes_through_json(bits: Any, spawn: Spawn) -> None:
     def made() -> ThreadLoader[Any]:

@@ -212,28 +212,6 @@ def test_the_worker_of_a_nested_loader_is_told_of_itself(spawn: Spawn) -> None:
         assert inner == [((0, 2), (0, 2)), ((1, 2), (1, 2))]
 
 
-def test_a_thread_that_outlives_its_worker_keeps_what_it_was_told(spawn: Spawn) -> None:
-    ended = threading.Event()
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def ask_late() -> None:
-        assert ended.wait(PATIENCE)
-        answers.put(me())
-
-    class Samples:
-        def __len__(self) -> int:
-            return 1
-
-        def __getitem__(self, index: int) -> int:
-            Thread(target=ask_late, name="test-late").start()
-            return index
-
-    with ThreadLoader(Samples(), num_workers=1) as loader:
-        spawn(list, loader).result(PATIENCE)
-    ended.set()
-    assert answers.get(timeout=PATIENCE) == (0, 1)
-
-
 def test_a_thread_is_told_of_its_dataset_and_keeps_none_alive(spawn: Spawn) -> None:
     gone, dropped, asked = threading.Event(), threading.Event(), threading.Event()
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -270,16 +248,6 @@ def test_a_thread_is_told_of_its_dataset_and_keeps_none_alive(spawn: Spawn) -> N
     assert answers.get(timeout=PATIENCE) == (None, 0)
 
 
-def test_a_thread_is_told_of_a_dataset_that_nothing_can_refer_to_weakly(spawn: Spawn) -> None:
-    loader = ThreadLoader(
-        [1, 2],
-        batch_size=None,
-        num_workers=1,
-        collate_fn=lambda _: in_a_thread(lambda: get_worker_info().dataset),
-    )
-    assert spawn(list, loader).result(PATIENCE) == [[1, 2]] * 2
-
-
 def test_what_a_thread_is_told_looks_like_what_its_worker_is_told(spawn: Spawn) -> None:
     loader = ThreadLoader(
         range(1),
@@ -294,26 +262,6 @@ def test_what_a_thread_is_told_looks_like_what_its_worker_is_told(spawn: Spawn) 
     assert f"seed={here.seed}" in repr(there)
     with pytest.raises((AttributeError, RuntimeError)):
         there.id = 5
-
-
-def test_a_thread_that_cannot_start_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    def attempt(_: Any) -> Any:
-        thread = Thread(target=abs, args=(1,), name="test-fails")
-        before = dict(vars(thread))
-        with monkeypatch.context() as patch:
-            name = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
-
-            def refuse(*_: Any, **__: Any) -> None:
-                msg = "can't start new thread"
-                raise RuntimeError(msg)
-
-            patch.setattr(threading, name, refuse)
-            with pytest.raises(RuntimeError, match="can't start new thread"):
-                thread.start()
-        return "run" in before, "run" in vars(thread)
-
-    [got] = list(ThreadLoader(range(1), batch_size=None, num_workers=1, collate_fn=attempt))
-    assert got == (False, False)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

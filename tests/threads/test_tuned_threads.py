@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.patience import PATIENCE
 
-from threadloader import ThreadLoader, get_worker_info
+from threadloader import ThreadLoader
 
 
 @pytest.fixture(autouse=True)
@@ -64,16 +64,6 @@ def test_samples_that_wait_get_more_threads_than_there_are_cores() -> None:
         assert loader.statistics().workers > cores
     prefix = loader._fixed.name
     assert names - {"MainThread"} <= {f"{prefix}-worker-{number}" for number in range(256)}
-
-
-def test_an_epoch_begins_with_the_number_that_was_found() -> None:
-    dataset = Reads()
-    with ThreadLoader(dataset, 16, output="numpy") as loader:
-        names_after_growth(loader, dataset, 16)
-        dataset.names.clear()
-        before = loader.statistics().running
-        names_after_growth(loader, dataset, 8)
-        assert loader.statistics().running >= before // 2  # twice as many may have been a try
 
 
 @pytest.mark.parametrize("given", [{"threads": 2}, {"num_workers": 2}, {"max_threads": 2}])
@@ -161,32 +151,6 @@ def test_where_no_more_threads_can_be_started_those_that_there_are_go_on(
         assert loader.statistics().running == cores
         assert len(next(batches)) == 16
     assert len(dataset.names) <= cores
-
-
-class Collates(Reads):
-    """A dataset that collates its batches, which tell whose copy has done so."""
-
-    def collated(self, samples: list[int]) -> tuple[list[int], Any, Any]:
-        info = get_worker_info()
-        assert info is not None
-        return samples, info.id, self is info.dataset
-
-
-def test_threads_that_are_started_later_have_copies_of_an_exchanged_collate_fn() -> None:
-    dataset = Collates()
-    seen: set[int] = set()
-    end = time.perf_counter() + PATIENCE
-    with ThreadLoader(dataset, 4, collate_fn=list, persistent_workers=True) as loader:
-        begun = iter(loader)
-        assert next(begun) == list(range(4))
-        there = loader.statistics().workers
-        loader.collate_fn = dataset.collated
-        batches = iter(loader)
-        while not seen or max(seen) < 2 * there:
-            assert time.perf_counter() < end
-            _, worker, is_own = next(batches)
-            assert is_own
-            seen.add(worker)
 
 
 @pytest.mark.parametrize("given", [{"collate_fn": list}, {"batch_size": None}], ids=list)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,20 +35,6 @@ class Made:
 
     def __getitem__(self, index: int) -> Any:
         return self.make(index)
-
-
-class Gated(Numbers):
-    """One sample waits until it may go on."""
-
-    def __init__(self, waits: int) -> None:
-        super().__init__()
-        self.waits = waits
-        self.gate = Event()
-
-    def __getitem__(self, index: int) -> Any:
-        if index == self.waits:
-            assert self.gate.wait(PATIENCE)
-        return super().__getitem__(index)
 
 
 @settings(phases=[Phase.explicit, Phase.reuse, Phase.generate])  # a hang takes long to shrink
@@ -105,27 +90,6 @@ def test_copies_that_end_late_and_in_any_order_deliver_what_there_is(
             assert got == expected if in_order else sorted(got) == sorted(expected)
     assert not device.broken
     assert device.most_ahead <= 1 + ahead
-
-
-@each_kind_of_workers
-@pytest.mark.parametrize("ahead", [1, 2, 5])
-def test_no_more_is_on_the_device_than_asked_for(
-    ahead: int, workers: dict[str, Any], spawn: Spawn
-) -> None:
-    device = FakeDevice()
-    loader = make(Numbers(), device, device_prefetch=ahead, prefetch=8, **workers)
-    assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
-    assert device.most_ahead <= 1 + ahead
-    spawn(loader.close).result(PATIENCE)
-
-
-@each_kind_of_workers
-def test_batches_that_are_kept_stay_as_they_are(workers: dict[str, Any], spawn: Spawn) -> None:
-    device = FakeDevice()
-    with make(Numbers(), device, **workers) as loader:
-        kept = [batch for _ in range(3) for batch in spawn(list, loader).result(PATIENCE)]
-    assert list(map(numbers, kept)) == 3 * batches_of(3)
-    assert not device.broken
 
 
 @each_kind_of_workers
@@ -291,27 +255,6 @@ def test_an_error_of_page_locking_is_the_batchs_and_no_rows(
         told = spawn(outcomes, iter(loader)).result(PATIENCE)
     assert [str(error) for error in told] == ["page-locked"] * 8
     assert not any("index" in note for error in told for note in error.__notes__)
-
-
-def test_a_batch_that_takes_too_long_is_an_error_and_comes_later(spawn: Spawn) -> None:
-    dataset = Gated(waits=4)
-    with make(dataset, timeout=0.01, dataset_copy="shared") as loader:
-        iterator = iter(loader)
-        told = [spawn(_next_or_error, iterator).result(PATIENCE) for _ in range(2)]
-        while told[-1] == told[0]:  # the machine is busy
-            told.append(spawn(_next_or_error, iterator).result(PATIENCE))
-        assert "timed out" in str([one for one in told if isinstance(one, str)])
-        dataset.gate.set()
-        while len(got := [one for one in told if isinstance(one, list)]) < 8:
-            told.append(spawn(_next_or_error, iterator).result(PATIENCE))
-    assert got == batches_of(3)
-
-
-def _next_or_error(iterator: Iterator[Any]) -> Any:
-    try:
-        return numbers(next(iterator))
-    except RuntimeError as error:
-        return str(error)
 
 
 @each_kind_of_workers

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import threading
 import warnings
@@ -16,8 +15,6 @@ from support.patience import PATIENCE
 from support.workers import each_kind_of_workers
 
 from threadloader import DeviceError
-from threadloader._lifetime import exit_and_fork
-from threadloader._work.copier import Copier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,15 +72,6 @@ def test_without_memory_on_the_device_a_batch_is_an_error_and_the_next_ones_come
     assert loader.statistics().slots.filling == 0
 
 
-def test_without_memory_for_a_slot_there_is_an_error_and_the_loader_goes_on(spawn: Spawn) -> None:
-    device = FakeDevice(errors={"allocate": MemoryError("page-locked")})
-    with make(Numbers(), device) as loader:
-        told = spawn(outcomes, iter(loader)).result(PATIENCE)
-        assert [str(error) for error in told] == ["page-locked"] * 8
-        device.errors.clear()
-        assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
-
-
 @pytest.mark.parametrize("call", ["adopt", "record", "synchronize", "receive"])
 @each_kind_of_workers
 def test_a_device_that_is_lost_is_told_and_keeps_nobody_waiting(
@@ -116,13 +104,6 @@ def test_a_warning_that_is_an_error_takes_no_room(spawn: Spawn) -> None:
             warnings.simplefilter("error")
             told = spawn(outcomes, iter(loader)).result(PATIENCE)
     assert len(told) == 8
-
-
-def test_a_loader_that_has_used_a_device_can_be_copied(spawn: Spawn) -> None:
-    with make(Numbers(), FakeDevice()) as loader:
-        assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
-        with copy.copy(loader) as twin:
-            assert spawn(outcomes, iter(twin)).result(PATIENCE) == batches_of(3)
 
 
 def test_a_thread_ends_with_its_epoch_though_the_iterator_lives(spawn: Spawn) -> None:
@@ -212,30 +193,6 @@ threading.Thread(target=lambda: [list(loader) for _ in range(10**6)], daemon=Tru
 @pytest.mark.parametrize("script", EXITS.values(), ids=EXITS)
 def test_the_interpreter_exits_cleanly_with(script: str, spawn: Spawn) -> None:
     assert spawn(run, script).result(3 * PATIENCE) == (0, "", "")
-
-
-@pytest.mark.parametrize("last", ["sampler", "copier"])
-def test_a_thread_that_begins_an_epoch_as_the_exit_begins_ends_without_a_word(
-    last: str, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
-) -> None:
-    # As if the main thread had come to the interpreter's exit between two lines of this thread's.
-    monkeypatch.setattr(exit_and_fork, "_exiting", False)
-
-    class Sampler:
-        def __iter__(self) -> Iterator[int]:
-            if last == "sampler":
-                monkeypatch.setattr(exit_and_fork, "_exiting", True)
-            return iter(range(8))
-
-    def copier(*arguments: Any, **named: Any) -> Copier:
-        if last == "copier":
-            monkeypatch.setattr(exit_and_fork, "_exiting", True)
-        return Copier(*arguments, **named)
-
-    monkeypatch.setattr("threadloader._work.copier.Copier", copier)
-    loader = make(Numbers(), FakeDevice(), sampler=Sampler(), threads=2)
-    with pytest.raises(SystemExit):
-        spawn(iter, loader).result(PATIENCE)
 
 
 FORKS = {

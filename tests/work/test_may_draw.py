@@ -120,22 +120,6 @@ def test_a_sample_that_loads_plain_data_keeps_its_random_stream(
     assert numbers == spawn(drawn, Opened([""] * 6), 1).result(PATIENCE)
 
 
-class Reading(Nested):
-    """Samples that read from an iterable, with a transform, before they draw."""
-
-    def __getitem__(self, index: int) -> float:
-        list(ThreadLoader(iter(range(4)), 2, threads=0, transform=abs, isolate_rng=False))
-        return random.random()
-
-
-@each_number_of_threads
-def test_a_sample_that_reads_an_iterable_keeps_its_random_stream(
-    threads: int, spawn: Spawn
-) -> None:
-    numbers = spawn(drawn, Reading({}), threads).result(PATIENCE)
-    assert numbers == spawn(drawn, Opened([""] * 6), 1).result(PATIENCE)
-
-
 def test_who_asks_for_torch_s_generator_without_torch_gets_an_error_and_later_batches() -> None:
     script = """
 import sys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from itertools import islice
-from threading import Barrier, Event, Thread, current_thread
+from threading import Barrier, Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -128,17 +128,6 @@ def test_each_sample_is_counted_once_in_each_epoch(
             assert 3 * epochs <= totals.tickets <= 7 * epochs
 
 
-@each_number_of_threads
-def test_a_batch_that_fails_counts_and_the_sample_that_failed_does_not(
-    threads: int, spawn: Spawn
-) -> None:
-    loader = make(Rows(9), threads=threads, transform=lambda row: 1 // (row - 4))
-    spawn(outcomes, loader).result(PATIENCE)
-    totals = loader.statistics().totals
-    assert totals.batches == 3
-    assert 6 <= totals.samples <= 8
-
-
 # Persistent workers
 
 
@@ -193,26 +182,6 @@ def test_the_same_threads_go_on_after_an_epoch_that_was_left(threads: int, spawn
         for batches in range(3):
             assert spawn(some, loader, batches).result(PATIENCE) == SQUARES[:batches]
             assert spawn(lists, loader).result(PATIENCE) == SQUARES
-        assert workers() == hired
-
-
-@each_number_of_workers
-def test_the_same_threads_go_on_after_an_error_of_the_transform(threads: int, spawn: Spawn) -> None:
-    broken = Event()
-
-    def change(row: int) -> int:
-        if broken.is_set() and row == 4:
-            raise LookupError(row)
-        return square(row)
-
-    with persistent(change, threads) as loader:
-        assert spawn(lists, loader).result(PATIENCE) == SQUARES
-        hired = workers()
-        broken.set()
-        first, error, last = spawn(outcomes, loader).result(PATIENCE)
-        assert (first, type(error), last) == (SQUARES[0], LookupError, SQUARES[2])
-        broken.clear()
-        assert spawn(lists, loader).result(PATIENCE) == SQUARES
         assert workers() == hired
 
 

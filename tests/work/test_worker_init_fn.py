@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import weakref
 from threading import Barrier, Event
 from typing import TYPE_CHECKING, Any
@@ -13,15 +12,11 @@ from support.patience import PATIENCE
 from support.workers import join_workers
 
 from threadloader import ClosedError, ThreadLoader
-from threadloader._epoch import hanging
 from threadloader._threads import worker_startup as startup_module
 from threadloader._threads.waiting import wait_until
-from threadloader._work import progress as progress_module
 from threadloader.errors import SampleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from support.patience import Spawn
 
 
@@ -110,37 +105,6 @@ def test_close_wakes_who_waits_for_an_init_fn_that_does_not_end(
         finally:
             gate.set()
         closing.result(PATIENCE)
-
-
-def test_the_timeout_is_that_of_init_fn_and_batch_together(
-    monkeypatch: pytest.MonkeyPatch, spawn: Spawn
-) -> None:
-    limits: list[float | None] = []
-    init, sample = Event(), Event()
-
-    def telling(opens: Event) -> Callable[..., bool]:
-        def wait(reached: Any, tokens: Any, timeout: float | None) -> bool:
-            limits.append(timeout)
-            opens.set()
-            return wait_until(reached, tokens, timeout)
-
-        return wait
-
-    class Gated(Numbers):
-        def __getitem__(self, index: int) -> int:
-            assert sample.wait(PATIENCE)
-            return index
-
-    clock = itertools.count(step=3)  # three seconds from one look to the next
-    monkeypatch.setattr(startup_module, "wait_until", telling(init))
-    monkeypatch.setattr(progress_module, "wait_until", telling(sample))
-    monkeypatch.setattr(hanging, "perf_counter", lambda: next(clock))
-    loader = ThreadLoader(
-        Gated(), threads=1, timeout=30, worker_init_fn=lambda _: init.wait(PATIENCE)
-    )
-    with loader:
-        assert spawn(next, iter(loader)).result(PATIENCE) == 0
-    assert limits == [30, 27]
 
 
 @pytest.mark.parametrize("persistent", [False, True])
