@@ -278,20 +278,6 @@ def test_an_error_that_two_threads_raise_at_once_has_one_note_the_right_one(spaw
     assert spawn(places_of, loader).result(PATIENCE) == expected
 
 
-@with_and_without_threads
-def test_a_sample_too_many_that_raises_the_same_object_is_named_alone(
-    threads: int, spawn: Spawn
-) -> None:
-    failing = dict.fromkeys((1, 3, 5), ValueError("always the same object"))
-    loader: ThreadLoader[Any] = ThreadLoader(
-        Failing(6, failing), 2, threads=threads, on_error="skip", max_skipped=1
-    )
-    with pytest.warns(UserWarning, match="left out"):
-        told = spawn(places_of, loader).result(PATIENCE)
-    limit = "more than max_skipped=1 samples failed"
-    assert told == [("1, index 3", limit), ("2, index 5", limit)]
-
-
 @pytest.mark.parametrize("dataset", [FailingBatches(2, {1: ValueError()}), range(2)])
 def test_a_note_on_an_error_of_a_whole_batch_names_no_index(dataset: Any, spawn: Spawn) -> None:
     """What ``__getitems__`` or ``collate_fn`` raises is the fault of no sample that we know."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from threadloader._torch.device import Leaf
 
-__all__ = ["NOT_THERE", "FakeDevice", "OutOfMemoryError"]
+__all__ = ["FakeDevice", "OutOfMemoryError"]
 
 NOT_THERE = 0xA5  # every byte on the device to which no copy has finished
 
@@ -70,7 +70,6 @@ class _Reached:
 
     def synchronize(self) -> None:
         self._stream.check_thread("waited for the consumer's stream")
-        self._stream.device.reached += 1
 
 
 class FakeDevice:
@@ -82,7 +81,6 @@ class FakeDevice:
             is none when it is tried again, either.
         pending: The same, where there is memory then.
         errors: What a call of that name raises, each time.
-        held: Whether no copy finishes before `release`.
     """
 
     def __init__(
@@ -92,7 +90,6 @@ class FakeDevice:
         errors: dict[str, BaseException] | None = None,
         *,
         pending: Callable[[int], bool] | None = None,
-        held: bool = False,
     ) -> None:
         self._pending = pending
         self._refused: tuple[int, int] | None = None  # the copy that there was no memory for
@@ -101,10 +98,9 @@ class FakeDevice:
         self.errors = errors or {}
         self._pid = os.getpid()
         self._lost = False  # whether an event has failed; only ever set
-        self.reached = 0  # waits for the consumer's stream; by one copier at a time
         self._changed = Condition()
         # All below: guarded by _changed.
-        self.held = held
+        self.held = False
         self.waiting = 0  # threads, for a copy that is held
         self.broken: list[str] = []  # rules
         self.slots = 0  # allocated

@@ -12,8 +12,7 @@ from support.child import run_child
 from support.patience import PATIENCE
 
 from threadloader import GilWarning
-from threadloader._threads import gil_switch
-from threadloader._threads.gil_switch import is_free_threaded, what_switched_the_gil_on
+from threadloader._threads.gil_switch import is_free_threaded
 
 free_threaded = pytest.mark.skipif(not is_free_threaded(), reason="this build always has the GIL")
 
@@ -50,25 +49,6 @@ def extension(tmp_path: Path) -> Path:
     command = [compiler, "-shared", "-fPIC", f"-I{headers.parent}", str(source), "-o", str(target)]
     subprocess.run(command, check=True, timeout=PATIENCE)
     return tmp_path
-
-
-@free_threaded
-def test_a_gil_that_is_off_was_switched_on_by_nothing() -> None:
-    assert what_switched_the_gil_on() == ""
-
-
-@free_threaded
-def test_a_gil_that_was_asked_for_was_switched_on_by_no_import(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(gil_switch, "gil_is_enabled", lambda: True)
-    monkeypatch.setenv("PYTHON_GIL", "1")
-    assert what_switched_the_gil_on() == "PYTHON_GIL=1"
-
-
-@pytest.mark.skipif(is_free_threaded(), reason="of the other builds")
-def test_a_build_that_always_has_the_gil_is_told_nothing() -> None:
-    assert what_switched_the_gil_on() == ""
 
 
 @free_threaded

@@ -111,22 +111,6 @@ def _processes(workers: int) -> Any:
     )
 
 
-@each_number_of_workers
-def test_a_worker_has_the_seed_of_torch_s_with_the_same_number(workers: int, spawn: Spawn) -> None:
-    torch.manual_seed(0)
-    expected = {(number, seed) for number, _, seed, _, _ in _processes(workers)}
-    torch.manual_seed(0)
-    began: set[Any] = set()
-    loader = ThreadLoader(
-        range(SIZE),
-        num_workers=workers,
-        worker_init_fn=lambda number: began.add((number, get_worker_info().seed)),
-    )
-    spawn(list, loader).result(PATIENCE)
-    assert began == expected
-    assert len(began) == workers
-
-
 class Nested:
     """A sample is what processes that its worker starts are told."""
 

@@ -7,6 +7,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from support.child import run_child
 from support.copies import Numbers, batches_of, make, numbers, outcomes
@@ -68,6 +69,49 @@ def test_without_memory_on_the_device_a_batch_is_an_error_and_the_next_ones_come
         second = iter(loader)
         assert spawn(outcomes, second).result(PATIENCE) == batches_of(3)
     # All threads have ended: the loader was closed, and its iterators are alive.
+    assert not device.broken
+    assert loader.statistics().slots.filling == 0
+
+
+@pytest.mark.parametrize("busy", [[2], [7], [0, 3, 6]], ids=str)
+@each_kind_of_workers
+def test_memory_that_the_device_has_a_moment_later_is_used(
+    busy: list[int], workers: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice(pending=busy.__contains__)
+    with make(Numbers(), device, device_prefetch=1, **workers) as loader:
+        assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
+    assert not device.broken
+
+
+class Pairs(Numbers):
+    """Each batch has two leaves that are copied apart."""
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(1 << 16, index), np.full(1 << 16, index)
+
+
+@pytest.mark.parametrize("kind", ["pending", "fails"])
+def test_a_batch_of_which_a_part_was_copied_keeps_its_slots_and_is_whole_or_an_error(
+    kind: str, spawn: Spawn
+) -> None:
+    def firsts(loader: Any) -> list[Any]:
+        told: list[Any] = []
+        iterator = iter(loader)
+        for _ in range(4):
+            try:
+                told.append([leaf[:, 0].tolist() for leaf in next(iterator)])
+            except OutOfMemoryError:
+                told.append("no memory")
+        return told
+
+    device = FakeDevice(**{kind: lambda number: number == 3})
+    with make(Pairs(8), device, batch_size=2) as loader:
+        told = spawn(firsts, loader).result(PATIENCE)
+    expected: list[Any] = [[batch] * 2 for batch in batches_of(2, 8)]
+    if kind == "fails":
+        expected[1] = "no memory"
+    assert told == expected
     assert not device.broken
     assert loader.statistics().slots.filling == 0
 
