@@ -14,8 +14,6 @@ from support.streams import each_output
 from support.workers import each_kind_of_workers, join_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from support.patience import Spawn
 
     from threadloader import ThreadLoader
@@ -39,43 +37,6 @@ def through(loader: ThreadLoader[Any], epochs: int) -> None:
     loader.dataset.bad = None
 
 
-def as_numpy(view: Any) -> Any:
-    return np.asarray(view)
-
-
-def dlpack_with_torch(batch: Any) -> Any:
-    torch = pytest.importorskip("torch")
-    return torch.from_dlpack(batch)
-
-
-def other_library(batch: Any) -> Any:
-    torch = pytest.importorskip("torch")
-    return batch.numpy() if isinstance(batch, torch.Tensor) else torch.from_numpy(batch)
-
-
-# Each with the same view of an array that nobody writes to.
-VIEWS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "batch": (lambda batch: batch, lambda array: array),
-    "slice": (lambda batch: batch[1:], lambda array: array[1:]),
-    "row": (lambda batch: batch[-1], lambda array: array[-1]),
-    "row of a row": (lambda batch: batch[1][0], lambda array: array[1][0]),
-    "reshaped": (lambda batch: batch.reshape(-1)[::5], lambda array: array.reshape(-1)[::5]),
-    "transposed": (
-        lambda batch: batch.T[0] if batch.ndim < 3 else batch[0].T,
-        lambda array: array[0].T,
-    ),
-    "rows": (list, lambda array: array),
-    "memoryview": (lambda batch: memoryview(np.asarray(batch)), lambda array: array),
-    "bytes seen again": (
-        lambda batch: np.frombuffer(memoryview(np.asarray(batch)), np.int64),
-        lambda array: array.ravel(),
-    ),
-    "dlpack to numpy": (np.from_dlpack, lambda array: array),
-    "dlpack to torch": (dlpack_with_torch, lambda array: array),
-    "other library": (other_library, lambda array: array),
-}
-
-
 @each_output
 @each_kind_of_workers
 def test_a_list_of_all_batches_is_right(workers: dict[str, Any], output: str, spawn: Spawn) -> None:
@@ -85,25 +46,6 @@ def test_a_list_of_all_batches_is_right(workers: dict[str, Any], output: str, sp
     assert len(batches) == SIZE // ROWS
     for number, batch in enumerate(batches):
         np.testing.assert_array_equal(batch, batch_of(0, number))
-
-
-@each_output
-@pytest.mark.parametrize("kind", VIEWS)
-@each_kind_of_threads
-def test_a_kept_view_never_changes(
-    workers: dict[str, Any], kind: str, output: str, spawn: Spawn
-) -> None:
-    view, same_of_array = VIEWS[kind]
-
-    def keep_and_go_on(loader: ThreadLoader[Any]) -> list[Any]:
-        kept = [view(batch) for batch in loader]
-        through(loader, 6)
-        return kept
-
-    with make(Epochs(), output=output, **workers) as loader:
-        kept = spawn(keep_and_go_on, loader).result(PATIENCE)
-        for number, each in enumerate(kept):
-            np.testing.assert_array_equal(as_numpy(each), same_of_array(batch_of(0, number)))
 
 
 @each_output
