@@ -82,7 +82,11 @@ def read_on_after_a_break(rows: Any, once: Once, spawn: Spawn, **arguments: Any)
 
 
 @each_crew
-@pytest.mark.parametrize("rows_of", [lambda once: once, lambda once: (row for row in once)])
+@pytest.mark.parametrize(
+    "rows_of",
+    [lambda once: once, lambda once: (row for row in once)],
+    ids=["iterator", "generator"],
+)
 def test_what_can_be_read_once_is_read_on_when_the_reader_before_has_left(
     rows_of: Any, threads: int, transform: Any, spawn: Spawn
 ) -> None:
