@@ -100,7 +100,7 @@ class MadeHere:
         # property of the data.
         self._took: deque[float] = deque(maxlen=2)
         if not self._here:
-            self._progress.threads = self._tuner.number
+            self._progress.threads = max(1, self._tuner.number)
 
     @property
     def _plans_ahead(self) -> bool:
@@ -140,8 +140,7 @@ class MadeHere:
             if not self._leave(seconds):
                 tuner.stay()
         else:
-            self._threads.resize(number)
-            self._progress.threads = tuner.number
+            self._resize(self._threads)
 
     def _sample_seconds(self) -> float:
         """Return what a sample takes in the calling thread, collating included; 0 if unknown."""
@@ -275,14 +274,18 @@ class MadeHere:
         self._here = self._draining = False
         if not self._tuner.number or not self._tunes:
             self._tuner.leave(seconds)
-        workers.resize(self._tuner.number)
-        self._progress.threads = self._tuner.number
+        self._resize(workers)
         if begun is not None:
             with suppress(ClosedError):  # by another thread: who waits finds that out
                 self._feed.give(begun)
         if self._draws_ahead:
             self._fill()
         return True
+
+    def _resize(self, workers: Workers) -> None:
+        """Let as many threads run as were found; at least one, whatever an epoch beside finds."""
+        workers.resize(max(1, self._tuner.number))
+        self._progress.threads = max(1, self._tuner.number)
 
     def _may_leave(self) -> bool:
         """Whether threads may take over; see `FirstSamples.may_leave`."""
