@@ -402,7 +402,8 @@ def test_persistent_workers_keep_the_dataset_as_it_was(spawn: Spawn) -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_persistent_workers_alone_outlive_an_epoch(persistent: bool, spawn: Spawn) -> None:
     dataset = Recording(4)
-    with ThreadLoader(dataset, threads=1, persistent_workers=persistent) as loader:
+    options: dict[str, Any] = {"threads": 1, "worker_init_fn": lambda _: None}
+    with ThreadLoader(dataset, persistent_workers=persistent, **options) as loader:
         for _ in range(3):
             spawn(list, loader).result(PATIENCE)
     assert len(set(dataset.threads)) == (1 if persistent else 3)
