@@ -285,7 +285,8 @@ def test_no_threads_means_the_calling_thread(spawn: Spawn) -> None:
 
 def test_worker_threads_have_names_that_say_whose_they_are(spawn: Spawn) -> None:
     dataset = Recording(50)
-    spawn(list, ThreadLoader(dataset, threads=2)).result(PATIENCE)
+    loader = ThreadLoader(dataset, threads=2, worker_init_fn=lambda _: None)  # they make all
+    spawn(list, loader).result(PATIENCE)
     for thread in dataset.threads:
         assert re.fullmatch(r"tl\d+-worker-[01]", thread.name)
 

@@ -73,6 +73,7 @@ def test_what_samples_count_goes_on_from_epoch_to_epoch(batch_size: int) -> None
     assert len(told) == 1
 
 
+@pytest.mark.filterwarnings("ignore::threadloader.InProcessWarning")
 def test_an_epoch_that_is_over_before_that_shows_leaves_the_next_one_in_process() -> None:
     class Few(Counting):
         length = 2

@@ -113,8 +113,8 @@ def test_what_a_sample_changes_of_its_context_stays_in_its_worker() -> None:
         return before
 
     with precision(9), option(4):
-        texts = {text for batch in ThreadLoader(Seen(change), threads=2) for text in batch}
-        assert "9" in texts
+        loader = ThreadLoader(Seen(change), threads=2, worker_init_fn=lambda _: None)
+        assert "9" in {text for batch in loader for text in batch}
         assert decimal.getcontext().prec == 9
         assert bare.config["names"] == ["a", None]
 
@@ -124,7 +124,8 @@ def test_what_a_thread_has_opened_or_set_up_is_not_for_others(names: dict[str, A
     vars(bare).update(names)
     try:
         dataset = Seen(lambda: str(sorted(vars(bare))))
-        assert {text for batch in ThreadLoader(dataset, threads=2) for text in batch} == {"[]"}
+        loader = ThreadLoader(dataset, threads=2, worker_init_fn=lambda _: None)
+        assert {text for batch in loader for text in batch} == {"[]"}
     finally:
         vars(bare).clear()
 

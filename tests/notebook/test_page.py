@@ -43,9 +43,12 @@ class Page(HTMLParser):
             self.text += f"{data}\n"
 
 
+NEEDS_ONE_THREAD: Any = {"batch_size": 10, "threads": 1, "worker_init_fn": lambda _: None}
+
+
 def loaded(epochs: int = 1, dataset: Any = range(100), **options: Any) -> Page:
     """Return the page after some epochs."""
-    with ThreadLoader(dataset, **{"batch_size": 10, "threads": 1} | options) as loader:
+    with ThreadLoader(dataset, **NEEDS_ONE_THREAD | options) as loader:
         for _ in range(epochs):
             list(loader)
         page = Page(loader)
@@ -80,7 +83,7 @@ def test_each_stage_has_a_bar_and_the_longest_is_whole() -> None:
 def test_an_epoch_under_way_shows_its_window() -> None:
     meeting = threading.Barrier(2)
     gated = Acting(100, lambda index: index in {10, 20} and meeting.wait(PATIENCE))
-    with ThreadLoader(gated, batch_size=10, threads=1, prefetch=3) as loader:
+    with ThreadLoader(gated, **NEEDS_ONE_THREAD, prefetch=3) as loader:
         iterator = iter(loader)
         next(iterator)
         meeting.wait(PATIENCE)

@@ -88,7 +88,8 @@ def path(tmp_path: Path) -> Path:
 
 def traced(path: Path, kind: str = "map", **options: Any) -> Trace:
     """Return the trace of one epoch."""
-    with made(kind, **options) as loader, loader.trace(path):
+    needs_threads = {} if kind == "no threads" else {"worker_init_fn": lambda _: None}
+    with made(kind, **needs_threads | options) as loader, loader.trace(path):
         list(loader)
     return read_trace(path)
 

@@ -309,7 +309,8 @@ class MadeHere:
         signal, say, or is not thread-safe.
         """
         first = self._first_samples
-        if first is None or first.fails_in_process or self._here or runs_event_loop():
+        made_here = self._here and not self._draining
+        if first is None or first.fails_in_process or made_here or runs_event_loop():
             return batch
         if not isinstance(batch, OpenBatch):
             return batch
