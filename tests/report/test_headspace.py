@@ -68,7 +68,7 @@ def test_the_share_is_what_loading_takes_of_a_step(clock: DrivenClock) -> None:
 
 @pytest.mark.parametrize(("size", "steps"), [(40, 10), (20, 45)])
 def test_a_short_epoch_is_measured_in_several(size: int, steps: int, spawn: Spawn) -> None:
-    with ThreadLoader(Acting(size), threads=1) as loader:
+    with ThreadLoader(Acting(size), threads=1, worker_init_fn=lambda _: None) as loader:
         headspace = loader.headspace(steps=steps)
         epochs = 0
         while not headspace.finished:

@@ -32,7 +32,7 @@ class Computed:
 
 activities = [torch.profiler.ProfilerActivity.CPU]
 found = {}
-with ThreadLoader(Computed(), batch_size=4, threads=2) as loader:
+with ThreadLoader(Computed(), batch_size=4, threads=2, worker_init_fn=int) as loader:
     with threadloader.profile(activities=activities) as prof:
         list(loader)
     prof.export_chrome_trace(sys.argv[1])
