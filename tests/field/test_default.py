@@ -226,7 +226,11 @@ class LoadsData(Slow):
     [({}, 1), ({"threads": 8}, 4), ({"threads": 8, "persistent_workers": True}, 1)],
     ids=str,
 )
-def test_data_that_is_loaded_on_first_use_is_loaded_once(given: dict[str, Any], most: int) -> None:
+def test_data_that_is_loaded_on_first_use_is_loaded_once(
+    given: dict[str, Any], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The calling thread, where it is tried for a number that was chosen, has a copy of its own.
+    monkeypatch.setattr("threadloader._tuning.tuner.WINDOW_SECONDS", PATIENCE)
     LoadsData.loads = 0
     with ThreadLoader(LoadsData(), 8, collate_fn=list, **given) as loader:
         for _ in range(4):

@@ -226,6 +226,7 @@ def test_a_first_batch_that_is_begun_here_is_finished_by_threads() -> None:
 def test_an_epoch_that_ends_soon_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("_epoch.made_here", "_order.tickets"):
         monkeypatch.setattr(f"threadloader.{module}.START_SECONDS", PATIENCE)
+    monkeypatch.setattr("threadloader._tuning.tuner.WINDOW_SECONDS", PATIENCE)  # it tries nothing
     for given in ({}, {"threads": 2}):
         loader: ThreadLoader[Any] = ThreadLoader(Samples(16), 4, collate_fn=list, **given)
         list(loader)  # which tells what samples take
