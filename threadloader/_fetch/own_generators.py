@@ -2,8 +2,8 @@
 
 Worker processes have a copy of each, and which samples one loads depends on their number.  Here
 what a sample draws follows from its own stream, and from the seed that the user gave the generator.
-After the samples of a ticket the states of the user's own objects, which the calling thread uses,
-are what they were: as if no sample had been loaded.
+After the samples of a ticket the states are what they were: for the objects of the user, which the
+calling thread uses, no sample was ever loaded.
 """
 
 from __future__ import annotations
@@ -134,9 +134,8 @@ class OwnGenerators:
                 self._places += [it for it in found if (id(it.holder), it.name) not in known]
             if not self._places:
                 return function(*args)
-            if self._copies is None:  # a worker's copies are seeded whenever they are used
-                places = filter(None, (place.get() for place in self._places))
-                states = [(it, _state_of(it)) for it in {id(it): it for it in places}.values()]
+            places = filter(None, (place.get() for place in self._places))
+            states = [(it, _state_of(it)) for it in {id(it): it for it in places}.values()]
             if not each:
                 self.seed()
                 return function(*args)

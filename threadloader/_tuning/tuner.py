@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import deque
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,6 +38,7 @@ SHORT = 1e-4  # seconds of a sample that does nothing for which it lets go of th
 LATEST = 4  # windows of which the best counts: a machine is slower for a while, never faster
 CHANGED = 4.0  # factor by which samples take more or less when the data has changed
 FIRST_PAUSE = 2.0  # seconds until a number given up is tried again; each time twice as many
+LONGEST_PAUSE = 600.0
 COST_SHARE = 0.02  # of the time that tries may lose, and of which a first second has
 COST_SECONDS = 0.1  # this much more
 FIRST_LOOK, LONGEST_LOOK = 0.25, 30.0  # seconds from look to look, while nothing is tried
@@ -186,7 +186,7 @@ class Tuner:
         self._said = 0  # the number that was logged last, or the first
         self._here = 0.0  # seconds of a sample in the calling thread, in a window; 0 if unknown
         self._usual = 0.0  # seconds of a sample with the present number; 0 if unknown
-        self._rates: deque[float] = deque(maxlen=LATEST)  # with the present number
+        self._rates: tuple[float, ...] = ()  # with the present number; replaced whole
         self._look = FIRST_LOOK
         self._given_up: dict[int, tuple[float, float]] = {}  # until when, and the pause
         self._began, self._lost = clock(), 0.0  # when the first epoch did; seconds, by tries
@@ -299,7 +299,7 @@ class Tuner:
             left = WINDOW_SECONDS - measured.seconds
             # Where samples take long, it is looked at ever more rarely.
             self.due = now + (measured.seconds if left <= 0 else min(MISTAKE_SECONDS, left))
-            if measured.seconds >= STALLED_SECONDS and not measured.samples:
+            if measured.loading >= STALLED_SECONDS and not measured.samples:
                 self._lift()
             return self.number
         self._mark = None
@@ -349,7 +349,7 @@ class Tuner:
             threads=min(limits.threads, threads), most=min(limits.most, threads)
         )
         self._base = None
-        self._rates.clear()
+        self._rates = ()
         self._set(min(self.number, threads))
         self._said = self.number
         _log("%s threads run at most: %s", threads, reason)
@@ -372,11 +372,14 @@ class Tuner:
             more = measured.number > base.number
             if not measured.number or not base.number:
                 self._compare(measured, base)
-            needed = MORE_NEEDED * base.rate if more else FEWER_ENOUGH * max(self._rates)
-            if measured.rate < needed:
+            best = max(self._rates, default=base.rate)
+            needed = MORE_NEEDED * base.rate if more else FEWER_ENOUGH * best
+            kept = measured.rate >= needed
+            self.prefers_here = not (measured if kept else base).number
+            if not kept:
                 self._give_up(measured, base)
                 return
-            self._rates.clear()
+            self._rates = ()
             self._given_up.pop(measured.number, None)
             self._give_up_for_now(base.number)
         elif self._has_changed(seconds):
@@ -385,10 +388,10 @@ class Tuner:
         else:
             self._look = max(FIRST_LOOK, SOONER * self._look)
         self._usual = seconds
-        self._rates.append(measured.rate)
+        self._rates = rates = (*self._rates, measured.rate)[-LATEST:]
         self._say()
         if self._lost <= COST_SECONDS + COST_SHARE * (now - self._began):
-            for number, reason in advise(measured, self.limits, here, max(self._rates)):
+            for number, reason in advise(measured, self.limits, here, max(rates)):
                 until, _ = self._given_up.get(number, (0.0, 0.0))
                 if number >= self.limits.least and now >= until:
                     self._base, self._reason, self._tried_at = measured, reason, now
@@ -405,7 +408,6 @@ class Tuner:
         """Note by how much threads are slower than the calling thread, if they are."""
         threads, here = (measured, base) if measured.number else (base, measured)
         self.slower = None
-        self.prefers_here = threads.rate * FEWER_ENOUGH < here.rate
         if threads.rate < here.rate:
             self.slower = Slower(threads.loading / threads.samples, here.loading / here.samples)
 
@@ -417,7 +419,8 @@ class Tuner:
 
     def _give_up_for_now(self, number: int) -> None:
         _, before = self._given_up.get(number, (0.0, FIRST_PAUSE / 2))
-        self._given_up[number] = self._clock() + 2 * before, 2 * before
+        pause = min(2 * before, LONGEST_PAUSE)
+        self._given_up[number] = self._clock() + pause, pause
 
     def _begin_with(self, seconds: float) -> None:
         """Begin anew with data that has changed: what was found of other samples counts no more.
@@ -448,12 +451,12 @@ class Tuner:
     def _forget(self) -> None:
         """Forget what was tried."""
         self._base, self._usual, self.slower = None, 0.0, None
-        self._rates.clear()
+        self._rates = ()
         self.prefers_here = False
         self._given_up.clear()
 
     def _set(self, number: int) -> None:
-        self.number, self._mark = number, None
+        self.number, self._mark = min(number, self.limits.most), None
         self.due = self._clock() + SETTLE_SECONDS
 
     def _say(self) -> None:
