@@ -110,7 +110,6 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._progress = progress = Progress(stats)
         TorchNames.__init__(self, settings, base_seed, begun)
         MadeHere.__init__(self, settings, feed, workers, calling, progress)
-        self._collation = collation
         self._depth, self._ring = collation.depth, collation.ring
         self._window = settings.window
         self._tally = tally

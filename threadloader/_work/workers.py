@@ -141,7 +141,7 @@ class Workers:
             redirection()  # here: see there
         self.num_workers = limits.most
         self.startup = Startup(limits.threads if settings.worker_init_fn is not None else 0)
-        self._setup = setup = _Setup(
+        setup = _Setup(
             num_workers=limits.most,
             base_seed=base_seed,
             stats=stats,
