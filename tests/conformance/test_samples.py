@@ -182,6 +182,8 @@ IRREGULAR: dict[str, list[Any]] = {
     "dtype of tensors": [_T([1]), _T([1.5]), _T([2])],
     "dtype of 0-d tensors": [_T(1), _T(1.5)],
     "dtype of arrays": [np.array([1], np.int8), np.array([300], np.int16)],
+    "the other 64-bit code later": [np.array([1], "L"), np.array([1], "Q")],
+    "the other 64-bit code earlier": [np.array([1], "Q"), np.array([1], "L")],
     "byte order": [np.array([1], "<i4"), np.array([1], ">i4")],
     "array of objects later": [np.array([1]), np.array([None])],
     "array of str later": [np.array([1]), np.array(["a"])],

@@ -306,8 +306,9 @@ def _place(leaf: Leaf, rows: int) -> Place | None:
 MAX_LEAVES = 64  # a sample with more (a list of numbers, say) is faster in default_collate
 
 # The dtypes that NumPy and torch share, by type code; all others fall back.  There are two 64-bit
-# codes, for C's long and long long.  torch takes both if signed, and only `numpy.uint64` if not.
-_CODES = frozenset("?bBhHiIlqefdFD") | {np.dtype(np.uint64).char}
+# codes, for C's long and long long.  torch takes both if signed, and only one of them if not, while
+# for NumPy they are equal: so unsigned ones fall back, too, and torch decides on each array.
+_CODES = frozenset("?bBhHiIlqefdFD")
 _NUMPY_SCALARS = frozenset(np.dtype(code).type for code in "?bBhHiIlqefdFD")
 _PYTHON_SCALARS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}
 
