@@ -101,6 +101,16 @@ def test_numbers_are_those_of_the_seeds_with_any_threads_and_the_users_generator
         assert first != epochs(dataset(kind(1)), threads=0, seed=6)
 
 
+def test_numpys_hidden_generator_gives_the_same_with_any_threads_and_stays() -> None:
+    """What `check_random_state(None)` of scikit-learn returns."""
+    hidden = np.random.mtrand._rand  # noqa: SLF001
+    told = []
+    for threads in THREADS:
+        hidden.seed(1)
+        told.append((epochs(Sampled(Draws(hidden, of_legacy(0).draw)), **threads), hidden.rand()))
+    assert all(each == told[0] for each in told)
+
+
 nobody_can_tell = pytest.mark.skipif(np.__version__ < "2", reason="nobody can tell")
 
 

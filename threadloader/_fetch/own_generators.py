@@ -66,17 +66,20 @@ class _Place:
 
 
 def is_own_generator(value: object) -> bool:
-    """Whether a value is a generator, and not the one that all functions of its module use."""
+    """Whether a value is a generator that draws from no thread's stream."""
     if type(value) in ATOMS or kind_of(value) is not Kind.GENERATOR:
         return False
-    of_modules = (
+    # NumPy's hidden one is redirected by another in its place.  An object that has kept itself, by
+    # `check_random_state(None)` of scikit-learn say, draws from it alone.
+    hidden = vars(np.random.mtrand).get("_rand")
+    redirected = (
         vars(random).get("_inst"),
-        vars(np.random.mtrand).get("_rand"),
+        None if type(hidden) is np.random.RandomState else hidden,
         getattr(sys.modules.get("torch"), "default_generator", None),
     )
     # These have no state, or leave it to the `Generator` around them.
     parts = isinstance(value, (random.SystemRandom, np.random.BitGenerator))
-    return not parts and all(value is not each for each in of_modules)
+    return not parts and all(value is not each for each in redirected)
 
 
 class OwnGenerators:
