@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import random
 import signal
@@ -541,28 +540,6 @@ def test_a_warning_is_an_error_where_users_ask_for_that() -> None:
         warnings.simplefilter("error", InProcessWarning)
         with pytest.raises(InProcessWarning):
             load(Counting())
-
-
-def test_threads_whose_first_sample_is_dear_become_no_more(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """What each thread loads for itself may be out of sight, in a `threading.local` say."""
-    local, loads = threading.local(), []
-
-    class Loads(Slow):
-        length = 4096
-
-        def value(self, index: int) -> int:
-            if not hasattr(local, "table"):
-                loads.append(index)
-                time.sleep(50 * SLOW)
-                local.table = np.arange(self.length)
-            return int(local.table[index])
-
-    caplog.set_level(logging.INFO, "threadloader")
-    assert [value for _, value, _ in load(Loads(), batch_size=64)] == list(range(4096))
-    assert any("the first sample of each takes" in message for message in caplog.messages)
-    assert len(loads) < 64
 
 
 # What is a worker's own all the same.

@@ -95,6 +95,31 @@ def test_workers_that_cost_something_are_as_many_as_cores(given: dict[str, Any])
         assert loader.statistics().running <= loader.num_workers
 
 
+class Loads(Reads):
+    """Samples for which each thread loads a table, out of sight of the loader."""
+
+    local = threading.local()
+
+    def __getitem__(self, index: int) -> int:
+        if not hasattr(self.local, "table"):
+            time.sleep(0.5)
+            self.local.table = range(index)
+        return super().__getitem__(index)
+
+
+def test_threads_whose_first_sample_is_dear_become_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "threadloader")
+    dataset, end = Loads(), time.perf_counter() + PATIENCE
+    with ThreadLoader(dataset, 16, output="numpy") as loader:
+        for _ in loader:
+            if any("the first sample of each takes" in message for message in caplog.messages):
+                break
+            assert time.perf_counter() < end
+    assert len(dataset.names) < 64
+
+
 def test_dropping_the_loader_ends_threads_that_were_started_later() -> None:
     dataset = Reads()
     loader = ThreadLoader(dataset, 16, output="numpy", persistent_workers=True)

@@ -212,6 +212,21 @@ def test_a_try_ends_with_an_epoch_that_others_do_not_follow_at_once() -> None:
     assert not loop.tuner.tries
 
 
+def test_the_time_between_epochs_of_kept_threads_is_not_measured() -> None:
+    loop = Simulation(default())
+    loop.tuner.leave(1e-2)
+    loop.run(waits, 5.0)
+    found = loop.tuner.number
+    while not loop.tuner.tries:
+        loop.run(waits, 1e-3)
+    latest = loop.now
+    loop.now += 60.0
+    loop.tuner.go_on(latest)
+    assert not loop.tuner.tries
+    loop.run(waits, 0.5)
+    assert loop.tuner.number >= found
+
+
 def test_another_choice_begins_anew() -> None:
     loop = Simulation(default())
     loop.tuner.leave(1e-2)

@@ -99,7 +99,9 @@ class MadeHere:
         # What the last two took.  The less of them counts, as what is done once in a while is no
         # property of the data.
         self._took: deque[float] = deque(maxlen=2)
-        if not self._here:
+        if workers is not None and not self._here and self._tunes:
+            self._resize(workers)
+        elif not self._here:
             self._progress.threads = max(1, self._tuner.number)
 
     @property
@@ -119,19 +121,20 @@ class MadeHere:
 
     def _due(self) -> float:
         """Return when the number of threads is to be looked at, on `perf_counter`."""
-        tuner = self._tuner
-        if not self._tunes or self._draining or self._here is not (tuner.number == 0):
+        # Here with a number above 0 are the first batches, before threads take over.
+        if not self._tunes or self._draining or (self._here and self._tuner.number):
             return math.inf
-        return tuner.due
+        return self._tuner.due
 
     def _tune(self) -> None:
         """Look at the number of threads, and let so many make the batches."""
         counted, tuner, size = self._counted, self._tuner, self._ticket_size
         loading = counted.loading_seconds + perf_counter() - self._entered
         seconds = self._sample_seconds() if self._here else size.seconds
-        before = tuner.number
-        number = tuner.look(self._stats.samples(), loading, seconds, size.least_seconds)
-        if number == before or self._threads is None:
+        before = number = tuner.number
+        if before or self._here:  # else another epoch has found 0
+            number = tuner.look(self._stats.samples(), loading, seconds, size.least_seconds)
+        if (number == before and bool(before) is not self._here) or self._threads is None:
             return
         if not number:
             self._here = self._draining = True
@@ -185,6 +188,10 @@ class MadeHere:
             self._tuner.begin_again()
         if self._threads is None:
             return True
+        if self._entered >= self._due():
+            self._tune()
+            if not self._here:
+                return False
         if not self._goes_on() and self._leave(self._sample_seconds()):
             return False
         # The first one may take long, and others while none is known to be fast: see `_work_here`.

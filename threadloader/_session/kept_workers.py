@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from threadloader._fetch.process_wide import warn_of_process_wide
 from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
-from threadloader._threads.surroundings import Surroundings
 from threadloader._threads.thread_group import join
 from threadloader._threads.worker_info import let_debuggers_take_turns
 from threadloader._tuning.tuner import gil_is_enabled
@@ -70,7 +69,7 @@ class KeptWorkers:
         if settings.replicated:
             # A replica has one state: as in torch, the epoch before ends here.
             self.cancel()
-        workers.surroundings[0] = Surroundings()
+        workers.begin_again(self._stats.latest)
         return workers
 
     def make(self, settings: Settings, base_seed: int) -> Workers:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import deque
 from time import perf_counter, process_time, thread_time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -161,9 +162,9 @@ class Tuner:
 
     Threads:
         number, due, limits: any; read and written whole, on both builds.
-        serve: planner.
-        cannot_exceed, bound, grown: also worker.  Racing updates lose one observation, which is
-            harmless.
+        serve, go_on: planner.
+        cannot_exceed, bound, grown: also worker, which only notes it for the next `look`.  Racing
+            updates of `grown` lose one observation of many.
         all others: consumer.  Two epochs at once share it, and may take each other's samples for
             their own: then a try is judged wrongly, and repeated later.
     """
@@ -191,6 +192,7 @@ class Tuner:
         self._given_up: dict[int, tuple[float, float]] = {}  # until when, and the pause
         self._began, self._lost = clock(), 0.0  # when the first epoch did; seconds, by tries
         self._dear = 0  # new threads in a row whose first sample took long
+        self._noted: deque[tuple[int, str]] = deque()  # the most threads from now on, and why
 
     def __reduce__(self) -> tuple[type[Tuner], tuple[()]]:
         """Return a fresh one for a copy: another loader finds its own number."""
@@ -207,19 +209,29 @@ class Tuner:
         """
         given, self._given = self._given, limits
         self.limits = limits
-        between, mark = self._clock() - latest, self._mark
+        self._noted.clear()
         if given._replace(most=0) != limits._replace(most=0):
             self._forget()
             self._set(limits.threads if limits.is_fixed else 0)
             self._said = self.number
-        elif between > BETWEEN_SECONDS:
+        else:
+            self.go_on(latest)
+        self.number = min(self.number, limits.most)
+
+    def go_on(self, latest: float) -> None:
+        """Leave out the time from an epoch to the next, which has the same threads.
+
+        Args:
+            latest: As for `serve`.
+        """
+        between, mark = self._clock() - latest, self._mark
+        if between > BETWEEN_SECONDS:
             self._mark = None
             if self._base is not None:  # a try that the last epoch did not end
                 self._set(self._base.number)
                 self._base = None
         elif mark is not None:
             self._mark = mark._replace(at=mark.at + between)
-        self.number = min(self.number, limits.most)
 
     def gains_nothing(self, seconds: float) -> bool:
         """Whether a thread beside a loop that only waits for it would gain nothing.
@@ -287,6 +299,8 @@ class Tuner:
             seconds: That a sample takes now; 0 if unknown.
             least: That the shortest ones take, as where no other thread is in the way.
         """
+        while self._noted:
+            self._restrict(*self._noted.popleft())
         now, mark = self._clock(), self._mark
         if mark is None:
             self._mark = _Mark(now, samples, loading, self._used())
@@ -344,13 +358,17 @@ class Tuner:
             threads: At the most.
             reason: Why.
         """
+        self._noted.append((threads, reason))
+        self.due = 0.0
+
+    def _restrict(self, threads: int, reason: str) -> None:
         limits = self.limits
-        self.limits = limits._replace(
-            threads=min(limits.threads, threads), most=min(limits.most, threads)
-        )
+        if threads >= limits.most:
+            return
+        self.limits = limits._replace(threads=min(limits.threads, threads), most=threads)
         self._base = None
         self._rates = ()
-        self._set(min(self.number, threads))
+        self._set(self.number)
         self._said = self.number
         _log("%s threads run at most: %s", threads, reason)
 

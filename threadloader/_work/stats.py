@@ -101,6 +101,11 @@ class Stats:
                 self._keep(_added(begun))
         return deliveries
 
+    @property
+    def latest(self) -> float:
+        """When the epoch that began last was given its last batch, on the clock; 0 for none."""
+        return 0.0 if self.last is None else self.last.latest
+
     def note(self, counted: Deliveries, seconds: float, window: InWindow) -> None:
         """Note the end of a call of ``next()`` that took long, or ended when a snapshot was due.
 

@@ -91,7 +91,8 @@ class Workers:
         surroundings: The one item is of the thread of the latest ``iter()``.
 
     Threads:
-        resize, ready, take_over, can_copy, exchanged: consumer.
+        begin_again: planner.
+        resize, ready, take_over, exchanged: consumer.
         all others: shared.
     """
 
@@ -107,7 +108,7 @@ class Workers:
         alone = settings.unsharded and settings.transform is None
         limits = _limits(settings, 1 if alone else settings.num_workers)
         self.tuner = tuner = settings.tuner
-        tuner.serve(limits, 0.0 if stats.last is None else stats.last.latest)
+        tuner.serve(limits, stats.latest)
         self.first_samples = first_samples
         self.is_default = settings.is_default and not limits.is_fixed
         begins_here = not limits.least and _begins_here(settings, first_samples)
@@ -195,6 +196,15 @@ class Workers:
             return 0.0
         most = thread_group.FIRST_SECONDS
         return min(most, settings.timeout / 3) if settings.timeout else most
+
+    def begin_again(self, latest: float) -> None:
+        """Begin one more epoch with the same threads, for the thread that calls this.
+
+        Args:
+            latest: When the epoch before has given its last batch, on the clock.
+        """
+        self.surroundings[0] = Surroundings()
+        self.tuner.go_on(latest)
 
     @property
     def stopped(self) -> bool:
