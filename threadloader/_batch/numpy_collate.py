@@ -62,10 +62,13 @@ def numpy_convert(sample: Any) -> Any:
 def _numbers(values: Any, dtype: Any = None) -> Any:
     """Return an array, but never one of objects or strings, which NumPy would make of a mix."""
     array = np.array(values)  # without dtype=, which makes a number of "2.5" and NaN of None
-    kinds = set(map(type, values)) if array.dtype == object else set()
-    if kinds & {float, complex} and kinds <= {bool, int, float, complex}:
-        # An int beyond 64 bits, among numbers that have room for it.
-        array = np.array([(complex if complex in kinds else float)(value) for value in values])
+    if array.dtype == object:
+        of_numpy = (np.ndarray, np.generic)
+        values = [it.item() if isinstance(it, of_numpy) and it.ndim == 0 else it for it in values]
+        kinds = set(map(type, values))
+        if kinds & {float, complex} and kinds <= {bool, int, float, complex}:
+            # An int beyond 64 bits, among numbers that have room for it.
+            array = np.array([(complex if complex in kinds else float)(it) for it in values])
     if array.dtype.kind not in "?biufc":
         raise TypeError(_UNSUPPORTED.format(f"{values!r:.200}, which is no array of numbers"))
     return array if dtype is None else array.astype(dtype)

@@ -176,7 +176,7 @@ def _work(batch: OpenBatch, ticket: Ticket, worker: Worker) -> None:
         counts = ticket.stop - ticket.start < len(ticket.batch.indices)
         if progress.finished(batch, ticket, failure) if counts else not progress.cancelled:
             if failure is None and not batch.filling.is_complete():
-                failure = _finish(batch, worker, tracer)
+                failure = _finish(batch.filling, batch.plan, batch.pipeline, worker, tracer)
             progress.collated(batch, failure)
     except BaseException as error:  # noqa: BLE001  # a bug of ours must not leave anybody waiting
         progress.collated(batch, Failure(error, ticket.start))
@@ -305,22 +305,27 @@ def _error_to_raise(
         failure = plan = pipeline = DROPPED
 
 
-def _finish(batch: OpenBatch, worker: Worker, tracer: Tracer | None) -> Failure | None:
+def _finish(
+    filling: Filling,
+    plan: PlannedBatch,
+    pipeline: Pipeline,
+    worker: Worker,
+    tracer: Tracer | None = None,
+) -> Failure | None:
     """Collate a batch that has all its rows."""
-    failed, pipeline = None, batch.pipeline
-    counters, started = worker.counters, perf_counter()
+    failed, counters, started = None, worker.counters, perf_counter()
     try:
-        counters.task, counters.task_began = batch.plan, started
+        counters.task, counters.task_began = plan, started
         if pipeline.seed is not None:
-            enter_batch_stream(pipeline.seed, batch.plan.stream)
+            enter_batch_stream(pipeline.seed, plan.stream)
         if tracer is not None:
             tracer.begin("collate")
-        failed = batch.filling.finish(worker.collate_fn(pipeline.exchanged))
+        failed = filling.finish(worker.collate_fn(pipeline.exchanged))
         if failed is None:
             return None
-        return failure_of(failed[0], failed[1], batch.plan, worker.place)
+        return failure_of(failed[0], failed[1], plan, worker.place)
     except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
-        return failure_of(error, None, batch.plan, worker.place)
+        return failure_of(error, None, plan, worker.place)
     finally:
         if pipeline.seed is not None:
             leave_streams()
@@ -328,7 +333,7 @@ def _finish(batch: OpenBatch, worker: Worker, tracer: Tracer | None) -> Failure 
         counters.collate_seconds += seconds
         pipeline.ticket_size.collated(seconds)
         failed = counters.task = None
-        batch = pipeline = DROPPED
+        filling = plan = pipeline = DROPPED
 
 
 def work_here(worker: Worker, batch: OpenBatch, until: float = math.inf) -> None:
@@ -364,13 +369,13 @@ def make_at_once(
         The batch alone; or an `OpenBatch`, which has what was fetched and makes all decisions; or
         None if the epoch was closed.
     """
-    samples = failed = made = path = None
-    counters, rows = worker.counters, len(plan.indices)
+    samples = failed = made = path = failure = None
+    counters, rows, collation = worker.counters, len(plan.indices), pipeline.collation
     try:
         # An open batch tells of its stages.
         at_once = rows and stages.tracer is None
-        path = pipeline.collation.path_at_once(rows) if at_once else None
-        if path is None:
+        path = collation.path_at_once(rows) if at_once else None
+        if not at_once or (path is None and collation.direct):
             return OpenBatch(plan, pipeline, progress)
         started = perf_counter()
         timing = counters.begin_timing() if started >= counters.timing_due else None
@@ -381,9 +386,16 @@ def make_at_once(
         fetched = perf_counter()
         if progress.cancelled:
             return None
-        if failed is None and type(samples) in (list, Rows) and len(samples) == rows:
+        made_by = fetched
+        if failed is None and path is None:
+            filling = collation.open(rows)
+            filling.write(0, rows, samples)
+            failure = _finish(filling, plan, pipeline, worker)
+            made, nbytes = (filling.take(),), filling.nbytes
+        elif failed is None and type(samples) in (list, Rows) and len(samples) == rows:
             try:
-                made = path.make(samples)
+                made, nbytes = path.make(samples), path.nbytes(rows)
+                made_by = perf_counter()
             except Exception:  # noqa: BLE001  # no memory, say: the open batch will meet it again
                 made = None
         if made is None:
@@ -391,19 +403,22 @@ def make_at_once(
             batch = OpenBatch(plan, one_ticket, progress)
             batch.fetched.append((samples, failed))
             return batch
-        made_by = perf_counter()
         counters.tickets += 1
         counters.samples += rows
-        counters.nbytes += path.nbytes(rows)
         counters.fetch_seconds += fetched - started
         counters.write_seconds += made_by - fetched
         pipeline.ticket_size.measured(rows, made_by - started)
         if timing is not None:
             counters.timed(made_by, timing)
+        if failure is not None:
+            batch = OpenBatch(plan, pipeline, progress)
+            progress.collated(batch, failure)
+            return batch
+        counters.nbytes += nbytes
         return made
     finally:
-        samples = failed = made = None
-        plan = pipeline = progress = path = batch = DROPPED
+        samples = failed = made = failure = None
+        plan = pipeline = progress = path = collation = filling = batch = DROPPED
 
 
 class FailedBatch:
