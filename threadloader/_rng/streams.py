@@ -207,12 +207,15 @@ class SampleStream:
     @property
     def torch_generator(self) -> Any:
         """See `Stream`."""
+        self._seed_torch()
+        return self._torch
+
+    def _seed_torch(self) -> None:
         done = len(self._counted)
         if self._torch_at != done:
             self._torch.manual_seed(self._bits(_TORCH, done) >> 1)
             self._torch_at = done
             self._draws_torch |= self._kind == SAMPLE
-        return self._torch
 
     def initial_seed(self) -> int:
         """Return the seed of `torch_generator`, which user code may have changed."""
@@ -253,7 +256,7 @@ class SampleStream:
     def seed_default(self) -> None:
         """Seed torch's default generator for the present position, if it is used."""
         if self._uses_default:
-            self.torch_generator  # noqa: B018  # which seeds it
+            self._seed_torch()
 
     def seeding(self, function: Callable[[Any], T]) -> Callable[[Any], T]:
         """Return a function that seeds torch's default generator before each call, if it is used.
@@ -261,7 +264,7 @@ class SampleStream:
         Args:
             function: Of the user's; called once for each position.
         """
-        return Seeded(self.seed_default, function) if self._uses_default else function
+        return Seeded(self._seed_torch, function) if self._uses_default else function
 
 
 class Seeded:
