@@ -53,6 +53,7 @@ def test_the_table_has_a_row_for_each_loader(name: str, capsys: pytest.CaptureFi
     assert platform.python_version() in told
     for words, said in (
         (" 1.00x ", True),
+        ("The winner is ", True),
         ("The default had ", True),
         ("our best fixed number.", True),
         ("torch's best.", _torch.AVAILABLE),

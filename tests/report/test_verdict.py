@@ -200,6 +200,10 @@ def test_of_batches_made_by_the_calling_thread_that_is_said() -> None:
     assert judge("decoding").sentence.startswith("Loading took 60% of the loop's time: ")
 
 
+PROCESSES = (
+    "Use a free-threaded Python, a decoder that releases the GIL, or processes. torch's DataLoader "
+    "with num_workers=4 would load up to {} times as many samples a second."
+)
 NO_NUMBER = "Choose no number of threads: it is found while the loop runs."
 ADVICE: list[tuple[Interval, Setup, str]] = [
     (READING, GIL, NO_NUMBER),
@@ -217,6 +221,8 @@ ADVICE: list[tuple[Interval, Setup, str]] = [
     (CHEAP, TUNED, "To give them to other threads would cost more: use larger batches"),
     (CHEAP, SLOWER, "Give each thread its own copy of what all samples look up"),
     (CHEAP, SLOWER._replace(gil=True), "Use a free-threaded Python, a decoder that releases"),
+    (*CASES["pure Python, one thread is found"][:2], PROCESSES.format("4.0")),
+    (*CASES["pure Python in the calling thread"][:2], PROCESSES.format("4.0")),
 ]
 
 

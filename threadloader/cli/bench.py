@@ -204,7 +204,10 @@ def _remarks(found: Sequence[Contender]) -> list[str]:
         + (f" ({running} at once)" if running < workers else "")
         for workers, running in sorted({*default.threads})
     ]
-    remarks = [f"The default had {' or '.join(words)} at the end of its rounds."]
+    first = max(found, key=lambda each: each.rate)
+    won = "" if first is default else f", with {first.ratio(default):.2f} of the default's rate"
+    remarks = [f"The winner is {first.name}{won}."]
+    remarks += [f"The default had {' or '.join(words)} at the end of its rounds."]
     for kind, text in (("ours", "our best fixed number"), ("torch", "torch's best")):
         rivals = [each for each in found[:-1] if each.kind == kind]
         if rivals:
