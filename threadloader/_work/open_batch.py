@@ -10,6 +10,7 @@ not reused before.
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -25,6 +26,7 @@ from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
     from threadloader._batch.collate import Collation
+    from threadloader._batch.direct_filling import DirectPath
     from threadloader._batch.filling import DeviceBatch, Filling
     from threadloader._fetch.failure import OnError
     from threadloader._fetch.fetcher import Fetched
@@ -369,7 +371,7 @@ def make_at_once(
         The batch alone; or an `OpenBatch`, which has what was fetched and makes all decisions; or
         None if the epoch was closed.
     """
-    samples = failed = made = path = failure = None
+    samples = failed = made = path = failure = batch = None
     counters, rows, collation = worker.counters, len(plan.indices), pipeline.collation
     try:
         # An open batch tells of its stages.
@@ -386,23 +388,15 @@ def make_at_once(
         fetched = perf_counter()
         if progress.cancelled:
             return None
-        made_by = fetched
-        if failed is None and path is None:
-            filling = collation.open(rows)
-            filling.write(0, rows, samples)
-            failure = _finish(filling, plan, pipeline, worker)
-            made, nbytes = (filling.take(),), filling.nbytes
-        elif failed is None and type(samples) in (list, Rows) and len(samples) == rows:
-            try:
-                made, nbytes = path.make(samples), path.nbytes(rows)
-                made_by = perf_counter()
-            except Exception:  # noqa: BLE001  # no memory, say: the open batch will meet it again
-                made = None
+        if failed is None:
+            made, failure = _make_of(samples, path, plan, pipeline, worker)
         if made is None:
             one_ticket = pipeline._replace(ticket_size=TicketSize(rows))
             batch = OpenBatch(plan, one_ticket, progress)
             batch.fetched.append((samples, failed))
             return batch
+        # What a collate function takes `_finish` counts.
+        made_by = fetched if path is None else perf_counter()
         counters.tickets += 1
         counters.samples += rows
         counters.fetch_seconds += fetched - started
@@ -410,15 +404,52 @@ def make_at_once(
         pipeline.ticket_size.measured(rows, made_by - started)
         if timing is not None:
             counters.timed(made_by, timing)
-        if failure is not None:
-            batch = OpenBatch(plan, pipeline, progress)
-            progress.collated(batch, failure)
-            return batch
-        counters.nbytes += nbytes
-        return made
+        if failure is None:
+            return made
+        batch = OpenBatch(plan, pipeline, progress)
+        progress.collated(batch, failure)
+        return batch
     finally:
         samples = failed = made = failure = None
-        plan = pipeline = progress = path = collation = filling = batch = DROPPED
+        plan = pipeline = progress = path = collation = batch = DROPPED
+
+
+def _make_of(
+    samples: Any,
+    path: DirectPath | None,
+    plan: PlannedBatch,
+    pipeline: Pipeline,
+    worker: Worker,
+) -> tuple[tuple[Any] | None, Failure | None]:
+    """Return the batch of all its samples, alone, and the error of a collate function.
+
+    Args:
+        samples: What was fetched for it.
+        path: Makes it; None for the user's function.
+        plan: The batch.
+        pipeline: What workers need.
+        worker: The calling thread.
+
+    Returns:
+        No batch where an `OpenBatch` is to make it.
+    """
+    rows, filling, failure = len(plan.indices), None, None
+    try:
+        if path is None:
+            filling = pipeline.collation.open(rows)
+            filling.write(0, rows, samples)
+            failure = _finish(filling, plan, pipeline, worker)
+            worker.counters.nbytes += filling.nbytes
+            return (filling.take(),), failure
+        if type(samples) not in (list, Rows) or len(samples) != rows:
+            return None, None
+        with suppress(Exception):  # no memory, say: the open batch will meet it again
+            made = path.make(samples)
+            worker.counters.nbytes += 0 if made is None else path.nbytes(rows)
+            return made, None
+        return None, None
+    finally:
+        samples = path = plan = pipeline = filling = failure = made = DROPPED
 
 
 class FailedBatch:
