@@ -62,7 +62,9 @@ def differing() -> Iterator[tuple[Path, str]]:
 def _source() -> Source:
     """Read the results."""
     bench, builds = (FOLDER / name for name in ("bench.json", "gil_vs_nogil.json"))
-    names = "scaling", "self_driving", "interference", "token_batches", "resuming"
+    names = (
+        *("scaling", "self_driving", "interference", "token_batches", "resuming", "libraries"),
+    )
     others = [_read(name) for name in names]
     return Source(Results.load(bench), Results.load(builds), *others)
 

@@ -21,7 +21,10 @@ import sys
 import tempfile
 import time
 import warnings
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -29,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from benches.harness.tables import align
-from benches.workloads.other_libraries import WORKLOADS
+from benches.workloads.other_libraries import PACKAGES, WORKLOADS
 from threadloader import ThreadLoader
 from threadloader._tuning.tuner import gil_is_enabled
 
@@ -77,9 +80,20 @@ def main() -> int:
         print(f"  {'  '.join(rows[-1])}", file=sys.stderr, flush=True)
     print(align(["workload", "default", "by number", "CPU", "of", "batches/s"], rows))
     results = json.loads(options.output.read_text()) if options.output.exists() else {}
-    results.setdefault(label, {}).update(found)
+    of_build = results.setdefault(label, {"workloads": {}})
+    of_build["workloads"].update(found)
+    of_build["date"], of_build["versions"] = f"{datetime.now(UTC):%Y-%m-%d}", _versions()
     options.output.write_text(json.dumps(results, indent=1) + "\n")
     return int(any(each["default"] < LEAST for each in found.values()))
+
+
+def _versions() -> str:
+    """Return the packages that are here, of those that the workloads use."""
+    found = []
+    for package in ("torch", *PACKAGES):
+        with suppress(PackageNotFoundError):
+            found.append(f"{package} {version(package)}")
+    return f"Python {sys.version.split()[0]}, {', '.join(found)}"
 
 
 def _turns(workload: Workload, rounds: int, seconds: float) -> list[dict[str, tuple[float, float]]]:

@@ -46,6 +46,7 @@ class Source:
         interference: Of `benches.interference`, likewise.
         token_batches: Of `benches.token_batches`, likewise.
         resuming: Of `benches.resuming`, likewise.
+        libraries: Of `benches.libraries`, likewise.
     """
 
     bench: Results
@@ -55,6 +56,7 @@ class Source:
     interference: Mapping[str, Any] = field(default_factory=dict)
     token_batches: Mapping[str, Any] = field(default_factory=dict)
     resuming: Mapping[str, Any] = field(default_factory=dict)
+    libraries: Mapping[str, Any] = field(default_factory=dict)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -409,6 +411,7 @@ BLOCKS: dict[str, Callable[[Source], str]] = {
     "scaling": scaling,
     "self_driving": lambda source: driving.self_driving(source.self_driving),
     "interference": lambda source: driving.interference(source.interference),
+    "libraries": lambda source: driving.libraries(source.libraries),
     "batching": lambda source: batching.batching(source.token_batches),
     "packing": lambda source: batching.packing(source.token_batches),
     "resuming": lambda source: batching.resuming(source.token_batches),

@@ -7,9 +7,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["driven_rows", "interference", "interference_rows", "self_driving"]
+__all__ = ["driven_rows", "interference", "interference_rows", "libraries", "self_driving"]
 
 NONE = "Not measured yet."
+
+
+def libraries(told: Mapping[str, Any]) -> str:
+    """Return what `benches.libraries` has found as Markdown."""
+    if not told:
+        return NONE
+    names = dict.fromkeys(name for found in told.values() for name in found["workloads"])
+    header = ["library"]
+    for label in told:
+        header += [f"{label}: default", "by number", "CPU", "faster of torch's"]
+    rows = [header]
+    for name in names:
+        row = [name]
+        for found in told.values():
+            each = found["workloads"].get(name)
+            row += _library(each) if each else [""] * 4
+        rows.append(row)
+    measured = [f"- {label}: {found['date']}, {found['versions']}" for label, found in told.items()]
+    return "\n".join([_table(rows), "", *measured])
+
+
+def _library(told: Mapping[str, Any]) -> list[str]:
+    figures = [f"{told[key]:.2f}" for key in ("default", "by number", "cpu")]
+    ahead = (
+        f" ({1 / told['of the better']:.1f} of the default)" if told["of the better"] < 1 else ""
+    )
+    return [*figures, f"{told['best']}{ahead}"]
 
 
 def self_driving(told: Mapping[str, Any]) -> str:

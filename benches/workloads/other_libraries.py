@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["WORKLOADS", "Workload"]
+__all__ = ["PACKAGES", "WORKLOADS", "Workload"]
 
+PACKAGES = (
+    *("pillow", "torchvision", "opencv-python-headless", "albumentations", "monai", "h5py", "lmdb"),
+    *("pyarrow", "pandas", "duckdb", "soundfile", "tifffile", "rasterio", "av", "tokenizers"),
+    *("transformers", "datasets", "torch-geometric", "tensordict"),
+)
 SIZE = 400
 PIXELS = np.random.default_rng(0).integers(256, size=(8, 32, 32, 3), dtype=np.uint8)
 
