@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from threadloader.datasets._shards.names import expand_braces, find_shards
 
@@ -40,36 +36,6 @@ def test_braces_are_expanded_as_in_a_shell(pattern: str, names: list[str]) -> No
     assert expand_braces(pattern) == names
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_generated_braces_are_expanded_as_bash_does() -> None:
-    patterns: list[str] = []
-    tokens = st.sampled_from(["a", "b", "{", "}", ",", "x{1..3}", "{a,b}", "{07..9}", "-"])
-
-    @given(st.lists(tokens, max_size=6).map("".join))
-    def collect(pattern: str) -> None:
-        patterns.append(pattern)
-
-    collect()
-    # A closing brace too many, or an opening one, is read in several ways by several shells.
-    whole = [each for each in patterns if each and each.count("{") == each.count("}")]
-    script = "".join(f"printf '%s\\n' {each}; echo ==\n" for each in whole)
-    told = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)  # noqa: S607
-    expected = [part.splitlines() for part in told.stdout.split("==\n")[:-1]]
-    balanced = [(p, names) for p, names in zip(whole, expected, strict=True) if _is_nested(p)]
-    assert len(balanced) > 5
-    for pattern, names in balanced:
-        assert [name for name in expand_braces(pattern) if name] == [n for n in names if n], pattern
-
-
-def _is_nested(pattern: str) -> bool:
-    depth = 0
-    for letter in pattern:
-        depth += {"{": 1, "}": -1}.get(letter, 0)
-        if depth < 0:
-            return False
-    return True
-
-
 @pytest.mark.parametrize(
     "pattern", ["{0..99999999999999}", "{0..9999}{0..9999}", "{a,b{0..999999}}{a,b}"]
 )
@@ -81,15 +47,6 @@ def test_a_pattern_for_too_many_names_is_refused(pattern: str) -> None:
 def make(folder: Path, *names: str) -> None:
     for name in names:
         (folder / name).touch()
-
-
-def test_wildcards_are_looked_up_in_order_of_name(tmp_path: Path) -> None:
-    make(tmp_path, "b.tar", "a.tar", "c.tar.gz", "a.tar.tlindex")
-    assert find_shards(tmp_path / "*.tar") == [str(tmp_path / "a.tar"), str(tmp_path / "b.tar")]
-    assert find_shards(str(tmp_path / "{b,c}.tar*")) == [
-        str(tmp_path / "b.tar"),
-        str(tmp_path / "c.tar.gz"),
-    ]
 
 
 def test_several_patterns_come_one_after_the_other(tmp_path: Path) -> None:
