@@ -274,3 +274,16 @@ def test_what_is_replaced_between_epochs_is_seen(crew: dict[str, Any], spawn: Sp
 
     expected = run(torchs)
     assert spawn(run, lambda *args: ThreadLoader(*args, **crew)).result(PATIENCE) == expected
+
+
+def test_without_threads_a_tensor_that_is_replaced_is_seen_at_once() -> None:
+    """As without gathering: the loop may do so between two batches."""
+
+    def run(make: MakeLoader) -> Any:
+        dataset = TensorDataset(tensor())
+        iterator = iter(make(dataset, 3))
+        told = [next(iterator)[0].tolist()]
+        dataset.tensors = (tensor() + 100,)
+        return [*told, *(batch[0].tolist() for batch in iterator)]
+
+    assert run(ours(0)) == run(torchs)

@@ -79,7 +79,6 @@ REGULAR: dict[str, Callable[[int], Any]] = {
     "conjugated tensor": lambda n: torch.tensor([1j, n]).conj(),
     "negated tensor": lambda n: torch.tensor([1j, n]).conj().imag,
     "sparse tensor": lambda n: torch.full((2,), n).to_sparse(),
-    "NaN and infinities": lambda n: torch.tensor([float("nan"), -0.0, float("inf"), n]),
     "0-d array": lambda n: np.array(n, np.float32),
     "zero-size array": lambda n: np.empty((0, n * 0 + 2)),
     "Fortran array": lambda n: np.asfortranarray(np.arange(n, n + 6).reshape(2, 3)),
@@ -143,9 +142,6 @@ REGULAR: dict[str, Callable[[int], Any]] = {
     "one part that has no layout": lambda n: {"a": n, "b": np.array([None])},
     "an image and its label": lambda n: (_grid(n), n),
     "nested": lambda n: {"a": [(_grid(n), Point(n, {"s": str(n)}))], "b": ((), {}, [np.int8(n)])},
-    "64 numbers": lambda n: [n] * 64,
-    "65 numbers": lambda n: [n] * 65,
-    "64 numbers in two lists": lambda n: ([n] * 32, [n] * 33),
     "text inside sequences and dicts": lambda n: (
         "a",
         [str(n)],
