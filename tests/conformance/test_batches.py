@@ -63,9 +63,7 @@ class Hidden(WholeBatches):
 
 DATASETS: dict[str, tuple[Any, dict[str, Any]]] = {
     "list": (list(range(5)), {}),
-    "tuple": ((1.5, 2.5), {}),
     "text": ("text", {}),
-    "array": (np.arange(6.0).reshape(3, 2), {}),
     "dict": ({"a": 1, "b": 2}, {"sampler": ["b", "a", "b"]}),
     "dict without a key": ({"a": 1}, {"sampler": ["missing", "a"]}),
     "no length, but a sampler": (Endless(), {"sampler": [5, 8]}),
@@ -198,7 +196,6 @@ BATCH_SAMPLERS: dict[str, Callable[[], Any]] = {
     "of tuples": lambda: [(0, 1), (2,)],
     "of tensors": lambda: torch.arange(6).reshape(3, 2),
     "of iterators": lambda: [iter([0, 1]), iter([2])],
-    "of sets": lambda: [{1, 2}],
     "with an empty batch": lambda: [[0, 1], [], [2]],
     "with something else": lambda: [[0], 1, None, [2]],
     "without a length": lambda: Unsized([[0, 1], [2]]),

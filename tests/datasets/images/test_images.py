@@ -14,7 +14,7 @@ pytest.importorskip("PIL")
 from photographs import every_format
 
 from threadloader import ThreadLoader
-from threadloader.datasets._images.image_folder import ImageFolder
+from threadloader.datasets import ImageFolder
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:

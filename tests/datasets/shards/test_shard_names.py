@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from threadloader.datasets._shards.names import expand_braces, find_shards
+from threadloader.datasets import TarStream
 
 
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
-        ("a.tar", ["a.tar"]),
+        ("a", ["a"]),
         ("", [""]),
         ("{0..2}", ["0", "1", "2"]),
         ("{008..011}", ["008", "009", "010", "011"]),
@@ -33,7 +33,7 @@ from threadloader.datasets._shards.names import expand_braces, find_shards
     ],
 )
 def test_braces_are_expanded_as_in_a_shell(pattern: str, names: list[str]) -> None:
-    assert expand_braces(pattern) == names
+    assert TarStream(f"{pattern}.tar").shards == [f"{name}.tar" for name in names]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_braces_are_expanded_as_in_a_shell(pattern: str, names: list[str]) -> No
 )
 def test_a_pattern_for_too_many_names_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="more than 1,000,000"):
-        expand_braces(pattern)
+        TarStream(f"{pattern}.tar")
 
 
 def make(folder: Path, *names: str) -> None:
@@ -51,31 +51,32 @@ def make(folder: Path, *names: str) -> None:
 
 def test_several_patterns_come_one_after_the_other(tmp_path: Path) -> None:
     make(tmp_path, "b.tar", "a.tar")
-    found = find_shards([tmp_path / "b.tar", str(tmp_path / "a*.tar")])
+    found = TarStream([tmp_path / "b.tar", str(tmp_path / "a*.tar")]).shards
     assert [Path(path).name for path in found] == ["b.tar", "a.tar"]
 
 
 def test_a_file_whose_name_has_braces_and_stars_is_itself(tmp_path: Path) -> None:
     make(tmp_path, "{a,b}[0].tar")
-    assert find_shards(tmp_path / "{a,b}[0].tar") == [str(tmp_path / "{a,b}[0].tar")]
+    assert TarStream(tmp_path / "{a,b}[0].tar").shards == [str(tmp_path / "{a,b}[0].tar")]
 
 
 def test_braces_of_urls_are_expanded_and_queries_kept() -> None:
-    found = find_shards("https://host/{0..1}.tar?part=1")
+    pytest.importorskip("urllib3")
+    found = TarStream("https://host/{0..1}.tar?part=1").shards
     assert found == ["https://host/0.tar?part=1", "https://host/1.tar?part=1"]
 
 
 def test_a_pattern_that_nothing_matches_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no file matches .*\*\.tar"):
-        find_shards(tmp_path / "*.tar")
+        TarStream(tmp_path / "*.tar")
 
 
 def test_a_list_in_braces_may_be_longer_than_a_name(tmp_path: Path) -> None:
     names = [f"shard-{number}.tar" for number in range(2000)]
-    found = find_shards(tmp_path / f"{{{','.join(names)}}}")
+    found = TarStream(tmp_path / f"{{{','.join(names)}}}").shards
     assert [Path(path).name for path in found] == names
 
 
 def test_no_pattern_is_an_error() -> None:
     with pytest.raises(ValueError, match="no shards"):
-        find_shards([])
+        TarStream([])
