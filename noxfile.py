@@ -118,7 +118,6 @@ def clients(session: nox.Session) -> None:
     install(session, ".[images,plot,zstd]", "clients")
     beside = (
         "check/test_check.py::test_nothing_is_found_in_a_safe_dataset",
-        "conformance/test_random_transforms.py",
         "datasets/images/test_images.py",
         "notebook",
         "test_docs.py",

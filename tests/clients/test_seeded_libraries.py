@@ -1,14 +1,18 @@
-"""Seeds that users set on objects of libraries: one result for any number of threads."""
+"""What libraries draw, also by seeds that users set on them: one result for any threads."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 torch = pytest.importorskip("torch")
 
@@ -54,6 +58,50 @@ class Augmented(torch.utils.data.Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return (self.transform(self.images[index]),)
+
+
+@pytest.fixture(scope="module")
+def vision() -> Iterator[None]:
+    """Import torchvision, whose operators a CPU build of torch may lack."""
+    register = torch.library.register_fake
+
+    def lenient(*given: Any, **named: Any) -> Any:
+        decorate = register(*given, **named)
+
+        def or_not(function: Any) -> Any:
+            try:
+                return decorate(function)
+            except RuntimeError:  # there is no operator of this name
+                return function
+
+        return or_not
+
+    torch.library.register_fake = lenient
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pytest.importorskip("torchvision.transforms", exc_type=ImportError)
+            yield
+    finally:
+        torch.library.register_fake = register
+
+
+@pytest.mark.usefixtures("vision")
+@pytest.mark.parametrize("module", ["transforms", "transforms.v2"])
+def test_transforms_of_torchvision_draw_what_the_sample_decides(module: str) -> None:
+    t = pytest.importorskip(f"torchvision.{module}")
+    compose = t.Compose(
+        [
+            *(t.RandomResizedCrop(24), t.RandomHorizontalFlip(), t.ColorJitter(0.4)),
+            t.RandomChoice([t.RandomRotation(30), t.RandomVerticalFlip()]),
+            t.RandomErasing(1, value="random"),
+        ]
+    )
+
+    def augment(image: Any) -> Any:
+        return compose(torch.from_numpy(image).permute(2, 0, 1) / 255)
+
+    assert_one_result(lambda: Augmented(augment))
 
 
 def _albumentations(seed: int | None) -> Any:

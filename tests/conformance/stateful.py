@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-import torch
+from support.resuming import Cursor
 from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
@@ -54,17 +54,14 @@ class Indices(Items):
 
 
 class Shard(Items, IterableDataset[Any]):
-    """A worker's share of some numbers; a callback is told which worker, before."""
+    """A worker's share of some numbers."""
 
-    def __init__(self, size: int, told: Callable[[int], None] | None = None) -> None:
+    def __init__(self, size: int) -> None:
         self.size = size
-        self.told = told
 
     def items(self) -> list[Any]:
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        if self.told is not None:
-            self.told(worker)
         return list(range(worker, self.size, workers))
 
 
@@ -109,41 +106,18 @@ class SkipsOnce(KeepsPlace):
         self.skipped = state["place"]
 
 
-class Places:
-    """An iterator with a state."""
-
-    def __init__(self, items: list[Any]) -> None:
-        self.items = items
-        self.place = 0
-
-    def __iter__(self) -> Places:
-        return self
-
-    def __next__(self) -> Any:
-        if self.place == len(self.items):
-            raise StopIteration
-        self.place += 1
-        return self.items[self.place - 1]
-
-    def state_dict(self) -> State:
-        return {"place": self.place}
-
-    def load_state_dict(self, state: State) -> None:
-        self.place = state["place"]
-
-
 class IteratorKeepsPlace(Items):
     """Its iterator has a state."""
 
     def __iter__(self) -> Iterator[Any]:
-        return Places(self.items())
+        return Cursor(self.items())
 
 
 class MakesPlace(Items):
     """Its own iterator, which has no place before ``__iter__`` makes one."""
 
     def __iter__(self) -> MakesPlace:
-        self.places = Places(self.items())
+        self.places = Cursor(self.items())
         return self
 
     def __next__(self) -> Any:
@@ -169,7 +143,6 @@ DATA: dict[str, Any] = {
     for name, kind in {**KINDS, "its own iterator": MakesPlace}.items()
 }
 COMMON = ("sequential", "distributed", *SAMPLERS)  # to both loaders
-SHUFFLES = ("generator", "keyed generator", "seed", "keyed seed")
 LAST, END = -2, -1
 
 
@@ -202,12 +175,10 @@ class MapStyle:
     batching: Batching = Batching()
     dataset: str = "list"
 
-    def __call__(self, make_loader: MakeLoader, generator: int = 0) -> Any:
-        return make_loader(
-            MAPS[self.dataset](range(self.batching.size)), **self._arguments(generator)
-        )
+    def __call__(self, make_loader: MakeLoader) -> Any:
+        return make_loader(MAPS[self.dataset](range(self.batching.size)), **self._arguments())
 
-    def _arguments(self, generator: int) -> dict[str, Any]:
+    def _arguments(self) -> dict[str, Any]:
         size, rows, arguments = self.batching.size, self.batching.rows, self.batching.arguments()
         if self.sampler == "distributed":
             return arguments | {"sampler": StatefulDistributedSampler(range(size), 2, 1)}
@@ -216,12 +187,6 @@ class MapStyle:
             return {"batch_sampler": batches, "snapshot_every_n_steps": self.batching.every}
         if self.sampler in SAMPLERS:
             return arguments | {"sampler": SAMPLERS[self.sampler](size)}
-        if self.sampler in SHUFFLES:
-            arguments["shuffle"] = "keyed" if "keyed" in self.sampler else True
-        if "seed" in self.sampler:
-            arguments["seed"] = 5
-        if "generator" in self.sampler:
-            arguments["generator"] = torch.Generator().manual_seed(generator)
         return arguments
 
 
@@ -232,11 +197,11 @@ class Stream:
     data: str
     batching: Batching = Batching()
 
-    def __call__(self, make_loader: MakeLoader, generator: int = 0) -> Any:  # noqa: ARG002
+    def __call__(self, make_loader: MakeLoader) -> Any:
         return make_loader(DATA[self.data](self.batching.size), **self.batching.arguments())
 
 
-Build = Callable[..., Any]  # called with a maker of loaders, and for a fresh one with 1
+Build = Callable[..., Any]  # called with a maker of loaders
 
 
 @dataclass(frozen=True)
@@ -301,31 +266,10 @@ def save(make_loader: MakeLoader, build: Build, stop: Stop) -> Saved:
 
 
 def resume(make_loader: MakeLoader, build: Build, saved: Saved) -> list[list[Any]]:
-    loader = build(make_loader, 1)
+    loader = build(make_loader)
     loader.load_state_dict(saved.state)
     return epochs(loader, saved.epoch)
 
 
 def save_and_resume(make_loader: MakeLoader, build: Build, stop: Stop) -> list[list[Any]]:
     return resume(make_loader, build, save(make_loader, build, stop))
-
-
-def resume_again(make_loader: MakeLoader, build: Build, saved: Saved, more: int) -> list[Any]:
-    """Load a state, take some more batches of its epoch, and go on by the state after them."""
-    loader = build(make_loader, 1)
-    loader.load_state_dict(saved.state)
-    assert loader.state_dict() == saved.state
-    more = min(more, len(saved.after[0]))
-    iterator = begin(loader, saved.epoch)
-    if saved.state["begun"]:
-        assert loader.state_dict() == saved.state
-    first = lists(islice(iterator, more))
-    state = json.loads(json.dumps(loader.state_dict()))
-    again = Saved(state, saved.epoch, saved.delivered + more, saved.after)
-    rest, following = resume(make_loader, build, again)
-    return [first + rest, following]
-
-
-def flat(told: list[list[Any]]) -> list[int]:
-    batches = [batch for epoch in told for batch in epoch]
-    return sorted(row for batch in batches for row in (batch if type(batch) is list else [batch]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 from support.patience import PATIENCE
 
-from conformance.loading import THREADS
 from threadloader import ThreadLoader, get_worker_info
 
 if TYPE_CHECKING:
@@ -43,22 +41,6 @@ def test_a_collate_fn(alike: Callable[..., Any]) -> None:
         assert "mine" in str(alike(build))
 
 
-@pytest.mark.parametrize("threads", THREADS)
-def test_a_collate_fn_that_a_subclass_sets_after_the_constructor(
-    threads: int, spawn: Spawn
-) -> None:
-    class Own(ThreadLoader[Any]):
-        def __init__(self, dataset: Any, **arguments: Any) -> None:
-            super().__init__(dataset, **arguments)
-            self.collate_fn = self.collate
-
-        def collate(self, samples: list[int]) -> int:
-            return sum(samples)
-
-    loader = Own(range(7), batch_size=3, num_workers=threads)
-    assert spawn(list, loader).result(PATIENCE) == [3, 12, 6]
-
-
 class Workers:
     """A sample is who made it."""
 
@@ -72,35 +54,6 @@ class Workers:
 
 def told(loader: Any) -> set[Any]:
     return {sample and tuple(sample) for sample in loader}
-
-
-def test_a_number_of_workers(spawn: Spawn) -> None:
-    loader: Any = ThreadLoader(Workers(), None, num_workers=0)
-    numbers = []
-    for workers in (0, 2, 3, 0):
-        loader.num_workers = workers
-        made = spawn(told, loader).result(PATIENCE)
-        numbers.append({info and info[0] for info in made})
-        assert loader.statistics().workers == workers
-    assert numbers == [{None}, {2}, {3}, {None}]
-
-
-def test_a_timeout(spawn: Spawn) -> None:
-    gate = Event()
-
-    class Blocked(Workers):
-        def __getitem__(self, index: int) -> Any:
-            assert gate.wait(PATIENCE)
-            return index
-
-    with ThreadLoader(Blocked(), None, num_workers=1) as loader:
-        loader.timeout = 0.01
-        iterator = iter(loader)
-        try:
-            with pytest.raises(RuntimeError, match=r"timed out after 0\.01 seconds"):
-                spawn(next, iterator).result(PATIENCE)
-        finally:
-            gate.set()
 
 
 def test_a_worker_init_fn(spawn: Spawn) -> None:

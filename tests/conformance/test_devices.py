@@ -6,31 +6,23 @@ import math
 import threading
 import types
 from collections import OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from support.patience import PATIENCE
 from support.pictures import picture
-from torch.utils.data import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from conformance.mappings import Frozen, Unmakable
-from conformance.samples import PLAIN, tickets_of, trees
+from conformance.containers import Frozen, Labelled, Point, Unmakable
 from threadloader import ThreadLoader, _torch
 from threadloader._batch.collate import Collation
 from threadloader._batch.pinned_memory import PinnedMemory
 from threadloader._batch.ring import Ring
-from threadloader._torch import accelerators
 from threadloader._torch.accelerators import (
-    Accelerator,
-    mapped,
     moved,
-    open_device,
     pinned,
     view_of,
 )
@@ -88,11 +80,6 @@ def test_the_cpu_is_as_none(threads: int, spawn: Spawn) -> None:
         assert {batch.device.type for batch in got} == {"cpu"}
 
 
-def test_an_object_that_receives_is_a_device() -> None:
-    device = types.SimpleNamespace(receive=print)
-    assert open_device(device) is device
-
-
 # The structure of what falls back
 
 
@@ -113,15 +100,6 @@ class Leaf:
 
     def record_stream(self, stream: Any) -> None:
         raise NotImplementedError(stream)
-
-
-class Point(NamedTuple):
-    x: Any
-    y: Any
-
-
-class Labelled(dict[str, Any]):
-    label = "kept"
 
 
 class Pair(tuple[Any, ...]):
@@ -169,16 +147,8 @@ STRUCTURES: dict[str, Callable[[list[Any]], Any]] = {
 
 
 def skeleton(value: Any) -> Any:
-    """Return types, keys and leaves."""
-    if isinstance(value, Mapping):
-        return (
-            type(value),
-            getattr(value, "label", None),
-            [(k, skeleton(v)) for k, v in value.items()],
-        )
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, range)):
-        return type(value), [skeleton(part) for part in value]
-    return type(value), repr(value)
+    """Return types, keys and leaves, and the attribute of a subclass."""
+    return picture(value), getattr(value, "label", None)
 
 
 keeps_tuples = pytest.mark.skipif(
@@ -221,41 +191,6 @@ def test_a_batch_of_a_collate_function_is_pinned_once_by_the_worker_that_made_it
         assert intra_op_threads == 1 or threads == 0
 
 
-def test_an_error_of_pinning_is_the_batchs_and_no_samples(
-    monkeypatch: pytest.MonkeyPatch, spawn: Spawn
-) -> None:
-    monkeypatch.setattr(_torch, "can_pin", lambda _: True)
-
-    class Batch:
-        def pin_memory(self) -> Any:
-            raise MemoryError
-
-    loader = ThreadLoader(range(4), 2, collate_fn=lambda _: Batch(), pin_memory=True, threads=1)
-    iterator = iter(loader)
-    for number in range(2):
-        with pytest.raises(MemoryError) as caught:
-            spawn(next, iterator).result(PATIENCE)
-        assert caught.value.__notes__ == [f"in worker 0, batch {number}"]
-
-
-class Streaming(Accelerator):
-    """Has numbers in place of streams."""
-
-    def _new_stream(self) -> Any:
-        return object()
-
-
-def test_all_loaders_of_a_process_copy_on_one_stream_of_a_device(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(accelerators, "_streams", {})
-    first, second = (Streaming(torch.device("meta", index)) for index in (0, 1))
-    streams = [device.here()._stream for device in (first, first, second)]  # noqa: SLF001
-    assert streams[0] is streams[1]
-    assert streams[0] is Streaming(torch.device("meta", 0)).here()._stream  # noqa: SLF001
-    assert streams[0] is not streams[2]
-
-
 @without_accelerator
 def test_a_loader_is_made_without_setting_the_device_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def sets_up(*_: Any) -> Any:
@@ -272,44 +207,6 @@ def test_a_loader_is_made_without_setting_the_device_up(monkeypatch: pytest.Monk
         ThreadLoader(range(3), device=device).close()
     with pytest.raises(RuntimeError, match="there are 2"):
         ThreadLoader(range(3), device="cuda:2")
-
-
-class Late(Accelerator):
-    """Tells what is asked of it, in place of streams and events."""
-
-    def __init__(self) -> None:
-        super().__init__(META)
-        self.told: list[Any] = []
-        self._stream = types.SimpleNamespace(wait_event=lambda event: self.told.append(event.name))
-
-    def _new_event(self) -> Any:
-        event = types.SimpleNamespace(name=f"event {len(self.told)}")
-        event.record = lambda stream: self.told.append(f"{event.name} of {stream}")
-        return event
-
-    def _stream_of(self, device: torch.device) -> Any:
-        return f"the worker's stream on {device}"
-
-
-def test_what_a_dataset_made_on_the_device_is_copied_after_the_workers_stream(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    recorded = []
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *both: recorded.append(both))
-    device, tensor = Late(), torch.empty(3, device=META)
-    batch, _ = device.move(device.pin([tensor, "text", {"a": tensor}]))
-    assert device.told == ["event 0 of the worker's stream on meta", "event 0"]
-    assert [stream for _, stream in recorded] == [device._stream] * 2  # noqa: SLF001
-    assert batch[0].device == META
-
-
-def test_what_is_on_the_host_is_pinned_to_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 1)
-    device, leaf = Late(), Leaf()
-    batch = device.pin([torch.zeros(2), leaf, torch.eye(2).to_sparse(), 1]).batch
-    assert batch[0].tolist() == [1, 1]
-    assert [repr(part) for part in batch[1::2]] == ["Leaf(pinned )", "1"]
-    assert device.told == []
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -371,21 +268,6 @@ def test_what_is_moved_is_told_of_if_it_is_memory_of_the_device() -> None:
 
 # Memory
 
-EVERY_CODE = "?bBhHiIlLqefdFD"  # of those that torch has
-
-
-@pytest.mark.parametrize("code", EVERY_CODE)
-def test_a_view_has_the_bytes_of_the_array_that_numpy_has_there(code: str) -> None:
-    dtype = np.dtype(code)
-    for shape in ((3,), (1,), (2, 3), (2, 1, 2)):
-        memory = torch.randint(0, 2, (512,), dtype=torch.uint8)  # no NaN, and 0 and 1 are bools
-        array: Any = np.ndarray(shape, dtype, memory.numpy(), 64)
-        view = view_of(memory, 64, dtype, shape)
-        assert picture(view) == picture(torch.from_numpy(array))
-        view.zero_()
-        assert not array.any()
-        assert view.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
-
 
 def test_views_of_one_memory_may_be_changed_in_place_one_by_one() -> None:
     memory = torch.zeros(128, dtype=torch.uint8)
@@ -411,42 +293,6 @@ def no_page_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pinned_collation(ring: Ring) -> Collation:
     return Collation(None, output="torch", batched=True, ring=ring, memory=PinnedMemory)
-
-
-def leaves(batch: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    mapped(batch, lambda leaf: found.append(leaf) if isinstance(leaf, torch.Tensor) else None)
-    return found
-
-
-@pytest.mark.usefixtures("no_page_locks")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(tree=trees(PLAIN), rows=st.lists(st.integers(1, 6), min_size=1, max_size=4), data=st.data())
-def test_pinned_batches_are_those_of_default_collate_and_each_leaf_has_its_own_memory(
-    tree: Any, rows: list[int], data: st.DataObject
-) -> None:
-    ring = Ring(batches=4)
-    collation = pinned_collation(ring)
-    kept = []
-    for number, count in enumerate(rows):
-        samples = [tree(10 * number + row) for row in range(count)]
-        filling = collation.open(count)
-        for start, stop in data.draw(tickets_of(count)):
-            filling.write(start, stop, samples[start:stop])
-        assert filling.finish() is None
-        kept.append((filling.take(), default_collate(samples)))
-    assert [picture(got) for got, _ in kept] == [picture(expected) for _, expected in kept]
-    used = [leaf.untyped_storage().data_ptr() for got, _ in kept for leaf in leaves(got)]
-    assert len(set(used)) == len(used)
-    assert ring.statistics().made == 0
-
-
-@pytest.mark.usefixtures("no_page_locks")
-def test_pinned_memory_that_is_not_used_is_let_go() -> None:
-    filling = pinned_collation(Ring(batches=4)).open(2)
-    filling.write(0, 2, [1, 2.5])  # it falls back
-    assert filling.finish() is None
-    assert picture(filling.take()) == picture(default_collate([1, 2.5]))
 
 
 @pytest.mark.usefixtures("no_page_locks")

@@ -94,14 +94,6 @@ def test_a_read_only_array_is_collated_without_torch_s_warning(threads: int) -> 
     assert batch.tolist() == [[0, 1, 2]] * 2
 
 
-@each_number_of_threads
-def test_an_error_of_a_sample_has_a_note_with_its_index(threads: int) -> None:
-    loader = ThreadLoader(Samples([0, 1, Raises(lambda: ValueError("bad"))]), 2, threads=threads)
-    with pytest.raises(ValueError, match="bad") as caught:
-        list(loader)
-    assert "batch 1, index 2" in caught.value.__notes__[-1]
-
-
 FITS = np.zeros(2)
 MISFITS: dict[str, list[Any]] = {  # the last of each is the odd one
     "shape": [FITS, FITS, np.zeros(3)],

@@ -40,33 +40,6 @@ ask = ctypes.CDLL(torch._C.__file__).MKL_Get_Max_Threads
 before = ask()
 print(sorted(workers()), ask() == before == {threads})
 """
-# OpenMP out of reach, and no thread to be had for the helper that sets torch's number back.
-NO_HELPER = """
-from threadloader._torch import threads
-
-class NoThread:
-    def __init__(self, **arguments):
-        tried.append(arguments)
-    def start(self):
-        raise RuntimeError("can't start new thread")
-
-class NoLibrary:
-    def CDLL(name):
-        raise OSError(name)
-
-tried = []
-threads.Thread, threads.ctypes = NoThread, NoLibrary
-ask = torch.get_num_threads
-workers()  # raises nothing
-print(len(tried), ask())
-import threading
-def answer():
-    tried.append(ask())
-new = threading.Thread(target=answer)
-new.start()
-new.join()
-print(tried[-1])
-"""
 
 
 def printed(script: str, threads: int) -> list[str]:
@@ -79,7 +52,3 @@ def printed(script: str, threads: int) -> list[str]:
 @pytest.mark.skipif(not _has_mkl(), reason="torch was built without MKL")
 def test_mkl_uses_one_thread_in_a_worker_whatever_was_set_before() -> None:
     assert printed(MKL, 3) == ["[1]", "True"]
-
-
-def test_where_no_thread_can_be_had_torch_s_number_stays_as_it_was() -> None:
-    assert printed(NO_HELPER, 3) == ["1", "3", "3"]

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import random
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from support.patience import PATIENCE, PAUSE
+from support.patience import PATIENCE
 from support.pictures import picture
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-from torch.utils.data._utils import worker as torch_worker
+from torch.utils.data import IterableDataset, get_worker_info
 
 from conformance.loading import processes
 from threadloader import ThreadLoader
-from threadloader._rng.streams import WorkerStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,15 +96,6 @@ def test_collating_and_worker_init_fn_draw_what_they_draw_in_processes(
     alike_workers(run, 1, 2)
 
 
-@pytest.mark.parametrize("base_seed", [0, 1, (1 << 32) - 1, 1 << 32, (1 << 63) - 1])
-def test_numpy_is_seeded_as_in_torchs_worker_processes(base_seed: int) -> None:
-    for number in (0, 1, 31):
-        words = torch_worker._generate_state(base_seed, number)  # noqa: SLF001  # what is compared
-        expected = legacy.RandomState(words).random_sample(5).tolist()
-        stream = WorkerStream(base_seed, number)
-        assert stream.legacy_generator.random_sample(5).tolist() == expected
-
-
 def test_data_pipes_and_their_transforms_follow_a_seed_with_any_threads(spawn: Spawn) -> None:
     pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
 
@@ -125,37 +113,6 @@ def test_data_pipes_and_their_transforms_follow_a_seed_with_any_threads(spawn: S
         assert spawn(epochs, threads, 1).result(PATIENCE) == first
     assert epochs(0, 2) != first
     assert first[0] != first[1]
-
-
-@pytest.mark.parametrize(
-    "inner",
-    [
-        lambda dataset: DataLoader(dataset, 2, shuffle=True),
-        lambda dataset: ThreadLoader(dataset, 2, shuffle=True, threads=0),
-        lambda dataset: ThreadLoader(dataset, 2, shuffle=True, threads=2),
-    ],
-    ids=["DataLoader", "ThreadLoader", "two threads"],
-)
-def test_a_loader_in_a_sample_draws_what_the_sample_decides(
-    inner: Callable[[Any], Any], spawn: Spawn
-) -> None:
-    class Inner:
-        def __len__(self) -> int:
-            return 4
-
-        def __getitem__(self, index: int) -> Any:
-            return index, draw_all()
-
-    class Outer(Inner):
-        def __getitem__(self, index: int) -> Any:
-            return [draw_all(), [picture(batch) for batch in inner(Inner())], draw_all()]
-
-    def make(threads: int) -> Any:
-        return ThreadLoader(Outer(), 2, threads=threads, shuffle=True, collate_fn=list)
-
-    expected = told(make(0))
-    for threads in (1, 2, 7):
-        assert spawn(told, make(threads)).result(PATIENCE) == expected
 
 
 @pytest.mark.skipif(
@@ -176,34 +133,3 @@ def test_thread_safe_generator_is_the_samples_own(spawn: Spawn) -> None:
     loader = ThreadLoader(Both(), 9, threads=2, collate_fn=list)
     assert spawn(list, loader).result(PATIENCE) == [[(True, True)] * 9]
     assert torch.random.thread_safe_generator() is None
-
-
-def test_threads_outside_of_loading_draw_valid_numbers_while_epochs_come_and_go(
-    spawn: Spawn,
-) -> None:
-    ended = threading.Event()
-
-    def draw() -> bool:
-        good = True
-        while not ended.wait(PAUSE):
-            numbers = torch.rand(20)
-            good &= bool((numbers >= 0).all()) and bool((numbers < 1).all())
-            good &= sorted(torch.randperm(20).tolist()) == list(range(20))
-            good &= 0 <= random.random() < 1 and 0 <= legacy.rand() < 1
-            good &= nn.functional.dropout(torch.ones(4)).max().item() in (0.0, 2.0)
-        return good
-
-    def rows(threads: int) -> list[Any]:
-        loader = ThreadLoader(range(8), 2, threads=threads, seed=1, collate_fn=lambda _: draw_all())
-        return [picture(batch) for batch in loader]
-
-    expected = rows(0)
-    drawing = [spawn(draw) for _ in range(4)]
-    try:
-        for n in range(20):
-            # In the calling thread samples and these threads draw from one generator.
-            drawn = spawn(rows, n % 4).result(PATIENCE)
-            assert drawn == expected or not n % 4
-    finally:
-        ended.set()
-    assert all(future.result(PATIENCE) for future in drawing)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 import warnings
 from collections import Counter
@@ -88,29 +86,6 @@ def test_who_waits_hears_that_it_is_to_stop_and_makes_it_where_another_one_faile
     assert source.made == {7: 1}
 
 
-HOLD = """
-import sys
-from threadloader.datasets._folder_cache import FolderCache
-
-with FolderCache(sys.argv[1], 1 << 20).making("7"):
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_killed_process_leaves_its_lock_to_who_waits(
-    tmp_path: Path, spawn: Callable[..., Future[Any]]
-) -> None:
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == b"locked\n"
-        waiting = spawn(Source(tmp_path).read, 7)
-        child.kill()
-        assert waiting.result(PATIENCE) == content_of(7)
-
-
 @pytest.mark.parametrize("why", ["the holder does not go on", "there are no locks"])
 def test_who_can_not_have_the_lock_goes_on_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
@@ -181,12 +156,6 @@ def test_files_used_least_recently_make_room(tmp_path: Path) -> None:
     assert source.made[1] == 2
 
 
-def test_a_file_larger_than_the_bound_is_not_kept(tmp_path: Path) -> None:
-    source = Source(tmp_path, files=0.5)
-    assert source.read(1) == source.read(1) == content_of(1)
-    assert source.made[1] == 2
-
-
 def test_what_processes_that_died_left_is_removed_and_foreign_files_stay(tmp_path: Path) -> None:
     foreign, folder = tmp_path / "thesis.tex", tmp_path / "0a"
     folder.mkdir()
@@ -200,28 +169,3 @@ def test_what_processes_that_died_left_is_removed_and_foreign_files_stay(tmp_pat
         source.read(number)
     assert (old.exists(), new.exists()) == (False, True)  # somebody may be writing the new one
     assert foreign.exists()
-
-
-AT_ONCE = """
-import random, sys
-from threadloader.datasets._folder_cache import FolderCache
-
-cache = FolderCache(sys.argv[1], 100_000)
-draw = random.Random(sys.argv[2])
-for _ in range(600):
-    number = draw.randrange(200)
-    content = number.to_bytes(4, "big") * 250
-    found = cache.read(str(number))
-    if found is None:
-        with cache.making(str(number)):
-            cache.write(str(number), content)
-    assert found in (None, content)
-"""
-
-
-def test_processes_share_a_folder_and_its_bound(tmp_path: Path) -> None:
-    commands = [[sys.executable, "-c", AT_ONCE, str(tmp_path), seed] for seed in "abc"]
-    processes = [subprocess.Popen(command) for command in commands]
-    assert [process.wait(PATIENCE) for process in processes] == [0] * 3
-    assert used(tmp_path) <= 100_000 * (1 + 3 / 64)
-    assert not list(tmp_path.rglob("*.partial"))

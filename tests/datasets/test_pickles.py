@@ -1,4 +1,4 @@
-"""A pickled dataset reads what it read before."""
+"""A copy of a dataset, pickled or not, reads what the dataset read before."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.made_shards import tar_bytes
+from support.made_shards import COPIES, tar_bytes
 
 import threadloader.datasets
 from threadloader.datasets import (
     ArrayDataset,
+    Cached,
+    Mixture,
     PerThread,
     RemoteFile,
     Retries,
@@ -24,7 +26,7 @@ from threadloader.datasets import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 MEMBERS = [
@@ -56,24 +58,42 @@ def remote_shard(files: Path) -> None:
         file.write((files / "a.tar").read_bytes())
 
 
+class Numbers:
+    """An iterable."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(9))
+
+
 def image_folder() -> Any:
     pytest.importorskip("PIL")
     return threadloader.datasets.ImageFolder("photos", size=2, decoder="pillow")
 
 
+def in_third_epoch(dataset: Any) -> Any:
+    dataset.set_epoch(2)
+    return dataset
+
+
 MAKE: dict[str, Callable[[], Any]] = {
     "ArrayDataset": lambda: ArrayDataset({"x": np.arange(6).reshape(3, 2), "y": np.arange(3)}),
+    "Cached": lambda: Cached(range(3), "kept", key="a"),
     "ImageFolder": image_folder,
+    "Mixture": lambda: in_third_epoch(Mixture({"a": (range(9), 1), "b": (range(7), 2)})),
+    "MixtureStream": lambda: in_third_epoch(Mixture({"a": (Numbers(), 1), "b": (range(7), 2)})),
     "PerThread": lambda: PerThread(list),
     "RemoteFile": lambda: RemoteFile(URL, retries=Retries(attempts=2)),
     "Retries": lambda: Retries(attempts=2),
     "TarShards": lambda: TarShards("a.tar", fields=FIELDS),
-    "TarStream": lambda: TarStream("a.tar", fields=FIELDS, shuffle=2, seed=5),
+    "TarStream": lambda: in_third_epoch(TarStream("a.tar", fields=FIELDS, shuffle=2, seed=5)),
     "open_files": lambda: open_files(["a.tar", URL]),
 }
 READ: dict[str, Callable[[Any], object]] = {
     "ArrayDataset": lambda dataset: {key: row.tolist() for key, row in dataset[1].items()},
+    "Cached": lambda dataset: [dataset[row] for row in range(len(dataset))],
     "ImageFolder": lambda dataset: [(image.tolist(), label) for image, label in dataset],
+    "Mixture": lambda dataset: [dataset[position] for position in range(len(dataset))],
+    "MixtureStream": list,
     "PerThread": lambda held: held(),
     "RemoteFile": lambda file: file.read_at(0, 600),
     "Retries": lambda retries: retries.attempts,
@@ -84,10 +104,14 @@ READ: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.usefixtures("remote_shard")
+@pytest.mark.parametrize("kept", COPIES)
 @pytest.mark.parametrize("name", sorted(MAKE))
-def test_a_pickle_reads_the_same(name: str) -> None:
+def test_a_copy_reads_the_same(name: str, kept: Callable[[Any], Any]) -> None:
     made = MAKE[name]()
-    assert READ[name](pickle.loads(pickle.dumps(made))) == READ[name](made)
+    assert READ[name](kept(made)) == READ[name](made)
+    if hasattr(made, "close"):
+        made.close()
+        assert READ[name](kept(made)) == READ[name](made)
 
 
 @pytest.mark.parametrize(

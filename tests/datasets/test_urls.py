@@ -77,10 +77,6 @@ def linked(place: str) -> Exception:
         error.add_note(target)
     if place == "arguments":
         return FileNotFoundError(2, "clean", None, None, target)
-    if place == "attribute":
-        return AnswerError(target)
-    if place == "cause":
-        error.__cause__ = ValueError(target)
     if place == "context of the cause":
         error.__cause__ = ValueError("clean")
         error.__cause__.__context__ = AnswerError(target)
@@ -89,10 +85,7 @@ def linked(place: str) -> Exception:
     return error
 
 
-@pytest.mark.parametrize(
-    "place",
-    ["note", "arguments", "attribute", "cause", "context of the cause", "hidden context"],
-)
+@pytest.mark.parametrize("place", ["note", "arguments", "context of the cause", "hidden context"])
 def test_what_led_to_an_error_is_looked_at(place: str) -> None:
     clean = without_secrets(linked(place), URL)
     assert (type(clean), clean.args[1:], clean.__cause__, clean.__context__) == (

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
 from support.child import run_child
 from support.patience import PATIENCE
 
@@ -25,19 +26,6 @@ from threadloader._fetch import process_wide
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-
-class Calls:
-    """Its samples are what a function of the index returns."""
-
-    def __init__(self, function: Callable[[int], Any], size: int = 8) -> None:
-        self._function, self._size = function, size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, index: int) -> Any:
-        return self._function(index)
 
 
 def recorded() -> Any:
@@ -83,7 +71,7 @@ def test_blocks_that_overlap_in_samples_leave_what_was_before(
         return place
 
     before, text = state(), io.StringIO()
-    loader = ThreadLoader(Calls(sample, threads + 1), threads=threads)
+    loader = ThreadLoader(Acting(threads + 1, sample=sample), threads=threads)
     assert len(list(loader)) == threads + 1
     assert state() == before
     with contextlib.redirect_stdout(text):
@@ -103,7 +91,7 @@ def test_a_block_of_the_loop_survives_those_of_samples() -> None:
         return index
 
     before = warnings.filters
-    iterator = iter(ThreadLoader(Calls(sample), threads=1, prefetch=4))
+    iterator = iter(ThreadLoader(Acting(8, sample=sample), threads=1, prefetch=4))
     next(iterator)
     with warnings.catch_warnings():
         assert begun.wait(PATIENCE)
@@ -172,10 +160,10 @@ def test_an_error_of_being_a_thread_says_what_to_do(
     sample: Callable[[int], Any], error: type[Exception], hint: str
 ) -> None:
     with pytest.raises(error) as caught:
-        list(ThreadLoader(Calls(sample), threads=2))
+        list(ThreadLoader(Acting(8, sample=sample), threads=2))
     assert hint in caught.value.__notes__[1]
     with pytest.raises(error) as caught:
-        list(ThreadLoader(Calls(int), threads=2, worker_init_fn=sample))
+        list(ThreadLoader(Acting(8), threads=2, worker_init_fn=sample))
     assert hint in caught.value.__notes__[1]
 
 
@@ -209,14 +197,17 @@ def test_functions_are_equal_to_those_that_compilers_know() -> None:
     def pickled(_: int) -> bool:
         return all(pickle.loads(pickle.dumps(function)) is not None for function in now())
 
-    for batch in ThreadLoader(Calls(sample), threads=2):
+    for batch in ThreadLoader(Acting(8, sample=sample), threads=2):
         assert all(batch)
         assert sample(0)
         assert now() == FUNCTIONS
         assert now()[0] != FUNCTIONS[1]
         assert np.random.rand.__name__ == "rand"
-    assert all(map(all, ThreadLoader(Calls(pickled), threads=2)))
-    assert len({*map(float, next(iter(ThreadLoader(Calls(lambda _: random.random()), 8))))}) == 8
+    assert all(map(all, ThreadLoader(Acting(8, sample=pickled), threads=2)))
+    assert (
+        len({*map(float, next(iter(ThreadLoader(Acting(8, sample=lambda _: random.random()), 8))))})
+        == 8
+    )
 
 
 def sets_folder(_: int) -> None:
@@ -227,29 +218,9 @@ def sets_variable(_: int) -> None:
     os.environ["THREADLOADER_TEST"] = "1"
 
 
-def sets_filters(_: int) -> None:
-    warnings.filterwarnings("ignore", message="no warning has this text")
-
-
 def sets_global(_: int) -> None:
     global HANDLE  # noqa: PLW0603
     HANDLE = object()
-
-
-def sets_limit(_: int) -> None:
-    sys.setrecursionlimit(sys.getrecursionlimit())
-
-
-def sets_output(_: int) -> None:
-    sys.stdout = sys.stdout
-
-
-def sets_collector(_: int) -> None:
-    gc.enable()
-
-
-def sets_cores(_: int) -> None:
-    os.sched_setaffinity(os.getpid(), os.sched_getaffinity(0))
 
 
 def sets_by_a_class(_: int) -> None:
@@ -259,14 +230,6 @@ def sets_by_a_class(_: int) -> None:
 class Sets:
     def set(self) -> None:
         gc.enable()
-
-
-def sets_by_another(index: int) -> None:
-    sets_umask(index)
-
-
-def sets_umask(_: int) -> None:
-    os.umask(os.umask(0o22))
 
 
 def reads_variable(_: int) -> None:
@@ -279,14 +242,8 @@ HANDLE = object()
 SETTING = {
     sets_folder: "os.chdir",
     sets_variable: "os.environ",
-    sets_filters: "warnings.filterwarnings",
     sets_global: "the global HANDLE",
-    sets_by_another: "os.umask",
     sets_by_a_class: "gc.enable",
-    sets_limit: "sys.setrecursionlimit",
-    sets_output: "sys.stdout",
-    sets_collector: "gc.enable",
-    **({sets_cores: "os.sched_setaffinity"} if hasattr(os, "sched_setaffinity") else {}),
 }
 
 
@@ -322,4 +279,4 @@ def test_what_a_sample_sets_for_all_is_said_where_the_loop_begins() -> None:
     with pytest.warns(UserWarning, match=r"sets_variable sets os\.environ \(.*, which workers and"):
         list(ThreadLoader(Sets(), threads=2))
     list(ThreadLoader(Sets(), threads=2))
-    list(ThreadLoader(Calls(int), threads=2, worker_init_fn=reads_variable))
+    list(ThreadLoader(Acting(8), threads=2, worker_init_fn=reads_variable))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from support.acting import Acting
 
 from threadloader import ThreadLoader
 
@@ -66,17 +67,6 @@ KINDS: list[tuple[Callable[[int], Any], Callable[[], str]]] = [
 ]
 
 
-class Seen:
-    def __init__(self, look: Callable[[], str]) -> None:
-        self._look = look
-
-    def __len__(self) -> int:
-        return 16
-
-    def __getitem__(self, index: int) -> str:
-        return self._look()
-
-
 OPTIONS = [{}, {"threads": 0}, {"threads": 3}, {"threads": 2, "persistent_workers": True}]
 
 
@@ -98,7 +88,7 @@ def test_each_epoch_has_the_context_of_its_iter(
 
     if kind == "iterable" and options.get("threads", 0) > 1:
         options = options | {"threads": 1}
-    dataset = Seen(look) if kind == "map" else Stream()
+    dataset = Acting(16, sample=lambda _: look()) if kind == "map" else Stream()
     with ThreadLoader(dataset, batch_size=4, collate_fn=list, **options) as loader:
         for digits in (7, 5):
             with enter(digits):
@@ -113,7 +103,9 @@ def test_what_a_sample_changes_of_its_context_stays_in_its_worker() -> None:
         return before
 
     with precision(9), option(4):
-        loader = ThreadLoader(Seen(change), threads=2, worker_init_fn=lambda _: None)
+        loader = ThreadLoader(
+            Acting(16, sample=lambda _: change()), threads=2, worker_init_fn=lambda _: None
+        )
         assert "9" in {text for batch in loader for text in batch}
         assert decimal.getcontext().prec == 9
         assert bare.config["names"] == ["a", None]
@@ -123,28 +115,11 @@ def test_what_a_sample_changes_of_its_context_stays_in_its_worker() -> None:
 def test_what_a_thread_has_opened_or_set_up_is_not_for_others(names: dict[str, Any]) -> None:
     vars(bare).update(names)
     try:
-        dataset = Seen(lambda: str(sorted(vars(bare))))
+        dataset = Acting(16, sample=lambda _: str(sorted(vars(bare))))
         loader = ThreadLoader(dataset, threads=2, worker_init_fn=lambda _: None)
         assert {text for batch in loader for text in batch} == {"[]"}
     finally:
         vars(bare).clear()
-
-
-def test_a_local_whose_init_fails_in_workers_does_not_end_them() -> None:
-    class Failing(threading.local):
-        def __init__(self) -> None:
-            if threading.current_thread() is not threading.main_thread():
-                raise OSError
-            self.name = "an option"
-
-    globals()["failing"] = Failing()
-    try:
-        dataset = Seen(lambda: "read")
-        assert [text for batch in ThreadLoader(dataset, threads=2) for text in batch] == [
-            "read"
-        ] * 16
-    finally:
-        del globals()["failing"]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -167,7 +142,7 @@ def test_each_epoch_has_the_torch_modes_of_its_iter(mode: str, options: dict[str
         "grad": (torch.set_grad_enabled, lambda: str(torch.is_grad_enabled())),
         "inference": (torch.inference_mode, lambda: str(torch.empty(1).is_inference())),
     }[mode]
-    drawn = Seen(lambda: f"{look()} {torch.rand(1, device='cpu').item()}")
+    drawn = Acting(16, sample=lambda _: f"{look()} {torch.rand(1, device='cpu').item()}")
     with ThreadLoader(drawn, batch_size=4, collate_fn=list, seed=3, **options) as loader:
         numbers: list[str] = []
         for on in (True, False, True, False):

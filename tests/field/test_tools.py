@@ -46,11 +46,6 @@ def test_a_loader_that_is_being_made_says_what_it_can() -> None:
     assert Shows(range(3)).shown == "<Shows>"
 
 
-def test_a_verdict_is_a_sentence_in_a_notebook() -> None:
-    loader = ThreadLoader(range(3))
-    assert repr(loader.verdict()) == "No batch was delivered yet."
-
-
 @pytest.mark.parametrize(
     ("name", "near"),
     [("thread", "threads"), ("num_worker", "num_workers"), ("pre_fetch", "prefetch")],

@@ -99,15 +99,6 @@ def test_get_iterator_is_a_fresh_one_whatever_iter_is_overridden_by(
     loader.close()
 
 
-def test_a_get_iterator_may_ask_for_the_loaders_own_iter() -> None:
-    class Around(ThreadLoader[Any]):
-        def _get_iterator(self) -> Any:
-            return ThreadLoader.__iter__(self)
-
-    loader = Around(range(4), batch_size=2, threads=2)
-    assert batches(loader) == batches(loader._get_iterator()) == [[0, 1], [2, 3]]
-
-
 @pytest.mark.parametrize("dismiss", ["None", "del"])
 def test_without_an_iterator_kept_workers_are_dismissed(dismiss: str) -> None:
     levels = Level()
@@ -323,21 +314,11 @@ def _before(kind: Callable[..., Any]) -> Callable[..., Any]:
     return Before
 
 
-def _after(kind: Callable[..., Any]) -> Callable[..., Any]:
-    class After(kind):  # type: ignore[misc, valid-type]
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            for name, value in NAMES.items():
-                setattr(self, name, value)
-
-    return After
-
-
 def _of_class(kind: Callable[..., Any]) -> Callable[..., Any]:
     return type("OfClass", (kind,), {name: property(lambda _, v=v: v) for name, v in NAMES.items()})
 
 
-@pytest.mark.parametrize("made", [_before, _after, _of_class])
+@pytest.mark.parametrize("made", [_before, _of_class])
 def test_a_subclasss_own_attributes_are_kept_and_mean_nothing_here(
     made: Callable[..., Any],
 ) -> None:

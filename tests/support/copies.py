@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from support.fake_device import FakeDevice
+from support.faulty import Copied
+from support.pictures import told_by
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
@@ -15,20 +17,11 @@ if TYPE_CHECKING:
 SIZE = 24  # samples
 
 
-class Numbers:
+class Numbers(Copied):
     """Sample ``i`` has the number ``i``; some raise."""
 
     def __init__(self, size: int = SIZE, bad: frozenset[int] = frozenset()) -> None:
-        self.size = size
-        self.bad = bad
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> Any:
-        if index in self.bad:
-            raise LookupError(index)
-        return np.full(3, index)
+        super().__init__(bad, size)
 
 
 def make(dataset: Any, device: Any = None, **arguments: Any) -> ThreadLoader[Any]:
@@ -43,14 +36,7 @@ def numbers(batch: Any) -> list[int]:
 
 def outcomes(iterator: Iterator[Any]) -> list[Any]:
     """Return what each call of next() gives: numbers, or errors."""
-    told: list[Any] = []
-    while True:
-        try:
-            told.append(numbers(next(iterator)))
-        except StopIteration:
-            return told
-        except Exception as error:  # noqa: BLE001  # what is told
-            told.append(error)
+    return told_by(iterator, numbers)
 
 
 def batches_of(rows: int, size: int = SIZE) -> list[list[int]]:

@@ -1,7 +1,6 @@
-"""Ctrl-C at every instruction, or at random moments; a process of its own, see test_interrupts.py.
+"""Ctrl-C at every instruction; a process of its own, see test_interrupts.py.
 
-    python interrupts.py instructions FORM STRIDE
-    python interrupts.py signals FORM COUNT
+    python interrupts.py FORM STRIDE
 
 Prints what is wrong, nothing if all is well, and then how many interrupts there were.
 """
@@ -21,7 +20,6 @@ import threading
 import time
 import warnings
 from _thread import interrupt_main
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 TORCH = os.environ.get("INTERRUPTS_WITH_TORCH") == "1"
@@ -299,68 +297,6 @@ def at_each_instruction(form: str, stride: int) -> int:
     return count
 
 
-def at_random_moments(form: str, count: int) -> int:
-    """Send signals while epochs are loaded; return how many came up in one."""
-    loader = make(form)
-    started = time.perf_counter()
-    for _ in range(20):
-        read(loader, [])
-    seconds = (time.perf_counter() - started) / 20
-    came = 0
-    for number in range(count):
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        seen, wrong, interrupt = signalled(loader, random.uniform(1e-6, seconds))
-        came += interrupt
-        if not is_whole([*seen, *range(4 * len(seen), 4 * BATCHES, 4)]):
-            wrong.append(f"got {seen}")
-        if number % 20 == 0:
-            for got in (first_indices(loader), in_thread(lambda: first_indices(loader))):
-                if not is_whole(got):
-                    wrong.append(f"the next epoch is {got}")
-        tell(f"{form}, {number}", wrong)
-    if in_thread(loader.close) is not None:
-        tell(form, ["close() hangs"])
-    tell(form, ended())
-    faulthandler.cancel_dump_traceback_later()
-    return came
-
-
-def first_indices(loader: Any, seen: list[Any] | None = None) -> list[Any]:
-    """Return the index of the first sample in each batch."""
-    seen = [] if seen is None else seen
-    for batch in loader:
-        seen.append(int(np.asarray(batch)[0, 0]))  # what there is of it counts
-    return seen
-
-
-def is_whole(seen: list[Any]) -> bool:
-    return seen == list(range(0, 4 * BATCHES, 4))
-
-
-def signalled(loader: Any, seconds: float) -> tuple[list[Any], list[str], bool]:
-    """Load an epoch and send a signal; return what was seen, what is wrong, and whether it came."""
-    came = False
-    seen: list[Any] = []
-    wrong: list[str] = []
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        first_indices(loader, seen)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    except KeyboardInterrupt:
-        came = True
-    except BaseException as error:  # noqa: BLE001  # told
-        wrong.append(f"became {error!r}")
-    with suppress(KeyboardInterrupt):  # it may have come just now, to this code
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, too_late)
-    return seen, wrong, came
-
-
-def too_late(*_: object) -> None:
-    """Take a signal that comes while the handler is exchanged: SIG_IGN would be an OSError."""
-
-
 def tell(what: str, wrong: Iterable[str]) -> None:
     for message in wrong:
         sys.stdout.write(f"{what}: {message}\n")
@@ -370,6 +306,5 @@ def tell(what: str, wrong: Iterable[str]) -> None:
 if __name__ == "__main__":
     sys.unraisablehook = unraisable
     warnings.simplefilter("ignore", UserWarning)  # of an iterable that is read again
-    _, how, form, number = sys.argv
-    run = at_each_instruction if how == "instructions" else at_random_moments
-    tell("interrupts", [str(run(form, int(number)))])
+    _, form, stride = sys.argv
+    tell("interrupts", [str(at_each_instruction(form, int(stride)))])

@@ -7,7 +7,7 @@ does, to which 1 and True are one key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ try:
 except ModuleNotFoundError:
     torch = None
 
-__all__ = ["outcomes", "picture"]
+__all__ = ["outcomes", "picture", "told_by"]
 
 Picture = Any  # nested tuples, equal for equal values
-MOST = 60  # outcomes of an epoch
+MOST = 1000  # outcomes of an epoch: one that went on for ever would be a failure, not a hang
 
 
 def picture(value: Any) -> Picture:
@@ -37,18 +37,24 @@ def picture(value: Any) -> Picture:
     return kind, repr(value)
 
 
-def outcomes(loader: Iterable[Any]) -> list[Picture]:
-    """Return what each next() of an epoch gives: pictures, or types and texts of errors."""
-    told: list[Picture] = []
-    iterator = iter(loader)
+def told_by(batches: Iterable[Any], see: Callable[[Any], Any]) -> list[Any]:
+    """Return what each next() gives: batches as they are seen, and errors as they are."""
+    told: list[Any] = []
+    iterator = iter(batches)
     for _ in range(MOST):
         try:
-            told.append(picture(next(iterator)))
+            told.append(see(next(iterator)))
         except StopIteration:
             return told
         except Exception as error:  # noqa: BLE001  # what is told
-            told.append((type(error), str(error)))
+            told.append(error)
     return [*told, "more"]
+
+
+def outcomes(loader: Iterable[Any]) -> list[Picture]:
+    """Return what each next() of an epoch gives: pictures, or types and texts of errors."""
+    told = told_by(loader, picture)
+    return [(type(each), str(each)) if isinstance(each, Exception) else each for each in told]
 
 
 def _tensor(tensor: torch.Tensor) -> Picture:

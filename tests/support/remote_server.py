@@ -87,6 +87,8 @@ class RemoteServer:
     requests: list[Request] = field(default_factory=list)
     connections: int = 0  # opened so far
     open: set[int] = field(default_factory=set)  # connections that are open
+    last: asyncio.StreamWriter | None = None  # of the connection that was opened last
+    loop: asyncio.AbstractEventLoop | None = None
     changed: Condition = field(default_factory=Condition)  # a request, or a connection's end
 
     def wait_for(self, predicate: Callable[[], bool]) -> None:
@@ -98,8 +100,19 @@ class RemoteServer:
         """Return the URL of a path."""
         return f"{self.scheme}://127.0.0.1:{self.port}{path}"
 
+    def send(self, data: bytes) -> None:
+        """Send what nobody asked for, on the last connection; return once it is on its way."""
+
+        async def write() -> None:
+            assert self.last is not None
+            self.last.write(data)
+
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(write(), self.loop).result(PATIENCE)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
+        self.last = writer
         connection, self.connections = self.connections, self.connections + 1
         self.open.add(connection)
         try:
@@ -224,22 +237,21 @@ def _head(status: int, length: int | None, headers: dict[str, str]) -> bytes:
 def serving(files: dict[str, bytes], context: SSLContext | None = None) -> Iterator[RemoteServer]:
     """Run a server for as long as the context lasts, for https with a ``context`` of ssl."""
     server = RemoteServer(files, scheme="http" if context is None else "https")
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    started: Future[asyncio.Event] = Future()
     run = _run(server, context, started)
     thread = Thread(target=asyncio.run, args=(run,), name="server", daemon=True)
     thread.start()
-    loop, ended = started.result(PATIENCE)
+    ended = started.result(PATIENCE)
+    assert server.loop is not None
     try:
         yield server
     finally:
-        loop.call_soon_threadsafe(ended.set)
+        server.loop.call_soon_threadsafe(ended.set)
         thread.join(PATIENCE)
 
 
 async def _run(
-    server: RemoteServer,
-    context: SSLContext | None,
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]],
+    server: RemoteServer, context: SSLContext | None, started: Future[asyncio.Event]
 ) -> None:
     """Serve until told to end; then close all connections."""
     ended = asyncio.Event()
@@ -259,7 +271,8 @@ async def _run(
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0, backlog=256, ssl=context)
     server.port = listener.sockets[0].getsockname()[1]
-    started.set_result((asyncio.get_running_loop(), ended))
+    server.loop = asyncio.get_running_loop()
+    started.set_result(ended)
     await ended.wait()
     listener.close()
     for task in list(tasks):

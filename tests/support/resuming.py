@@ -13,6 +13,28 @@ if TYPE_CHECKING:
     from threadloader import ThreadLoader
 
 
+class Cursor:
+    """An iterator over a list whose state is its place."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items, self.at = items, 0
+
+    def __iter__(self) -> Cursor:
+        return self
+
+    def __next__(self) -> Any:
+        if self.at == len(self.items):
+            raise StopIteration
+        self.at += 1
+        return self.items[self.at - 1]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
 def as_json(state: Any) -> Any:
     """Return a state that was written and read."""
     return json.loads(json.dumps(state))

@@ -6,24 +6,20 @@ What a dataset keeps on itself is safe, since each worker has a copy of it.
 from __future__ import annotations
 
 import io
-import json
-import mmap
-import os
 import random
 import sqlite3
 import tarfile
 import threading
-import zipfile
 from collections import Counter, deque
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
-from support.unsafe_datasets import ROWS, WIDTH, Dataset, record, records
+from support.unsafe_datasets import ROWS, WIDTH, Dataset, records
 from threadloader import _torch, get_worker_info, sample_rng, sample_seed
-from threadloader.datasets import ArrayDataset, PerThread, TarShards, TarStream
+from threadloader.datasets import PerThread, TarShards, TarStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,23 +28,6 @@ if TYPE_CHECKING:
 
 def rows(_: Path) -> Any:
     return [(np.full(3, i, np.float32), i % 10) for i in range(ROWS)]
-
-
-def lines(_: Path) -> Any:
-    return tuple(f"line {number}" for number in range(3000))
-
-
-def array(_: Path) -> Any:
-    return np.arange(4 * ROWS).reshape(ROWS, 4)
-
-
-def array_dataset(_: Path) -> Any:
-    return ArrayDataset(np.arange(4 * ROWS).reshape(ROWS, 4), np.arange(ROWS))
-
-
-def memory_map(folder: Path) -> Any:
-    np.save(folder / "rows.npy", np.arange(4 * ROWS).reshape(ROWS, 4))
-    return ArrayDataset(np.load(folder / "rows.npy", mmap_mode="r"))
 
 
 def pictures(folder: Path) -> Path:
@@ -89,22 +68,6 @@ def tar_stream(folder: Path) -> Any:
     return TarStream(shards(folder))
 
 
-class Images(Dataset):
-    """Decodes with Pillow, as most people do."""
-
-    def __init__(self, folder: Path) -> None:
-        self.paths = sorted(pictures(folder).rglob("*.jpg"))
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: int) -> Any:
-        from PIL import Image  # noqa: PLC0415  # optional
-
-        with Image.open(self.paths[index]) as image:
-            return np.asarray(image.convert("RGB").resize((16, 16)))
-
-
 class Cursor(Dataset):
     """Keeps on itself what it is at."""
 
@@ -135,16 +98,6 @@ class OpenedOnFirstUse(Dataset):
             self.file.close()
 
 
-class OpenedInTheCall(Dataset):
-    def __init__(self, folder: Path) -> None:
-        self.path = records(folder)
-
-    def __getitem__(self, index: int) -> bytes:
-        with self.path.open("rb") as file:
-            file.seek(index * WIDTH)
-            return file.read(WIDTH)
-
-
 class OneForEachThread(Dataset):
     def __init__(self, folder: Path) -> None:
         self.file = PerThread(partial(open, records(folder), "rb"))
@@ -153,17 +106,6 @@ class OneForEachThread(Dataset):
         file = self.file()
         file.seek(index * WIDTH)
         return file.read(WIDTH)
-
-
-class Locked(Dataset):
-    def __init__(self, folder: Path) -> None:
-        self.file = io.BytesIO(records(folder).read_bytes())
-        self.lock = threading.Lock()
-
-    def __getitem__(self, index: int) -> bytes:
-        with self.lock:
-            self.file.seek(index * WIDTH)
-            return self.file.read(WIDTH)
 
 
 class LockedHelper(Dataset):
@@ -188,66 +130,6 @@ class LockedHelper(Dataset):
 
     def __getitem__(self, index: int) -> bytes:
         return self.reader.read(index)
-
-
-class Positioned(Dataset):
-    """Reads without a position."""
-
-    def __init__(self, folder: Path) -> None:
-        self.fd = os.open(records(folder), os.O_RDONLY)
-
-    def __getitem__(self, index: int) -> bytes:
-        return os.pread(self.fd, WIDTH, index * WIDTH)
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-
-class Mapped(Dataset):
-    def __init__(self, folder: Path) -> None:
-        with records(folder).open("rb") as file:
-            self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    def __getitem__(self, index: int) -> bytes:
-        return self.map[index * WIDTH : (index + 1) * WIDTH]
-
-    def __del__(self) -> None:
-        self.map.close()
-
-
-class JsonLines(Dataset):
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / "rows.jsonl"
-        self.offsets = []
-        with self.path.open("wb") as file:
-            for index in range(ROWS):
-                self.offsets.append(file.tell())
-                file.write(json.dumps({"index": index}).encode() + b"\n")
-
-    def __getitem__(self, index: int) -> Any:
-        with self.path.open("rb") as file:
-            file.seek(self.offsets[index])
-            return json.loads(file.readline())
-
-
-class Zip(Dataset):
-    """A zip file has a lock of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        with zipfile.ZipFile(folder / "rows.zip", "w") as archive:
-            for index in range(ROWS):
-                archive.writestr(str(index), record(index))
-        self.path = folder / "rows.zip"
-        self.archive: Any = None
-
-    def __getitem__(self, index: int) -> bytes:
-        if self.archive is None:
-            self.archive = zipfile.ZipFile(self.path)
-        return bytes(self.archive.read(str(index)))
-
-    def __del__(self) -> None:
-        if self.archive is not None:
-            self.archive.close()
 
 
 class SQLite(Dataset):
@@ -276,37 +158,6 @@ class Cache(Dataset):
         return self.cache[index]
 
 
-class LockedCache(Dataset):
-    class Store:
-        def __init__(self) -> None:
-            self.lock = threading.Lock()
-            self.rows: dict[int, int] = {}
-            self.hits = self.misses = 0
-
-        def get(self, index: int) -> int | None:
-            with self.lock:
-                found = self.rows.get(index)
-                self.hits += found is not None
-                self.misses += found is None
-                return found
-
-        def put(self, index: int, row: int) -> None:
-            with self.lock:
-                self.rows[index] = row
-                while len(self.rows) > 3:
-                    del self.rows[next(iter(self.rows))]
-
-    def __init__(self, _: Path) -> None:
-        self.store = self.Store()
-
-    def __getitem__(self, index: int) -> int:
-        row = self.store.get(index)
-        if row is None:
-            row = index * index
-            self.store.put(index, row)
-        return row
-
-
 @lru_cache(maxsize=4)
 def squared(index: int) -> int:
     return index * index
@@ -318,15 +169,6 @@ class Remembered(Dataset):
 
     def __getitem__(self, index: int) -> int:
         return squared(index) + self.offset
-
-
-class Property(Dataset):
-    @cached_property
-    def table(self) -> list[int]:
-        return [3 * row for row in range(ROWS)]
-
-    def __getitem__(self, index: int) -> int:
-        return self.table[index]
 
 
 class LateTable(Dataset):
@@ -415,14 +257,6 @@ class OfTheSample(Dataset):
         return sample_rng().normal(size=2) + index, own.random()
 
 
-class SeededByIndex(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.seed = 3
-
-    def __getitem__(self, index: int) -> Any:
-        return np.random.default_rng(self.seed + index).normal(size=3)
-
-
 class InEachThread(Dataset):
     def __init__(self, _: Path) -> None:
         self.local = threading.local()
@@ -445,41 +279,6 @@ class ViewsOfData(Dataset):
         return {"x": self.rows[index], "labels": self.labels["all"]}
 
 
-class Words(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.vocabulary = {f"w{number}": number for number in range(2000)}
-        self.texts = [f"w{row} w{2 * row} none" for row in range(ROWS)]
-
-    def __getitem__(self, index: int) -> list[int]:
-        words = self.texts[index].split()
-        return list(map(self.number, words))
-
-    def number(self, word: str) -> int:
-        return self.vocabulary[word] if word in self.vocabulary else 0  # noqa: SIM401  # slow on 3.13t
-
-
-class Windows(Dataset):
-    """A dataset of a dataset, with indices of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.inner = OpenedOnFirstUse(folder)
-        self.order = list(reversed(range(ROWS)))
-
-    def __getitem__(self, index: int) -> tuple[bytes, bytes]:
-        return self.inner[self.order[index]], self.inner[self.order[index - 1]]
-
-
-class WholeBatches(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.rows = np.arange(ROWS)
-
-    def __getitem__(self, index: int) -> int:
-        return int(self.rows[index])
-
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return self.rows[indices].tolist()
-
-
 class Generated(_torch.IterableDataset):  # type: ignore[misc]  # Any without torch
     """A stream that each replica has its share of."""
 
@@ -493,26 +292,8 @@ class Generated(_torch.IterableDataset):  # type: ignore[misc]  # Any without to
             yield row, random.random()
 
 
-def closure(_: Path) -> Any:
-    scale = {"factor": 3}
-
-    class Scaled(Dataset):
-        def __getitem__(self, index: int) -> int:
-            return apply(index)
-
-    def apply(value: int) -> int:
-        return value * scale["factor"]
-
-    return Scaled()
-
-
 def torch() -> Any:
     return pytest.importorskip("torch")
-
-
-def tensors(_: Path) -> Any:
-    data = torch().utils.data
-    return data.TensorDataset(torch().arange(4 * ROWS).reshape(ROWS, 4), torch().arange(ROWS))
 
 
 def subset(folder: Path) -> Any:
@@ -547,18 +328,6 @@ class HDF5(Dataset):
         return self.file()["rows"][index]
 
 
-class LMDB(Dataset):
-    def __init__(self, folder: Path) -> None:
-        self.environment = pytest.importorskip("lmdb").open(str(folder / "lmdb"))
-        with self.environment.begin(write=True) as write:
-            for index in range(ROWS):
-                write.put(str(index).encode(), record(index))
-
-    def __getitem__(self, index: int) -> bytes:
-        with self.environment.begin() as read:
-            return bytes(read.get(str(index).encode()))
-
-
 def vision(name: str) -> Any:
     """Return a module of torchvision's, which may be for another build of torch."""
     try:
@@ -575,11 +344,10 @@ def vision_images(folder: Path) -> Any:
 
 
 SAFE: list[Callable[[Path], Any]] = [
-    *(rows, lines, array, array_dataset, memory_map, image_folder, tar_shards, tar_stream),
-    *(Images, Cursor, OpenedOnFirstUse, OpenedInTheCall, OneForEachThread, Locked, LockedHelper),
-    *(Positioned, Mapped, JsonLines, Zip, SQLite, Cache, LockedCache, Remembered, Property),
-    *(LateTable, Log, LastLoaded, Transformed, GlobalRandom, OfTheSample, SeededByIndex),
-    *(InEachThread, ViewsOfData, Words, Windows, WholeBatches, Generated, closure),
-    *(tensors, subset, stacked, Augmented, HDF5, LMDB),
-    vision_images,
+    *(rows, image_folder, tar_shards, tar_stream),
+    *(Cursor, OpenedOnFirstUse, OneForEachThread, LockedHelper),
+    *(SQLite, Cache, Remembered),
+    *(LateTable, Log, LastLoaded, Transformed, GlobalRandom, OfTheSample),
+    *(InEachThread, ViewsOfData, Generated),
+    *(subset, stacked, Augmented, HDF5, vision_images),
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from support.pictures import told_by
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
@@ -56,15 +57,7 @@ def lists(loader: Any) -> list[Any]:
 
 def outcomes(loader: ThreadLoader[Any]) -> list[Any]:
     """Return what each call of next() gives, batches as lists and errors as they are."""
-    told: list[Any] = []
-    iterator = iter(loader)
-    while True:
-        try:
-            told.append(np.asarray(next(iterator)).tolist())
-        except StopIteration:
-            return told
-        except Exception as error:  # noqa: BLE001  # what is told
-            told.append(error)
+    return told_by(loader, lambda batch: np.asarray(batch).tolist())
 
 
 def patiently(iterator: Iterator[Any]) -> Iterator[Any]:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
-import itertools
 import json
 import os
-import random
-import secrets
-import signal
 import socket
 import sqlite3
-import tarfile
 import threading
-import time
 from collections import OrderedDict
 from contextlib import redirect_stdout
 from decimal import Decimal, getcontext, localcontext
@@ -80,27 +73,6 @@ class SeekInHelper(Dataset):
         return self.reader.read(index)
 
 
-class MembersOfTar(Dataset):
-    def __init__(self, folder: Path) -> None:
-        made = io.BytesIO()
-        with tarfile.open(fileobj=made, mode="w") as archive:
-            for index in range(ROWS):
-                member = tarfile.TarInfo(str(index))
-                member.size = WIDTH
-                archive.addfile(member, io.BytesIO(record(index)))
-        (folder / "records.tar").write_bytes(made.getvalue())
-        self.archive = tarfile.open(folder / "records.tar")  # noqa: SIM115
-        self.members = self.archive.getmembers()
-
-    def __getitem__(self, index: int) -> bytes:
-        file = self.archive.extractfile(self.members[index])
-        assert file is not None
-        return file.read()
-
-    def __del__(self) -> None:
-        self.archive.close()
-
-
 class Descriptor(Dataset):
     def __init__(self, folder: Path) -> None:
         self.fd = os.open(records(folder), os.O_RDONLY)
@@ -116,15 +88,6 @@ class Descriptor(Dataset):
 # A buffer that is returned twice
 
 
-class Scratch(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.scratch = np.zeros(8, np.int64)
-
-    def __getitem__(self, index: int) -> Any:
-        self.scratch[:] = index
-        return self.scratch
-
-
 class ViewOfScratch(Dataset):
     def __init__(self, _: Path) -> None:
         self.scratch = np.zeros((2, 8), np.float32)
@@ -132,18 +95,6 @@ class ViewOfScratch(Dataset):
     def __getitem__(self, index: int) -> Any:
         self.scratch[1] = index
         return {"x": self.scratch[1], "y": index}
-
-
-class Bytes(Dataset):
-    def __init__(self, folder: Path) -> None:
-        self.path = records(folder)
-        self.buffer = bytearray(WIDTH)
-
-    def __getitem__(self, index: int) -> Any:
-        with self.path.open("rb") as file:
-            file.seek(index * WIDTH)
-            file.readinto(self.buffer)
-        return np.frombuffer(self.buffer, np.uint8)
 
 
 class TransformWithBuffer(Dataset):
@@ -253,22 +204,6 @@ class ClassCounter(Dataset):
         return index
 
 
-class Parsing:
-    options: ClassVar[Any] = None
-
-    @classmethod
-    def parse(cls, text: str) -> int:
-        value = int(text, cls.options["base"])
-        cls.options = None
-        return value
-
-
-class ClassOptions(Dataset):
-    def __getitem__(self, index: int) -> int:
-        Parsing.options = {"base": 10 if index % 2 else 16}
-        return Parsing.parse("11")
-
-
 class ClassBuffer(Dataset):
     row: ClassVar = np.zeros(4)
 
@@ -280,9 +215,7 @@ class ClassBuffer(Dataset):
 # Global variables
 
 current = 0
-loaded_rows = 0
 settings: dict[str, Any] = {}
-stack: list[int] = []
 
 
 class GlobalCursor(Dataset):
@@ -296,13 +229,6 @@ def double_current() -> int:
     return 2 * current
 
 
-class GlobalCounter(Dataset):
-    def __getitem__(self, index: int) -> int:
-        global loaded_rows  # noqa: PLW0603
-        loaded_rows = loaded_rows + 1
-        return index
-
-
 class GlobalSettings(Dataset):
     def __init__(self, _: Path) -> None:
         settings.clear()
@@ -310,19 +236,6 @@ class GlobalSettings(Dataset):
     def __getitem__(self, index: int) -> str:
         settings["index"] = index
         return json.dumps(settings)
-
-
-class GlobalStack(Dataset):
-    def __init__(self, _: Path) -> None:
-        stack.clear()
-
-    def __getitem__(self, index: int) -> int:
-        stack.append(index)
-        self.grow()
-        return sum(stack.pop() for _ in range(2))
-
-    def grow(self) -> None:
-        stack.append(stack[-1] + 1)
 
 
 # Containers on the dataset
@@ -340,15 +253,6 @@ class SmallCache(Dataset):
         return self.cache[index]
 
 
-class CountsInDict(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.counts = {"loaded": 0}
-
-    def __getitem__(self, index: int) -> int:
-        self.counts["loaded"] += 1
-        return index
-
-
 class Histogram(Dataset):
     def __init__(self, _: Path) -> None:
         self.counts = np.zeros(4, np.int64)
@@ -358,15 +262,7 @@ class Histogram(Dataset):
         return index
 
 
-class SharedIterator(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.rows = itertools.cycle(range(ROWS))
-
-    def __getitem__(self, index: int) -> int:
-        return next(self.rows)
-
-
-# Generators of their own
+# A generator of its own
 
 
 class OwnNumPy(Dataset):
@@ -375,29 +271,6 @@ class OwnNumPy(Dataset):
 
     def __getitem__(self, index: int) -> float:
         return float(self.rng.normal())
-
-
-class OwnRandom(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.rng = random.Random(0)
-
-    def __getitem__(self, index: int) -> int:
-        return self.rng.randrange(1000)
-
-
-class OwnLegacy(Dataset):
-    class Flip:
-        def __init__(self) -> None:
-            self.state = np.random.RandomState(0)
-
-        def __call__(self, value: int) -> float:
-            return value * self.state.rand()
-
-    def __init__(self, _: Path) -> None:
-        self.transform = self.Flip()
-
-    def __getitem__(self, index: int) -> float:
-        return self.transform(index)
 
 
 module_rng = np.random.Generator(np.random.PCG64(0))
@@ -411,27 +284,9 @@ class OfTheModule(Dataset):
 # Random state that nobody can isolate
 
 
-class OfC(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.draw = ctypes.CDLL(None).rand
-
-    def __getitem__(self, index: int) -> int:
-        return self.draw()
-
-
-class OfTheSystem(Dataset):
-    def __getitem__(self, index: int) -> int:
-        return secrets.randbits(60)
-
-
 class Unseeded(Dataset):
     def __getitem__(self, index: int) -> Any:
         return np.random.default_rng().normal(size=3)
-
-
-class OfTheClock(Dataset):
-    def __getitem__(self, index: int) -> int:
-        return random.Random(time.perf_counter_ns()).getrandbits(60)
 
 
 # What belongs to one thread
@@ -446,22 +301,6 @@ class Connection(Dataset):
     def __getitem__(self, index: int) -> int:
         query = "select number from rows where number = ?"
         return int(self.connection.execute(query, (index,)).fetchone()[0])
-
-
-class Local(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.local = threading.local()
-        self.local.factor = 3
-
-    def __getitem__(self, index: int) -> int:
-        return index * self.local.factor
-
-
-class Alarm(Dataset):
-    def __getitem__(self, index: int) -> int:
-        before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, before)
-        return index
 
 
 class Context(Dataset):
@@ -520,19 +359,6 @@ class Timeout(Dataset):
 
 def rows_file() -> io.BytesIO:
     return io.BytesIO(bytes(range(ROWS)) * 4)
-
-
-class LockedInParts(Dataset):
-    """Each step is locked, and the two together are not."""
-
-    def __init__(self, _: Path) -> None:
-        self.file, self.lock = rows_file(), threading.Lock()
-
-    def __getitem__(self, index: int) -> bytes:
-        with self.lock:
-            self.file.seek(index)
-        with self.lock:
-            return self.file.read(4)
 
 
 class TwoLocks(Dataset):
@@ -603,19 +429,6 @@ class FewSamples(Dataset):
         return self.note.index
 
 
-class Counts(Dataset):
-    class Counts:
-        def __init__(self) -> None:
-            self.rows = [0] * 3
-
-    def __init__(self, _: Path) -> None:
-        self.counts = self.Counts()
-
-    def __getitem__(self, index: int) -> int:
-        self.counts.rows[index % 3] += 1
-        return index
-
-
 class Rows(list[int]):
     """A list, so no worker has a copy, with an attribute."""
 
@@ -664,18 +477,16 @@ class Replicas:
 
 
 # Each worker has these for itself, but with ``dataset_copy="shared"``.
-COPIED: list[Callable[[Path], Any]] = [SeekAndRead, MembersOfTar, SharedCursor, HalfMade]
-COPIED += [LockedInParts, TwoLocks]
+COPIED: list[Callable[[Path], Any]] = [SeekAndRead, SharedCursor, HalfMade, TwoLocks]
 # Seeded for each sample.
-SEEDED: list[Callable[[Path], Any]] = [OwnNumPy, OwnRandom, OwnLegacy]
+SEEDED: list[Callable[[Path], Any]] = [OwnNumPy]
 
 # The kind of the finding, how its message begins, and the datasets of which it is found.
 UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
-    ("shared-handle", "dataset.file is shared", [SeekAndRead, LockedInParts, TwoLocks]),
+    ("shared-handle", "dataset.file is shared", [SeekAndRead, TwoLocks]),
     ("shared-handle", "dataset.reader.file is shared", [SeekInHelper]),
-    ("shared-handle", "dataset.archive.fileobj is shared", [MembersOfTar]),
     ("shared-handle", "dataset.fd is shared", [Descriptor]),
-    ("shared-buffer", "sample", [Scratch, ViewOfScratch, Bytes, TransformWithBuffer]),
+    ("shared-buffer", "sample", [ViewOfScratch, TransformWithBuffer]),
     ("shared-attribute", "dataset.cursor.position is shared", [SharedCursor]),
     ("shared-attribute", "dataset.state.angle is shared", [Slotted]),
     ("shared-attribute", "dataset.counter.loaded is shared by all workers: an update", [Counted]),
@@ -685,11 +496,8 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("shared-attribute", "index 1: dataset.source.row is shared", [Replicas]),
     ("class-attribute", "ClassCursor.position is shared", [ClassCursor]),
     ("class-attribute", "ClassCounter.loaded is shared by all workers: an update", [ClassCounter]),
-    ("class-attribute", "Parsing.options is shared", [ClassOptions]),
     ("global-variable", f"{__name__}.current is shared", [GlobalCursor]),
-    ("global-variable", f"{__name__}.loaded_rows is shared", [GlobalCounter]),
     ("shared-container", f"{__name__}.settings is shared", [GlobalSettings]),
-    ("shared-container", f"{__name__}.stack is shared", [GlobalStack]),
     ("shared-container", f"a default of {__name__}.total is shared", [DefaultValue]),
     ("shared-container", "ClassBuffer.row is shared", [ClassBuffer]),
     ("shared-container", "dataset.cache is shared", [SmallCache]),
@@ -698,15 +506,11 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
         "dataset.counts is shared by all workers: an update was lost",
         [Histogram],
     ),
-    ("shared-container", "dataset.counts is shared by all workers: an update", [CountsInDict]),
-    ("shared-container", "dataset.counts.rows is shared by all workers: an update", [Counts]),
     ("shared-container", "dataset.rows is shared by all workers: index", [PutBack]),
-    ("shared-container", "index 11: dataset.rows is shared", [SharedIterator]),
     ("shared-container", "now is shared", [Closure]),
     ("random-state", f"index 11: {__name__}.module_rng is shared", [OfTheModule]),
-    ("not-repeatable", "index 11: loaded again", [OfC, OfTheSystem, Unseeded, OfTheClock]),
-    ("not-repeatable", "index 11: loaded again", [DependsOnOthers]),
-    ("thread-bound", "index 11: in a worker's thread", [Connection, Local, Alarm, Context]),
+    ("not-repeatable", "index 11: loaded again", [Unseeded, DependsOnOthers]),
+    ("thread-bound", "index 11: in a worker's thread", [Connection, Context]),
     ("process-state", "samples change the working directory", [Folder]),
     ("process-state", "samples change the environment", [Environment]),
     ("process-state", "samples change the standard output", [Output]),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import random
 import subprocess
 import sys
-import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +133,7 @@ DRAWS: dict[str, Callable[[], Any]] = {
     "numpy": lambda: np.random.rand(),  # noqa: NPY002, PLW0108
     "sample_rng": lambda: sample_rng().random(),
     "seed": lambda: random.seed(1),
+    "torch": lambda: pytest.importorskip("torch").rand(3),
 }
 
 
@@ -166,28 +165,6 @@ def test_a_dataset_that_draws_random_numbers_in_a_loader_is_refused(
         pytest.raises(DataError, match=r"sample \d+ of 'test' drew random numbers"),
     ):
         next(iter(loader))
-
-
-def test_a_dataset_that_draws_from_torch_in_a_loader_is_refused(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    dataset = cached(Drawing(lambda: torch.rand(3), swallows=False), tmp_path)
-    with (
-        ThreadLoader(dataset, 4, threads=2, seed=1) as loader,
-        pytest.raises(DataError, match="drew random numbers"),
-    ):
-        next(iter(loader))
-
-
-def test_a_generator_of_the_datasets_own_may_be_used(tmp_path: Path) -> None:
-    class Noise(Loaded):
-        def __getitem__(self, index: int) -> Any:
-            return np.random.default_rng(index).random(3)
-
-    dataset = cached(Noise(), tmp_path, checks=4)
-    with ThreadLoader(dataset, 10, threads=2, output="numpy") as loader:
-        first, second = list(loader), list(loader)
-    for one, other in zip(first, second, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_what_the_dataset_raises_arrives_and_is_not_kept(tmp_path: Path) -> None:
@@ -289,20 +266,3 @@ assert [warning.category for warning in warned] == [RuntimeWarning], warned
 def test_a_full_disk_costs_one_warning_and_leaves_nothing_half_written(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", FULL_DISK, tmp_path], check=True, timeout=PATIENCE)
     assert not any(path.stat().st_size for path in tmp_path.rglob("*.*"))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_shares_the_folder(tmp_path: Path) -> None:
-    dataset = cached(Loaded(), tmp_path)
-    assert equal(dataset[0], 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, 3.12
-        child = os.fork()
-    if not child:
-        right = all(equal(dataset[index], index) for index in range(0, SAMPLES, 2))
-        os._exit(not right)
-    assert all(equal(dataset[index], index) for index in range(1, SAMPLES, 2))
-    assert os.waitpid(child, 0)[1] == 0
-    loaded = dataset.dataset.times.total()
-    assert all(equal(found, index) for index, found in enumerate(dataset))
-    assert dataset.dataset.times.total() == loaded

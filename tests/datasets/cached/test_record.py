@@ -1,18 +1,19 @@
-"""Records: a sample comes back as it was, and what is no whole record is none."""
+"""What is kept of a sample: it comes back as it was, or is refused."""
 
 from __future__ import annotations
 
 import math
-import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from threadloader import _torch
-from threadloader.datasets._cached.record import packed, unpacked
+from threadloader.datasets import Cached
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 plain = some.one_of(
     some.none(),
@@ -34,6 +35,12 @@ samples = some.recursive(
 )
 
 
+def kept(sample: Any, folder: Path) -> Any:
+    """Return a sample as it is found in a folder, by a dataset that has another."""
+    Cached([sample], folder, key="a")[0]
+    return Cached(["another"], folder, key="a", checks=0)[0]
+
+
 def kinds(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: (type(key), kinds(part)) for key, part in value.items()}
@@ -43,9 +50,11 @@ def kinds(value: Any) -> Any:
 
 
 @settings(max_examples=40)
-@given(samples, some.integers(0, 1 << 40))
-def test_a_sample_comes_back_equal_and_of_the_same_types(sample: Any, index: int) -> None:
-    found = unpacked(index, packed(index, sample))
+@given(sample=samples)
+def test_a_sample_comes_back_equal_and_of_the_same_types(
+    tmp_path_factory: pytest.TempPathFactory, sample: Any
+) -> None:
+    found = kept(sample, tmp_path_factory.mktemp("kept"))
     assert found == sample
     assert kinds(found) == kinds(sample)
 
@@ -64,8 +73,10 @@ def test_a_sample_comes_back_equal_and_of_the_same_types(sample: Any, index: int
     ],
     ids=lambda array: f"{array.dtype} {array.shape}",
 )
-def test_an_array_comes_back_and_may_be_written(array: np.ndarray[Any, Any]) -> None:
-    first, second = unpacked(3, packed(3, (array, array.copy())))
+def test_an_array_comes_back_and_may_be_written(
+    array: np.ndarray[Any, Any], tmp_path: Path
+) -> None:
+    first, second = kept((array, array.copy()), tmp_path)
     for found in (first, second):
         assert (found.dtype, found.shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(found, array)
@@ -73,31 +84,30 @@ def test_an_array_comes_back_and_may_be_written(array: np.ndarray[Any, Any]) -> 
     np.testing.assert_array_equal(second, array)
 
 
-def test_scalars_of_numpy_and_nan_keep_their_types() -> None:
-    found = unpacked(0, packed(0, [np.float32(0.1), np.bool_(True), np.str_("x"), math.nan]))
+def test_scalars_of_numpy_and_nan_keep_their_types(tmp_path: Path) -> None:
+    found = kept([np.float32(0.1), np.bool_(True), np.str_("x"), math.nan], tmp_path)
     assert [type(value) for value in found] == [np.float32, np.bool_, np.str_, float]
     assert found[0] == np.float32(0.1)
     assert math.isnan(found[3])
 
 
-@pytest.mark.skipif(not _torch.AVAILABLE, reason="needs torch")
-def test_tensors_come_back() -> None:
+def test_tensors_come_back(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.arange(6, dtype=torch.float64).reshape(2, 3).t()
-    found = unpacked(0, packed(0, {"x": tensor}))["x"]
+    found = kept({"x": tensor}, tmp_path)["x"]
     assert type(found) is torch.Tensor
     assert torch.equal(found, tensor)
     found += 1
     with pytest.raises(TypeError, match=r"the sample\['x'\]\[1\] is a torch.Tensor"):
-        packed(0, {"x": [0, torch.zeros(2, dtype=torch.bfloat16)]})
+        Cached([{"x": [0, torch.zeros(2, dtype=torch.bfloat16)]}], tmp_path, key="b")[0]
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "RGB", "RGBA", "F", "I;16"])
-def test_images_of_pillow_come_back(mode: str) -> None:
+def test_images_of_pillow_come_back(mode: str, tmp_path: Path) -> None:
     image_of_pillow = pytest.importorskip("PIL.Image")
     image = image_of_pillow.new(mode, (5, 3))
     image.putpixel((2, 1), (1, 2, 3, 4)[: len(image.getbands())] if mode[0] == "R" else 1)
-    found = unpacked(0, packed(0, image))
+    found = kept(image, tmp_path)
     assert (found.mode, found.size) == (mode, (5, 3))
     assert found.tobytes() == image.tobytes()
 
@@ -111,18 +121,6 @@ class Point(tuple[int, ...]):
     [{1, 2}, Point((1, 2)), object(), np.array([object()]), np.zeros(2, "i4,f4"), range(3), 1j],
     ids=["set", "subclass", "object", "objects", "structured", "range", "complex"],
 )
-def test_what_can_not_be_kept_is_an_error_that_says_where(part: Any) -> None:
+def test_what_can_not_be_kept_is_an_error_that_says_where(part: Any, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"the sample\['a'\]\[0\] is a .* can't be kept"):
-        packed(0, {"a": (part,)})
-
-
-def test_a_record_with_any_byte_changed_or_its_end_missing_is_none() -> None:
-    record = packed(5, {"x": np.arange(9, dtype=np.uint8), "y": "text"})
-    for at in range(len(record)):
-        for damaged in (record[:at], record[:at] + bytes([record[at] ^ 4]) + record[at + 1 :]):
-            with pytest.raises(ValueError, match=r"too short|no record|checksum"):
-                unpacked(5, damaged)
-    with pytest.raises(ValueError, match="no record of this sample"):
-        unpacked(6, record)
-    with pytest.raises(ValueError, match=r"too short|no record|checksum"):
-        unpacked(5, random.Random(17).randbytes(len(record)))
+        Cached([{"a": (part,)}], tmp_path, key="a")[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.patience import PATIENCE
-from support.reader import ReaderProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,11 +59,30 @@ sys.stdin.readline()  # its end, or the kill
 """
 
 
-class Reader(ReaderProcess):
+class Reader:
     """A process that is about to read the first samples through the cache in a folder."""
 
     def __init__(self, folder: Path, seed: int, wanted: int = SAMPLES) -> None:
-        super().__init__(READER, folder / "cache", folder / "log", seed, SAMPLES, wanted)
+        values = (folder / "cache", folder / "log", seed, SAMPLES, wanted)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", READER, *map(str, values)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def begin(self) -> None:
+        """Let it read."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def end(self) -> int:
+        """Return how it ended."""
+        self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode
 
 
 @pytest.fixture

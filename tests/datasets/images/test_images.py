@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,7 @@ pytest.importorskip("PIL")
 from photographs import every_format
 
 from threadloader import ThreadLoader
-from threadloader.datasets._images.image_folder import ImageFolder
-from threadloader.datasets._images.jpeg_decoders import find_decoder
+from threadloader.datasets import ImageFolder
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
@@ -230,23 +228,6 @@ def test_a_broken_file_is_an_error_with_its_path(photos: Path) -> None:
         folder[index]
 
 
-def test_an_error_of_a_transform_arrives_as_it_was_raised(photos: Path) -> None:
-    def refuse(_: object) -> None:
-        raise ValueError("not today")
-
-    with pytest.raises(ValueError, match="not today") as caught:
-        ImageFolder(photos, transform=refuse)[0]
-    assert type(caught.value) is ValueError
-
-
-def test_a_copy_in_another_process_is_the_same(photos: Path) -> None:
-    folder = ImageFolder(photos, size=SIZE, layout="CHW")
-    assert folder.decoder == find_decoder().name
-    copy = pickle.loads(pickle.dumps(folder))
-    assert copy.samples == folder.samples
-    assert np.array_equal(copy[3][0], folder[3][0])
-
-
 def test_it_is_a_torch_dataset_where_torch_is(photos: Path) -> None:
     data = pytest.importorskip("torch.utils.data")
     folder = ImageFolder(photos, size=SIZE)
@@ -254,21 +235,3 @@ def test_it_is_a_torch_dataset_where_torch_is(photos: Path) -> None:
     images, labels = next(iter(data.DataLoader(folder, batch_size=len(folder))))
     assert images.shape == (len(folder), *SIZE, 3)
     assert labels.tolist() == folder.targets
-
-
-@pytest.mark.parametrize("layout", ["HWC", "CHW"])
-def test_batches_are_the_same_for_any_number_of_threads(photos: Path, layout: Any) -> None:
-    folder = ImageFolder(photos, size=SIZE, layout=layout)
-
-    def batches(threads: int) -> list[Any]:
-        loader = ThreadLoader(
-            folder, batch_size=4, shuffle=True, seed=3, threads=threads, output="numpy"
-        )
-        return [(images.copy(), labels.copy()) for images, labels in loader]
-
-    expected = batches(0)
-    assert sum(len(labels) for _, labels in expected) == len(folder)
-    for threads in (1, 2, 4):
-        for (images, labels), (same, its) in zip(batches(threads), expected, strict=True):
-            assert np.array_equal(images, same)
-            assert np.array_equal(labels, its)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -47,13 +46,6 @@ def test_shares_never_drift(weights: list[Any], position: int) -> None:
         for count, weight in zip(counts.values(), weights, strict=True):
             assert abs(count - end * Fraction(weight) / total) < 1 + math.log(len(weights)) / 2
             assert weight or not count
-
-
-@given(weights=weights_of_sources, length=st.integers(1, FAR))
-def test_one_more_turn_goes_to_one_source(weights: list[Any], length: int) -> None:
-    counts = [mixture(weights, length=length + more).counts().values() for more in (0, 1)]
-    added = [late - early for early, late in zip(*counts, strict=True)]
-    assert sorted(added) == [0] * (len(weights) - 1) + [1]
 
 
 @given(
@@ -101,14 +93,6 @@ def test_the_first_positions_have_the_first_samples_of_each_source(
         next_ones[source] += 1
         before[source] += 1
     assert list(mixed.counts(stop).values()) == before
-
-
-def test_neighbours_are_as_likely_of_one_source_as_any_others() -> None:
-    sources = [source for source, _ in found(mixture([1, 1], seed=3), 0, 100 * BLOCK)]
-    same = sum(one == other for one, other in pairwise(sources))
-    # Of two that are drawn without replacement from a block's 128 and 128.
-    expected = 127 / 255 * len(sources)
-    assert abs(same - expected) < 5 * math.sqrt(len(sources)) / 2
 
 
 @given(

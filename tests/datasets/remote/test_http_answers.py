@@ -1,4 +1,4 @@
-"""What web servers may send, written out: read as it is meant, or refused."""
+"""What web servers may send, written out: read as it is meant, or refused; and what is too much."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.patience import PATIENCE
-from support.remote_server import RemoteServer, serving
+from support.remote_server import RemoteServer, Status, serving
 
-from threadloader.datasets._remote.remote_file import RemoteFile
-from threadloader.datasets._remote.retries import Retries
+from threadloader.datasets import RemoteFile, Retries
 from threadloader.errors import RemoteError
 
 if TYPE_CHECKING:
@@ -58,6 +57,15 @@ WRONG = {
     "another protocol": b"SSH-2.0-OpenSSH_9.6\r\n",
     "a later version": b"HTTP/2 206 x\r\n\r\n",
 }
+SURPLUS = {
+    "an answer": b"HTTP/1.1 206 OK\r\nContent-Length: 0\r\n\r\n",
+    "a right answer": FIVE.replace(b"10-14", b"0-4") + b"\r\nwrong",
+    "an error": b"HTTP/1.1 404 x\r\nContent-Length: 0\r\n\r\n",
+    "a redirect": b"HTTP/1.1 302 x\r\nLocation: /y\r\nContent-Length: 0\r\n\r\n",
+    "a line": b"\r\n",
+    "a byte": b"\0",
+    "much": bytes(1 << 20),
+}
 
 
 @pytest.fixture
@@ -87,6 +95,32 @@ def test_what_is_no_such_range_is_an_error(server: RemoteServer, answer: bytes) 
         file.read_at(10, 5)
     assert (raised.value.path, raised.value.offset) == (server.url("/data.bin"), 10)
     assert file.read_at(20, 5) == bytes(5)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("surplus", SURPLUS.values(), ids=SURPLUS)
+def test_bytes_behind_an_answer_are_not_taken_for_the_next(
+    server: RemoteServer, surplus: bytes, late: bool
+) -> None:
+    answer = RIGHT["plain"] + surplus * (not late)
+    server.plan = lambda request: answer if request.first == 10 else None
+    file = open_data(server)
+    assert file.read_at(10, 5) == b"hello"
+    if late:
+        server.send(surplus)
+    for offset in (0, 7, 90):
+        assert file.read_at(offset, 5) == bytes(5)
+
+
+@pytest.mark.parametrize(
+    "location", ["file:///etc/passwd", "ftp://host/x", "http://[", "http://host:70000/"]
+)
+def test_a_redirect_elsewhere_is_an_error_that_says_so(server: RemoteServer, location: str) -> None:
+    server.plan = lambda _: Status(302, (("Location", location),))
+    file = open_data(server, retries=3)
+    for _ in range(2):
+        with pytest.raises(RemoteError, match=r"a redirect to .*no URL of http or https"):
+            file.read_at(0, 3)
 
 
 def test_a_weak_etag_counts_less_than_the_time_of_the_last_change(server: RemoteServer) -> None:

@@ -18,8 +18,7 @@ import pytest
 from support.patience import PATIENCE
 from support.remote_server import Fault, RemoteServer, Request, Status, serving
 
-from threadloader.datasets._remote.remote_file import RemoteFile, list_remote
-from threadloader.datasets._remote.retries import Retries
+from threadloader.datasets import RemoteFile, Retries, list_remote
 from threadloader.errors import DataError, RemoteError
 
 fsspec = pytest.importorskip("fsspec")
@@ -94,15 +93,6 @@ def test_files_of_other_file_systems_take_the_same_path(
     file.close()
     assert file.stamp() != before
     assert file.read_at(0, 10) == CONTENT[::-1][:10]
-
-
-def test_a_file_that_becomes_shorter_is_an_error(memory: Any) -> None:
-    memory.pipe("/a.tar", CONTENT)
-    file = RemoteFile("memory://a.tar", retries=QUICK)
-    file.read_at(0, 10)
-    memory.pipe("/a.tar", CONTENT[:5000])
-    with pytest.raises(DataError, match="changed"):
-        file.read_at(4990, 20)
 
 
 class Listed(fsspec.AbstractFileSystem):
@@ -231,14 +221,6 @@ def test_fsspec_reads_http_where_its_options_ask_for_it(
     assert "aiohttp" in server.requests[-1].headers["user-agent"]
 
 
-@with_aiohttp
-def test_fsspec_gives_up_in_time(server: RemoteServer) -> None:
-    server.plan = lambda _: Fault.HANG
-    file = by_fsspec(server, attempts=2, seconds=0.1)
-    with pytest.raises(RemoteError, match=r"offset 1,000: after 2 tries.*Timeout"):
-        file.read_at(1000, 10)
-
-
 @pytest.fixture
 def secure() -> Iterator[RemoteServer]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -311,22 +293,6 @@ def test_where_a_redirect_led_to_may_expire(server: RemoteServer) -> None:
     assert file.read_at(0, 10) == CONTENT[:10]
     signature = "2"
     assert file.read_at(10, 10) == CONTENT[10:20]
-
-
-def test_a_target_that_is_busy_is_waited_for_as_any_other(server: RemoteServer) -> None:
-    busy = iter(range(2))
-
-    def plan(request: Any) -> Status | None:
-        if request.path == "/latest":
-            return Status(302, (("Location", "/data.bin"),))
-        return None if next(busy, None) is None else Status(503)
-
-    server.plan = plan
-    file = RemoteFile(server.url("/latest"), retries=QUICK)
-    assert file.read_at(0, 10) == CONTENT[:10]
-    server.plan = lambda request: plan(request) if request.path == "/latest" else Status(404)
-    with pytest.raises(RemoteError, match="404"):
-        RemoteFile(server.url("/latest"), retries=QUICK).read_at(0, 10)
 
 
 def test_redirects_without_an_end_are_an_error(server: RemoteServer) -> None:

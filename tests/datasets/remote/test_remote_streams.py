@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import threading
 import warnings
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,8 +13,7 @@ from support.patience import PATIENCE
 from support.remote_server import Fault, RemoteServer, Status, serving
 
 from threadloader import ThreadLoader
-from threadloader.datasets._remote.remote_file import RemoteFile
-from threadloader.datasets._remote.retries import Retries
+from threadloader.datasets import RemoteFile, Retries
 from threadloader.errors import ClosedError, RemoteError
 
 if TYPE_CHECKING:
@@ -160,36 +157,6 @@ def test_streams_of_one_file_are_independent(server: RemoteServer, tmp_path: Pat
         assert other.read() == CONTENT[100_000:]
         assert one.read() == CONTENT[100_000:]
     assert len(server.requests) == 1 + 6  # by way of the cache
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("no_collector")
-def test_a_stream_that_failed_and_was_closed_is_no_cycle(server: RemoteServer) -> None:
-    server.plan = lambda request: Status(404) if request.first else None
-    file = open_data(server)
-    seen: list[weakref.ref[Any]] = []
-
-    def read(file: RemoteFile) -> None:
-        with file.open() as stream:
-            seen.append(weakref.ref(stream))
-            with pytest.raises(RemoteError):
-                stream.read()
-
-    read(file)
-    with file.open() as early:
-        early.read(1)
-    del early
-    for ahead in threads_ahead():  # it may not yet have let go of the error that it handed over
-        ahead.join(PATIENCE)
-    assert seen[0]() is None
-    del file
-    server.wait_for(lambda: not server.open)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from support.remote_server import RemoteServer, Request, serving
 
-from threadloader.datasets._folder_cache import FolderCache
-from threadloader.datasets._remote import remote_file
-from threadloader.datasets._remote.remote_file import RemoteFile
+from threadloader.datasets import RemoteFile, open_files
 from threadloader.errors import ClosedError, DataError
 
 if TYPE_CHECKING:
@@ -66,19 +64,19 @@ def test_a_stream_ends_when_another_thread_closes_its_file(server: RemoteServer)
 
 
 def test_a_block_is_not_kept_under_the_name_of_another_version(
-    server: RemoteServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: RemoteServer, tmp_path: Path
 ) -> None:
-    class Interrupted(FolderCache):
-        def read(self, *args: Any) -> bytes | None:
-            file.close()
-            put(server, b"B")
-            return super().read(*args)
+    file = RemoteFile(server.url("/data.bin"), cache_folder=tmp_path)
+    assert file.size() == SIZE
 
-    with monkeypatch.context() as patched:
-        patched.setattr(remote_file, "FolderCache", Interrupted)
-        file = RemoteFile(server.url("/data.bin"), cache_folder=tmp_path)
-    with pytest.raises(ClosedError):
+    def plan(_: Request) -> None:
+        file.close()
+        put(server, b"B")
+
+    server.plan = plan
+    with pytest.raises((ClosedError, DataError)):
         file.read_at(0, 10)
+    server.plan = lambda _: None
     put(server, b"A")
     assert RemoteFile(server.url("/data.bin"), cache_folder=tmp_path).read_at(0, 10) == b"A" * 10
 
@@ -98,7 +96,7 @@ def test_a_file_that_is_expected_stays_so_after_closing(
     server: RemoteServer, *, shared: bool
 ) -> None:
     url = server.url("/data.bin")
-    file = remote_file.RemoteStore().file(url) if shared else RemoteFile(url)
+    file = open_files([url])[0] if shared else RemoteFile(url)
     file.expect(file.stamp())
     stream = file.open()
     file.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import pickle
 import tracemalloc
 import zipfile
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.made_shards import tar_bytes, write_shard
+from support.made_shards import write_shard
 
 from threadloader.datasets import TarShards, TarStream
 from threadloader.datasets._shards import decoding
@@ -21,7 +20,6 @@ from threadloader.errors import DataError, SampleError
 if TYPE_CHECKING:
     from pathlib import Path
 
-LONG = 8000  # characters
 MOST = 3000  # of a message, notes included
 
 
@@ -184,7 +182,6 @@ def test_what_is_not_what_its_name_says_is_an_error_of_little_memory(
 @pytest.mark.parametrize(
     ("limit", "extension", "fits", "beyond", "message"),
     [
-        ("_LARGEST_JSON", "json", b"[[],[]]", b"[[], [] ]", r"decode=\{'json'"),
         ("_LARGEST_NPZ", "npz", npz(np.zeros(1)), npz(np.zeros(10)), "bytes unpacked, more than"),
         ("_MOST_ARRAYS", "npz", npz(*[ARRAY] * 8), npz(*[ARRAY] * 9), "more than 8 arrays"),
     ],
@@ -198,8 +195,6 @@ def test_what_members_may_take_has_limits(
     decoded(tmp_path, extension, fits)
     with pytest.raises(DataError, match=message):
         decoded(tmp_path, extension, beyond)
-    own = decoded(tmp_path, "json", b"[[], [] ]", decode={"json": json.loads})
-    assert own == [[], []]
 
 
 def fail(_: Any) -> Any:
@@ -235,33 +230,6 @@ def test_an_error_of_the_user_s_functions_names_the_sample(
         assert "a.tar" in told(caught.value)
         if dataset is TarStream:
             exhaust(samples)
-
-
-@pytest.mark.parametrize(
-    ("names", "options"),
-    [
-        ([f"0.{n}{'e' * LONG}" for n in range(50)], {"fields": ("jpg",)}),
-        (["0." + "e" * LONG, "0." + "E" * LONG], {}),
-        (["k" * LONG + ".txt", "1.txt", "k" * LONG + ".txt"], {}),
-        (["k" * LONG + ".txt"], {"transform": fail}),
-        (["k" * LONG + ".txt"], {"transform": stop}),
-        (["k" * LONG + ".json"], {}),
-        (["k" * LONG + ".own"], {"decode": {"own": fail}}),
-        (["\ufffe" * (LONG // 3) + ".json"], {}),
-    ],
-    ids=["fields", "twice", "again", "user", "stop", "json", "own", "escapes"],
-)
-def test_no_message_is_long_whatever_the_names_are(
-    tmp_path: Path, names: list[str], options: dict[str, Any]
-) -> None:
-    path = tmp_path / "a.tar"
-    path.write_bytes(tar_bytes([(name, b"") for name in names]))
-    stream = iter(TarStream(path, **options))
-    with pytest.raises((DataError, LookupError, SampleError)) as caught:
-        list(stream)
-    assert "a.tar" in told(caught.value)
-    assert len(told(caught.value)) < MOST
-    exhaust(stream)
 
 
 def test_a_missing_field_is_an_error_that_says_what_there_is(tmp_path: Path) -> None:

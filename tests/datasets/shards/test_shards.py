@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import tracemalloc
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from support.made_shards import COPIES, ENDINGS, numbered, tar_bytes, write_numbered, write_shard
-from support.patience import PATIENCE
 
-from threadloader import ThreadLoader
 from threadloader.datasets import TarShards, open_files
-from threadloader.datasets._local_file import LocalFile, Shelf
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from support.patience import Spawn
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -65,19 +60,6 @@ def test_indices_are_python_s(folder: Path, index: int, number: int) -> None:
         dataset["00001"]  # type: ignore[call-overload]
 
 
-def test_batches_are_the_same_for_any_number_of_threads(folder: Path, spawn: Spawn) -> None:
-    def batches(threads: int) -> list[Any]:
-        dataset = TarShards(folder / "*.tar", fields=("cls", "txt"))
-        loader = ThreadLoader(dataset, 4, shuffle=True, seed=3, threads=threads, output="numpy")
-        with loader:
-            return [(np.asarray(cls).tolist(), list(txt)) for cls, txt in loader]
-
-    expected = spawn(batches, 0).result(PATIENCE)
-    assert sorted(number for cls, _ in expected for number in cls) == list(range(21))
-    for threads in (1, 4):
-        assert spawn(batches, threads).result(PATIENCE) == expected
-
-
 def test_members_far_apart_are_read_each_by_itself(tmp_path: Path) -> None:
     middle = {"filler": bytes(1 << 20)}
     write_shard(tmp_path / "a.tar", {"0": {"a": b"first"} | middle | {"b": b"last"}})
@@ -112,15 +94,6 @@ def test_a_compressed_shard_is_refused_with_what_to_do(tmp_path: Path, ending: s
         TarShards(tmp_path / f"*{ending}")
 
 
-def test_a_damaged_shard_is_refused_at_once(folder: Path) -> None:
-    path = folder / "shard-002.tar"
-    data = bytearray(path.read_bytes())
-    data[1024 + 300] ^= 4  # in a header
-    path.write_bytes(data)
-    with pytest.raises(DataError, match=r"shard-002\.tar, offset 1,024: wrong checksum"):
-        TarShards(folder / "*.tar")
-
-
 def test_a_shard_that_changes_while_it_is_in_use_is_an_error(folder: Path) -> None:
     dataset = TarShards(folder / "*.tar")
     assert dataset[20]["cls"] == 20  # the shard is open
@@ -146,27 +119,6 @@ def test_a_shard_that_was_replaced_since_its_index_was_read_is_an_error(
     with pytest.raises(DataError, match=r"changed .* make its dataset anew"):
         kept(dataset)[0]
     assert TarShards(path)[0] == {"__key__": "1", "txt": "other"}
-
-
-def test_it_can_be_copied_pickled_and_closed(folder: Path) -> None:
-    dataset = TarShards(folder / "*.tar", fields=("cls",))
-    assert dataset[3] == (3,)
-    dataset.close()
-    assert [kept(dataset)[20] for kept in COPIES] == [(20,)] * 4
-
-
-def test_a_dataset_of_many_shards_keeps_few_files_open(tmp_path: Path) -> None:
-    if not Path("/proc/self/fd").is_dir():
-        pytest.skip("open files are not told of")
-    shelf, files = Shelf(3), []
-    for number in range(9):
-        path = tmp_path / f"{number}.bin"
-        path.write_bytes(bytes([number]))
-        files.append(LocalFile(path, shelf))
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(2):
-        assert [file.read_at(0, 1)[0] for file in files] == list(range(9))
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 3
 
 
 def test_files_are_read_at_any_offset_and_as_streams(tmp_path: Path) -> None:

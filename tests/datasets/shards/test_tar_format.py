@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import importlib
-import io
 import tarfile
 import tracemalloc
 from contextlib import contextmanager
@@ -240,40 +239,17 @@ def test_another_name_is_no_shard(name: str) -> None:
     assert "u:p" not in str(caught.value)
 
 
-@pytest.mark.parametrize("library", ["compression.zstd", "backports.zstd", None])
-def test_zstd_is_read_by_each_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str | None
+def test_without_a_library_for_zstd_what_to_install_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if library is not None:
-        pytest.importorskip(library)
-    if not HAS_ZSTD:
-        pytest.skip("nothing to compress with")
-    members = [(f"{number}.bin", bytes([number]) * number * 900) for number in range(50)]
-    packed = compressed(tar_bytes(members), ".tar.zst")
     load = importlib.import_module
 
-    def only(name: str, *rest: Any) -> Any:
-        if "zst" in name and name != library:
+    def no_zstd(name: str, *rest: Any) -> Any:
+        if "zst" in name:
             raise ModuleNotFoundError(name)
         return load(name, *rest)
 
-    monkeypatch.setattr("importlib.import_module", only)
-    path = tmp_path / "a.tar.zst"
-    path.write_bytes(packed)
-    if library is None:
-        with pytest.raises(ModuleNotFoundError, match=r"pip install .*extra: zstd"):
-            list(TarStream(path))
-        return
-    assert [sample["bin"] for sample in TarStream(path, decode=False)] == [d for _, d in members]
-    for damaged in (packed[:-600], packed[:900] + packed):
-        path.write_bytes(damaged)
-        with pytest.raises(DataError):
-            list(TarStream(path, decode=False))
-
-
-def test_a_shard_that_is_no_longer_there_is_an_error_of_the_system(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        list(TarStream(tmp_path / "a.tar"))
-    (tmp_path / "a.tar.gz").write_bytes(io.BytesIO().getvalue())
-    with pytest.raises(DataError, match=r"truncated\?"):
-        list(TarStream(tmp_path / "a.tar.gz"))
+    monkeypatch.setattr("importlib.import_module", no_zstd)
+    (tmp_path / "a.tar.zst").touch()
+    with pytest.raises(ModuleNotFoundError, match=r"pip install .*extra: zstd"):
+        list(TarStream(tmp_path / "a.tar.zst"))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.made_shards import (
-    COPIES,
     ENDINGS,
     compressed,
     numbered,
@@ -19,6 +18,7 @@ from support.made_shards import (
     write_shard,
 )
 from support.patience import PATIENCE
+from support.pictures import told_by
 
 from threadloader import ThreadLoader
 from threadloader.datasets import TarStream
@@ -51,15 +51,7 @@ def numbers(samples: Any) -> list[int]:
 
 def outcomes(samples: Any) -> list[Any]:
     """Return what each call of next() gives, errors too."""
-    told: list[Any] = []
-    iterator = iter(samples)
-    while True:
-        try:
-            told.append(next(iterator)[0])
-        except StopIteration:
-            return told
-        except Exception as error:  # noqa: BLE001  # what is told
-            told.append(error)
+    return told_by(samples, lambda sample: sample[0])
 
 
 @each_ending
@@ -95,13 +87,6 @@ def test_a_buffer_shuffles_samples_as_far_as_it_reaches_and_one_the_shards_alone
     assert min(early) < -20
 
 
-def test_without_a_seed_each_pass_has_another_order(folder: Path) -> None:
-    made = stream(folder, shuffle=10)
-    orders = [numbers(made) for _ in range(3)]
-    assert all(sorted(order) == list(range(COUNT)) for order in orders)
-    assert len(set(map(tuple, orders))) == 3
-
-
 def batches(made: TarStream, threads: int, **arguments: Any) -> list[list[list[int]]]:
     """Return the batches of three epochs."""
     options = {"output": "numpy", "threads": threads, "seed": 5} | arguments
@@ -128,22 +113,6 @@ def test_workers_share_the_shards_and_the_loader_s_seed_decides(
     assert (first[0] == first[1] == first[2]) is known
     assert first == spawn(epochs, 1).result(PATIENCE)
     assert (first == spawn(epochs, 2).result(PATIENCE)) is known
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_set_epoch_is_seen_by_workers(folder: Path, persistent: bool, spawn: Spawn) -> None:
-    def told() -> list[Any]:
-        made = stream(folder, shuffle=5, seed=1)
-        options = {"output": "numpy", "threads": 2, "persistent_workers": persistent}
-        found = []
-        with ThreadLoader(made, 3, **options) as loader:
-            for epoch in (0, 1, 0):
-                made.set_epoch(epoch)
-                found.append([cls.tolist() for (cls,) in loader])
-        return found
-
-    first, second, third = spawn(told).result(PATIENCE)
-    assert first == third != second
 
 
 @each_shuffle
@@ -280,12 +249,7 @@ def test_after_ctrl_c_the_very_next_sample_comes(folder: Path, shuffle: int) -> 
     assert interrupts == 3
 
 
-def test_it_can_be_copied_and_pickled_and_tells_what_it_is(folder: Path) -> None:
-    made = stream(folder, shuffle=4, seed=2)
-    made.set_epoch(3)
-    assert [numbers(kept(made)) for kept in COPIES] == [numbers(made)] * 4
-    made.close()
-    assert numbers(made) == numbers(COPIES[1](made))
+def test_it_tells_what_it_is(folder: Path) -> None:
     one = folder / "shard-000.tar"
     assert repr(TarStream(one)) == f"TarStream: 1 shard, {one}"
     told = f"TarStream: 6 shards, {one} to {folder / 'shard-005.tar'}, shuffle=1,000"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from support.patience import Spawn
 
 SIZES = [5, 0, 7, 3, 6, 1]
-COUNT = sum(SIZES)
 
 
 def stream(folder: Path, **arguments: Any) -> Any:
@@ -154,31 +153,6 @@ def test_a_loader_resumes_from_every_batch(
     spawn(check).result(PATIENCE)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("seed", [None, 5])
-@pytest.mark.parametrize("taken", [0, 1, 4])
-def test_an_epoch_that_is_not_the_first_goes_on_with_what_is_missing(
-    tmp_path: Path, spawn: Spawn, taken: int, seed: int | None, persistent: bool, threads: int
-) -> None:
-    write_numbered(tmp_path, [8] * 6)
-    options = {"of_stream": {"seed": seed, "shuffle": 10}, "persistent_workers": persistent}
-
-    def run() -> None:
-        with loader(tmp_path, threads, **options) as first:
-            whole = numbers(first)
-            first.dataset.set_epoch(1)
-            iterator = iter(first)
-            begun = numbers(next(iterator) for _ in range(taken))
-            state = as_json(first.state_dict())
-        with loader(tmp_path, threads, **options) as second:
-            second.dataset.set_epoch(1)
-            second.load_state_dict(state)
-            assert sorted(begun + numbers(second)) == sorted(whole)
-
-    spawn(run).result(PATIENCE)
-
-
 def test_a_seeded_stream_goes_on_only_in_the_epoch_that_it_is_told(
     tmp_path: Path, spawn: Spawn
 ) -> None:
@@ -199,43 +173,6 @@ def test_a_seeded_stream_goes_on_only_in_the_epoch_that_it_is_told(
                 with pytest.raises(StateError, match=r"'epoch': 2") as caught:
                     iter(other)
                 assert ("set_epoch()" in str(caught.value)) is (epoch != 2)
-
-    spawn(run).result(PATIENCE)
-
-
-class Lines:
-    """A generator over a stream, as users write it."""
-
-    def __init__(self, stream: TarStream) -> None:
-        self.stream = stream
-
-    def __iter__(self) -> Any:
-        yield from self.stream
-
-
-@pytest.mark.filterwarnings("ignore:the state holds none")
-@pytest.mark.parametrize("threads", [0, 1])
-def test_a_generator_over_a_stream_goes_on_in_its_epoch(
-    tmp_path: Path, spawn: Spawn, threads: int
-) -> None:
-    write_numbered(tmp_path, [8] * 6)
-
-    def make() -> ThreadLoader[Any]:
-        options = {"persistent_workers": threads > 0, "seed": 1, "output": "numpy"}
-        return ThreadLoader(Lines(stream(tmp_path, shuffle=10)), 4, threads=threads, **options)
-
-    def run() -> None:
-        with make() as loader:
-            whole = [numbers(loader), numbers(loader)]
-            assert whole[0] != whole[1]
-        with make() as loader:
-            numbers(loader)
-            iterator = iter(loader)
-            first = numbers(next(iterator) for _ in range(3))
-            state = as_json(loader.state_dict())
-        with make() as loader:
-            loader.load_state_dict(state)
-            assert first + numbers(loader) == whole[1]
 
     spawn(run).result(PATIENCE)
 

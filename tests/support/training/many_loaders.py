@@ -82,12 +82,6 @@ class Reversed(DataLoader):
         return (batch[::-1] for batch in super()._get_iterator())
 
 
-class Halved(DataLoader):
-    def __iter__(self):
-        for values, *others in super().__iter__():
-            yield values / 2, *others
-
-
 def follows_training():
     sampler = Curriculum()
     for batch in DataLoader(Numbers(), batch_sampler=sampler):
@@ -143,7 +137,6 @@ KINDS = {
     "iterable": lambda: passes(Shared(), 4, num_workers=2),
     "infinite": lambda: passes(Numbers(), 4, shuffle=True, num_workers=2, kind=Infinite),
     "iterator wrapped": lambda: passes(Numbers(), 4, num_workers=2, kind=Reversed),
-    "pass wrapped": lambda: passes(Numbers(), 4, num_workers=2, kind=Halved),
     "no workers": lambda: passes(Numbers(), 4, shuffle=True, drop_last=True),
     "no workers, follows training": lambda: list(follows_training()),
     "follows attributes": lambda: list(follows_attributes()),

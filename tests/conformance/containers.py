@@ -1,12 +1,21 @@
-"""Mappings of a user's own, for what containers a batch keeps."""
+"""Containers of a user's own, for what a batch keeps of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Labelled(dict[str, Any]):
+    label = "kept"
 
 
 class Frozen(Mapping[str, Any]):
