@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from hashlib import blake2b, shake_128
+from functools import cache, partial
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -30,7 +31,6 @@ __all__ += ["unseeded"]
 
 FEW = 100  # entries of a container that are looked at, whatever they are
 _KEEPS_SEEDS = not np.__version__.startswith("1.")  # whether a copied generator has its seed
-MT_WORDS = 624  # of the state of a Mersenne Twister
 CHOSEN = 96  # bits of a seed that somebody may have chosen; the system's has 128
 
 T = TypeVar("T")
@@ -45,24 +45,30 @@ class _Place:
         key: The path to it, and the seed that the user gave it.
     """
 
-    __slots__ = ("_latest", "holder", "key", "name")
+    __slots__ = ("_in_container", "_latest", "holder", "key", "name", "seed")
 
     def __init__(self, holder: Any, name: Any, key: bytes) -> None:
         self.holder, self.name, self.key = holder, name, key
+        self._in_container = type(holder) in (dict, list)
         self._latest: Any = None  # that was there when it was looked for; samples may exchange it
+        self.seed: Callable[[bytes], object] = _nothing  # seeds it with 32 bytes
 
     def get(self) -> Any:
         """Return the generator that is there now; None if there is none."""
         holder = self.holder
         try:
-            in_container = type(holder) in (dict, list)
-            get = type(holder).__getitem__ if in_container else object.__getattribute__
+            get = type(holder).__getitem__ if self._in_container else object.__getattribute__
             value = get(holder, self.name)
         except Exception:  # noqa: BLE001  # it was deleted
             return None
         if value is not self._latest:
-            self._latest = value if is_own_generator(value) else None
+            own = is_own_generator(value)
+            self._latest, self.seed = (value, _seeding(value)) if own else (None, _nothing)
         return self._latest
+
+
+def _nothing(_: bytes) -> None:
+    """Seed nothing: there is no generator."""
 
 
 def is_own_generator(value: object) -> bool:
@@ -157,7 +163,7 @@ class OwnGenerators:
             generator = place.get()
             if generator is not None and id(generator) not in done:
                 done.add(id(generator))
-                _seed(generator, blake2b(sample + place.key, digest_size=32).digest())
+                place.seed(blake2b(sample + place.key, digest_size=32).digest())
 
 
 class SeededFunction:
@@ -295,6 +301,8 @@ def _state_of(generator: Any) -> Any:
         return generator.getstate()
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(), getattr(_bits_of(generator), "seed_seq", None)
     return generator.get_state()
 
 
@@ -303,39 +311,51 @@ def _put_state(generator: Any, state: Any) -> None:
         generator.setstate(state)
     elif isinstance(generator, np.random.Generator):
         generator.bit_generator.state = state
+    elif isinstance(generator, np.random.RandomState):
+        state, seeds = state
+        bits = _bits_of(generator)
+        if seeds is not None and bits.seed_seq is None:
+            # As a pickle would: what was seeded by the system does not count as seeded by the user.
+            bits.__setstate__((_some_state(), seeds))
+        generator.set_state(state)
     else:
         generator.set_state(state)
 
 
-def _seed(generator: Any, key: bytes) -> None:
-    """Seed a generator with 32 bytes.
+@cache
+def _some_state() -> Any:
+    return np.random.MT19937(0).state
 
-    NumPy's not by ``seed()``: what was seeded by the system would count as seeded by the user.
-    And the usual kinds not by the state of a fresh one, which takes 10 us of a PCG64, and 0.3 ms of
-    a Mersenne Twister.
+
+def _seeding(generator: Any) -> Callable[[bytes], object]:
+    """Return what seeds a generator with 32 bytes, in a few microseconds if it is a usual one.
+
+    The state of a fresh one takes 10 us of a PCG64, and 0.3 ms of a Mersenne Twister.
     """
-    number, more = (int.from_bytes(half, "little") for half in (key[:16], key[16:]))
     if isinstance(generator, random.Random):
-        generator.seed(number)
-    elif isinstance(generator, _torch.Generator):
-        generator.manual_seed(number >> 65)
-    elif isinstance(generator, np.random.RandomState):
-        words = np.frombuffer(shake_128(key).digest(4 * MT_WORDS), np.uint32)
-        try:
-            generator.set_state(("MT19937", words, MT_WORDS, 0, 0.0))
-        except ValueError:  # its bits are of another kind
-            bits = _bits_of(generator)
-            fresh: Any = getattr(np.random, bits) if isinstance(bits, str) else type(bits)
-            generator.set_state(fresh(number).state | {"has_gauss": 0, "gauss": 0.0})
-    elif isinstance(bits := generator.bit_generator, np.random.PCG64):
-        bits.state = {
-            "bit_generator": "PCG64",
-            "state": {"state": number, "inc": more | 1},
-            "has_uint32": 0,
-            "uinteger": 0,
-        }
-    else:
-        bits.state = type(bits)(number).state
+        return lambda key: generator.seed(_number(key))
+    if isinstance(generator, _torch.Generator):
+        return lambda key: generator.manual_seed(_number(key) >> 65)
+    bits = _bits_of(generator)
+    kind = bits if isinstance(bits, str) else type(bits).__name__
+    if not isinstance(generator, np.random.RandomState):
+        if kind == "PCG64":
+            return partial(_seed_pcg64, bits)
+        return lambda key: setattr(bits, "state", type(bits)(_number(key)).state)
+    if kind == "MT19937":
+        return lambda key: generator.seed(_number(key) & 0xFFFFFFFF)
+    fresh = getattr(np.random, kind)
+    state = {"has_gauss": 0, "gauss": 0.0}
+    return lambda key: generator.set_state(fresh(_number(key)).state | state)
+
+
+def _number(key: bytes) -> int:
+    return int.from_bytes(key[:16], "little")
+
+
+def _seed_pcg64(bits: Any, key: bytes) -> None:
+    state = {"state": _number(key), "inc": int.from_bytes(key[16:], "little") | 1}
+    bits.state = {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
 
 
 def _bits_of(generator: Any) -> Any:
