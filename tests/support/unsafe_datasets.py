@@ -669,20 +669,20 @@ COPIED += [LockedInParts, TwoLocks]
 # Seeded for each sample.
 SEEDED: list[Callable[[Path], Any]] = [OwnNumPy, OwnRandom, OwnLegacy]
 
-# The kind of the finding, how its message begins, and the datasets of which it is found.
+# The kind of the finding, its message, "..." for more words, and the datasets of which it is found.
 UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("shared-handle", "dataset.file is shared", [SeekAndRead, LockedInParts, TwoLocks]),
     ("shared-handle", "dataset.reader.file is shared", [SeekInHelper]),
     ("shared-handle", "dataset.archive.fileobj is shared", [MembersOfTar]),
-    ("shared-handle", "dataset.fd is shared", [Descriptor]),
-    ("shared-buffer", "sample", [Scratch, ViewOfScratch, Bytes, TransformWithBuffer]),
+    ("shared-buffer", "sample...: samples change dataset.scratch", [Scratch, ViewOfScratch]),
+    ("shared-buffer", "sample...: samples change dataset.buffer", [Bytes]),
+    ("shared-buffer", "sample... was different", [TransformWithBuffer]),
     ("shared-attribute", "dataset.cursor.position is shared", [SharedCursor]),
     ("shared-attribute", "dataset.state.angle is shared", [Slotted]),
     ("shared-attribute", "dataset.counter.loaded is shared by all workers: an update", [Counted]),
     ("shared-attribute", "dataset.table.rows is shared", [HalfMade]),
     ("shared-attribute", "dataset.note.index is shared", [FewSamples]),
     ("shared-attribute", "dataset.current is shared", [Rows]),
-    ("shared-attribute", "index 1: dataset.source.row is shared", [Replicas]),
     ("class-attribute", "ClassCursor.position is shared", [ClassCursor]),
     ("class-attribute", "ClassCounter.loaded is shared by all workers: an update", [ClassCounter]),
     ("class-attribute", "Parsing.options is shared", [ClassOptions]),
@@ -701,11 +701,13 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("shared-container", "dataset.counts is shared by all workers: an update", [CountsInDict]),
     ("shared-container", "dataset.counts.rows is shared by all workers: an update", [Counts]),
     ("shared-container", "dataset.rows is shared by all workers: index", [PutBack]),
-    ("shared-container", "index 11: dataset.rows is shared", [SharedIterator]),
     ("shared-container", "now is shared", [Closure]),
     ("random-state", f"index 11: {__name__}.module_rng is shared", [OfTheModule]),
     ("not-repeatable", "index 11: loaded again", [OfC, OfTheSystem, Unseeded, OfTheClock]),
     ("not-repeatable", "index 11: loaded again", [DependsOnOthers]),
+    ("not-repeatable", "index 11: ...; samples change dataset.rows, which all", [SharedIterator]),
+    ("not-repeatable", "index 1: ...; samples change dataset.source.row, which", [Replicas]),
+    ("mixed-samples", "index ... came out wrong", [Descriptor]),
     ("thread-bound", "index 11: in a worker's thread", [Connection, Local, Alarm, Context]),
     ("process-state", "samples change the working directory", [Folder]),
     ("process-state", "samples change the environment", [Environment]),

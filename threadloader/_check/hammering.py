@@ -1,4 +1,4 @@
-"""Many threads load the same samples at once, in several orders, and all must be as expected.
+"""Many threads load the same samples at once, then in several orders: all must be as expected.
 
 A race that no place of the user's code shows, in a C library say, can only be met by chance.
 """
@@ -17,7 +17,7 @@ from threadloader._check.loading import WorkerThread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from threadloader._check.loading import LoadedSample, Loading
+    from threadloader._check.loading import LoadedSample, Loading, Twin
 
 __all__ = ["hammer"]
 
@@ -40,17 +40,17 @@ def hammer(
     """
     barrier = Barrier(THREADS)
 
-    def load_all(twin: Any, thread: int) -> list[Finding]:
+    def load_all(twin: Twin, thread: int) -> list[Finding]:
         keys = loading.keys
         chance = random.Random(thread).sample(keys, len(keys))  # noqa: S311  # no secret
         try:
-            for key in [*keys, *keys[thread:], *keys[:thread], *chance]:
+            for key in [*keys, *chance]:
                 barrier.wait()
                 outcome = loading.load(twin, key)
-                text = outcome.difference(expected[key])
-                if text is not None:
+                wrong = outcome.difference(expected[key])
+                if wrong is not None:
                     when = "when other threads loaded samples at once"
-                    text = f"index {key!r} came out wrong ({text}) {when}"
+                    text = f"index {key!r} came out wrong ({wrong}) {when}"
                     return [Finding("mixed-samples", text, outcome.line, key)]
                 if is_over():
                     break
@@ -64,8 +64,7 @@ def hammer(
     with ExitStack() as stack:
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(SWITCH_SECONDS)
-        names = (f"tlcheck-worker-{thread}" for thread in range(THREADS))
-        workers = [stack.enter_context(WorkerThread(name)) for name in names]
+        workers = [stack.enter_context(WorkerThread(number)) for number in range(THREADS)]
         stack.callback(barrier.abort)
         futures = [
             worker.start(load_all, twin, thread)

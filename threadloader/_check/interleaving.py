@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from threadloader._check.findings import Finding
-from threadloader._check.tracing import MOST_BESIDE, chosen_steps, some, steps_beside
+from threadloader._check.tracing import chosen_steps, steps_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,13 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Interleavings"]
 
-MOST_WRONG = 6  # places of one pair that show that it is wrong
 _COUNTED = frozenset({"shared-attribute", "class-attribute", "global-variable", "shared-container"})
 _LIKELY = frozenset({"shared-handle", "random-state"})  # to be the cause, of several
 
 
 class Interleavings:
-    """Looks for places of samples at which another thread makes something wrong.
+    """Looks for a place of a sample at which another thread makes something wrong.
 
     Args:
         threads: Load the samples.
@@ -44,51 +43,42 @@ class Interleavings:
         self.tried = self.left_out = 0
         self._threads, self._is_over = threads, is_over
 
-    def unused(self, keys: Sequence[Any]) -> list[Finding]:
-        """Do what `pair` does, each time with a dataset of which no sample was loaded before."""
-        found = self._threads.recorded(keys, unused=True)
-        recordings = [recording for _, recording, _ in found]
+    def unused(self, keys: Sequence[Any]) -> Finding | None:
+        """Do what `used` does, each time with a dataset of which no sample was loaded before."""
+        recordings = [each for _, each, _ in self._threads.recorded(keys, unused=True)]
         if not any(recording.writes for recording in recordings):
-            return []  # the first sample of all is one like the others
-        return self.pair(keys, recordings, unused=True)
+            return None  # the first sample of all is one like the others
+        pair = _Pair(self._threads, keys, recordings, unused=True)
+        return self._first_wrong(pair, ((step, None) for step in chosen_steps(recordings[0])))
 
-    def pair(
-        self, keys: Sequence[Any], recordings: Sequence[Recording], *, unused: bool = False
-    ) -> list[Finding]:
-        """Hold a sample at each of its places while others are loaded; return what is wrong.
+    def used(self, keys: Sequence[Any], recordings: Sequence[Recording]) -> Finding | None:
+        """Hold a sample at its places while others are loaded, until something is wrong.
 
         Args:
             keys: The index of the sample that is held, and then those of the others.
             recordings: Of each of them.
-            unused: Whether each try has a dataset of which no sample was loaded.
 
         Raises:
             HangError: The threads wait for each other.
         """
-        pair = _Pair(self._threads, keys, recordings, unused=unused)
-        found = self._tried(pair, ((step, None) for step in chosen_steps(recordings[0])))
-        if found:
-            return found
-        # Both are held, each beside its changes of what the other changes, too.
-        pair = _Pair(self._threads, keys[:2], recordings[:2], unused=unused)
-        own, its = (some(steps_beside(each, pair.both), MOST_BESIDE) for each in recordings[:2])
-        return self._tried(pair, product(own, its))
+        pair = _Pair(self._threads, keys, recordings, unused=False)
+        if not pair.is_right():
+            return None
+        found = self._first_wrong(pair, ((step, None) for step in chosen_steps(recordings[0])))
+        # Both are held, each after its changes of what the other changes, too.
+        after = (steps_after(each, pair.both) for each in recordings[:2])
+        return found or self._first_wrong(pair, product(*after))
 
-    def _tried(self, pair: _Pair, steps: Iterable[tuple[int, int | None]]) -> list[Finding]:
-        """Return what is wrong, one finding for each cause."""
-        found: dict[tuple[str, str], Finding] = {}
-        for step, other_step in steps if pair.is_right() else ():
+    def _first_wrong(self, pair: _Pair, steps: Iterable[tuple[int, int | None]]) -> Finding | None:
+        for step, other_step in steps:
             if self._is_over():
                 self.left_out += 1
                 continue
             self.tried += 1
             wrong = pair.wrong_at(step, other_step)
             if wrong is not None:
-                found.setdefault((wrong.kind, wrong.name), wrong)
-                # What is broken for good shows nothing any more.
-                if len(found) >= MOST_WRONG or not pair.is_right():
-                    break
-        return list(found.values())
+                return wrong
+        return None
 
 
 class _Pair:
@@ -98,7 +88,7 @@ class _Pair:
         threads: Load the samples.
         keys: Their indices, first of the one that is held.
         recordings: Of each of them.
-        unused: See `Interleavings.pair`.
+        unused: Whether each try has a dataset of which no sample was loaded.
 
     Attributes:
         both: The paths of the parts that both write.
@@ -123,25 +113,19 @@ class _Pair:
             if write.part.kind in _COUNTED and write.part.path in self.both
         ]
         self._parts = [] if unused else list(dict.fromkeys(counted))
+        self._room: dict[frozenset[int], int] = {}  # see `TwoThreads.at_once`
         # What all add together to the numbers in these parts, in whatever order.
         self._adds: _Numbers = {}
 
     def is_right(self) -> bool:
-        """Whether the samples come out right, loaded one after the other."""
-        if self._unused:
-            return True
+        """Whether the samples come out right, loaded one after the other; call it first."""
         added = []
-        for back in (False, False, True):
+        for back in (False, True):
             before = _numbers(self._parts)
             if any(wrong for _, wrong in self._threads.in_turn(self._keys, back=back)):
                 return False
-            added.append(_added(before, self._parts))
-        first, *rest = added
-        self._adds = {
-            place: number
-            for place, number in first.items()
-            if number and all(each.get(place) == number for each in rest)
-        }
+            added.append({place: it for place, it in _added(before, self._parts).items() if it})
+        self._adds = dict(added[0].items() & added[1].items())
         return True
 
     def wrong_at(self, step: int, other_step: int | None) -> Finding | None:
@@ -152,7 +136,8 @@ class _Pair:
             other_step: Where the other thread is held then; None for nowhere.
         """
         before = _numbers(self._parts)
-        loaded = self._threads.at_once(self._keys, step, other_step, unused=self._unused)
+        steps, unused = (step, other_step), self._unused
+        loaded = self._threads.at_once(self._keys, steps, self._room, unused=unused)
         for key, wrong in loaded:
             if wrong:
                 text = f"index {key!r} came out wrong ({wrong})"

@@ -8,7 +8,6 @@ of these objects uses, and what belongs to the whole process.
 from __future__ import annotations
 
 import logging
-import re
 import types
 import weakref
 from collections import deque
@@ -20,7 +19,6 @@ from threadloader import _torch
 from threadloader._check.states import (
     SharedObject,
     class_attributes,
-    descriptor_position,
     parts_of_object,
     process_parts,
     variables,
@@ -31,7 +29,7 @@ from threadloader._fetch.parts import LARGE, attributes
 from threadloader._threads.per_thread import PerThread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from types import CodeType
 
 
@@ -39,7 +37,6 @@ __all__ = ["Sharing"]
 
 MOST_OBJECTS = 20_000
 MOST_PARTS = 400  # as they are looked at often
-_DESCRIPTOR = re.compile(r"fd|fileno|descriptor", re.IGNORECASE)
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), range, slice)
 # Each thread has its own of these, or they have locks inside, or they are code or do not change.
 _CLOSED = (
@@ -54,7 +51,8 @@ class Sharing:
     """What two workers share.
 
     Args:
-        twins: The copies of two workers.
+        twin: The dataset of a worker.
+        other: That of another.
 
     Attributes:
         parts: What may change of what they share; the least deep first.
@@ -62,8 +60,8 @@ class Sharing:
         cut_off: Whether there are too many objects to look at all of them.
     """
 
-    def __init__(self, twins: Sequence[Any]) -> None:
-        walk, others = (_Walk(twin) for twin in twins)
+    def __init__(self, twin: Any, other: Any) -> None:
+        walk, others = _Walk(twin), _Walk(other)
         shared = [walk.found[key] for key in walk.found if key in others.found]
         self.objects = [value for _, value in shared]
         parts = [*process_parts(), *walk.parts.values()]
@@ -79,7 +77,7 @@ class _Walk:
 
     def __init__(self, root: Any) -> None:
         self.found: dict[int, tuple[str, Any]] = {}
-        self.parts: dict[Any, SharedObject] = {}  # of classes and modules, and descriptors
+        self.parts: dict[Any, SharedObject] = {}  # of classes and modules
         left: deque[tuple[str, Any]] = deque([("dataset", root)])
         while left and len(self.found) < MOST_OBJECTS:
             path, value = left.popleft()
@@ -97,8 +95,8 @@ class _Walk:
             yield from ((path, value.__self__), (path, value.__func__))
         elif isinstance(value, partial):
             yield path, value.func
-            yield from ((f"{path}.args[{n}]", part) for n, part in enumerate(value.args))
-            yield from ((f"{path}.keywords[{n!r}]", p) for n, p in value.keywords.items())
+            yield from _entries(f"{path}.args", value.args)
+            yield from _entries(f"{path}.keywords", value.keywords)
         elif not isinstance(value, (_torch.Tensor, *MEETING_POINTS)):
             yield from self._of_object(path, value)
 
@@ -106,11 +104,7 @@ class _Walk:
         if isinstance(value, (dict, list, tuple, set, frozenset, deque)):
             yield from _entries(path, value)
         yield type(value).__qualname__, type(value)
-        for name, part, _ in attributes(value):
-            if type(part) is int and part > 2 and _DESCRIPTOR.search(name):
-                place = f"{path}.{name}"
-                self.parts[place] = SharedObject(place, "shared-handle", part, descriptor_position)
-            yield f"{path}.{name}", part
+        yield from ((f"{path}.{name}", part) for name, part, _ in attributes(value))
 
     def _of_class(self, kind: type) -> Iterator[tuple[str, Any]]:
         if not kind.__flags__ & _HEAP or kind.__module__ in {"builtins", "abc", "typing"}:

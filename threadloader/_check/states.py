@@ -23,8 +23,7 @@ from threadloader._check.contents import array_of
 from threadloader._fetch.kinds import Kind, kind_of
 from threadloader._fetch.parts import LARGE, attributes
 
-__all__ = ["SharedObject", "class_attributes", "descriptor_position", "parts_of_object"]
-__all__ += ["process_parts", "variables"]
+__all__ = ["SharedObject", "class_attributes", "parts_of_object", "process_parts", "variables"]
 
 WHOLE_NBYTES = 1 << 20  # of larger arrays some elements are looked at
 SOME = 4096  # elements
@@ -121,11 +120,6 @@ def variables(names: frozenset[str], module: dict[str, Any]) -> Any:
     return _pairs((name, module[name]) for name in sorted(names & set(module)))
 
 
-def descriptor_position(number: int) -> int:
-    """Return the state of a file descriptor."""
-    return os.lseek(number, 0, os.SEEK_CUR)
-
-
 def process_parts() -> list[SharedObject]:
     """Return what belongs to the whole process."""
     found: dict[str, Callable[[], Any]] = {
@@ -133,7 +127,6 @@ def process_parts() -> list[SharedObject]:
         "the environment": lambda: sorted(os.environ.items()),
         "the locale": lambda: locale.setlocale(locale.LC_ALL),
         "the default timeout of sockets": socket.getdefaulttimeout,
-        "the recursion limit": sys.getrecursionlimit,
         "the standard output": lambda: (_It(sys.stdout), _It(sys.stderr)),
     }
     return [
@@ -153,7 +146,7 @@ def _reader_of(value: Any) -> tuple[str, Callable[[Any], Any]] | None:
     if array_of(value) is not None:
         return "shared-container", _array
     if all(hasattr(value, name) for name in ("read", "seek", "tell")):
-        return "shared-handle", _position
+        return "shared-handle", lambda value: value.tell()
     if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
         return "shared-container", lambda _: None  # how far it is does not show
     return None
@@ -187,15 +180,6 @@ def _array(value: Any) -> Any:
         flat = array.reshape(-1) if array.flags.c_contiguous else array.ravel()[:SOME]
         array = flat[:: max(1, flat.size // SOME)]
     return array.tobytes()
-
-
-def _position(value: Any) -> Any:
-    if getattr(value, "closed", False):
-        return None
-    try:
-        return value.tell()
-    except OSError:  # of text that is iterated over
-        return value.buffer.tell()
 
 
 def _generator(value: Any) -> Any:

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from threadloader._check.findings import Line
     from threadloader._check.states import SharedObject
 
-__all__ = ["MOST_BESIDE", "Hold", "LineTracer", "Recording", "Write", "chosen_steps"]
-__all__ += ["some", "steps_beside", "trace_nothing"]
+__all__ = ["Hold", "LineTracer", "Recording", "Write", "chosen_steps", "steps_after"]
+__all__ += ["trace_nothing"]
 
 MOST_STEPS = 20_000  # that are recorded of a sample
-MOST_OF_USER, MOST_OF_LIBRARY = 300, 60  # that a thread is held at
-MOST_BESIDE = 10  # the same, while the other thread is held, too
+MOST_OF_USER, MOST_BESIDE = 120, 40  # at which a thread is held
+MOST_AFTER = 5  # the same, while the other thread is held, too
 _LOCAL = (
     *("LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_CLOSURE"),
     *("POP_", "PUSH_NULL", "COPY", "SWAP", "NOP", "CACHE", "RESUME", "PRECALL", "KW_NAMES"),
@@ -152,27 +152,24 @@ class Recording(LineTracer):
 def chosen_steps(recording: Recording) -> list[int]:
     """Return the steps at which it matters that another thread runs.
 
-    A place in a loop is taken at its first and at its last time.
+    They are those beside a change of what is shared, and those in the user's code: what a C library
+    changes does not show.  A place in a loop is taken at its first and at its last time.
     """
-    steps = recording.steps
-    first = {step.key: number for number, step in reversed(list(enumerate(steps)))}
-    last = {step.key: number for number, step in enumerate(steps)}
-    every = sorted({*first.values(), *last.values()})
-    user = [number for number in every if steps[number].user]
-    library = sorted({*every} - {*user})
-    near = steps_beside(recording, {write.part.path for write in recording.writes})
-    chosen = some(near, MOST_OF_LIBRARY) + some(library, MOST_OF_LIBRARY)
-    return sorted({*chosen, *some(user, MOST_OF_USER)})
+    user = [(number, step.key) for number, step in enumerate(recording.steps) if step.user]
+    first, last = ({key: number for number, key in some} for some in (user[::-1], user))
+    near = {write.step + later for write in recording.writes for later in (0, 1)}
+    near &= {*range(len(recording.steps))}
+    ends = {*first.values(), *last.values()}
+    return sorted({*_spread(sorted(near), MOST_BESIDE), *_spread(sorted(ends), MOST_OF_USER)})
 
 
-def steps_beside(recording: Recording, parts: Collection[str]) -> list[int]:
-    """Return the steps before and after the changes of parts, which are named by their paths."""
-    count = len(recording.steps)
-    own = [write.step for write in recording.writes if write.part.path in parts]
-    return sorted({each for step in own for each in (step, step + 1) if 0 <= each < count})
+def steps_after(recording: Recording, parts: Collection[str]) -> list[int]:
+    """Return some steps right after changes of parts, which are named by their paths."""
+    after = {write.step + 1 for write in recording.writes if write.part.path in parts}
+    return _spread(sorted(after), MOST_AFTER)
 
 
-def some(numbers: list[int], most: int) -> list[int]:
+def _spread(numbers: list[int], most: int) -> list[int]:
     """Return at most so many, spread evenly."""
     if len(numbers) <= most:
         return numbers

@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from threadloader._check.loading import LoadedSample, Loading, WorkerThread
+    from threadloader._check.loading import LoadedSample, Loading, Twin, WorkerThread
 
 __all__ = ["TwoThreads"]
 
-BLOCKED_SECONDS = 1.0  # after which a thread counts as waiting for a lock
-MOST_BLOCKED = 3  # times that this happens before it is
-LESS = 50  # times shorter
+BLOCKED_SECONDS = 0.25  # after which a thread counts as waiting for a lock
+LEAST_SECONDS = 0.02  # the same, where it often waits for one that nobody knows
 SLOWER = 20  # times the slowest sample: what a thread may take that waits for nobody
 Outcome = tuple[Any, str | None]  # an index, and what was wrong
 
@@ -53,7 +52,6 @@ class TwoThreads:
         # Always traced: from Python 3.12 on, functions lose what was put into their instructions
         # while nobody traces, and get it back only in the middle of a call.
         held.start(sys.settrace, trace_nothing).result()
-        self._blocked = 0
         self._patience = BLOCKED_SECONDS + SLOWER * loading.slowest  # of those that nobody held
 
     def recorded(
@@ -65,18 +63,17 @@ class TwoThreads:
             keys: The indices.
             unused: Whether each is of a dataset of which no sample was loaded yet.
         """
-        twins = self._loading.copies()
-        parts = Sharing(twins).parts
+        twin, parts = self._loading.copy(), self._loading.sharing().parts
         found = []
         # Twice: from Python 3.12 on, a function's instructions are not traced in its first call.
         for trace in (LineTracer, Recording):
             for key in keys:
                 if unused:
-                    twins = self._loading.copies(unused=True)
-                    parts = Sharing(twins).parts
+                    twin, other = self._loading.copies(unused=True)
+                    parts = Sharing(twin.dataset, other.dataset).parts
                 tracer = trace(parts)
                 # With no limit: alone, it waits for no other thread, and to record takes long.
-                loaded = self._held.start(self._loading.load, twins[0], key, tracer).result()
+                loaded = self._held.start(self._loading.load, twin, key, tracer).result()
                 if isinstance(tracer, Recording):
                     tracer.look()
                     found.append((key, tracer, loaded))
@@ -96,24 +93,30 @@ class TwoThreads:
         return found
 
     def at_once(
-        self, keys: Sequence[Any], step: int, other_step: int | None, *, unused: bool
+        self,
+        keys: Sequence[Any],
+        steps: tuple[int, int | None],
+        room: dict[frozenset[int], int],
+        *,
+        unused: bool,
     ) -> list[Outcome]:
         """Load the first sample in one thread, and the others in the other while it is held.
 
         Args:
             keys: The indices.
-            step: The number of the place where the first is held.
-            other_step: Where the other thread is held until the first has ended; None for nowhere.
+            steps: The number of the place where the first is held, and of that where the other
+                thread is held until the first has ended; None for nowhere.
+            room: How many of the others can be loaded while these locks are held; is learned.
             unused: Whether of a dataset of which no sample was loaded yet.
 
         Returns:
-            The first alone if it has not come to its place.
+            The first alone if it has not come to its place, or locks keep the others out.
 
         Raises:
             HangError: The threads wait for each other.
         """
         twins = self._loading.copies(unused=unused)
-        there, ended = Event(), Event()
+        (step, other_step), (there, ended) = steps, (Event(), Event())
         futures: list[Future[Any]] = []
 
         def stay_there() -> None:
@@ -121,17 +124,23 @@ class TwoThreads:
             ended.wait()
 
         def meanwhile() -> None:
+            locks = self._other.start(self._locked).result()
+            others = keys[1:][: room.get(locks)]
+            if not others or (locks and other_step is not None):
+                return
+            loaded = self._loading.ended
             hold = None if other_step is None else Hold(other_step, stay_there)
-            futures.append(self._other.start(self._load, twins[1], keys[1:], hold))
+            futures.append(self._other.start(self._load, twins[1], others, hold))
             futures[0].add_done_callback(lambda _: there.set())
-            # Else it waits for a lock.
-            often = self._blocked >= MOST_BLOCKED
-            self._blocked += not there.wait(self._patience / LESS if often else self._patience)
+            if not there.wait(self._patience):
+                self._blocked(locks, room, self._loading.ended - loaded)
+            elif self._locked():
+                ended.set()  # it was to be held with a lock, which keeps this thread out
 
         first = self._held.start(self._load, twins[0], keys[:1], Hold(step, meanwhile))
         try:
             if other_step is not None:
-                wait([first], self._patience)  # or it waits for a lock of the other's
+                wait([first], self._patience)  # or it waits for a lock that nobody knows
         finally:
             ended.set()
         found: list[Outcome] = self._loading.result(first)
@@ -139,8 +148,25 @@ class TwoThreads:
             found += self._loading.result(future)
         return found
 
+    def _locked(self) -> frozenset[int]:
+        """Return the known locks, by their ids, that are held by other threads than this one."""
+        locked = set()
+        for lock in self._loading.locks:
+            if lock.acquire(False):  # the first argument of all kinds of locks
+                lock.release()
+            else:
+                locked.add(id(lock))
+        return frozenset(locked)
+
+    def _blocked(self, locks: frozenset[int], room: dict[frozenset[int], int], count: int) -> None:
+        """Note that the other thread waits for a lock, when it has loaded so many samples."""
+        if locks:
+            room[locks] = count
+        else:  # one that is not known
+            self._patience = max(self._patience / 2, LEAST_SECONDS)
+
     def _load(
-        self, twin: Any, keys: Sequence[Any], trace: Callable[..., Any] | None = None
+        self, twin: Twin, keys: Sequence[Any], trace: Callable[..., Any] | None = None
     ) -> list[Outcome]:
         # Traced for nothing: from Python 3.12 on, instructions that come to pass without are not
         # traced the next time, whichever thread runs them.
