@@ -10,7 +10,6 @@ import os
 import random
 import secrets
 import signal
-import socket
 import sqlite3
 import tarfile
 import threading
@@ -282,7 +281,6 @@ class ClassBuffer(Dataset):
 current = 0
 loaded_rows = 0
 settings: dict[str, Any] = {}
-stack: list[int] = []
 
 
 class GlobalCursor(Dataset):
@@ -310,19 +308,6 @@ class GlobalSettings(Dataset):
     def __getitem__(self, index: int) -> str:
         settings["index"] = index
         return json.dumps(settings)
-
-
-class GlobalStack(Dataset):
-    def __init__(self, _: Path) -> None:
-        stack.clear()
-
-    def __getitem__(self, index: int) -> int:
-        stack.append(index)
-        self.grow()
-        return sum(stack.pop() for _ in range(2))
-
-    def grow(self) -> None:
-        stack.append(stack[-1] + 1)
 
 
 # Containers on the dataset
@@ -509,12 +494,6 @@ class Output(Dataset):
         return caught.getvalue()
 
 
-class Timeout(Dataset):
-    def __getitem__(self, index: int) -> float | None:
-        socket.setdefaulttimeout(1.0 + index)
-        return socket.getdefaulttimeout()
-
-
 # What hides: in locks, default values, closures, a few samples
 
 
@@ -689,8 +668,7 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("global-variable", f"{__name__}.current is shared", [GlobalCursor]),
     ("global-variable", f"{__name__}.loaded_rows is shared", [GlobalCounter]),
     ("shared-container", f"{__name__}.settings is shared", [GlobalSettings]),
-    ("shared-container", f"{__name__}.stack is shared", [GlobalStack]),
-    ("shared-container", f"a default of {__name__}.total is shared", [DefaultValue]),
+    ("shared-container", f"a variable of {__name__}.total is shared", [DefaultValue]),
     ("shared-container", "ClassBuffer.row is shared", [ClassBuffer]),
     ("shared-container", "dataset.cache is shared", [SmallCache]),
     (
@@ -701,7 +679,7 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("shared-container", "dataset.counts is shared by all workers: an update", [CountsInDict]),
     ("shared-container", "dataset.counts.rows is shared by all workers: an update", [Counts]),
     ("shared-container", "dataset.rows is shared by all workers: index", [PutBack]),
-    ("shared-container", "now is shared", [Closure]),
+    ("shared-container", "a variable of dataset.double is shared", [Closure]),
     ("random-state", f"index 11: {__name__}.module_rng is shared", [OfTheModule]),
     ("not-repeatable", "index 11: loaded again", [OfC, OfTheSystem, Unseeded, OfTheClock]),
     ("not-repeatable", "index 11: loaded again", [DependsOnOthers]),
@@ -712,5 +690,4 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("process-state", "samples change the working directory", [Folder]),
     ("process-state", "samples change the environment", [Environment]),
     ("process-state", "samples change the standard output", [Output]),
-    ("process-state", "samples change the default timeout of sockets", [Timeout]),
 ]

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._check.findings import Finding, Line, Report
 from threadloader._check.hammering import hammer
-from threadloader._check.interleaving import Interleavings
+from threadloader._check.interleaving import Interleaved, TwoThreads
 from threadloader._check.loading import HangError, Loading, WorkerThread
 from threadloader._check.serial import Serial
-from threadloader._check.two_threads import TwoThreads
 from threadloader._threads.process_blocks import tangled
 from threadloader.errors import ThreadLoaderError
 
@@ -127,19 +126,15 @@ class _Checking:
             serial = Serial(self._loading, two, self._expected)
             self.findings += serial.findings()
             self.loads = self._loading.ended
-            interleavings = Interleavings(two, self._is_over)
             several = list(_held_with_others(serial))
-            found = [interleavings.unused(keys) for keys in several[:1]]
-            for keys in several:
-                recordings = [serial.recordings[key] for key in keys]
-                found.append(interleavings.used(keys, recordings))
-            self.findings += filter(None, found)
-        self.tried = interleavings.tried
-        if interleavings.left_out:
-            self.notes.append(
-                f"{interleavings.left_out} places at which threads can meet were left out for lack "
-                "of time"
-            )
+            tries = [Interleaved(two, keys) for keys in several[:1]]
+            tries += [Interleaved(two, keys, serial.recordings) for keys in several]
+            self.findings += filter(None, [each.first_wrong(self._is_over) for each in tries])
+        self.tried = sum(each.tried for each in tries)
+        left_out = sum(each.left_out for each in tries)
+        if left_out:
+            text = f"{left_out} places at which threads can meet were left out for lack of time"
+            self.notes.append(text)
 
     def _is_over(self) -> bool:
         """Whether there is no time left; in any thread."""
@@ -150,31 +145,25 @@ def _held_with_others(serial: Serial) -> Iterator[list[Any]]:
     """Yield samples to be held, each with those that are loaded meanwhile: itself among others."""
     keys = serial.repeating
     changing = [key for key in keys if serial.recordings[key].writes]
-    for key in dict.fromkeys([*keys[:1], *changing[:MOST_CHANGING]]):
-        others = [other for other in reversed(keys) if other != key]
-        others.sort(key=lambda other: other not in changing)
-        yield [key, *others[:1], key, *others[1:2]]
+    for held in dict.fromkeys([*keys[:1], *changing[:MOST_CHANGING]]):
+        others = [key for key in reversed(changing) if key != held] or [*keys[:0:-1]]
+        yield [held, *others[:1], held, *others[:2][-1:]]
 
 
 def _each_once(findings: Sequence[Finding], begins: Line | None) -> tuple[Finding, ...]:
-    """Return findings, one of a kind about the same or at one line.
+    """Return findings, one about what has a name, and of others one of a kind at one line.
 
     Args:
         findings: In the order in which they were found.
         begins: The line for those that have none.
     """
-    kept: list[Finding] = []
+    kept: dict[Any, Finding] = {}
     for each in findings:
         line = each.line or begins
-        alike = any(
-            (one.kind in {each.kind, "shared-buffer"} and each.name and one.name == each.name)
-            or (one.kind == each.kind and one.line == line)
-            for one in kept
-        )
         # Whatever was found before may well explain mixed samples.
-        if not (alike or (each.kind == "mixed-samples" and kept)):
-            kept.append(replace(each, line=line))
-    return tuple(kept)
+        if each.kind != "mixed-samples" or not kept:
+            kept.setdefault(each.name or (each.kind, line), replace(each, line=line))
+    return tuple(kept.values())
 
 
 def _begins_at(dataset: Any) -> Line | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from contextlib import ExitStack
-from threading import Barrier, BrokenBarrierError
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 from threadloader._check.findings import Finding
@@ -38,26 +38,20 @@ def hammer(
     Raises:
         HangError: They did not end.
     """
-    barrier = Barrier(THREADS)
+    begin = Barrier(THREADS)
 
     def load_all(twin: Twin, thread: int) -> list[Finding]:
         keys = loading.keys
-        chance = random.Random(thread).sample(keys, len(keys))  # noqa: S311  # no secret
-        try:
-            for key in [*keys, *chance]:
-                barrier.wait()
-                outcome = loading.load(twin, key)
-                wrong = outcome.difference(expected[key])
-                if wrong is not None:
-                    when = "when other threads loaded samples at once"
-                    text = f"index {key!r} came out wrong ({wrong}) {when}"
-                    return [Finding("mixed-samples", text, outcome.line, key)]
-                if is_over():
-                    break
-        except BrokenBarrierError:  # another thread has ended
-            pass
-        finally:
-            barrier.abort()
+        begin.wait()
+        for key in [*keys, *random.Random(thread).sample(keys, len(keys))]:  # noqa: S311  # no secret
+            outcome = loading.load(twin, key)
+            wrong = outcome.difference(expected[key])
+            if wrong is not None:
+                when = "when other threads loaded samples at once"
+                text = f"index {key!r} came out wrong ({wrong}) {when}"
+                return [Finding("mixed-samples", text, outcome.line, key)]
+            if is_over():
+                break
         return []
 
     twins = [loading.copy() for _ in range(THREADS)]  # before any thread runs, as `iter` does
@@ -65,7 +59,6 @@ def hammer(
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(SWITCH_SECONDS)
         workers = [stack.enter_context(WorkerThread(number)) for number in range(THREADS)]
-        stack.callback(barrier.abort)
         futures = [
             worker.start(load_all, twin, thread)
             for thread, (worker, twin) in enumerate(zip(workers, twins, strict=True))

@@ -11,9 +11,9 @@ from threadloader._check.findings import Finding
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from threadloader._check.interleaving import TwoThreads
     from threadloader._check.loading import LoadedSample, Loading
     from threadloader._check.tracing import Recording
-    from threadloader._check.two_threads import TwoThreads
 
 __all__ = ["Serial"]
 

@@ -25,7 +25,7 @@ from threadloader._check.states import (
 )
 from threadloader._check.whose_code import OURS, USER, whose
 from threadloader._fetch.kinds import MEETING_POINTS
-from threadloader._fetch.parts import LARGE, attributes
+from threadloader._fetch.parts import CONTAINERS, parts
 from threadloader._threads.per_thread import PerThread
 
 if TYPE_CHECKING:
@@ -64,12 +64,12 @@ class Sharing:
         walk, others = _Walk(twin), _Walk(other)
         shared = [walk.found[key] for key in walk.found if key in others.found]
         self.objects = [value for _, value in shared]
-        parts = [*process_parts(), *walk.parts.values()]
+        found = [*process_parts(), *walk.parts.values()]
         for path, value in shared:
             if not isinstance(value, MEETING_POINTS):
-                parts += parts_of_object(value, path)
-        self.parts = parts[:MOST_PARTS]
-        self.cut_off = walk.cut_off or len(parts) > MOST_PARTS
+                found += parts_of_object(value, path)
+        self.parts = found[:MOST_PARTS]
+        self.cut_off = walk.cut_off or len(found) > MOST_PARTS
 
 
 class _Walk:
@@ -90,21 +90,17 @@ class _Walk:
         if isinstance(value, type):
             yield from self._of_class(value)
         elif isinstance(value, types.FunctionType):
-            yield from self._of_function(path, value)
-        elif isinstance(value, types.MethodType):
-            yield from ((path, value.__self__), (path, value.__func__))
-        elif isinstance(value, partial):
-            yield path, value.func
-            yield from _entries(f"{path}.args", value.args)
-            yield from _entries(f"{path}.keywords", value.keywords)
+            owner = whose(value.__code__.co_filename)
+            if owner != OURS:
+                yield from ((f"a variable of {path}", part) for _, part in parts(value))
+            if owner == USER:  # the variables of a library are its own affair
+                yield from self._of_globals(value.__globals__, _names_used(value.__code__))
         elif not isinstance(value, (_torch.Tensor, *MEETING_POINTS)):
-            yield from self._of_object(path, value)
-
-    def _of_object(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, (dict, list, tuple, set, frozenset, deque)):
-            yield from _entries(path, value)
-        yield type(value).__qualname__, type(value)
-        yield from ((f"{path}.{name}", part) for name, part, _ in attributes(value))
+            yield type(value).__qualname__, type(value)
+            entries = isinstance(value, CONTAINERS)
+            for name, part in parts(value):
+                place = repr(name) if isinstance(name, int | str) else "..."
+                yield f"{path}[{place}]" if entries else f"{path}.{name}", part
 
     def _of_class(self, kind: type) -> Iterator[tuple[str, Any]]:
         if not kind.__flags__ & _HEAP or kind.__module__ in {"builtins", "abc", "typing"}:
@@ -119,22 +115,6 @@ class _Walk:
             function = getattr(part, "__func__", None) or getattr(part, "fget", None) or part
             if not name.startswith("__") or isinstance(function, types.FunctionType):
                 yield f"{kind.__qualname__}.{name}", function
-
-    def _of_function(self, path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-        owner = whose(function.__code__.co_filename)
-        if owner == OURS:
-            return
-        cells = function.__closure__ or ()
-        for name, cell in zip(function.__code__.co_freevars, cells, strict=False):
-            try:
-                yield name, cell.cell_contents
-            except ValueError:  # the variable has no value
-                continue
-        for part in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            yield f"a default of {path}", part
-        yield from vars(function).items()
-        if owner == USER:  # the variables of a library are its own affair
-            yield from self._of_globals(function.__globals__, _names_used(function.__code__))
 
     def _of_globals(self, names: dict[str, Any], used: frozenset[str]) -> Iterator[tuple[str, Any]]:
         module = names.get("__name__", "")
@@ -152,14 +132,6 @@ class _Walk:
             elif whose(getattr(value, "__file__", None) or "<frozen>") == USER:
                 # What the function uses of the module has the same names.
                 yield from self._of_globals(vars(value), used - {name})
-
-
-def _entries(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if len(value) > LARGE:
-        return
-    pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
-    for key, part in pairs:
-        yield f"{path}[{key!r}]" if isinstance(key, int | str) else f"{path}[...]", part
 
 
 @cache

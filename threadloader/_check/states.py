@@ -6,16 +6,14 @@ others, which have states of their own.
 
 from __future__ import annotations
 
-import locale
 import os
 import pickle
 import random
-import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from threadloader import _torch
@@ -44,6 +42,7 @@ class _It:
         return isinstance(other, _It) and self.it is other.it
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SharedObject:
     """One object that workers share.
 
@@ -54,15 +53,15 @@ class SharedObject:
         read: Returns its state.
     """
 
-    __slots__ = ("_read", "kind", "path", "value")
-
-    def __init__(self, path: str, kind: str, value: Any, read: Callable[[Any], Any]) -> None:
-        self.path, self.kind, self.value, self._read = path, kind, value, read
+    path: str
+    kind: str
+    value: Any
+    read: Callable[[Any], Any]
 
     def state(self) -> Any:
         """Return the state now; None where it can't be read."""
         try:
-            return self._read(self.value)
+            return self.read(self.value)
         except Exception:  # noqa: BLE001  # a closed file, say, or whatever a class raises
             return None
 
@@ -94,14 +93,13 @@ class SharedObject:
 
 def parts_of_object(value: Any, path: str) -> Iterator[SharedObject]:
     """Yield an object as a part, and its attributes as another; nothing if it can't change."""
-    if isinstance(value, type) or (isinstance(value, FunctionType) and not vars(value)):
+    if isinstance(value, type):
         return
     found = _reader_of(value)
     if found is not None:
         kind, read = found
         yield SharedObject(path, kind, value, read)
-    slots = found is None and any("__slots__" in vars(kind) for kind in type(value).__mro__)
-    if slots or hasattr(value, "__dict__"):
+    if found is None or hasattr(value, "__dict__"):
         yield SharedObject(path, "shared-attribute", value, _attributes)
 
 
@@ -122,16 +120,11 @@ def variables(names: frozenset[str], module: dict[str, Any]) -> Any:
 
 def process_parts() -> list[SharedObject]:
     """Return what belongs to the whole process."""
-    found: dict[str, Callable[[], Any]] = {
-        "the working directory": Path.cwd,
-        "the environment": lambda: sorted(os.environ.items()),
-        "the locale": lambda: locale.setlocale(locale.LC_ALL),
-        "the default timeout of sockets": socket.getdefaulttimeout,
-        "the standard output": lambda: (_It(sys.stdout), _It(sys.stderr)),
-    }
+    kind = "process-state"
     return [
-        SharedObject(name, "process-state", read, lambda function: function())
-        for name, read in found.items()
+        SharedObject("the working directory", kind, Path, lambda path: path.cwd()),
+        SharedObject("the environment", kind, os.environ, lambda environ: sorted(environ.items())),
+        SharedObject("the standard output", kind, sys, lambda it: (_It(it.stdout), _It(it.stderr))),
     ]
 
 
