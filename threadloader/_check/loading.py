@@ -20,6 +20,7 @@ from threadloader._check.whose_code import innermost
 from threadloader._fetch.dataset_copy import Copied, copy_dataset, deep_copy, large_data
 from threadloader._fetch.kinds import MEETING_POINTS
 from threadloader._fetch.own_generators import OwnGenerators
+from threadloader._fetch.parts import CONTAINERS, LARGE
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream, enter_sample_streams, leave_streams
 from threadloader._session.arguments import is_iterable
@@ -115,8 +116,10 @@ class Loading:
         self.keys: list[Any] = self._keys(indices)
         objects = Sharing(self.dataset, self.dataset).objects
         meeting = [value for value in objects if isinstance(value, MEETING_POINTS)]
-        self.locks = [value for value in meeting if hasattr(value, "acquire")]
-        self._data = [*large_data(self.dataset), *meeting]
+        self.locks: list[Any] = [value for value in meeting if hasattr(value, "acquire")]
+        # Not an iterable dataset's: its replicas shuffle lists of their own.
+        large = [each for each in objects if isinstance(each, CONTAINERS) and len(each) > LARGE]
+        self._data = [*large_data(self.dataset), *meeting, *([] if self.iterable else large)]
         # The end of a copy would close what the user's object has open.
         closes = any(hasattr(type(value), "__del__") for value in objects)
         self._unused = None if closes else self._deep_copy(self.dataset)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from threadloader.cli.arguments import made_dataset, positive
@@ -69,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from threadloader._check.checking import UncheckableError, check
 
     if not faulthandler.is_enabled():  # where C code that is not thread-safe ends the process
-        faulthandler.enable(sys.__stderr__)
+        faulthandler.enable(2)  # the process's own standard error
     dataset = made_dataset(arguments.dataset)
     try:
         report = check(
