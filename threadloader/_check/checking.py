@@ -87,7 +87,7 @@ class _Checking:
         self.notes: list[str] = []
         self.loads = self.tried = 0
         self._expected: dict[Any, LoadedSample] = {}
-        self._loading, self._end = loading, perf_counter() + seconds
+        self._loading, self._seconds, self._end = loading, seconds, 0.0
 
     def in_calling_thread(self) -> None:
         """Load samples one after the other.
@@ -126,6 +126,7 @@ class _Checking:
             serial = Serial(self._loading, two, self._expected)
             self.findings += serial.findings()
             self.loads = self._loading.ended
+            self._end = perf_counter() + self._seconds
             several = list(_held_with_others(serial))
             tries = [Interleaved(two, keys) for keys in several[:1]]
             tries += [Interleaved(two, keys, serial.recordings) for keys in several]

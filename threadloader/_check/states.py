@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from threadloader import _torch
@@ -93,13 +93,14 @@ class SharedObject:
 
 def parts_of_object(value: Any, path: str) -> Iterator[SharedObject]:
     """Yield an object as a part, and its attributes as another; nothing if it can't change."""
-    if isinstance(value, type):
+    if isinstance(value, type) or (isinstance(value, FunctionType) and not vars(value)):
         return
     found = _reader_of(value)
     if found is not None:
         kind, read = found
         yield SharedObject(path, kind, value, read)
-    if found is None or hasattr(value, "__dict__"):
+    slots = found is None and any("__slots__" in vars(kind) for kind in type(value).__mro__)
+    if slots or hasattr(value, "__dict__"):
         yield SharedObject(path, "shared-attribute", value, _attributes)
 
 
@@ -122,8 +123,8 @@ def process_parts() -> list[SharedObject]:
     """Return what belongs to the whole process."""
     kind = "process-state"
     return [
-        SharedObject("the working directory", kind, Path, lambda path: path.cwd()),
-        SharedObject("the environment", kind, os.environ, lambda environ: sorted(environ.items())),
+        SharedObject("the working directory", kind, os, lambda it: it.getcwd()),
+        SharedObject("the environment", kind, os, lambda it: dict(it.environ)),
         SharedObject("the standard output", kind, sys, lambda it: (_It(it.stdout), _It(it.stderr))),
     ]
 
