@@ -14,7 +14,7 @@ import pytest
 from support.child import run_child
 from support.patience import PATIENCE
 from support.safe_datasets import SAFE
-from support.unsafe_datasets import COPIED, ROWS, SEEDED, UNSAFE, Dataset, SeekAndRead
+from support.unsafe_datasets import COPIED, SEEDED, UNSAFE, Dataset, SeekAndRead
 
 from threadloader._check import loading
 from threadloader.testing import assert_thread_safe
@@ -61,19 +61,6 @@ def test_the_line_is_the_one_that_moved_the_handle(tmp_path: Path) -> None:
         seeks = [number for number, line in enumerate(file, 1) if "self.file.seek(index *" in line]
     with pytest.raises(AssertionError, match=f"{FILE}:{seeks[0]}: shared-handle: dataset.file is"):
         assert_thread_safe(SeekAndRead(tmp_path), indices=[0, 5], dataset_copy="shared")
-
-
-def test_what_a_copy_isolates_is_unsafe_with_one_object_for_all() -> None:
-    class Current(Dataset):
-        current = -1
-
-        def __getitem__(self, index: int) -> int:
-            self.current = index
-            return self.current
-
-    assert_thread_safe(Current())
-    with pytest.raises(AssertionError, match=r"shared-attribute: dataset\.current"):
-        assert_thread_safe(Current(), dataset_copy="shared")
 
 
 def test_a_lock_that_can_not_be_seen_hangs_nothing(spawn: Spawn) -> None:
@@ -174,14 +161,3 @@ def test_the_switch_interval_and_the_output_are_as_before() -> None:
 def test_what_has_no_sample_can_not_be_checked(dataset: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         assert_thread_safe(dataset, indices=[7] if dataset else None)
-
-
-def test_samples_that_fail_are_left_out() -> None:
-    class Some(Dataset):
-        def __getitem__(self, index: int) -> int:
-            if index % 2:
-                raise OSError(index)
-            return index
-
-    assert_thread_safe(Some())
-    assert_thread_safe(number for number in range(ROWS))  # one thread reads a generator

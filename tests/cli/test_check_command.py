@@ -27,25 +27,31 @@ def line_of(text: str, project: Path) -> int:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ("made", 0, "user_datasets:made: nothing found (9 samples"),
-        ("unsafe --dataset-copy deep", 0, "nothing found"),
-        ("Failing", 0, "note: 2 of 5 samples raise an error; the first one, of index 1: KeyError"),
-        ("stream", 0, "note: one thread reads an iterator"),
-        ("unsafe --seconds 1e-9", 0, "places at which threads can meet were left out for lack of"),
-        ("unsafe", 1, "shared-attribute: dataset.reader.position is shared by all workers: index"),
-        ("unsafe", 1, ADVICE["shared-attribute"]),
-        ("unsafe", 1, "user_datasets:unsafe: 1 finding ("),
-        ("empty", 2, "threadloader check: error: user_datasets:empty: the dataset has no samples"),
-        ("Failing --index 1", 2, "Failing: no sample could be loaded: KeyError: 1"),
+        ("made", 0, ["user_datasets:made: nothing found (9 samples"]),
+        ("unsafe --dataset-copy deep", 0, ["nothing found"]),
+        ("Failing", 0, ["note: 2 of 5 samples raise an error; the first one, of index 1: KeyErr"]),
+        ("stream", 0, ["note: one thread reads an iterator"]),
+        ("unsafe --seconds 1e-9", 0, ["at which threads can meet were left out for lack of time"]),
+        (
+            "unsafe",
+            1,
+            [
+                "shared-attribute: dataset.reader.position is shared by all workers: index 0",
+                ADVICE["shared-attribute"],
+                "user_datasets:unsafe: 1 finding (",
+            ],
+        ),
+        ("empty", 2, ["threadloader check: error: user_datasets:empty: the dataset has no samp"]),
+        ("Failing --index 1", 2, ["Failing: no sample could be loaded: KeyError: 1"]),
     ],
 )
 def test_it_says_what_was_found_and_exits_with_0_1_or_2(
-    arguments: str, code: int, told: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, code: int, told: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", *f"user_datasets:{arguments}".split()]) == code
     captured = capsys.readouterr()
     output, nothing = (captured.err, captured.out)[:: 1 if code == 2 else -1]
-    assert told in output
+    assert [text for text in told if text not in output] == []
     assert nothing == ""  # how far it is, is for a terminal
 
 
