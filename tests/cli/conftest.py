@@ -50,10 +50,6 @@ class Crashing(Numbers):
         Crashing.inside -= 1
         return index
 
-class Ending(Numbers):
-    def __getitem__(self, index):
-        os._exit(7)
-
 class ForThreads(Numbers):
     main = os.getpid()
     def __getitem__(self, index):

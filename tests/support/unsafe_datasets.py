@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import socket
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -348,12 +347,6 @@ class Output(Dataset):
         return caught.getvalue()
 
 
-class Timeout(Dataset):
-    def __getitem__(self, index: int) -> float | None:
-        socket.setdefaulttimeout(1.0 + index)
-        return socket.getdefaulttimeout()
-
-
 # What hides: in locks, default values, closures, a few samples
 
 
@@ -481,24 +474,23 @@ COPIED: list[Callable[[Path], Any]] = [SeekAndRead, SharedCursor, HalfMade, TwoL
 # Seeded for each sample.
 SEEDED: list[Callable[[Path], Any]] = [OwnNumPy]
 
-# The kind of the finding, how its message begins, and the datasets of which it is found.
+# The kind of the finding, its message, "..." for more words, and the datasets of which it is found.
 UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("shared-handle", "dataset.file is shared", [SeekAndRead, TwoLocks]),
     ("shared-handle", "dataset.reader.file is shared", [SeekInHelper]),
-    ("shared-handle", "dataset.fd is shared", [Descriptor]),
-    ("shared-buffer", "sample", [ViewOfScratch, TransformWithBuffer]),
+    ("shared-buffer", "sample...: samples change dataset.scratch", [ViewOfScratch]),
+    ("shared-buffer", "sample... was different", [TransformWithBuffer]),
     ("shared-attribute", "dataset.cursor.position is shared", [SharedCursor]),
     ("shared-attribute", "dataset.state.angle is shared", [Slotted]),
     ("shared-attribute", "dataset.counter.loaded is shared by all workers: an update", [Counted]),
     ("shared-attribute", "dataset.table.rows is shared", [HalfMade]),
     ("shared-attribute", "dataset.note.index is shared", [FewSamples]),
     ("shared-attribute", "dataset.current is shared", [Rows]),
-    ("shared-attribute", "index 1: dataset.source.row is shared", [Replicas]),
     ("class-attribute", "ClassCursor.position is shared", [ClassCursor]),
     ("class-attribute", "ClassCounter.loaded is shared by all workers: an update", [ClassCounter]),
     ("global-variable", f"{__name__}.current is shared", [GlobalCursor]),
     ("shared-container", f"{__name__}.settings is shared", [GlobalSettings]),
-    ("shared-container", f"a default of {__name__}.total is shared", [DefaultValue]),
+    ("shared-container", f"a variable of {__name__}.total is shared", [DefaultValue]),
     ("shared-container", "ClassBuffer.row is shared", [ClassBuffer]),
     ("shared-container", "dataset.cache is shared", [SmallCache]),
     (
@@ -507,12 +499,14 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
         [Histogram],
     ),
     ("shared-container", "dataset.rows is shared by all workers: index", [PutBack]),
-    ("shared-container", "now is shared", [Closure]),
+    ("shared-container", "a variable of dataset.double is shared", [Closure]),
     ("random-state", f"index 11: {__name__}.module_rng is shared", [OfTheModule]),
-    ("not-repeatable", "index 11: loaded again", [Unseeded, DependsOnOthers]),
+    ("not-repeatable", "index 11: loaded again", [Unseeded]),
+    ("not-repeatable", "index 11: loaded again", [DependsOnOthers]),
+    ("not-repeatable", "index 1: ...; samples change dataset.source.row, which", [Replicas]),
+    ("mixed-samples", "index ... came out wrong", [Descriptor]),
     ("thread-bound", "index 11: in a worker's thread", [Connection, Context]),
     ("process-state", "samples change the working directory", [Folder]),
     ("process-state", "samples change the environment", [Environment]),
     ("process-state", "samples change the standard output", [Output]),
-    ("process-state", "samples change the default timeout of sockets", [Timeout]),
 ]

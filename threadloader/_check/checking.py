@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._check.findings import Finding, Line, Report
 from threadloader._check.hammering import hammer
-from threadloader._check.interleaving import Interleavings
+from threadloader._check.interleaving import Interleaved, TwoThreads
 from threadloader._check.loading import HangError, Loading, WorkerThread
 from threadloader._check.serial import Serial
-from threadloader._check.sharing import Sharing
-from threadloader._check.two_threads import TwoThreads
 from threadloader._threads.process_blocks import tangled
 from threadloader.errors import ThreadLoaderError
 
@@ -29,7 +27,6 @@ __all__ = ["UncheckableError", "check"]
 
 SECONDS = 120.0
 MOST_CHANGING = 2  # samples that change something, and are held
-OTHERS = 3  # samples that are loaded meanwhile
 
 
 class UncheckableError(ThreadLoaderError, ValueError):
@@ -52,8 +49,8 @@ def check(
         dataset_copy: As for `ThreadLoader`: what each worker has of it.
         indices: The samples to load; by default 16 that are spread over the dataset.
         name: For the report; by default that of the class.
-        seconds: For tries with two threads, and as many for those with more: at most, but for one
-            try.  What is left out by then is a note of the report.
+        seconds: At most, but for one try, once samples were loaded one by one.  What is left out
+            by then is a note of the report.
         tell: Called with the number of samples that were loaded, in any thread.
 
     Raises:
@@ -82,7 +79,7 @@ class _Checking:
 
     Args:
         loading: Loads the samples.
-        seconds: For tries of one kind.
+        seconds: For tries with two threads or more.
     """
 
     def __init__(self, loading: Loading, seconds: float) -> None:
@@ -90,7 +87,7 @@ class _Checking:
         self.notes: list[str] = []
         self.loads = self.tried = 0
         self._expected: dict[Any, LoadedSample] = {}
-        self._loading, self._seconds = loading, seconds
+        self._loading, self._seconds, self._end = loading, seconds, 0.0
 
     def in_calling_thread(self) -> None:
         """Load samples one after the other.
@@ -110,7 +107,7 @@ class _Checking:
                 f"{len(errors)} of {len(self._expected)} samples raise an error; the first one, of "
                 f"index {key!r}: {error}"
             )
-        if Sharing(self._loading.copies()).cut_off:
+        if self._loading.sharing().cut_off:
             self.notes.append("the dataset has too many objects to look at all of them")
 
     def in_workers(self) -> None:
@@ -119,67 +116,55 @@ class _Checking:
             self._in_two()
             # Samples that don't repeat would all look wrong.
             if not self.findings:
-                self.findings += hammer(self._loading, self._expected, _timer(self._seconds))
+                self.findings += hammer(self._loading, self._expected, self._is_over)
         except HangError:
             self.findings.append(Finding("hang", "two threads that load at once do not end"))
 
     def _in_two(self) -> None:
-        held, other = (WorkerThread(f"tlcheck-worker-{number}") for number in range(2))
-        with held, other:
+        with WorkerThread(0) as held, WorkerThread(1) as other:
             two = TwoThreads(held, other, self._loading, self._expected)
             serial = Serial(self._loading, two, self._expected)
             self.findings += serial.findings()
             self.loads = self._loading.ended
-            interleavings = Interleavings(two, _timer(self._seconds))
-            for keys in _pairs(serial):
-                self.findings += interleavings.unused(keys)
-                recordings = [serial.recordings[key] for key in keys]
-                self.findings += interleavings.pair(keys, recordings)
-        self.tried = interleavings.tried
-        if interleavings.left_out:
-            self.notes.append(
-                f"{interleavings.left_out} places at which threads can meet were left out for lack "
-                "of time"
-            )
+            self._end = perf_counter() + self._seconds
+            several = list(_held_with_others(serial))
+            tries = [Interleaved(two, keys) for keys in several[:1]]
+            tries += [Interleaved(two, keys, serial.recordings) for keys in several]
+            self.findings += filter(None, [each.first_wrong(self._is_over) for each in tries])
+        self.tried = sum(each.tried for each in tries)
+        left_out = sum(each.left_out for each in tries)
+        if left_out:
+            text = f"{left_out} places at which threads can meet were left out for lack of time"
+            self.notes.append(text)
+
+    def _is_over(self) -> bool:
+        """Whether there is no time left; in any thread."""
+        return perf_counter() >= self._end
 
 
-def _timer(seconds: float) -> Callable[[], bool]:
-    """Return a function that says whether so much time is over; in any thread."""
-    end = perf_counter() + seconds
-    return lambda: perf_counter() >= end
-
-
-def _pairs(serial: Serial) -> Iterator[list[Any]]:
-    """Yield samples to be held, each with those that are loaded meanwhile."""
+def _held_with_others(serial: Serial) -> Iterator[list[Any]]:
+    """Yield samples to be held, each with those that are loaded meanwhile: itself among others."""
     keys = serial.repeating
     changing = [key for key in keys if serial.recordings[key].writes]
-    for key in dict.fromkeys([*keys[:1], *changing[:MOST_CHANGING]]):
-        others = [other for other in reversed(keys) if other != key]
-        others.sort(key=lambda other: other not in changing)
-        if others:
-            yield [key, *others[:OTHERS]]
-    yield from ([key, key] for key in keys[-1:])
+    for held in dict.fromkeys([*keys[:1], *changing[:MOST_CHANGING]]):
+        others = [key for key in reversed(changing) if key != held] or [*keys[:0:-1]]
+        yield [held, *others[:1], held, *others[:2][-1:]]
 
 
 def _each_once(findings: Sequence[Finding], begins: Line | None) -> tuple[Finding, ...]:
-    """Return findings, one of a kind about the same or at one line.
+    """Return findings, one about what has a name, and of others one of a kind at one line.
 
     Args:
         findings: In the order in which they were found.
         begins: The line for those that have none.
     """
-    kept: list[Finding] = []
+    kept: dict[Any, Finding] = {}
     for each in findings:
         line = each.line or begins
-        alike = any(
-            (one.kind in {each.kind, "shared-buffer"} and each.name and one.name == each.name)
-            or (one.kind == each.kind and one.line == line)
-            for one in kept
-        )
         # Whatever was found before may well explain mixed samples.
-        if not (alike or (each.kind == "mixed-samples" and kept)):
-            kept.append(replace(each, line=line))
-    return tuple(kept)
+        if each.kind != "mixed-samples" or not kept:
+            kept.setdefault(each.name or (each.kind, line), replace(each, line=line))
+    return tuple(kept.values())
 
 
 def _begins_at(dataset: Any) -> Line | None:

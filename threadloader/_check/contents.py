@@ -17,7 +17,7 @@ from threadloader._fetch.parts import attributes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["array_of", "contents", "difference", "parts_of"]
+__all__ = ["array_of", "contents", "difference"]
 
 DEEPEST = 12  # levels of containers and attributes
 MOST_PARTS = 20_000
@@ -27,7 +27,7 @@ _WITHOUT_PARTS = (*_PLAIN, _torch.Tensor, type)
 
 def contents(value: Any) -> dict[str, str]:
     """Return what the parts of a value are by their paths, as ``[0]['label']``."""
-    return {path: _text(part) for path, part in islice(parts_of(value), MOST_PARTS)}
+    return {path: _text(part) for path, part in islice(_parts(value), MOST_PARTS)}
 
 
 def difference(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
@@ -35,12 +35,12 @@ def difference(one: Mapping[str, str], other: Mapping[str, str]) -> str | None:
     return next((path for path in (*one, *other) if one.get(path) != other.get(path)), None)
 
 
-def parts_of(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+def _parts(value: Any, path: str = "", above: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
     """Yield a value, and all that is in it, with their paths."""
     yield path, value
     if len(above) < DEEPEST and id(value) not in above:
         for name, part in _named(value):
-            yield from parts_of(part, path + name, (*above, id(value)))
+            yield from _parts(part, path + name, (*above, id(value)))
 
 
 def array_of(value: Any) -> np.ndarray[Any, Any] | None:

@@ -59,10 +59,6 @@ ADVICE: Mapping[str, str] = MappingProxyType(  # what to do, by kind
             "each thread its own by PerThread, or hold one lock around it."
         ),
         "hang": "Take locks in one order, and don't wait for another sample in a sample.",
-        "crash": (
-            "Give each thread its own of the object that this line uses, by PerThread, or hold "
-            "one lock around all of its uses."
-        ),
     }
 )
 

@@ -1,4 +1,4 @@
-"""Many threads load the same samples at once, in several orders, and all must be as expected.
+"""Many threads load the same samples at once, then in several orders: all must be as expected.
 
 A race that no place of the user's code shows, in a C library say, can only be met by chance.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from contextlib import ExitStack
-from threading import Barrier, BrokenBarrierError
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 from threadloader._check.findings import Finding
@@ -17,7 +17,7 @@ from threadloader._check.loading import WorkerThread
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from threadloader._check.loading import LoadedSample, Loading
+    from threadloader._check.loading import LoadedSample, Loading, Twin
 
 __all__ = ["hammer"]
 
@@ -38,35 +38,27 @@ def hammer(
     Raises:
         HangError: They did not end.
     """
-    barrier = Barrier(THREADS)
+    begin = Barrier(THREADS)
 
-    def load_all(twin: Any, thread: int) -> list[Finding]:
+    def load_all(twin: Twin, thread: int) -> list[Finding]:
         keys = loading.keys
-        chance = random.Random(thread).sample(keys, len(keys))  # noqa: S311  # no secret
-        try:
-            for key in [*keys, *keys[thread:], *keys[:thread], *chance]:
-                barrier.wait()
-                outcome = loading.load(twin, key)
-                text = outcome.difference(expected[key])
-                if text is not None:
-                    when = "when other threads loaded samples at once"
-                    text = f"index {key!r} came out wrong ({text}) {when}"
-                    return [Finding("mixed-samples", text, outcome.line, key)]
-                if is_over():
-                    break
-        except BrokenBarrierError:  # another thread has ended
-            pass
-        finally:
-            barrier.abort()
+        begin.wait()
+        for key in [*keys, *random.Random(thread).sample(keys, len(keys))]:  # noqa: S311  # no secret
+            outcome = loading.load(twin, key)
+            wrong = outcome.difference(expected[key])
+            if wrong is not None:
+                when = "when other threads loaded samples at once"
+                text = f"index {key!r} came out wrong ({wrong}) {when}"
+                return [Finding("mixed-samples", text, outcome.line, key)]
+            if is_over():
+                break
         return []
 
     twins = [loading.copy() for _ in range(THREADS)]  # before any thread runs, as `iter` does
     with ExitStack() as stack:
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(SWITCH_SECONDS)
-        names = (f"tlcheck-worker-{thread}" for thread in range(THREADS))
-        workers = [stack.enter_context(WorkerThread(name)) for name in names]
-        stack.callback(barrier.abort)
+        workers = [stack.enter_context(WorkerThread(number)) for number in range(THREADS)]
         futures = [
             worker.start(load_all, twin, thread)
             for thread, (worker, twin) in enumerate(zip(workers, twins, strict=True))

@@ -1,36 +1,176 @@
 """Forced interleavings: a thread is held at each place of a sample, while another loads samples.
 
-Each sample must come out as it does alone, and no update of a number may be lost.
+Each sample must come out as it does alone, and no update of a number may be lost.  Nothing depends
+on how fast a thread runs: the other one has ended before the held one goes on, unless it waits for
+a lock that the held one has.
 """
 
 from __future__ import annotations
 
-from itertools import product
+import sys
+from concurrent.futures import wait
 from typing import TYPE_CHECKING, Any
 
 from threadloader._check.findings import Finding
-from threadloader._check.tracing import MOST_BESIDE, chosen_steps, some, steps_beside
+from threadloader._check.sharing import Sharing
+from threadloader._check.tracing import Recording, Tracer, chosen_steps, trace_nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+    from types import FrameType
 
+    from threadloader._check.loading import LoadedSample, Loading, Twin, WorkerThread
     from threadloader._check.states import SharedObject
-    from threadloader._check.tracing import Recording, Write
-    from threadloader._check.two_threads import TwoThreads
+    from threadloader._check.tracing import Write
 
-__all__ = ["Interleavings"]
+__all__ = ["Interleaved", "TwoThreads"]
 
-MOST_WRONG = 6  # places of one pair that show that it is wrong
+BLOCKED_SECONDS = 0.25  # after which a thread counts as waiting for a lock
+LEAST_SECONDS = 0.02  # the same, where it often waits for one that nobody knows
+SLOWER = 20  # times the slowest sample: what a thread may take that waits for nobody
 _COUNTED = frozenset({"shared-attribute", "class-attribute", "global-variable", "shared-container"})
 _LIKELY = frozenset({"shared-handle", "random-state"})  # to be the cause, of several
+Outcome = tuple[Any, str | None]  # an index, and what was wrong
 
 
-class Interleavings:
-    """Looks for places of samples at which another thread makes something wrong.
+class TwoThreads:
+    """Loads samples of one dataset in two threads.
+
+    Args:
+        held: The one that is traced or held.
+        other: The other one.
+        loading: Loads the samples.
+        expected: The samples as one thread loads them.
+
+    Threads:
+        all: the one that checks.
+    """
+
+    def __init__(
+        self,
+        held: WorkerThread,
+        other: WorkerThread,
+        loading: Loading,
+        expected: Mapping[Any, LoadedSample],
+    ) -> None:
+        self._held, self._other, self._loading, self._expected = held, other, loading, expected
+        # Always traced: from Python 3.12 on, functions lose what was put into their instructions
+        # while nobody traces, and get it back only in the middle of a call.
+        held.start(sys.settrace, trace_nothing).result()
+        self._patience = BLOCKED_SECONDS + SLOWER * loading.slowest  # of those that nobody held
+
+    def recorded(
+        self, keys: Sequence[Any], *, unused: bool
+    ) -> list[tuple[Any, Recording, LoadedSample]]:
+        """Load samples one after the other in one thread; note their places and changes.
+
+        Args:
+            keys: The indices.
+            unused: Whether each is of a dataset of which no sample was loaded yet.
+        """
+        twin, parts = self._loading.copy(), self._loading.sharing().parts
+        found = []
+        # Twice: from Python 3.12 on, a function's instructions are not traced in its first call.
+        for again in (False, True):
+            for key in keys:
+                if unused:
+                    twin, other = self._loading.copies(unused=True)
+                    parts = Sharing(twin.dataset, other.dataset).parts
+                recording = Recording(parts if again else ())
+                trace = Tracer(recording.reached)
+                # With no limit: alone, it waits for no other thread, and to record takes long.
+                loaded = self._held.start(self._loading.load, twin, key, trace).result()
+                if again:
+                    recording.look()
+                    found.append((key, recording, loaded))
+        return found
+
+    def in_turn(self, keys: Sequence[Any], *, back: bool = False) -> list[Outcome]:
+        """Load the first sample in one thread and the others in the other, one after the other.
+
+        Args:
+            keys: The indices.
+            back: Whether the others come first.
+        """
+        found = []
+        parts = [(self._held, keys[:1]), (self._other, keys[1:])]
+        for thread, some in reversed(parts) if back else parts:
+            found += self._loading.result(thread.start(self._load, self._loading.copy(), some))
+        return found
+
+    def at_once(
+        self, keys: Sequence[Any], step: int, room: dict[frozenset[int], int], *, unused: bool
+    ) -> list[Outcome]:
+        """Load the first sample in one thread, and the others in the other while it is held.
+
+        Args:
+            keys: The indices.
+            step: The number of the place where the first is held.
+            room: How many of the others can be loaded while these locks are held; is learned.
+            unused: Whether of a dataset of which no sample was loaded yet.
+
+        Returns:
+            The first alone if it has not come to its place, or locks keep the others out.
+
+        Raises:
+            HangError: The threads wait for each other.
+        """
+        twins = self._loading.copies(unused=unused)
+        futures: list[Future[Any]] = []
+
+        def reached(number: int, _: FrameType) -> None:
+            if number != step:
+                return
+            locks = self._other.start(self._locked).result()
+            loaded, others = self._loading.ended, keys[1:][: room.get(locks)]
+            futures.append(self._other.start(self._load, twins[1], others))
+            if wait(futures, self._patience).done:
+                return
+            if locks:  # it waits for one of them
+                room[locks] = self._loading.ended - loaded
+            else:  # or for one that is not known
+                self._patience = max(self._patience / 2, LEAST_SECONDS)
+
+        first = self._held.start(self._load, twins[0], keys[:1], reached)
+        found: list[Outcome] = self._loading.result(first)
+        for future in futures:  # made by then
+            found += self._loading.result(future)
+        return found
+
+    def _locked(self) -> frozenset[int]:
+        """Return the known locks, by their ids, that other threads than this one hold."""
+        locked = set()
+        for lock in self._loading.locks:
+            if lock.acquire(False):  # the first argument of all kinds of locks
+                lock.release()
+            else:
+                locked.add(id(lock))
+        return frozenset(locked)
+
+    def _load(
+        self,
+        twin: Twin,
+        keys: Sequence[Any],
+        reached: Callable[[int, FrameType], None] | None = None,
+    ) -> list[Outcome]:
+        found = []
+        for key in keys:
+            # Traced for nothing: from Python 3.12 on, instructions that come to pass without are
+            # not traced the next time, whichever thread runs them.
+            trace = Tracer(reached, libraries=reached is not None)
+            outcome = self._loading.load(twin, key, trace, number=int(reached is None))
+            found.append((key, outcome.difference(self._expected[key])))
+        return found
+
+
+class Interleaved:
+    """A sample that is held at each of its places, while another thread loads others.
 
     Args:
         threads: Load the samples.
-        is_over: Returns whether there is no time for another try.
+        keys: Their indices, first of the one that is held.
+        recordings: Of samples; None to try a dataset of which no sample was loaded yet.
 
     Attributes:
         tried: Places at which a thread was held.
@@ -40,127 +180,70 @@ class Interleavings:
         all: the one that checks.
     """
 
-    def __init__(self, threads: TwoThreads, is_over: Callable[[], bool]) -> None:
-        self.tried = self.left_out = 0
-        self._threads, self._is_over = threads, is_over
-
-    def unused(self, keys: Sequence[Any]) -> list[Finding]:
-        """Do what `pair` does, each time with a dataset of which no sample was loaded before."""
-        found = self._threads.recorded(keys, unused=True)
-        recordings = [recording for _, recording, _ in found]
-        if not any(recording.writes for recording in recordings):
-            return []  # the first sample of all is one like the others
-        return self.pair(keys, recordings, unused=True)
-
-    def pair(
-        self, keys: Sequence[Any], recordings: Sequence[Recording], *, unused: bool = False
-    ) -> list[Finding]:
-        """Hold a sample at each of its places while others are loaded; return what is wrong.
-
-        Args:
-            keys: The index of the sample that is held, and then those of the others.
-            recordings: Of each of them.
-            unused: Whether each try has a dataset of which no sample was loaded.
-
-        Raises:
-            HangError: The threads wait for each other.
-        """
-        pair = _Pair(self._threads, keys, recordings, unused=unused)
-        found = self._tried(pair, ((step, None) for step in chosen_steps(recordings[0])))
-        if found:
-            return found
-        # Both are held, each beside its changes of what the other changes, too.
-        pair = _Pair(self._threads, keys[:2], recordings[:2], unused=unused)
-        own, its = (some(steps_beside(each, pair.both), MOST_BESIDE) for each in recordings[:2])
-        return self._tried(pair, product(own, its))
-
-    def _tried(self, pair: _Pair, steps: Iterable[tuple[int, int | None]]) -> list[Finding]:
-        """Return what is wrong, one finding for each cause."""
-        found: dict[tuple[str, str], Finding] = {}
-        for step, other_step in steps if pair.is_right() else ():
-            if self._is_over():
-                self.left_out += 1
-                continue
-            self.tried += 1
-            wrong = pair.wrong_at(step, other_step)
-            if wrong is not None:
-                found.setdefault((wrong.kind, wrong.name), wrong)
-                # What is broken for good shows nothing any more.
-                if len(found) >= MOST_WRONG or not pair.is_right():
-                    break
-        return list(found.values())
-
-
-class _Pair:
-    """A sample that is held, and those that another thread loads meanwhile.
-
-    Args:
-        threads: Load the samples.
-        keys: Their indices, first of the one that is held.
-        recordings: Of each of them.
-        unused: See `Interleavings.pair`.
-
-    Attributes:
-        both: The paths of the parts that both write.
-    """
-
     def __init__(
         self,
         threads: TwoThreads,
         keys: Sequence[Any],
-        recordings: Sequence[Recording],
-        *,
-        unused: bool,
+        recordings: Mapping[Any, Recording] | None = None,
     ) -> None:
-        self._threads, self._keys, self._unused = threads, keys, unused
-        self._held, *meanwhile = recordings
-        self._others = [write for each in meanwhile for write in each.writes]
-        self.both = {write.part.path for write in self._held.writes}
-        self.both &= {write.part.path for write in self._others}
-        counted = [
-            write.part
-            for write in self._held.writes
-            if write.part.kind in _COUNTED and write.part.path in self.both
-        ]
-        self._parts = [] if unused else list(dict.fromkeys(counted))
-        # What all add together to the numbers in these parts, in whatever order.
+        self.tried = self.left_out = 0
+        self._threads, self._keys, self._unused = threads, keys, recordings is None
+        if recordings is None:
+            found = threads.recorded([*dict.fromkeys(keys)], unused=True)
+            recordings = {key: recording for key, recording, _ in found}
+        self._held = recordings[keys[0]]
+        self._others = [write for key in keys[1:] for write in recordings[key].writes]
+        paths = {write.part.path for write in self._others}
+        self._both = [write for write in self._held.writes if write.part.path in paths]
+        self._room: dict[frozenset[int], int] = {}  # see `TwoThreads.at_once`
+        # What all add together to the numbers in what both write, in whatever order.
         self._adds: _Numbers = {}
 
-    def is_right(self) -> bool:
-        """Whether the samples come out right, loaded one after the other."""
-        if self._unused:
-            return True
-        added = []
-        for back in (False, False, True):
-            before = _numbers(self._parts)
-            if any(wrong for _, wrong in self._threads.in_turn(self._keys, back=back)):
-                return False
-            added.append(_added(before, self._parts))
-        first, *rest = added
-        self._adds = {
-            place: number
-            for place, number in first.items()
-            if number and all(each.get(place) == number for each in rest)
-        }
-        return True
-
-    def wrong_at(self, step: int, other_step: int | None) -> Finding | None:
-        """Load the samples at once; return what is wrong.
+    def first_wrong(self, is_over: Callable[[], bool]) -> Finding | None:
+        """Load the samples at once, until one comes out wrong or an update is lost; return that.
 
         Args:
-            step: The number of the place where the one is held.
-            other_step: Where the other thread is held then; None for nowhere.
+            is_over: Returns whether there is no time for another try.
+
+        Raises:
+            HangError: The threads wait for each other.
         """
-        before = _numbers(self._parts)
-        loaded = self._threads.at_once(self._keys, step, other_step, unused=self._unused)
+        # The first sample of all may be one like the others.
+        tries = bool(self._held.writes or self._others) if self._unused else self._is_right()
+        for step in chosen_steps(self._held) if tries else ():
+            if is_over():
+                self.left_out += 1
+                continue
+            self.tried += 1
+            wrong = self._wrong_at(step)
+            if wrong is not None:
+                return wrong
+        return None
+
+    def _is_right(self) -> bool:
+        """Whether the samples come out right, loaded one after the other."""
+        added = []
+        counted = [write.part for write in self._both if write.part.kind in _COUNTED]
+        for back in (False, True):
+            before = _numbers(counted)
+            if any(wrong for _, wrong in self._threads.in_turn(self._keys, back=back)):
+                return False
+            added.append({(place, number) for place, number in _added(before).items() if number})
+        self._adds = dict(added[0] & added[1])
+        return True
+
+    def _wrong_at(self, step: int) -> Finding | None:
+        """Load the others while the one is held at a step; return what is wrong."""
+        before = _numbers(part for part, _ in self._adds)
+        loaded = self._threads.at_once(self._keys, step, self._room, unused=self._unused)
         for key, wrong in loaded:
             if wrong:
                 text = f"index {key!r} came out wrong ({wrong})"
                 return self._finding(step, text, self._cause(step))
-        added = _added(before, self._parts)
+        added = _added(before)
         for (part, name), number in self._adds.items():
-            if len(loaded) > 1 and added.get((part, name)) != number:
-                cause = next(write for write in self._held.writes if write.part is part)
+            if len(loaded) == len(self._keys) and added.get((part, name)) != number:
+                cause = next(write for write in self._both if write.part == part)
                 return self._finding(step, "an update was lost", cause)
         return None
 
@@ -170,10 +253,12 @@ class _Pair:
         It is best what both write, before the step and meanwhile; else what was written meanwhile,
         or before the step.
         """
-        before = [write for write in self._held.writes if write.step < step][::-1]
-        both = [write for write in before if write.part.path in self.both]
-        causes = sorted(both or self._others or before, key=lambda w: w.part.kind not in _LIKELY)
-        return next(iter(causes), None)
+        both, own = (
+            [write for write in writes if write.step < step][::-1]
+            for writes in (self._both, self._held.writes)
+        )
+        causes = both or self._others or own
+        return min(causes, key=lambda write: write.part.kind not in _LIKELY, default=None)
 
     def _finding(self, step: int, text: str, cause: Write | None) -> Finding:
         key, *others = self._keys
@@ -192,10 +277,10 @@ _Numbers = dict[tuple["SharedObject", Any], float]
 
 
 def _numbers(parts: Iterable[SharedObject]) -> _Numbers:
-    return {(part, name): number for part in parts for name, number in part.numbers().items()}
+    return {(part, name): number for part in {*parts} for name, number in part.numbers().items()}
 
 
-def _added(before: _Numbers, parts: Iterable[SharedObject]) -> _Numbers:
-    """Return what was added to the numbers of parts since."""
-    after = _numbers(parts)
+def _added(before: _Numbers) -> _Numbers:
+    """Return what was added to numbers since."""
+    after = _numbers(part for part, _ in before)
     return {place: number - before[place] for place, number in after.items() if place in before}

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from time import perf_counter
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from threadloader import _torch
 from threadloader._check.contents import contents, difference
@@ -20,6 +20,7 @@ from threadloader._check.whose_code import innermost
 from threadloader._fetch.dataset_copy import Copied, copy_dataset, deep_copy, large_data
 from threadloader._fetch.kinds import MEETING_POINTS
 from threadloader._fetch.own_generators import OwnGenerators
+from threadloader._fetch.parts import CONTAINERS, LARGE
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream, enter_sample_streams, leave_streams
 from threadloader._session.arguments import is_iterable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from threadloader._check.findings import Line
     from threadloader._fetch.dataset_copy import DatasetCopy
 
-__all__ = ["HangError", "LoadedSample", "Loading", "WorkerThread"]
+__all__ = ["HangError", "LoadedSample", "Loading", "Twin", "WorkerThread"]
 
 SEED = 17  # of all random streams
 REPLICAS = 2  # of an iterable dataset
@@ -67,6 +68,13 @@ class LoadedSample:
             return f"it did not raise {expected.error}"
         path = difference(expected.parts, self.parts)
         return None if path is None else f"sample{path} was different"
+
+
+class Twin(NamedTuple):
+    """A worker's copy of the dataset, and its generators, which are seeded for each sample."""
+
+    dataset: Any
+    generators: OwnGenerators
 
 
 class HangError(BaseException):
@@ -106,9 +114,12 @@ class Loading:
         self._how, self._tell = dataset_copy, tell
         self._whole = not self.iterable and not _torch.has_getitem(self.dataset)
         self.keys: list[Any] = self._keys(indices)
-        objects = Sharing((self.dataset, self.dataset)).objects
-        locks = [value for value in objects if isinstance(value, MEETING_POINTS)]
-        self._data = [*large_data(self.dataset), *locks]
+        objects = Sharing(self.dataset, self.dataset).objects
+        meeting = [value for value in objects if isinstance(value, MEETING_POINTS)]
+        self.locks: list[Any] = [value for value in meeting if hasattr(value, "acquire")]
+        # Not an iterable dataset's: its replicas shuffle lists of their own.
+        large = [each for each in objects if isinstance(each, CONTAINERS) and len(each) > LARGE]
+        self._data = [*large_data(self.dataset), *meeting, *([] if self.iterable else large)]
         # The end of a copy would close what the user's object has open.
         closes = any(hasattr(type(value), "__del__") for value in objects)
         self._unused = None if closes else self._deep_copy(self.dataset)
@@ -121,7 +132,7 @@ class Loading:
         except Exception:  # noqa: BLE001  # whatever refuses: an open file, a connection
             return None
 
-    def copies(self, *, unused: bool = False) -> tuple[Any, Any]:
+    def copies(self, *, unused: bool = False) -> tuple[Twin, Twin]:
         """Return the copies that two workers have of the dataset.
 
         Args:
@@ -130,12 +141,18 @@ class Loading:
         fresh = self._deep_copy(self._unused) if unused else None  # of None it is None
         return self.copy(fresh), self.copy(fresh)
 
-    def copy(self, dataset: Any = None) -> Any:
+    def sharing(self) -> Sharing:
+        """Return what two workers share."""
+        one, other = self.copies()
+        return Sharing(one.dataset, other.dataset)
+
+    def copy(self, dataset: Any = None) -> Twin:
         """Return a worker's copy of the dataset, or of another."""
         dataset = self.dataset if dataset is None else dataset
         replica = self.iterable and self._how == "auto"
         twin = self._deep_copy(dataset) if replica else None
-        return copy_dataset(dataset, self._how) if twin is None else twin
+        twin = copy_dataset(dataset, self._how) if twin is None else twin
+        return Twin(twin, OwnGenerators(twin, None))
 
     def result(self, future: Future[Any]) -> Any:
         """Return what a job returns while others run.
@@ -152,7 +169,7 @@ class Loading:
                     raise HangError from None
 
     def load(
-        self, twin: Any, key: Any, trace: Callable[..., Any] | None = None, number: int = 0
+        self, twin: Twin, key: Any, trace: Callable[..., Any] | None = None, number: int = 0
     ) -> LoadedSample:
         """Load a sample in the calling thread.
 
@@ -165,11 +182,11 @@ class Loading:
         number = key if self.iterable else number
         begin = perf_counter()
         stream = WorkerStream(SEED, number)
-        with isolated(stream), introduced(number, REPLICAS, SEED, twin, Current()):
+        with isolated(stream), introduced(number, REPLICAS, SEED, twin.dataset, Current()):
             if not self.iterable:
                 enter_sample_streams(SEED, self.keys.index(key), ())
             try:
-                sample = OwnGenerators(twin, None).call(self._traced, twin, key, trace)
+                sample = twin.generators.call(self._traced, twin.dataset, key, trace)
                 return LoadedSample(contents(sample), sample, None, None)
             except Exception as error:  # noqa: BLE001  # whatever the user's code raises
                 line = innermost(reversed(list(walk_tb(error.__traceback__))))
@@ -181,14 +198,14 @@ class Loading:
                     self.slowest = max(self.slowest, perf_counter() - begin)
                 self._tell(self.ended)
 
-    def _traced(self, twin: Any, key: Any, trace: Callable[..., Any] | None) -> Any:
+    def _traced(self, dataset: Any, key: Any, trace: Callable[..., Any] | None) -> Any:
         before = sys.gettrace()
         if trace is not None:
             sys.settrace(trace)
         try:
             if self.iterable:
-                return list(islice(iter(twin), ITEMS))
-            return twin.__getitems__([key]) if self._whole else twin[key]
+                return list(islice(iter(dataset), ITEMS))
+            return dataset.__getitems__([key]) if self._whole else dataset[key]
         finally:
             if trace is not None:
                 sys.settrace(before)
@@ -212,15 +229,16 @@ class WorkerThread:
     hang, after which a sample may go on for ever.
 
     Args:
-        name: Of the thread.
+        number: Of the thread, for its name.
 
     Threads:
         all: the one that checks.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, number: int) -> None:
         self._jobs: SimpleQueue[Any] = SimpleQueue()
         # A daemon: what hangs in the user's code must not keep the interpreter.
+        name = f"tlcheck-worker-{number}"
         self._thread = Thread(target=_work, args=(self._jobs,), name=name, daemon=True)
         self._thread.start()
 

@@ -8,7 +8,6 @@ of these objects uses, and what belongs to the whole process.
 from __future__ import annotations
 
 import logging
-import re
 import types
 import weakref
 from collections import deque
@@ -20,18 +19,17 @@ from threadloader import _torch
 from threadloader._check.states import (
     SharedObject,
     class_attributes,
-    descriptor_position,
     parts_of_object,
     process_parts,
     variables,
 )
 from threadloader._check.whose_code import OURS, USER, whose
 from threadloader._fetch.kinds import MEETING_POINTS
-from threadloader._fetch.parts import LARGE, attributes
+from threadloader._fetch.parts import CONTAINERS, parts
 from threadloader._threads.per_thread import PerThread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from types import CodeType
 
 
@@ -39,7 +37,6 @@ __all__ = ["Sharing"]
 
 MOST_OBJECTS = 20_000
 MOST_PARTS = 400  # as they are looked at often
-_DESCRIPTOR = re.compile(r"fd|fileno|descriptor", re.IGNORECASE)
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), range, slice)
 # Each thread has its own of these, or they have locks inside, or they are code or do not change.
 _CLOSED = (
@@ -54,7 +51,8 @@ class Sharing:
     """What two workers share.
 
     Args:
-        twins: The copies of two workers.
+        twin: The dataset of a worker.
+        other: That of another.
 
     Attributes:
         parts: What may change of what they share; the least deep first.
@@ -62,16 +60,16 @@ class Sharing:
         cut_off: Whether there are too many objects to look at all of them.
     """
 
-    def __init__(self, twins: Sequence[Any]) -> None:
-        walk, others = (_Walk(twin) for twin in twins)
+    def __init__(self, twin: Any, other: Any) -> None:
+        walk, others = _Walk(twin), _Walk(other)
         shared = [walk.found[key] for key in walk.found if key in others.found]
         self.objects = [value for _, value in shared]
-        parts = [*process_parts(), *walk.parts.values()]
+        found = [*process_parts(), *walk.parts.values()]
         for path, value in shared:
             if not isinstance(value, MEETING_POINTS):
-                parts += parts_of_object(value, path)
-        self.parts = parts[:MOST_PARTS]
-        self.cut_off = walk.cut_off or len(parts) > MOST_PARTS
+                found += parts_of_object(value, path)
+        self.parts = found[:MOST_PARTS]
+        self.cut_off = walk.cut_off or len(found) > MOST_PARTS
 
 
 class _Walk:
@@ -79,7 +77,7 @@ class _Walk:
 
     def __init__(self, root: Any) -> None:
         self.found: dict[int, tuple[str, Any]] = {}
-        self.parts: dict[Any, SharedObject] = {}  # of classes and modules, and descriptors
+        self.parts: dict[Any, SharedObject] = {}  # of classes and modules
         left: deque[tuple[str, Any]] = deque([("dataset", root)])
         while left and len(self.found) < MOST_OBJECTS:
             path, value = left.popleft()
@@ -92,25 +90,17 @@ class _Walk:
         if isinstance(value, type):
             yield from self._of_class(value)
         elif isinstance(value, types.FunctionType):
-            yield from self._of_function(path, value)
-        elif isinstance(value, types.MethodType):
-            yield from ((path, value.__self__), (path, value.__func__))
-        elif isinstance(value, partial):
-            yield path, value.func
-            yield from ((f"{path}.args[{n}]", part) for n, part in enumerate(value.args))
-            yield from ((f"{path}.keywords[{n!r}]", p) for n, p in value.keywords.items())
+            owner = whose(value.__code__.co_filename)
+            if owner != OURS:
+                yield from ((f"a variable of {path}", part) for _, part in parts(value))
+            if owner == USER:  # the variables of a library are its own affair
+                yield from self._of_globals(value.__globals__, _names_used(value.__code__))
         elif not isinstance(value, (_torch.Tensor, *MEETING_POINTS)):
-            yield from self._of_object(path, value)
-
-    def _of_object(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, (dict, list, tuple, set, frozenset, deque)):
-            yield from _entries(path, value)
-        yield type(value).__qualname__, type(value)
-        for name, part, _ in attributes(value):
-            if type(part) is int and part > 2 and _DESCRIPTOR.search(name):
-                place = f"{path}.{name}"
-                self.parts[place] = SharedObject(place, "shared-handle", part, descriptor_position)
-            yield f"{path}.{name}", part
+            yield type(value).__qualname__, type(value)
+            entries = isinstance(value, CONTAINERS)
+            for name, part in parts(value):
+                place = repr(name) if isinstance(name, int | str) else "..."
+                yield f"{path}[{place}]" if entries else f"{path}.{name}", part
 
     def _of_class(self, kind: type) -> Iterator[tuple[str, Any]]:
         if not kind.__flags__ & _HEAP or kind.__module__ in {"builtins", "abc", "typing"}:
@@ -125,22 +115,6 @@ class _Walk:
             function = getattr(part, "__func__", None) or getattr(part, "fget", None) or part
             if not name.startswith("__") or isinstance(function, types.FunctionType):
                 yield f"{kind.__qualname__}.{name}", function
-
-    def _of_function(self, path: str, function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-        owner = whose(function.__code__.co_filename)
-        if owner == OURS:
-            return
-        cells = function.__closure__ or ()
-        for name, cell in zip(function.__code__.co_freevars, cells, strict=False):
-            try:
-                yield name, cell.cell_contents
-            except ValueError:  # the variable has no value
-                continue
-        for part in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-            yield f"a default of {path}", part
-        yield from vars(function).items()
-        if owner == USER:  # the variables of a library are its own affair
-            yield from self._of_globals(function.__globals__, _names_used(function.__code__))
 
     def _of_globals(self, names: dict[str, Any], used: frozenset[str]) -> Iterator[tuple[str, Any]]:
         module = names.get("__name__", "")
@@ -158,14 +132,6 @@ class _Walk:
             elif whose(getattr(value, "__file__", None) or "<frozen>") == USER:
                 # What the function uses of the module has the same names.
                 yield from self._of_globals(vars(value), used - {name})
-
-
-def _entries(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if len(value) > LARGE:
-        return
-    pairs = list(value.items()) if isinstance(value, dict) else list(enumerate(value))
-    for key, part in pairs:
-        yield f"{path}[{key!r}]" if isinstance(key, int | str) else f"{path}[...]", part
 
 
 @cache

@@ -6,15 +6,13 @@ others, which have states of their own.
 
 from __future__ import annotations
 
-import locale
 import os
 import pickle
 import random
-import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -23,8 +21,7 @@ from threadloader._check.contents import array_of
 from threadloader._fetch.kinds import Kind, kind_of
 from threadloader._fetch.parts import LARGE, attributes
 
-__all__ = ["SharedObject", "class_attributes", "descriptor_position", "parts_of_object"]
-__all__ += ["process_parts", "variables"]
+__all__ = ["SharedObject", "class_attributes", "parts_of_object", "process_parts", "variables"]
 
 WHOLE_NBYTES = 1 << 20  # of larger arrays some elements are looked at
 SOME = 4096  # elements
@@ -45,6 +42,7 @@ class _It:
         return isinstance(other, _It) and self.it is other.it
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class SharedObject:
     """One object that workers share.
 
@@ -55,15 +53,15 @@ class SharedObject:
         read: Returns its state.
     """
 
-    __slots__ = ("_read", "kind", "path", "value")
-
-    def __init__(self, path: str, kind: str, value: Any, read: Callable[[Any], Any]) -> None:
-        self.path, self.kind, self.value, self._read = path, kind, value, read
+    path: str
+    kind: str
+    value: Any
+    read: Callable[[Any], Any]
 
     def state(self) -> Any:
         """Return the state now; None where it can't be read."""
         try:
-            return self._read(self.value)
+            return self.read(self.value)
         except Exception:  # noqa: BLE001  # a closed file, say, or whatever a class raises
             return None
 
@@ -121,24 +119,13 @@ def variables(names: frozenset[str], module: dict[str, Any]) -> Any:
     return _pairs((name, module[name]) for name in sorted(names & set(module)))
 
 
-def descriptor_position(number: int) -> int:
-    """Return the state of a file descriptor."""
-    return os.lseek(number, 0, os.SEEK_CUR)
-
-
 def process_parts() -> list[SharedObject]:
     """Return what belongs to the whole process."""
-    found: dict[str, Callable[[], Any]] = {
-        "the working directory": Path.cwd,
-        "the environment": lambda: sorted(os.environ.items()),
-        "the locale": lambda: locale.setlocale(locale.LC_ALL),
-        "the default timeout of sockets": socket.getdefaulttimeout,
-        "the recursion limit": sys.getrecursionlimit,
-        "the standard output": lambda: (_It(sys.stdout), _It(sys.stderr)),
-    }
+    kind = "process-state"
     return [
-        SharedObject(name, "process-state", read, lambda function: function())
-        for name, read in found.items()
+        SharedObject("the working directory", kind, os, lambda it: it.getcwd()),
+        SharedObject("the environment", kind, os, lambda it: dict(it.environ)),
+        SharedObject("the standard output", kind, sys, lambda it: (_It(it.stdout), _It(it.stderr))),
     ]
 
 
@@ -153,7 +140,7 @@ def _reader_of(value: Any) -> tuple[str, Callable[[Any], Any]] | None:
     if array_of(value) is not None:
         return "shared-container", _array
     if all(hasattr(value, name) for name in ("read", "seek", "tell")):
-        return "shared-handle", _position
+        return "shared-handle", lambda value: value.tell()
     if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
         return "shared-container", lambda _: None  # how far it is does not show
     return None
@@ -187,15 +174,6 @@ def _array(value: Any) -> Any:
         flat = array.reshape(-1) if array.flags.c_contiguous else array.ravel()[:SOME]
         array = flat[:: max(1, flat.size // SOME)]
     return array.tobytes()
-
-
-def _position(value: Any) -> Any:
-    if getattr(value, "closed", False):
-        return None
-    try:
-        return value.tell()
-    except OSError:  # of text that is iterated over
-        return value.buffer.tell()
 
 
 def _generator(value: Any) -> Any:

@@ -15,18 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from threadloader._check.whose_code import OURS, USER, innermost, whose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
     from types import CodeType, FrameType
 
     from threadloader._check.findings import Line
     from threadloader._check.states import SharedObject
 
-__all__ = ["MOST_BESIDE", "Hold", "LineTracer", "Recording", "Write", "chosen_steps"]
-__all__ += ["some", "steps_beside", "trace_nothing"]
+__all__ = ["Recording", "Tracer", "Write", "chosen_steps", "trace_nothing"]
 
 MOST_STEPS = 20_000  # that are recorded of a sample
-MOST_OF_USER, MOST_OF_LIBRARY = 300, 60  # that a thread is held at
-MOST_BESIDE = 10  # the same, while the other thread is held, too
+MOST_OF_USER, MOST_BESIDE = 120, 40  # at which a thread is held
 _LOCAL = (
     *("LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_CLOSURE"),
     *("POP_", "PUSH_NULL", "COPY", "SWAP", "NOP", "CACHE", "RESUME", "PRECALL", "KW_NAMES"),
@@ -47,56 +45,34 @@ def trace_nothing(_: FrameType, __: str, ___: Any) -> None:
     """Look at no function; for `sys.settrace`, between two samples."""
 
 
-class LineTracer:
-    """Calls `reached` at each place; given to `sys.settrace`.
+class Tracer:
+    """Counts the places of a sample; given to `sys.settrace`.
 
     Args:
-        watched: Parts of what workers share, for those that look at them.
+        reached: Called before a place is run, with its number and its frame; None for none.
+        libraries: Whether places in libraries count.
     """
 
-    def __init__(self, watched: Sequence[SharedObject] = ()) -> None:
-        self.count = 0
-        self.watched = watched
+    def __init__(
+        self, reached: Callable[[int, FrameType], None] | None, *, libraries: bool = True
+    ) -> None:
+        self._count = 0
+        self._reached, self._libraries = reached, libraries
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
         owner = whose(frame.f_code.co_filename)
-        if event != "call" or owner == OURS:
+        if event != "call" or owner == OURS or not (self._libraries or owner == USER):
             return None
         if owner == USER:
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._in_code
 
-    def user_only(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
-        """Trace the user's code alone; for `sys.settrace`."""
-        user = whose(frame.f_code.co_filename) == USER
-        return self(frame, event, argument) if user else None
-
     def _in_code(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any]:
         if event == "line" or (event == "opcode" and frame.f_lasti in _instructions(frame.f_code)):
-            self.reached(frame)
-            self.count += 1
+            if self._reached is not None:
+                self._reached(self._count, frame)
+            self._count += 1
         return self._in_code
-
-    def reached(self, frame: FrameType) -> None:
-        """Act on a place, before it is run."""
-
-
-class Hold(LineTracer):
-    """Calls a function once, when a sample has come to a place.
-
-    Args:
-        step: The number of the place.
-        function: Called there, in the thread that loads the sample.
-    """
-
-    def __init__(self, step: int, function: Callable[[], None]) -> None:
-        super().__init__()
-        self._step, self._function = step, function
-
-    def reached(self, frame: FrameType) -> None:  # noqa: ARG002  # see `LineTracer`
-        """Call the function if this is the place."""
-        if self.count == self._step:
-            self._function()
 
 
 class Step(NamedTuple):
@@ -116,7 +92,7 @@ class Write(NamedTuple):
     line: Line | None
 
 
-class Recording(LineTracer):
+class Recording:
     """The places of one sample, and what it changes of what is shared.
 
     Args:
@@ -124,27 +100,26 @@ class Recording(LineTracer):
     """
 
     def __init__(self, watched: Sequence[SharedObject]) -> None:
-        super().__init__(watched)
         self.steps: list[Step] = []
         self.writes: list[Write] = []
-        self._before = {id(part): part.state() for part in watched}
+        self._watched = watched
+        self._states = [part.state() for part in watched]
 
-    def reached(self, frame: FrameType) -> None:
+    def reached(self, number: int, frame: FrameType) -> None:
         """Note a place, and what the one before it has changed."""
-        if len(self.steps) < MOST_STEPS:
+        if number < MOST_STEPS:
             self.look()
             user = whose(frame.f_code.co_filename) == USER
-            self.steps.append(
-                Step((frame.f_code, frame.f_lasti), innermost(walk_stack(frame)), user)
-            )
+            key, line = (frame.f_code, frame.f_lasti), innermost(walk_stack(frame))
+            self.steps.append(Step(key, line, user))
 
     def look(self) -> None:
         """Note what has changed; call it once more at the end of the sample."""
         line = self.steps[-1].line if self.steps else None
-        for part in self.watched:
-            before, state = self._before[id(part)], part.state()
+        for place, part in enumerate(self._watched):
+            before, state = self._states[place], part.state()
             if state != before:
-                self._before[id(part)] = state
+                self._states[place] = state
                 name = part.name(before, state)
                 self.writes.append(Write(len(self.steps) - 1, part, name, line))
 
@@ -152,27 +127,18 @@ class Recording(LineTracer):
 def chosen_steps(recording: Recording) -> list[int]:
     """Return the steps at which it matters that another thread runs.
 
-    A place in a loop is taken at its first and at its last time.
+    They are those beside a change of what is shared, and those in the user's code: what a C library
+    changes does not show.  A place in a loop is taken at its first and at its last time.
     """
-    steps = recording.steps
-    first = {step.key: number for number, step in reversed(list(enumerate(steps)))}
-    last = {step.key: number for number, step in enumerate(steps)}
-    every = sorted({*first.values(), *last.values()})
-    user = [number for number in every if steps[number].user]
-    library = sorted({*every} - {*user})
-    near = steps_beside(recording, {write.part.path for write in recording.writes})
-    chosen = some(near, MOST_OF_LIBRARY) + some(library, MOST_OF_LIBRARY)
-    return sorted({*chosen, *some(user, MOST_OF_USER)})
+    user = [(number, step.key) for number, step in enumerate(recording.steps) if step.user]
+    first, last = ({key: number for number, key in some} for some in (user[::-1], user))
+    near = {write.step + later for write in recording.writes for later in (0, 1)}
+    near &= {*range(len(recording.steps))}
+    ends = {*first.values(), *last.values()}
+    return sorted({*_spread(sorted(near), MOST_BESIDE), *_spread(sorted(ends), MOST_OF_USER)})
 
 
-def steps_beside(recording: Recording, parts: Collection[str]) -> list[int]:
-    """Return the steps before and after the changes of parts, which are named by their paths."""
-    count = len(recording.steps)
-    own = [write.step for write in recording.writes if write.part.path in parts]
-    return sorted({each for step in own for each in (step, step + 1) if 0 <= each < count})
-
-
-def some(numbers: list[int], most: int) -> list[int]:
+def _spread(numbers: list[int], most: int) -> list[int]:
     """Return at most so many, spread evenly."""
     if len(numbers) <= most:
         return numbers

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
-from functools import partial
 from typing import TYPE_CHECKING
 
 from threadloader.cli.arguments import made_dataset, positive
@@ -53,7 +53,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         type=positive,
         default=120,
         metavar="S",
-        help="for tries with two threads, and as many for those with more (default: %(default)g)",
+        help="for tries with several threads (default: %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
@@ -65,15 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         CommandError: There is no such dataset, or none of its samples can be loaded.
     """
-    from threadloader._check.checking import UncheckableError
-    from threadloader._check.in_child import check_in_child
+    from threadloader._check.checking import UncheckableError, check
 
+    if not faulthandler.is_enabled():  # where C code that is not thread-safe ends the process
+        faulthandler.enable(2)  # the process's own standard error
+    dataset = made_dataset(arguments.dataset)
     try:
-        report = check_in_child(
-            partial(made_dataset, arguments.dataset),
-            arguments.dataset,
+        report = check(
+            dataset,
             dataset_copy=arguments.dataset_copy,
             indices=arguments.index,
+            name=arguments.dataset,
             seconds=arguments.seconds,
             tell=_tell,
         )
