@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import random
 import sys
-from functools import cache, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,15 +44,15 @@ class _Place:
         key: The path to it, and the seed that the user gave it.
     """
 
-    __slots__ = ("_in_container", "_latest", "holder", "key", "name", "seed")
+    __slots__ = ("_in_container", "_latest", "_own", "holder", "key", "name")
 
     def __init__(self, holder: Any, name: Any, key: bytes) -> None:
         self.holder, self.name, self.key = holder, name, key
         self._in_container = type(holder) in (dict, list)
         self._latest: Any = None  # that was there when it was looked for; samples may exchange it
-        self.seed: Callable[[bytes], object] = _nothing  # seeds it with 32 bytes
+        self._own: _Generator | None = None
 
-    def get(self) -> Any:
+    def get(self) -> _Generator | None:
         """Return the generator that is there now; None if there is none."""
         holder = self.holder
         try:
@@ -62,13 +61,9 @@ class _Place:
         except Exception:  # noqa: BLE001  # it was deleted
             return None
         if value is not self._latest:
-            own = is_own_generator(value)
-            self._latest, self.seed = (value, _seeding(value)) if own else (None, _nothing)
-        return self._latest
-
-
-def _nothing(_: bytes) -> None:
-    """Seed nothing: there is no generator."""
+            self._own = _Generator.of(value) if is_own_generator(value) else None
+            self._latest = value
+        return self._own
 
 
 def is_own_generator(value: object) -> bool:
@@ -131,7 +126,7 @@ class OwnGenerators:
                 ``each`` sample.
             each: Whether to seed before each call of that function, not once.
         """
-        states: list[tuple[Any, Any]] = []
+        states: list[tuple[_Generator, Any]] = []
         try:
             if here.stream is None:  # all generators are left as they are
                 return function(*args)
@@ -139,21 +134,23 @@ class OwnGenerators:
                 # Once more in the worker: what its worker_init_fn has made.
                 self._walked = True
                 known = {(id(place.holder), place.name) for place in self._places}
-                found = self._find(seeds=self._copies is None)
-                self._places += [it for it in found if (id(it.holder), it.name) not in known]
+                places = self._find(seeds=self._copies is None)
+                self._places += [it for it in places if (id(it.holder), it.name) not in known]
             if not self._places:
                 return function(*args)
-            places = filter(None, (place.get() for place in self._places))
-            states = [(it, _state_of(it)) for it in {id(it): it for it in places}.values()]
+            found = {id(it.it): it for place in self._places if (it := place.get()) is not None}
+            # Nobody looks at the state of a copy.
+            copies = self._copies or ()
+            states = [(it, it.state()) for key, it in found.items() if key not in copies]
             if not each:
                 self.seed()
                 return function(*args)
             return function(Seeded(self.seed, args[0]), *args[1:])
         finally:
             for generator, state in states:
-                _put_state(generator, state)
+                generator.put(state)
             # An error keeps this frame.
-            self = function = args = states = places = generator = state = DROPPED
+            self = function = args = states = found = places = generator = state = DROPPED
 
     def seed(self) -> None:
         """Seed all generators for the sample that the calling thread loads, or for the batch."""
@@ -161,9 +158,9 @@ class OwnGenerators:
         done: set[int] = set()
         for place in self._places:
             generator = place.get()
-            if generator is not None and id(generator) not in done:
-                done.add(id(generator))
-                place.seed(blake2b(sample + place.key, digest_size=32).digest())
+            if generator is not None and id(generator.it) not in done:
+                done.add(id(generator.it))
+                generator.seed(blake2b(sample + place.key, digest_size=32).digest())
 
 
 class SeededFunction:
@@ -293,69 +290,113 @@ def _seed_of(generator: Any) -> bytes:
     """Return bytes that tell apart how a user has seeded a generator."""
     if isinstance(generator, _torch.Generator):
         return generator.initial_seed().to_bytes(8, "little")
-    return blake2b(repr(_state_of(generator)).encode(), digest_size=8).digest()
+    return blake2b(repr(_Generator.of(generator).state()).encode(), digest_size=8).digest()
 
 
-def _state_of(generator: Any) -> Any:
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
-    if isinstance(generator, np.random.RandomState):
-        return generator.get_state(), getattr(_bits_of(generator), "seed_seq", None)
-    return generator.get_state()
+class _Generator:
+    """A generator of torch's, or of another kind in a subclass: its state, and how it is seeded.
 
-
-def _put_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    elif isinstance(generator, np.random.RandomState):
-        state, seeds = state
-        bits = _bits_of(generator)
-        if seeds is not None and bits.seed_seq is None:
-            # As a pickle would: what was seeded by the system does not count as seeded by the user.
-            bits.__setstate__((_some_state(), seeds))
-        generator.set_state(state)
-    else:
-        generator.set_state(state)
-
-
-@cache
-def _some_state() -> Any:
-    return np.random.MT19937(0).state
-
-
-def _seeding(generator: Any) -> Callable[[bytes], object]:
-    """Return what seeds a generator with 32 bytes, in a few microseconds if it is a usual one.
-
-    The state of a fresh one takes 10 us of a PCG64, and 0.3 ms of a Mersenne Twister.
+    Seeding takes a few microseconds where it is a usual one.  The state of a fresh one takes 10 us
+    of a PCG64, and 0.3 ms of a Mersenne Twister.
     """
-    if isinstance(generator, random.Random):
-        return lambda key: generator.seed(_number(key))
-    if isinstance(generator, _torch.Generator):
-        return lambda key: generator.manual_seed(_number(key) >> 65)
-    bits = _bits_of(generator)
-    kind = bits if isinstance(bits, str) else type(bits).__name__
-    if not isinstance(generator, np.random.RandomState):
-        if kind == "PCG64":
-            return partial(_seed_pcg64, bits)
-        return lambda key: setattr(bits, "state", type(bits)(_number(key)).state)
-    if kind == "MT19937":
-        return lambda key: generator.seed(_number(key) & 0xFFFFFFFF)
-    fresh = getattr(np.random, kind)
-    state = {"has_gauss": 0, "gauss": 0.0}
-    return lambda key: generator.set_state(fresh(_number(key)).state | state)
+
+    __slots__ = ("it",)
+
+    def __init__(self, it: Any) -> None:
+        self.it = it
+
+    @staticmethod
+    def of(generator: Any) -> _Generator:
+        """Return the one for a generator."""
+        if isinstance(generator, random.Random):
+            return _OfPython(generator)
+        if isinstance(generator, np.random.Generator):
+            return _OfNumPy(generator)
+        legacy = isinstance(generator, np.random.RandomState)
+        return _Legacy(generator) if legacy else _Generator(generator)
+
+    def state(self) -> Any:
+        """Return its state."""
+        return self.it.get_state()
+
+    def put(self, state: Any) -> None:
+        """Put a state back."""
+        self.it.set_state(state)
+
+    def seed(self, key: bytes) -> None:
+        """Seed it with 32 bytes."""
+        self.it.manual_seed(_number(key) >> 65)
+
+
+class _OfPython(_Generator):
+    __slots__ = ()
+
+    def state(self) -> Any:
+        return self.it.getstate()
+
+    def put(self, state: Any) -> None:
+        self.it.setstate(state)
+
+    def seed(self, key: bytes) -> None:
+        self.it.seed(_number(key))
+
+
+class _OfNumPy(_Generator):
+    __slots__ = ("_bits", "_is_pcg64")
+
+    def __init__(self, it: Any) -> None:
+        super().__init__(it)
+        self._bits = it.bit_generator
+        self._is_pcg64 = type(self._bits) is np.random.PCG64
+
+    def state(self) -> Any:
+        return self._bits.state
+
+    def put(self, state: Any) -> None:
+        self._bits.state = state
+
+    def seed(self, key: bytes) -> None:
+        number = _number(key)
+        if not self._is_pcg64:
+            self._bits.state = type(self._bits)(number).state
+            return
+        state = {"state": number, "inc": int.from_bytes(key[16:], "little") | 1}
+        self._bits.state = {
+            "bit_generator": "PCG64",
+            "state": state,
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+
+
+class _Legacy(_Generator):
+    __slots__ = ("_bits", "_kind", "_seeds")
+
+    def __init__(self, it: Any) -> None:
+        super().__init__(it)
+        self._bits = _bits_of(it)
+        self._kind = self._bits if isinstance(self._bits, str) else type(self._bits).__name__
+        self._seeds = getattr(self._bits, "seed_seq", None)
+
+    def put(self, state: Any) -> None:
+        restored = self._kind == "MT19937" and self._seeds is not None
+        if restored:
+            # As from a pickle: what was seeded by the system does not count as seeded by the user.
+            words = {"key": state[1], "pos": state[2]}
+            self._bits.__setstate__(({"bit_generator": "MT19937", "state": words}, self._seeds))
+        if not restored or state[3]:  # there is half of a pair of normal numbers
+            self.it.set_state(state)
+
+    def seed(self, key: bytes) -> None:
+        if self._kind == "MT19937":
+            self.it.seed(_number(key) & 0xFFFFFFFF)
+            return
+        fresh = getattr(np.random, self._kind)(_number(key))
+        self.it.set_state(fresh.state | {"has_gauss": 0, "gauss": 0.0})
 
 
 def _number(key: bytes) -> int:
     return int.from_bytes(key[:16], "little")
-
-
-def _seed_pcg64(bits: Any, key: bytes) -> None:
-    state = {"state": _number(key), "inc": int.from_bytes(key[16:], "little") | 1}
-    bits.state = {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
 
 
 def _bits_of(generator: Any) -> Any:
