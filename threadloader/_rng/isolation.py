@@ -91,7 +91,8 @@ def isolated_here(
         operators = redirection().operators
         redirected: Callable[..., T] = _called if operators is None else operators.redirected
         if alone and before[0] is None:  # no sample loads from here
-            return stream.samples.call_with_default(function, args, redirected)
+            plainly = _called if operators is None else operators.plainly
+            return stream.samples.call_alone(function, args, redirected, plainly)
         return redirected(function, *args)
     finally:
         here.stream, here.outer, here.samples = before

@@ -37,6 +37,7 @@ __all__ = [
     "Seeded",
     "Stream",
     "WorkerStream",
+    "call_for_batch",
     "drawing_from",
     "enter_batch_stream",
     "enter_sample_streams",
@@ -133,9 +134,10 @@ class SampleStream:
         self._philox_state: Any = None
         # Made here: while a sample is loaded, torch may be in a mode that makes none.
         self._torch: Any = _torch.Generator() if _torch.AVAILABLE else None
-        # Whether any sample drew from it.  The few draws of collate functions are redirected.
-        self._draws_torch = False
+        self._draws_torch: set[bytes] = set()  # by what it was drawn from: samples, batches
         self._uses_default = False  # whether ``_torch`` is torch's default generator
+        # Calls a function whose draws are not redirected; None where others load from here, too.
+        self._plainly: Callable[..., Any] | None = None
         self._forget()
 
     def move(self, seed: int, kind: bytes, first: int, counted: Sized) -> None:
@@ -215,7 +217,7 @@ class SampleStream:
         if self._torch_at != done:
             self._torch.manual_seed(self._bits(_TORCH, done) >> 1)
             self._torch_at = done
-            self._draws_torch |= self._kind == SAMPLE
+            self._draws_torch.add(self._kind)
 
     def initial_seed(self) -> int:
         """Return the seed of `torch_generator`, which user code may have changed."""
@@ -223,10 +225,14 @@ class SampleStream:
             return self._torch.initial_seed()  # type: ignore[no-any-return]
         return self._bits(_TORCH, len(self._counted)) >> 1
 
-    def call_with_default(
-        self, function: Callable[..., T], args: tuple[Any, ...], otherwise: Callable[..., T]
+    def call_alone(
+        self,
+        function: Callable[..., T],
+        args: tuple[Any, ...],
+        redirected: Callable[..., T],
+        plainly: Callable[..., Any],
     ) -> T:
-        """Call a function that enters this stream, with torch's default generator for its own.
+        """Call a function that enters this stream, with torch's default generator if samples draw.
 
         That is for the main thread alone, where no other stream is entered: what other threads load
         leaves alone what the main thread draws.
@@ -234,16 +240,38 @@ class SampleStream:
         Args:
             function: Makes a batch in the calling thread.
             args: Its arguments.
-            otherwise: Called in its place, with it and its arguments, where the thread is another
+            redirected: Called in its place, with it and its arguments, where the thread is another
                 one, or no sample drew from torch before.
+            plainly: Calls a function in it whose draws are not redirected.
         """
+        try:
+            if get_ident() != main_thread().ident:
+                return redirected(function, *args)
+            if SAMPLE in self._draws_torch:
+                return self._call_with_default(function, args)
+            self._plainly = plainly
+            return redirected(function, *args)
+        finally:
+            self._plainly = None
+            self = function = args = redirected = plainly = DROPPED  # an error keeps this frame
+
+    def call_for_batch(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function that collates, with torch's default generator if such functions draw."""
+        try:
+            if self._plainly is None or BATCH not in self._draws_torch:
+                return function(*args)
+            return self._plainly(self._call_with_default, function, args)  # type: ignore[no-any-return]
+        finally:
+            self = function = args = DROPPED  # likewise
+
+    def _call_with_default(self, function: Callable[..., T], args: tuple[Any, ...]) -> T:
         own = None
         try:
-            if not self._draws_torch or get_ident() != main_thread().ident:
-                return otherwise(function, *args)
             own, default = self._torch, _torch.default_generator()
             _default.state = default.get_state()
             self._torch, self._uses_default, self._torch_at = default, True, -1
+            if self._kind == BATCH:
+                self._seed_torch()
             return function(*args)
         finally:
             if own is not None:
@@ -251,7 +279,7 @@ class SampleStream:
                 if _default.state is not None:
                     default.set_state(_default.state)
                     _default.state = None
-            self = function = args = otherwise = DROPPED  # an error keeps this frame
+            self = function = args = DROPPED  # likewise
 
     def seed_default(self) -> None:
         """Seed torch's default generator for the present position, if it is used."""
@@ -418,6 +446,15 @@ def _enter(seed: int, kind: bytes, first: int, counted: Sized) -> None:
         here.stream = here.samples = samples = outer.samples
         samples.move(seed, kind, first, counted)
         samples.seed_default()
+
+
+def call_for_batch(function: Callable[..., T], *args: Any) -> T:
+    """Call a function that collates, after `enter_batch_stream`."""
+    samples = here.samples
+    try:
+        return function(*args) if samples is None else samples.call_for_batch(function, *args)
+    finally:
+        samples = function = args = DROPPED  # an error keeps this frame
 
 
 def seeding(function: Callable[[Any], T]) -> Callable[[Any], T]:

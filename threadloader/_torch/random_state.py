@@ -213,10 +213,17 @@ class OperatorsByKey:
 
     def redirected(self, function: Callable[..., T], *args: Any) -> T:
         """Call a function, in the calling thread, as in `redirecting`."""
+        return self._call(function, args, include=True)
+
+    def plainly(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function, in the calling thread, and redirect nothing meanwhile."""
+        return self._call(function, args, include=False)
+
+    def _call(self, function: Callable[..., T], args: tuple[Any, ...], *, include: bool) -> T:
         # No context manager: Ctrl-C can come up in one before it has put back what was there.
         before = self._is_included(self._key)
         try:
-            self._include(self._key, True)
+            self._include(self._key, include)
             return function(*args)
         finally:
             self._include(self._key, before)

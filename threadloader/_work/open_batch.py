@@ -19,7 +19,12 @@ from threadloader._fetch.array_rows import Rows
 from threadloader._fetch.failure import Failure, error_to_raise, failure_of, set_notes, strip
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import Ticket, TicketCutter, TicketSize
-from threadloader._rng.streams import enter_batch_stream, enter_sample_streams, leave_streams
+from threadloader._rng.streams import (
+    call_for_batch,
+    enter_batch_stream,
+    enter_sample_streams,
+    leave_streams,
+)
 from threadloader._threads.debugging import TURNS
 from threadloader._trace import stages
 from threadloader.errors import ThreadLoaderError
@@ -322,7 +327,7 @@ def _finish(
             enter_batch_stream(pipeline.seed, plan.stream)
         if tracer is not None:
             tracer.begin("collate")
-        failed = filling.finish(worker.collate_fn(pipeline.exchanged))
+        failed = call_for_batch(filling.finish, worker.collate_fn(pipeline.exchanged))
         if failed is None:
             return None
         return failure_of(failed[0], failed[1], plan, worker.place)
