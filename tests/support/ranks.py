@@ -85,7 +85,10 @@ def run_ranks(
         pytest.skip("the system has no fork")
     script = folder / "program.py"
     body = textwrap.indent(textwrap.dedent(program), "    ")
-    script.write_text(_BEGIN + _GROUP * group + _MAIN + body + _END, encoding="utf-8")
+    # Which it would import in each rank when it is made.
+    dynamo = "import torch._dynamo" * ("DistributedDataParallel" in program)
+    code = dynamo + _BEGIN + _GROUP * group + _MAIN + body + _END
+    script.write_text(code, encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
