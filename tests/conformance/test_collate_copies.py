@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from conformance.loading import MakeLoader
 
-SIZE = 128
+SIZE = 512
 
 
 class Texts(Dataset[Any]):
@@ -81,7 +81,7 @@ def test_the_batches_are_those_of_torch_s_processes(
     def run(make: MakeLoader) -> list[Any]:
         dataset, collate_fn = way()
         loader = make(dataset, 4, collate_fn=collate_fn, persistent_workers=persistent)
-        return [[repr(batch) for batch in loader] for _ in range(2 if persistent else 1)]
+        return [[repr(batch) for batch in loader] for _ in range(3 if persistent else 1)]
 
     alike_workers(run, 4)
 
