@@ -41,9 +41,9 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}{sys.abiflags.strip('dmu')}"
 ENVIRONMENT = {"python_version": "3.11"}  # that the oldest releases are looked up for
 ALWAYS = ("3.11", "3.13", "3.13t")  # what the default sessions cover where it is installed
-# Left out by `quick`, as they take long: comparisons with torch, all formats and ways in which data
-# comes, other packages, and a GPU.
-LONG = ("clients", "conformance", "datasets", "gpu")
+# What `quick` runs: what a user is promised first, and what another interpreter may do otherwise:
+# threads, forks, interrupts and the end of a process.
+QUICK = ("field", "lifetime", "session", "test_loader.py", "threads")
 # What depends on torch and on the GIL at once: operators in threads, and batches of tensors.
 TORCH_WITHOUT_GIL = ("batch", "conformance", "rng", "work")
 
@@ -51,7 +51,8 @@ nox.options.sessions = [
     "lint",
     "types",
     "layers",
-    # The whole suite with torch and with a GIL, and without either; elsewhere a part.
+    # The whole suite with torch and with a GIL, and without either; elsewhere what the two together
+    # do not say: torch without a GIL, and a GIL without torch.
     "tests_torch-3.11",
     "tests-3.13t",
     "tests_torch-3.13t",
@@ -72,9 +73,9 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def quick(session: nox.Session) -> None:
-    """Run the tests of the package's own modules, without torch; posargs go to pytest."""
+    """Run the tests of what depends on the interpreter, without torch; posargs go to pytest."""
     install(session, ".[demo,zstd]", "test")
-    run_pytest(session, *(f"--ignore=tests/{name}" for name in LONG))
+    run_pytest(session, *(f"tests/{name}" for name in QUICK))
 
 
 @nox.session(python=list(TORCH))
@@ -143,7 +144,8 @@ def pillow_simd(session: nox.Session) -> None:
 def interleavings(session: nox.Session) -> None:
     """Force thread switches one by one through the code that owns locks."""
     install(session, ".", "test")
-    run_pytest(session, "-m", "interleaving")
+    # Only the folders that have some are read, by each of pytest's processes.
+    run_pytest(session, "-m", "interleaving", "tests/batch", "tests/epoch", "tests/threads")
 
 
 @nox.session(python=list(TORCH))
@@ -151,7 +153,7 @@ def scale_out(session: nox.Session) -> None:
     """Let several processes load and train together, as ranks of torch.distributed."""
     add_torch(session)
     install(session, ".[demo,zstd]", "test")
-    run_pytest(session, "-m", "scale_out", "tests/scale_out", processes="0")
+    run_pytest(session, "-m", "scale_out", "tests/scale_out", processes="2")
 
 
 @nox.session(python="3.11")

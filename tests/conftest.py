@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Their `assert`s tell as much as a test's own.
 pytest.register_assert_rewrite("support.gathering", "support.lent_batches", "support.workers")
 
-GARBAGE_SECONDS = 1.0  # that a thread of a dropped loader has to end, before garbage is collected
+GARBAGE_SECONDS = 0.1  # that a thread of a dropped loader has to end, before garbage is collected
 TEST_LIMIT = 4 * PATIENCE  # seconds: three blocked calls inside each other, and the threads' ends
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -70,7 +70,7 @@ def test_two_threads_that_deliver_and_drop_never_share_a_slot() -> None:
         assert stats.filling == stats.leased == 0
         assert stats.free == stats.made <= 2
 
-    it.explore(scenario, timeout=PATIENCE, iterations=150, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=60, seed=0)
 
 
 def test_a_slot_is_taken_once_however_its_last_view_dies() -> None:
@@ -86,7 +86,7 @@ def test_a_slot_is_taken_once_however_its_last_view_dies() -> None:
         _together(views.clear, lambda: take_one(holders[0]), lambda: take_one(holders[1]))
         assert taken[0] is not taken[1]
 
-    it.explore(scenario, timeout=PATIENCE, iterations=300, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=120, seed=0)
 
 
 def test_freeing_a_slot_against_its_holders_death_frees_it_once() -> None:
@@ -104,7 +104,7 @@ def test_freeing_a_slot_against_its_holders_death_frees_it_once() -> None:
         _together(holders.clear, release_and_take, ring.statistics)
         assert take(ring, successors[1]) is not taken[0]
 
-    it.explore(scenario, timeout=PATIENCE, iterations=300, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=120, seed=0)
 
 
 def test_the_holders_death_never_ends_the_lease_of_the_delivered_batch() -> None:
@@ -124,7 +124,7 @@ def test_the_holders_death_never_ends_the_lease_of_the_delivered_batch() -> None
         assert taken[0] is not slot
         assert ring.statistics().leased == 1
 
-    it.explore(scenario, timeout=PATIENCE, iterations=300, seed=0)
+    it.explore(scenario, timeout=PATIENCE, iterations=120, seed=0)
 
 
 def test_no_switch_between_a_dying_view_and_a_take_loses_the_slot() -> None:

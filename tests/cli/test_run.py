@@ -139,24 +139,8 @@ def test_a_program_that_is_missing_exits_with_2(arguments: list[str]) -> None:
 # Its loaders
 
 
-@needs_torch
-def test_loaders_of_all_kinds_give_the_same_batches_and_leave_the_same_random_state(
-    tmp_path: Path,
-) -> None:
-    script = TRAINING / "many_loaders.py"
-    plain, (done, loaders) = python(script), reported(tmp_path, script)
-    for expected, got in zip(plain.stdout.splitlines(), done.stdout.splitlines(), strict=True):
-        assert got == expected
-    assert "made elsewhere: []" in done.stderr
-    by = {0: "threads (default)", 1: "1 thread", 2: "2 threads"}
-    for loader in loaders:
-        assert loader["loaded_by"] == by[loader["num_workers"]]
-        assert loader["left_alone_because"] is None
-
-
-DATASETS = """\
+DATASETS = """
 import sqlite3
-from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 class Plain(Dataset):
     def __len__(self):
@@ -182,34 +166,56 @@ REASONS = {
     "Connected(), num_workers=1": "share dataset.database (Connection)",
     "Stream()": "program's own thread",
 }
+HAS_FORK = hasattr(os, "fork")
+
+
+@pytest.fixture(scope="module")
+def both_ways(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Run loaders of all kinds by python, and by threads; one start of torch is enough."""
+    folder = tmp_path_factory.mktemp("both")
+    code = (TRAINING / "many_loaders.py").read_text(encoding="utf-8")
+    if HAS_FORK:
+        code += DATASETS + "\n".join(f"print(list(DataLoader({given})))" for given in REASONS)
+    script = written(folder, code)
+    return python(script), *reported(folder, script)
 
 
 @needs_torch
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="asks for forked processes")
-def test_what_is_left_to_torch_is_as_before_and_the_report_says_why(tmp_path: Path) -> None:
-    lines = [f"print(list(DataLoader({arguments})))" for arguments in REASONS]
-    script = written(tmp_path, DATASETS + "\n".join(lines))
-    plain, (done, loaders) = python(script), reported(tmp_path, script)
-    assert done.stdout == plain.stdout
-    for (arguments, reason), loader in zip(REASONS.items(), loaders, strict=True):
+def test_loaders_of_all_kinds_give_the_same_batches_and_leave_the_same_random_state(
+    both_ways: Any,
+) -> None:
+    plain, done, loaders = both_ways
+    for expected, got in zip(plain.stdout.splitlines(), done.stdout.splitlines(), strict=True):
+        assert got == expected
+    assert "made elsewhere: []" in done.stderr
+    by = {0: "threads (default)", 1: "1 thread", 2: "2 threads"}
+    for loader in loaders[: -len(REASONS) if HAS_FORK else None]:
+        assert loader["loaded_by"] == by[loader["num_workers"]]
+        assert loader["left_alone_because"] is None
+
+
+@needs_torch
+@pytest.mark.skipif(not HAS_FORK, reason="asks for forked processes")
+def test_what_is_left_to_torch_is_as_before_and_the_report_says_why(both_ways: Any) -> None:
+    _, done, loaders = both_ways
+    for (arguments, reason), loader in zip(REASONS.items(), loaders[-len(REASONS) :], strict=True):
         found = loader["left_alone_because"]
         assert found is None if reason is None else reason in found, arguments
         assert loader["loaded_by"].startswith("torch, ") == (reason is not None)
         assert found is None or f"is left to torch: {found}" in done.stderr
 
 
-@needs_torch
-def test_the_report_has_batches_waits_and_the_memory_of_all_processes(tmp_path: Path) -> None:
-    holds = "held = b'x' * (128 << 20); print(flush=True); input()"
-    script = written(
-        tmp_path,
-        f"""\
+HOLDS = "held = b'x' * (128 << 20); print(flush=True); input()"
+OF_A_RANK = f"""\
 import pathlib, subprocess, sys
 from torch.utils.data import DataLoader
 from threadloader import ThreadLoader
 
+def made(size):
+    return DataLoader(range(size))
+
 pipes = {{"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}}
-with subprocess.Popen([sys.executable, "-c", {holds!r}], **pipes) as child:
+with subprocess.Popen([sys.executable, "-c", {HOLDS!r}], **pipes) as child:
     child.stdout.readline()
     for _ in range(3):
         list(DataLoader(range(8), 4))
@@ -217,45 +223,42 @@ with subprocess.Popen([sys.executable, "-c", {holds!r}], **pipes) as child:
     rollup = pathlib.Path("/proc/self/smaps_rollup")
     if rollup.exists():
         print(*(line.split()[1] for line in rollup.open() if line.startswith("Pss:")))
-""",
-    )
-    done, [loader] = reported(tmp_path, script)
+list(made(3))
+list(made(4))
+"""
+
+
+@pytest.fixture(scope="module")
+def of_a_rank(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Run one rank of several; return what it wrote, and the report, which is its own."""
+    folder = tmp_path_factory.mktemp("rank")
+    options = ("--json", folder / "report.json")
+    ranks = {"RANK": "3", "WORLD_SIZE": "4"}
+    done = python(*RUN, *options, written(folder, OF_A_RANK), env=ranks)
+    return done, json.loads((folder / "report-3.json").read_text(encoding="utf-8"))
+
+
+@needs_torch
+def test_the_report_has_batches_waits_and_the_memory_of_all_processes(of_a_rank: Any) -> None:
+    done, report = of_a_rank
+    loader = report["loaders"][0]
     assert (loader["passes"], loader["batches"]) == (3, 6)
     assert 0 < loader["first_batch_seconds"] <= loader["wait_seconds"]
-    assert f"{script.name}:9" in loader["made_at"]
-    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert "script.py:12" in loader["made_at"]
     assert report["peak_memory_kind"].startswith("PSS" if done.stdout else "RSS")
     own = int(done.stdout or 0) << 10
     assert report["peak_memory_bytes"] > (own + (100 << 20) if own else 0)
+    assert "threadloader run, rank 3: " in done.stderr
 
 
 @needs_torch
-def test_loaders_that_are_made_at_one_line_for_two_callers_have_two_rows(tmp_path: Path) -> None:
-    script = written(
-        tmp_path,
-        "from torch.utils.data import DataLoader\n"
-        "def made(size):\n"
-        "    return DataLoader(range(size))\n"
-        "list(made(3))\n"
-        "list(made(4))\n",
-    )
-    _, loaders = reported(tmp_path, script)
+def test_loaders_that_are_made_at_one_line_for_two_callers_have_two_rows(of_a_rank: Any) -> None:
+    _, *loaders = of_a_rank[1]["loaders"]
     places = [loader["made_at"].split(" < ") for loader in loaders]
     assert [[place.rpartition(":")[2] for place in pair] for pair in places] == [
-        ["3", "4"],
-        ["3", "5"],
+        ["6", "17"],
+        ["6", "18"],
     ]
-
-
-@needs_torch
-def test_each_rank_has_a_table_and_a_file_of_its_own(tmp_path: Path) -> None:
-    script = written(tmp_path, LOOP)
-    done = python(
-        *RUN, "--json", tmp_path / "report.json", script, 1, env={"RANK": "3", "WORLD_SIZE": "4"}
-    )
-    assert "threadloader run, rank 3: " in done.stderr
-    assert "1 thread" in done.stderr.splitlines()[-1]
-    assert (tmp_path / "report-3.json").exists()
 
 
 @needs_torch
@@ -278,9 +281,3 @@ def test_compare_ends_with_the_exit_code_of_a_program_that_fails(tmp_path: Path)
     done = python(*RUN, "--compare", written(tmp_path, "import sys; sys.exit(5)"))
     assert done.returncode == 5
     assert "failed with threads, with exit code 5" in done.stderr
-
-
-@needs_torch
-def test_with_torch_nothing_is_replaced(tmp_path: Path) -> None:
-    _, loaders = reported(tmp_path, "--torch", written(tmp_path, LOOP), "2")
-    assert [loader["loaded_by"] for loader in loaders] == ["torch, 2 processes"] * 2

@@ -195,7 +195,7 @@ def test_whatever_draws_draws_the_same_for_all_numbers_of_threads(case: str, spa
 
     for where in (in_samples, in_whole_batches, in_collate_fn, in_transform):
         expected = where(0)
-        for threads in (1, 3, 9):
+        for threads in (1, 5):
             assert spawn(where, threads).result(PATIENCE) == expected, (where, threads)
     assert spawn(in_samples, 2, 6).result(PATIENCE) != in_samples(0)
     drawn = [str(sample) for sample in epoch(EpochDraws(draw), 0, batch_size=None)]
@@ -344,10 +344,7 @@ def consumed() -> list[Any]:
     return [dropped, torch.randn(3).tolist(), random.gauss(0, 1), legacy.normal()]
 
 
-@each_number_of_threads
-def test_the_consumer_is_left_as_torchs_worker_processes_leave_it(
-    threads: int, spawn: Spawn
-) -> None:
+def test_the_consumer_is_left_as_torchs_worker_processes_leave_it(spawn: Spawn) -> None:
     def meddle() -> torch.Tensor:
         torch.manual_seed(1)
         random.seed(1)
@@ -361,8 +358,9 @@ def test_the_consumer_is_left_as_torchs_worker_processes_leave_it(
     ):
         dataset = EpochDraws(draw)
         expected = left_behind(processes(2)(dataset, 5, shuffle=shuffle), consumed)
-        ours = ThreadLoader(dataset, 5, shuffle=shuffle, threads=threads)
-        assert spawn(left_behind, ours, consumed).result(PATIENCE) == expected
+        for threads in THREADS:
+            ours = ThreadLoader(dataset, 5, shuffle=shuffle, threads=threads)
+            assert spawn(left_behind, ours, consumed).result(PATIENCE) == expected, threads
 
 
 @each_number_of_threads

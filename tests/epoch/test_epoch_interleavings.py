@@ -116,7 +116,7 @@ SWITCHED = [
 ]
 
 
-def _explore(scenario: Callable[[], None], iterations: int = 25) -> None:
+def _explore(scenario: Callable[[], None], iterations: int = 10) -> None:
     for strategy in ("random", "pct"):
         it.explore(
             scenario,
@@ -142,7 +142,7 @@ def test_batches_that_are_kept_do_not_change() -> None:
         batches = list(_loader(Numbers(6)))
         assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
 
-    _explore(scenario, iterations=15)
+    _explore(scenario, iterations=6)
 
 
 def test_the_lowest_rows_error_takes_the_place_of_its_batch() -> None:
@@ -167,7 +167,7 @@ def test_samples_that_do_not_fit_each_other_arrive_in_order() -> None:
         loader = _loader(Mixed(4, 1, 2))
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
 
-    _explore(scenario, iterations=15)
+    _explore(scenario, iterations=6)
 
 
 def test_closing_half_way_ends_all_threads() -> None:
@@ -210,7 +210,7 @@ def test_two_iterators_of_one_loader_are_independent() -> None:
         pairs = [(one.tolist(), two.tolist()) for one, two in zip(first, second, strict=True)]
         assert pairs == [([0, 1], [0, 1]), ([2, 3], [2, 3])]
 
-    _explore(scenario, iterations=15)
+    _explore(scenario, iterations=6)
 
 
 def test_persistent_workers_go_on_after_an_epoch_that_was_dropped() -> None:
@@ -240,7 +240,7 @@ def test_single_samples_arrive_in_order() -> None:
         loader = ThreadLoader(Numbers(4), batch_size=None, threads=2, prefetch=3, output="numpy")
         assert list(loader) == [0, 1, 2, 3]
 
-    _explore(scenario, iterations=15)
+    _explore(scenario, iterations=6)
 
 
 def test_batches_without_samples_take_their_turn() -> None:
@@ -250,7 +250,7 @@ def test_batches_without_samples_take_their_turn() -> None:
         )
         assert list(loader) == [[], [0], [], [1]]
 
-    _explore(scenario, iterations=15)
+    _explore(scenario, iterations=6)
 
 
 def test_two_threads_may_begin_the_first_epochs_of_persistent_workers() -> None:
@@ -268,7 +268,7 @@ def test_two_threads_may_begin_the_first_epochs_of_persistent_workers() -> None:
         loader.close()
         assert got == [[[0, 1], [2, 3]]] * 2
 
-    _explore(scenario, iterations=15)
+    _explore(scenario, iterations=6)
 
 
 def test_close_waits_for_the_threads_of_a_dropped_iterator() -> None:

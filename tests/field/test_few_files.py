@@ -20,6 +20,7 @@ pytest.importorskip("resource")
 SHARDS, LIMIT = 60, 40
 LIMITED = f"""
 import os, resource, sys
+sys.modules["torch"] = None  # its import takes seconds
 import numpy
 from pathlib import Path
 from threadloader import ThreadLoader

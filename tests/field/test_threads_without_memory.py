@@ -11,6 +11,7 @@ pytest.importorskip("_testcapi")
 # Fails 50 allocations, others in each child; one that waits for ever exits with 1.
 SCRIPT = """
 import _testcapi, os, sys, warnings
+sys.modules["torch"] = None  # its import takes seconds
 import numpy
 from threadloader import ThreadLoader
 
@@ -28,7 +29,7 @@ def loader():
     return ThreadLoader(Dataset(), 4, threads=%d, output="numpy")
 
 hung = []
-for first in range(%d, 1300, 100):
+for first in range(500, 1300, 50):
     child = os.fork()
     if child == 0:
         import faulthandler
@@ -51,8 +52,7 @@ print(hung)
 """
 
 
-@pytest.mark.parametrize("first", [500, 550])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_worker_without_memory_leaves_nobody_waiting(threads: int, first: int) -> None:
-    code, told, complaint = run_child(SCRIPT % (threads, first, PATIENCE / 2))
+def test_a_worker_without_memory_leaves_nobody_waiting(threads: int) -> None:
+    code, told, complaint = run_child(SCRIPT % (threads, PATIENCE / 2))
     assert (code, told) == (0, "[]"), complaint

@@ -71,7 +71,8 @@ def test_other_attributes_and_those_of_subclasses_are_nobody_elses_business() ->
 
 def test_breakpoints_in_two_workers_take_turns() -> None:
     script = f"""
-import threading
+import sys, threading
+sys.modules["torch"] = None  # its import takes seconds
 from threadloader import ThreadLoader
 both = threading.Barrier(2)
 class Stops:

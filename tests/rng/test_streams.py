@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore:an iterable that is no:UserWarning")
 
-THREADS = (0, 1, 2, 7, 32)
+THREADS = (0, 2, 9)
 legacy = np.random  # its old functions are what is tested
 ranf, numpy_sample, numpy_seed = legacy.ranf, legacy.sample, legacy.seed  # which are no methods
 

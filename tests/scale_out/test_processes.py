@@ -142,11 +142,11 @@ tell(got)
 
 def test_ranks_that_stop_go_on_with_another_number(tmp_path: Path) -> None:
     saved = str(tmp_path / "saved.json")
-    for world_size, stop in ((2, 3), (3, 4), (1, 5)):
+    for world_size, stop in ((2, 3), (3, 4)):
         got, *_ = run_ranks(LOADING + STOPPED, world_size, tmp_path, SAVED=saved, STOP=str(stop))
     steps = [
         [[value for part in parts for value in part] for parts in zip(*shares, strict=True)]
-        for shares in got[:4]
+        for shares in got
     ]
     loader: dict[str, Any] = {}
     exec(f"import torch\n{LOADING}", loader)  # noqa: S102

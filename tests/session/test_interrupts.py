@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SCRIPT = Path(__file__).parents[1] / "support" / "interrupts.py"
-STRIDE = int(os.environ.get("INTERRUPTS_STRIDE", "101"))
+STRIDE = int(os.environ.get("INTERRUPTS_STRIDE", "211"))
 FORMS = (
     *("map", "inline", "stream", "inline stream", "persistent", "transform"),
     *("initialized", "timeout", "unordered"),

@@ -1,14 +1,21 @@
-"""Runs a function of a test module in several processes, the ranks of torch.distributed."""
+"""Runs a program in several processes, the ranks of torch.distributed.
+
+They are forked from one that has imported torch: that takes seconds, and so once.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from support.patience import PATIENCE
 
@@ -21,7 +28,18 @@ _BEGIN = """
 import gc, json, os, sys
 import torch
 import torch.distributed as dist
-rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+world_size = int(os.environ["WORLD_SIZE"])
+processes = []
+for rank in range(world_size):
+    processes.append(os.fork())
+    if not processes[-1]:
+        break
+else:
+    codes = [os.waitpid(process, 0)[1] for process in processes]
+    print(*[rank for rank, code in enumerate(codes) if code])
+    sys.exit()
+os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+os.environ["TOLD"] = f"{os.environ['TOLD']}-{rank}.json"
 def tell(value):
     with open(os.environ["TOLD"], "w") as file:
         json.dump(value, file)
@@ -63,34 +81,39 @@ def run_ranks(
         killed: Ranks that kill themselves.
         variables: Of their environment.
     """
+    if not hasattr(os, "fork"):
+        pytest.skip("the system has no fork")
     script = folder / "program.py"
     body = textwrap.indent(textwrap.dedent(program), "    ")
-    script.write_text(_BEGIN + _GROUP * group + _MAIN + body + _END, encoding="utf-8")
+    # Which it would import in each rank when it is made.
+    dynamo = "import torch._dynamo" * ("DistributedDataParallel" in program)
+    code = dynamo + _BEGIN + _GROUP * group + _MAIN + body + _END
+    script.write_text(code, encoding="utf-8")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "TOLD": str(folder / "told"),
+        "OPENBLAS_NUM_THREADS": "1",  # it would start threads, which a fork does not copy
+        **variables,
+    }
+    with subprocess.Popen(
+        [sys.executable, script],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,  # a group of its own, to be killed
+    ) as process:
+        try:
+            failed, _ = process.communicate(timeout=PATIENCE)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert list(map(int, failed.splitlines()[-1].split())) == list(killed)
     told = [folder / f"told-{rank}.json" for rank in range(world_size)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, script],
-            env={
-                **os.environ,
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(world_size),
-                "LOCAL_WORLD_SIZE": str(world_size),
-                "TOLD": str(told[rank]),
-                **variables,
-            },
-        )
-        for rank in range(world_size)
-    ]
-    try:
-        codes = [process.wait(PATIENCE) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [rank for rank, code in enumerate(codes) if code] == list(killed)
     return [json.loads(path.read_text(encoding="utf-8")) for path in told]

@@ -119,7 +119,7 @@ def test_work_that_meets_a_thread_going_idle_is_run() -> None:
             ran.wait()
         _end(pool)
 
-    explore(scenario, iterations=50)
+    explore(scenario, iterations=20)
 
 
 def test_two_threads_are_woken_for_two_jobs() -> None:
@@ -131,7 +131,7 @@ def test_two_threads_are_woken_for_two_jobs() -> None:
             pair.wait()
         _end(pool)
 
-    explore(scenario, iterations=40)
+    explore(scenario, iterations=16)
 
 
 def test_a_wake_takes_no_thread_from_a_put() -> None:
@@ -146,7 +146,7 @@ def test_a_wake_takes_no_thread_from_a_put() -> None:
         waker.join()
         _end(pool)
 
-    explore(scenario, iterations=40)
+    explore(scenario, iterations=16)
 
 
 def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> None:
@@ -160,7 +160,7 @@ def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> 
         pair.wait()
         _end(pool)
 
-    explore(scenario, iterations=150, include=SWITCHED)
+    explore(scenario, iterations=60, include=SWITCHED)
 
 
 @pytest.mark.parametrize("most", [1, 2])
@@ -185,7 +185,7 @@ def test_with_a_limit_each_work_is_run_and_no_more_at_once(most: int) -> None:
         done.wait()
         _end(pool)
 
-    explore(scenario, iterations=50)
+    explore(scenario, iterations=20)
 
 
 def test_a_limit_that_is_raised_leaves_no_job_behind() -> None:
@@ -208,7 +208,7 @@ def test_a_limit_that_is_raised_leaves_no_job_behind() -> None:
             event.wait()
         _end(pool)
 
-    explore(scenario, iterations=40)
+    explore(scenario, iterations=16)
 
 
 def test_stop_ends_threads_that_are_going_idle() -> None:
@@ -217,7 +217,7 @@ def test_stop_ends_threads_that_are_going_idle() -> None:
         pool.put(Jobs(ignore, ignore))
         _end(pool)
 
-    explore(scenario, iterations=50)
+    explore(scenario, iterations=20)
 
 
 def test_stop_ends_threads_whatever_is_put_and_woken_meanwhile() -> None:
@@ -231,7 +231,7 @@ def test_stop_ends_threads_whatever_is_put_and_woken_meanwhile() -> None:
             thread.join()
         pool.join()
 
-    explore(scenario, iterations=50)
+    explore(scenario, iterations=20)
 
 
 def test_stop_against_stop_ends_the_threads() -> None:
@@ -242,7 +242,7 @@ def test_stop_against_stop_ends_the_threads() -> None:
         _end(pool)
         other.join()
 
-    explore(scenario, iterations=50)
+    explore(scenario, iterations=20)
 
 
 def test_dropping_the_pool_ends_threads_that_are_going_idle() -> None:
@@ -251,7 +251,7 @@ def test_dropping_the_pool_ends_threads_that_are_going_idle() -> None:
         pool.put(Jobs(ignore, ignore))
         del pool
 
-    explore(scenario, iterations=50)
+    explore(scenario, iterations=20)
 
 
 def test_jobs_start_in_the_order_of_their_works() -> None:
@@ -278,7 +278,7 @@ def test_jobs_start_in_the_order_of_their_works() -> None:
         _end(pool)
         assert claimed == list("aabbcc")
 
-    explore(scenario, iterations=40)
+    explore(scenario, iterations=16)
 
 
 def test_one_thread_going_idle_against_a_put_under_every_schedule() -> None:

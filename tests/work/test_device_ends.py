@@ -255,12 +255,11 @@ FORKS = {
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.parametrize("does", FORKS.values(), ids=FORKS)
-@pytest.mark.parametrize("lock", ["iterator._copier._shared._lock", "threading.Lock()"])
-def test_a_child_that_is_forked_beside_a_copier(does: str, lock: str, spawn: Spawn) -> None:
+def test_a_child_that_is_forked_beside_a_copier(does: str, spawn: Spawn) -> None:
     code, output, _ = spawn(
         run,
         f"""
-with {lock}:
+with iterator._copier._shared._lock:
     child = os.fork()
     if child == 0:
         signal.alarm({int(PATIENCE)})
