@@ -111,6 +111,49 @@ def test_numpys_hidden_generator_gives_the_same_with_any_threads_and_stays() -> 
     assert all(each == told[0] for each in told)
 
 
+def drawn_by(draw: Any, generator: Any) -> Callable[[Any], int]:
+    return lambda _: draw(generator)
+
+
+class Holds(Sampled):
+    """A dataset with a generator in a container."""
+
+    def __init__(self, held: Any, draw: Callable[[Any], int]) -> None:
+        super().__init__(lambda _: 0)
+        self.held, self.draw = held, draw
+
+    def __getitem__(self, index: int) -> Any:
+        return index, self.draw(self.held[0])
+
+
+HELD: dict[str, Callable[[Any, Any], Any]] = {
+    "list": lambda generator, draw: Holds([generator], draw),
+    "dict": lambda generator, draw: Holds({0: generator}, draw),
+    "tuple": lambda generator, draw: Holds((generator,), draw),
+    "partial": lambda generator, draw: Sampled(
+        functools.partial(lambda it, _: draw(it), generator)
+    ),
+    "keyword": lambda generator, draw: Sampled(
+        functools.partial(lambda _, it: draw(it), it=generator)
+    ),
+    "closure": lambda generator, draw: Sampled(drawn_by(draw, generator)),
+    "default": lambda generator, draw: Sampled(lambda _, it=generator: draw(it)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("held", HELD)
+def test_a_generator_may_be_held_by_a_container_or_a_function(held: str, kind: Any) -> None:
+    def loaded(threads: dict[str, int], seed: int = 1) -> list[list[int]]:
+        made = kind(seed)
+        return epochs(HELD[held](made.generator, made.draw), **threads)
+
+    first, *others = map(loaded, THREADS)
+    assert all(other == first for other in others)
+    assert len({*first[0], *first[1]}) == 2 * SIZE
+    assert first != loaded({"threads": 2}, seed=2)
+
+
 nobody_can_tell = pytest.mark.skipif(np.__version__ < "2", reason="nobody can tell")
 
 

@@ -426,7 +426,7 @@ def _refuses(value: Any) -> bool:
 # What was found, as it may take long to ask.
 _refusing: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
-_PARTS = (Kind.FUNCTION, Kind.OPENED, Kind.DATASET, Kind.CALLED, Kind.HELPER)
+_PARTS = (*(Kind.FUNCTION, Kind.OPENED, Kind.DATASET, Kind.CALLED, Kind.HELPER, Kind.GENERATOR),)
 
 
 def _holds_parts(value: Any) -> bool:

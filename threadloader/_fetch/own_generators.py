@@ -18,7 +18,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._fetch.kinds import Kind, is_model, kind_of
-from threadloader._fetch.parts import ATOMS, LARGE, OBJECTS, entries, parts
+from threadloader._fetch.parts import ATOMS, CONTAINERS, LARGE, OBJECTS, entries, parts
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.streams import Seeded, here, sample_seed
 
@@ -39,22 +39,28 @@ class _Place:
     """Where an object has a generator.
 
     Args:
-        holder: The object, or a container.
-        name: Of its attribute, or the key in the container.
+        holder: The object, a container or a function.
+        name: Of its attribute, or the key in the container; else the number of the part.
+        generator: That is there now.
         key: The path to it, and the seed that the user gave it.
     """
 
-    __slots__ = ("_in_container", "_latest", "_own", "holder", "key", "name")
+    __slots__ = ("_in_container", "_latest", "_own", "_stays", "holder", "key", "name")
 
-    def __init__(self, holder: Any, name: Any, key: bytes) -> None:
+    def __init__(self, holder: Any, name: Any, generator: Any, key: bytes) -> None:
         self.holder, self.name, self.key = holder, name, key
         self._in_container = type(holder) in (dict, list)
-        self._latest: Any = None  # that was there when it was looked for; samples may exchange it
-        self._own: _Generator | None = None
+        # Of the arguments of a function nobody asks again.
+        others = isinstance(holder, CONTAINERS) or type(name) is not str
+        self._stays = others and not self._in_container
+        self._latest = generator  # when it was looked for; samples may exchange it
+        self._own: _Generator | None = _Generator.of(generator)
 
     def get(self) -> _Generator | None:
         """Return the generator that is there now; None if there is none."""
         holder = self.holder
+        if self._stays:
+            return self._own
         try:
             get = type(holder).__getitem__ if self._in_container else object.__getattribute__
             value = get(holder, self.name)
@@ -247,7 +253,8 @@ def _places_in(root: Any, *, seeds: bool = True) -> list[_Place]:
             # Whoever has no seed for one generator has none for the others.
             seeded = all(map(_is_seeded, held.values()))
             seed = b"".join(map(_seed_of, held.values())) if seeded else b""
-        places += [_Place(value, it, f"{path}.{it}|".encode() + (seed or b"")) for it in held]
+        for name, part in held.items():
+            places.append(_Place(value, name, part, f"{path}.{name}|".encode() + (seed or b"")))
         # What seeds its parts does so from its own seed.
         below = seed if hasattr(type(value), "set_random_state") else above
         if len(found) < OBJECTS:
