@@ -507,6 +507,32 @@ def test_the_calling_thread_stays_where_a_sample(case: str) -> None:
     assert len(told) == 1
 
 
+class Writes(Slow):
+    """Has scratch memory, in which each sample writes its index."""
+
+    def __init__(self) -> None:
+        self.scratch = np.zeros(2, int)
+
+    def value(self, index: int) -> int:
+        self.scratch[:] = index
+        time.sleep(SLOW)
+        return int(self.scratch[1])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"sampler": range(64)}, {"sampler": [*range(63, -1, -1)]}, {"batch_sampler": [[0], [1]]}],
+    ids=str,
+)
+def test_scratch_memory_is_seen_whatever_the_first_sample_writes(given: dict[str, Any]) -> None:
+    if "batch_sampler" in given:
+        given |= {"batch_sampler": [[n, n + 1] for n in range(0, 64, 2)], "batch_size": 1}
+    with pytest.warns(InProcessWarning, match="samples write into 'scratch'"):
+        samples = load(Writes(), **given)
+    assert len(samples) == 64
+    assert all(index == value for index, value, _ in samples)
+
+
 # A sampler that gives one object again and again.
 
 

@@ -51,6 +51,7 @@ __all__ = [
     "KnownPass",
     "KnownSampler",
     "is_known",
+    "is_list",
     "is_users",
     "known",
     "own_generator",
@@ -204,6 +205,11 @@ _KINDS: Mapping[type, type[KnownSampler]] = MappingProxyType(
 def is_known(index_sampler: Any) -> bool:
     """Whether a sampler is a known one, which takes no adapter to tell; see `known`."""
     return type(inner_sampler(index_sampler)) in _KINDS
+
+
+def is_list(index_sampler: Any) -> bool:
+    """Whether a sampler is a list or an array, which draws from nothing."""
+    return type(inner_sampler(index_sampler)) in (*_LISTS, np.ndarray)
 
 
 def is_users(index_sampler: Any) -> bool:

@@ -69,6 +69,7 @@ class FirstSamples:
         self._set: dict[tuple[int, str], Change] = {}  # by samples in the calling thread
         self._steps: dict[tuple[int, str], Any] = {}  # what the last sample has set: by how much
         self._samples = -1  # when that was asked
+        self._watched_memory = False  # whether a sample was looked at for what it writes
         self._failures = 0.0
 
     def watch(self, dataset: Any) -> None:
@@ -116,7 +117,9 @@ class FirstSamples:
             return False
         self._samples = samples
         before, marks, last = self._before, self._marks, self._steps
-        scratch = [] if self.leaves else [part for part in self._memory if part.is_written]
+        watched, again = self._memory, self._watched_memory
+        scratch = [] if self.leaves else [part for part in watched if part.is_written]
+        self._watched_memory = bool(watched)
         self.watch(dataset)
         if self.leaves or before is None:
             return self.leaves
@@ -137,7 +140,8 @@ class FirstSamples:
             if last.get(key, marks) == step:
                 self._stay(f"samples set {key[1]!r} again and again")
                 return False
-        self.leaves = not new and None not in steps.values()
+        # The first sample may have written what was there: zeros for index 0.
+        self.leaves = not new and None not in steps.values() and (again or not watched)
         return self.leaves
 
     def changed_by_loop(self) -> str | None:

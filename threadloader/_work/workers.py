@@ -22,7 +22,7 @@ from threadloader._fetch.loaded import changes, give, settled, snapshot
 from threadloader._fetch.parts import attributes
 from threadloader._fetch.single_owner import is_shared
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._order.known_samplers import is_known
+from threadloader._order.known_samplers import is_known, is_list
 from threadloader._order.window import UNKNOWN_ROWS
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream
@@ -349,7 +349,8 @@ def _limits(settings: Settings, num_workers: int) -> Limits:
     if settings.iterable:
         return Limits(num_workers, num_workers, has_gil, least=num_workers)
     least = int(settings.needs_threads or callable(settings.dataset_copy))
-    if not is_known(settings.index_sampler) and settings.draws_ahead:
+    sampler = settings.index_sampler
+    if not (is_known(sampler) or is_list(sampler)) and settings.draws_ahead:
         least = 1
     if not settings.tunes_threads:
         return Limits(num_workers, num_workers, has_gil, least)
