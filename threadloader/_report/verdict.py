@@ -205,7 +205,8 @@ def _holds_gil(i: Interval, setup: Setup) -> bool:
 
 
 def _held(i: Interval, setup: Setup) -> str:
-    threads = _threads(setup.running if setup.tuned else setup.most)
+    running = setup.running if setup.tuned else setup.most
+    threads = _threads(running) if running else "the calling thread and others"
     return f"samples hold the GIL, so {threads} used {_used(i, setup)}"
 
 
@@ -329,7 +330,7 @@ CAUSES = (
         "collate-bound",
         "collating",
         lambda i, _: i.collate_seconds,
-        "Make collate_fn cheaper, or return samples of one shape, which need none.",
+        "Make collate_fn cheaper. Samples of one shape, and of up to 64 parts, need none.",
         of_making=True,
     ),
     _takes_most(
