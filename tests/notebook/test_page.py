@@ -75,7 +75,7 @@ def test_after_an_epoch_it_says_what_was_counted_in_the_last_one() -> None:
 
 
 def test_each_stage_has_a_bar_and_the_longest_is_whole() -> None:
-    page = loaded(threads=0, collate_fn=list)
+    page = loaded(**NEEDS_ONE_THREAD, collate_fn=list)
     assert page.source.count('class="fill"') == 4  # fetch, write, collate, and the waiting
     assert "width:100.0%" in page.source
 
