@@ -88,7 +88,8 @@ class Workers:
         begins_here: Whether the calling thread makes the first batches.
         tunes: Whether another number of threads may be found than there is.
         num_workers: As workers are told.
-        surroundings: The one item is of the thread of the latest ``iter()``.
+        surroundings: The one item is of the thread of the latest ``iter()``; by default as it is
+            when workers take over, up to which batches are made in that thread.
 
     Threads:
         begin_again: planner.
@@ -116,6 +117,7 @@ class Workers:
         # As they are now, and with neither sampler: an epoch that was left leads to no sampler.
         self._settings = settings._replace(sampler=None, batch_sampler=None)
         self._original: list[Original] = []  # what workers copy; empty until it was made
+        self.surroundings: list[Surroundings] = []  # empty until a thread may have use for them
         self.replicas: list[Original] = []
         if settings.iterable:
             self.replicas = replicas_of(settings, limits.threads)
@@ -155,7 +157,7 @@ class Workers:
             draws=draws,
             isolates=draws and settings.isolate_rng,
             earlier_readers=earlier_readers,
-            surroundings=[Surroundings()],
+            surroundings=self.surroundings,
             original=self._original,
             prepared=[
                 (each, _reader(each, settings))
@@ -165,7 +167,8 @@ class Workers:
             ],
             startup=self.startup,
         )
-        self.surroundings = setup.surroundings
+        if not (self.begins_here and self.is_default):
+            self._surround()
         threads = limits.threads if limits.is_fixed else max(1, tuner.number)
         self.pools = self._pools(settings, setup, threads)
 
@@ -203,8 +206,12 @@ class Workers:
         Args:
             latest: When the epoch before has given its last batch, on the clock.
         """
-        self.surroundings[0] = Surroundings()
+        self._surround()
         self.tuner.go_on(latest)
+
+    def _surround(self) -> None:
+        """Let workers begin in the context of this thread as it is now."""
+        self.surroundings[:] = [Surroundings()]
 
     @property
     def stopped(self) -> bool:
@@ -223,6 +230,8 @@ class Workers:
             False where batches must be those that the calling thread would make, and workers would
             share something: it makes all of them then.
         """
+        if not self.surroundings:
+            self._surround()
         if self._original or self.replicas:
             return True
         opened = self.first_samples.opened
