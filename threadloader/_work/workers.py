@@ -117,13 +117,14 @@ class Workers:
         # As they are now, and with neither sampler: an epoch that was left leads to no sampler.
         self._settings = settings._replace(sampler=None, batch_sampler=None)
         self._original: list[Original] = []  # what workers copy; empty until it was made
-        self.surroundings: list[Surroundings] = []  # empty until a thread may have use for them
+        alone = begins_here and self.is_default
+        self.surroundings = [] if alone else [Surroundings()]
         self.replicas: list[Original] = []
         if settings.iterable:
             self.replicas = replicas_of(settings, limits.threads)
         elif callable(settings.dataset_copy):
             self.replicas = [original_of(settings, []) for _ in range(limits.threads)]
-        elif not (begins_here and self.is_default):
+        elif not alone:
             self.begins_here |= not self.take_over()
         # Samples that wait for one another need as many threads as the user chose.
         self._meets = any(map(_leads_to_meetings, (*self._original, *self.replicas[:1])))
@@ -167,8 +168,6 @@ class Workers:
             ],
             startup=self.startup,
         )
-        if not (self.begins_here and self.is_default):
-            self._surround()
         threads = limits.threads if limits.is_fixed else max(1, tuner.number)
         self.pools = self._pools(settings, setup, threads)
 
