@@ -382,7 +382,7 @@ def make_at_once(
         # An open batch tells of its stages.
         at_once = rows and stages.tracer is None
         path = collation.path_at_once(rows) if at_once else None
-        if not at_once or (path is None and collation.direct):
+        if not at_once:
             return OpenBatch(plan, pipeline, progress)
         started = perf_counter()
         timing = counters.begin_timing() if started >= counters.timing_due else None
@@ -430,7 +430,7 @@ def _make_of(
 
     Args:
         samples: What was fetched for it.
-        path: Makes it; None for the user's function.
+        path: Makes it; None for what else makes batches: a function, as a rule.
         plan: The batch.
         pipeline: What workers need.
         worker: The calling thread.
@@ -443,7 +443,8 @@ def _make_of(
         if path is None:
             filling = pipeline.collation.open(rows)
             filling.write(0, rows, samples)
-            failure = _finish(filling, plan, pipeline, worker)
+            if not filling.is_complete():
+                failure = _finish(filling, plan, pipeline, worker)
             worker.counters.nbytes += filling.nbytes
             return (filling.take(),), failure
         if type(samples) not in (list, Rows) or len(samples) != rows:
