@@ -16,7 +16,6 @@ from support.patience import PATIENCE
 from support.safe_datasets import SAFE
 from support.unsafe_datasets import COPIED, SEEDED, UNSAFE, Dataset, SeekAndRead
 
-from threadloader._check import loading
 from threadloader.testing import assert_thread_safe
 
 if TYPE_CHECKING:
@@ -78,7 +77,8 @@ def test_a_lock_that_can_not_be_seen_hangs_nothing(spawn: Spawn) -> None:
 def test_threads_that_wait_for_each_other_are_found(
     monkeypatch: pytest.MonkeyPatch, spawn: Spawn
 ) -> None:
-    monkeypatch.setattr(loading, "HANG_SECONDS", 0.5)  # which only bounds the wait
+    # It only bounds the wait.
+    monkeypatch.setattr("threadloader._check.loading.HANG_SECONDS", 0.5)
     locks = [threading.Lock(), threading.Lock()]
 
     class Transfers(Dataset):

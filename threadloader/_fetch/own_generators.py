@@ -41,20 +41,20 @@ class _Place:
     Args:
         holder: The object, a container or a function.
         name: Of its attribute, or the key in the container; else the number of the part.
-        generator: That is there now.
+        own: The generator that is there now.
         key: The path to it, and the seed that the user gave it.
     """
 
     __slots__ = ("_in_container", "_latest", "_own", "_stays", "holder", "key", "name")
 
-    def __init__(self, holder: Any, name: Any, generator: Any, key: bytes) -> None:
+    def __init__(self, holder: Any, name: Any, own: _Generator, key: bytes) -> None:
         self.holder, self.name, self.key = holder, name, key
         self._in_container = type(holder) in (dict, list)
         # Of the arguments of a function nobody asks again.
         others = isinstance(holder, CONTAINERS) or type(name) is not str
         self._stays = others and not self._in_container
-        self._latest = generator  # when it was looked for; samples may exchange it
-        self._own: _Generator | None = _Generator.of(generator)
+        self._latest = own.it  # when it was looked for; samples may exchange it
+        self._own: _Generator | None = own
 
     def get(self) -> _Generator | None:
         """Return the generator that is there now; None if there is none."""
@@ -247,14 +247,14 @@ def _places_in(root: Any, *, seeds: bool = True) -> list[_Place]:
         named = dict(parts(value))
         for name, part in defaults_of(type(value)):
             named.setdefault(name, part)
-        held = {name: part for name, part in named.items() if is_own_generator(part)}
+        held = {it: _Generator.of(part) for it, part in named.items() if is_own_generator(part)}
         seed = above
         if above is None:
             # Whoever has no seed for one generator has none for the others.
-            seeded = all(map(_is_seeded, held.values()))
-            seed = b"".join(map(_seed_of, held.values())) if seeded else b""
-        for name, part in held.items():
-            places.append(_Place(value, name, part, f"{path}.{name}|".encode() + (seed or b"")))
+            seeded = all(own.is_seeded() for own in held.values())
+            seed = b"".join(own.told_apart() for own in held.values()) if seeded else b""
+        for name, own in held.items():
+            places.append(_Place(value, name, own, f"{path}.{name}|".encode() + (seed or b"")))
         # What seeds its parts does so from its own seed.
         below = seed if hasattr(type(value), "set_random_state") else above
         if len(found) < OBJECTS:
@@ -285,21 +285,6 @@ def _prepare(value: Any) -> None:
 # Seeds and states
 
 
-def _is_seeded(generator: Any) -> bool:
-    """Whether somebody may have chosen the seed of a generator."""
-    if not isinstance(generator, (np.random.RandomState, np.random.Generator)):
-        return True  # nobody can tell
-    entropy = getattr(getattr(_bits_of(generator), "seed_seq", None), "entropy", None)
-    return not isinstance(entropy, int) or entropy.bit_length() <= CHOSEN
-
-
-def _seed_of(generator: Any) -> bytes:
-    """Return bytes that tell apart how a user has seeded a generator."""
-    if isinstance(generator, _torch.Generator):
-        return generator.initial_seed().to_bytes(8, "little")
-    return blake2b(repr(_Generator.of(generator).state()).encode(), digest_size=8).digest()
-
-
 class _Generator:
     """A generator of torch's, or of another kind in a subclass: its state, and how it is seeded.
 
@@ -322,6 +307,14 @@ class _Generator:
         legacy = isinstance(generator, np.random.RandomState)
         return _Legacy(generator) if legacy else _Generator(generator)
 
+    def is_seeded(self) -> bool:
+        """Whether somebody may have chosen its seed."""
+        return True  # nobody can tell
+
+    def told_apart(self) -> bytes:
+        """Return bytes that tell apart how a user has seeded it."""
+        return self.it.initial_seed().to_bytes(8, "little")  # type: ignore[no-any-return]
+
     def state(self) -> Any:
         """Return its state."""
         return self.it.get_state()
@@ -335,7 +328,16 @@ class _Generator:
         self.it.manual_seed(_number(key) >> 65)
 
 
-class _OfPython(_Generator):
+class _WithoutSeed(_Generator):
+    """One that does not say its seed; its state does."""
+
+    __slots__ = ()
+
+    def told_apart(self) -> bytes:
+        return blake2b(repr(self.state()).encode(), digest_size=8).digest()
+
+
+class _OfPython(_WithoutSeed):
     __slots__ = ()
 
     def state(self) -> Any:
@@ -348,13 +350,16 @@ class _OfPython(_Generator):
         self.it.seed(_number(key))
 
 
-class _OfNumPy(_Generator):
+class _OfNumPy(_WithoutSeed):
     __slots__ = ("_bits", "_is_pcg64")
 
     def __init__(self, it: Any) -> None:
         super().__init__(it)
         self._bits = it.bit_generator
         self._is_pcg64 = type(self._bits) is np.random.PCG64
+
+    def is_seeded(self) -> bool:
+        return _may_be_chosen(getattr(self._bits, "seed_seq", None))
 
     def state(self) -> Any:
         return self._bits.state
@@ -376,14 +381,17 @@ class _OfNumPy(_Generator):
         }
 
 
-class _Legacy(_Generator):
+class _Legacy(_WithoutSeed):
     __slots__ = ("_bits", "_kind", "_seeds")
 
     def __init__(self, it: Any) -> None:
         super().__init__(it)
-        self._bits = _bits_of(it)
+        self._bits = it.__reduce__()[1][0]  # before NumPy 2 the name of its kind alone
         self._kind = self._bits if isinstance(self._bits, str) else type(self._bits).__name__
         self._seeds = getattr(self._bits, "seed_seq", None)
+
+    def is_seeded(self) -> bool:
+        return _may_be_chosen(self._seeds)
 
     def put(self, state: Any) -> None:
         restored = self._kind == "MT19937" and self._seeds is not None
@@ -402,11 +410,11 @@ class _Legacy(_Generator):
         self.it.set_state(fresh.state | {"has_gauss": 0, "gauss": 0.0})
 
 
+def _may_be_chosen(seeds: Any) -> bool:
+    """Whether a sequence of seeds may have a seed that somebody has chosen."""
+    entropy = getattr(seeds, "entropy", None)
+    return not isinstance(entropy, int) or entropy.bit_length() <= CHOSEN
+
+
 def _number(key: bytes) -> int:
     return int.from_bytes(key[:16], "little")
-
-
-def _bits_of(generator: Any) -> Any:
-    """Return the bit generator inside; of a `RandomState` before NumPy 2 its name alone."""
-    legacy = isinstance(generator, np.random.RandomState)
-    return generator.__reduce__()[1][0] if legacy else generator.bit_generator

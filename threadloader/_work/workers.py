@@ -117,14 +117,14 @@ class Workers:
         # As they are now, and with neither sampler: an epoch that was left leads to no sampler.
         self._settings = settings._replace(sampler=None, batch_sampler=None)
         self._original: list[Original] = []  # what workers copy; empty until it was made
-        alone = begins_here and self.is_default
-        self.surroundings = [] if alone else [Surroundings()]
+        threads_later = begins_here and self.is_default
+        self.surroundings = [] if threads_later else [Surroundings()]
         self.replicas: list[Original] = []
         if settings.iterable:
             self.replicas = replicas_of(settings, limits.threads)
         elif callable(settings.dataset_copy):
             self.replicas = [original_of(settings, []) for _ in range(limits.threads)]
-        elif not alone:
+        elif not threads_later:
             self.begins_here |= not self.take_over()
         # Samples that wait for one another need as many threads as the user chose.
         self._meets = any(map(_leads_to_meetings, (*self._original, *self.replicas[:1])))
