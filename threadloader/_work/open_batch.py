@@ -377,13 +377,11 @@ def make_at_once(
         None if the epoch was closed.
     """
     samples = failed = made = path = failure = batch = None
-    counters, rows, collation = worker.counters, len(plan.indices), pipeline.collation
+    counters, rows = worker.counters, len(plan.indices)
     try:
-        # An open batch tells of its stages.
-        at_once = rows and stages.tracer is None
-        path = collation.path_at_once(rows) if at_once else None
-        if not at_once:
+        if not rows or stages.tracer is not None:  # an open batch tells of its stages
             return OpenBatch(plan, pipeline, progress)
+        path = pipeline.collation.path_at_once(rows)
         started = perf_counter()
         timing = counters.begin_timing() if started >= counters.timing_due else None
         singly = not (pipeline.whole_batches or pipeline.gathers)
@@ -416,7 +414,7 @@ def make_at_once(
         return batch
     finally:
         samples = failed = made = failure = None
-        plan = pipeline = progress = path = collation = batch = DROPPED
+        plan = pipeline = progress = path = batch = DROPPED
 
 
 def _make_of(
@@ -438,15 +436,10 @@ def _make_of(
     Returns:
         No batch where an `OpenBatch` is to make it.
     """
-    rows, filling, failure = len(plan.indices), None, None
     try:
         if path is None:
-            filling = pipeline.collation.open(rows)
-            filling.write(0, rows, samples)
-            if not filling.is_complete():
-                failure = _finish(filling, plan, pipeline, worker)
-            worker.counters.nbytes += filling.nbytes
-            return (filling.take(),), failure
+            return _collated(samples, plan, pipeline, worker)
+        rows = len(plan.indices)
         if type(samples) not in (list, Rows) or len(samples) != rows:
             return None, None
         with suppress(Exception):  # no memory, say: the open batch will meet it again
@@ -455,7 +448,25 @@ def _make_of(
             return made, None
         return None, None
     finally:
-        samples = path = plan = pipeline = filling = failure = made = DROPPED
+        samples = path = plan = pipeline = made = DROPPED
+
+
+def _collated(
+    samples: Any, plan: PlannedBatch, pipeline: Pipeline, worker: Worker
+) -> tuple[tuple[Any], Failure | None]:
+    """Return the batch that a `Filling` makes of all samples; as `_make_of`."""
+    filling = failure = None
+    try:
+        filling = pipeline.collation.open(len(plan.indices))
+        filling.write(0, len(plan.indices), samples)
+        if not filling.is_complete():
+            failure = _finish(filling, plan, pipeline, worker)
+        worker.counters.nbytes += filling.nbytes
+        return (filling.take(),), failure
+    except BaseException as error:  # noqa: BLE001  # no memory, say; handed to the consumer
+        return (None,), failure_of(error, 0, plan, worker.place)
+    finally:
+        samples = plan = pipeline = filling = failure = DROPPED
 
 
 class FailedBatch:
