@@ -54,7 +54,7 @@ MIB = 1 << 20
 SIZES = (1, 16, 64)  # MiB a batch
 DECODED = (32, 128 << 10)  # samples of a batch that has to be decoded, and bytes of each
 COVER = 1.5  # times as long as copying and decoding, what is computed takes
-OURS = (4, 6, 8, 12, 16)  # threads of ours that are tried
+OURS = (1, 2, 3, 4, 6, 8, 12, 16)  # threads of ours that are tried
 WARM = 24  # batches before the first that counts: more than any loader has ready by then
 LEAST = 16  # batches that count
 _cuda: Any = torch.cuda  # much of it has no types
@@ -152,14 +152,14 @@ def _options() -> argparse.Namespace:
         parser.error(f"--json: there is no folder {options.json.parent}")
     tried = (cores // 2, cores) if options.quick else (2, 4, cores // 2, cores)
     options.workers = sorted({max(1, min(workers, cores)) for workers in tried})
-    # With many threads a batch becomes many tickets, which cost under one GIL.
-    ours = [options.threads] if options.threads else (4, 8, 16) if options.quick else OURS
+    # Under one GIL a row that is copied by another thread costs a wake-up.
+    ours = [options.threads] if options.threads else (2, 4, 16) if options.quick else OURS
     options.tried = sorted({options.threads or min(threads, cores) for threads in ours})
     return options
 
 
-def with_threads(data: Samples, threads: int) -> Iterator[Any]:
-    """Yield batches on the device, from a ThreadLoader."""
+def with_threads(data: Samples, threads: int | None) -> Iterator[Any]:
+    """Yield batches on the device, from a ThreadLoader; None: it finds the number of threads."""
     with ThreadLoader(data, data.rows, **ON_DEVICE, threads=threads) as loader:
         yield from loader
 
@@ -345,6 +345,7 @@ class Bench:
         threads = self._best(f"{title} threadloader", self._options.tried, with_threads, data, step)
         workers = self._best(f"{title} torch", self._options.workers, with_torch, data, step)
         makes = {
+            "threadloader, by default": partial(with_threads, data, None),
             "threadloader": partial(with_threads, data, threads),
             "torch": partial(with_torch, data, workers),
             "prefetcher on torch": partial(with_prefetcher, data, workers),

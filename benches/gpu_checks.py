@@ -2,7 +2,7 @@
 
 The device computes what a batch must hold and counts what differs, so the host hardly ever waits
 and copies, kernels and reused slots overlap as they do in training.  Each check is one way to
-consume; now and then a matrix product or a foreign copy makes the device late.
+consume; now and then a kernel that only waits, or a foreign copy, makes the device late.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ PERIOD = 4093  # samples with rows of their own; a prime, so that no batch begin
 FACTOR = 1_000_003
 READ = 1000  # batches between two looks at the device's counters
 KEPT = 64  # batches
+CYCLES = 2_000_000  # of the device: about a millisecond
 ENDLESS = 10_000_000  # samples: no epoch of them comes to its end
 EPOCH = 37  # batches of an epoch that is broken off
 LEAVES = 8  # of a batch that is copied packed or apart
@@ -202,20 +203,27 @@ def report(verifiers: list[Verifier], *, complete: bool = True) -> str | None:
 
 
 class _Delay:
-    """Makes the current stream late, every few batches.
+    """Makes a stream late, every few batches, by a kernel that does nothing for a millisecond.
 
-    Call it between `next` and the check: where a batch is taken the copier knows that all before
-    has been done, so what comes late behind that is the use of the batch itself.
+    In the current stream call it between `next` and the check: where a batch is taken the copier
+    knows that all before has been done, so what comes late behind that is the use of the batch
+    itself.
+
+    Args:
+        every: Batches from one kernel to the next.
+        copies: Whether the copies are late, instead of the current stream.
     """
 
-    def __init__(self, every: int = 8) -> None:
+    def __init__(self, every: int = 8, *, copies: bool = False) -> None:
         self._every = every
-        self._matrix = torch.ones(2048, 2048, device=DEVICE)
-        _cuda.synchronize()
+        opened: Any = open_device(DEVICE)
+        # All loaders of the process copy on one stream.
+        self._stream = opened.here()._stream if copies else None  # noqa: SLF001
 
     def __call__(self, number: int) -> None:
         if number % self._every == 0:
-            torch.mm(self._matrix, self._matrix)
+            with _cuda.stream(self._stream):  # None: the current one
+                _cuda._sleep(CYCLES)  # noqa: SLF001  # as in torch's own tests
 
 
 def _loader(dataset: Numbered, **options: Any) -> ThreadLoader[Any]:
@@ -228,6 +236,7 @@ Found = tuple[int, str | None]  # slots made, what differed
 def _plain(batches: int, *, row: int = ROW, noise: bool = False, **options: Any) -> Found:
     """Take each batch in the current stream and drop it."""
     verifier, delay = Verifier(batches * BATCH, row), _Delay()
+    delay_copies = _Delay(7, copies=True)
     own = _cuda.Stream()
     foreign = torch.empty(1 << 26, dtype=torch.uint8, pin_memory=True) if noise else None
     target = torch.empty(1 << 26, dtype=torch.uint8, device=DEVICE) if noise else None
@@ -235,6 +244,7 @@ def _plain(batches: int, *, row: int = ROW, noise: bool = False, **options: Any)
         for number, batch in enumerate(loader):
             delay(number)
             verifier.check(batch, number)
+            delay_copies(number)
             if target is not None and foreign is not None and number % 4 == 0:
                 with _cuda.stream(own):  # copies queue up behind this one
                     target.copy_(foreign, non_blocking=True)
