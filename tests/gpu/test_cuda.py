@@ -68,13 +68,20 @@ def rows_of(nbytes: int, count: int) -> list[Any]:
     return [np.full(nbytes, number % 251, np.uint8) for number in range(count)]
 
 
+LOOPS = {  # each drops its batch at another moment
+    "enumerate": "for number, (images, _) in enumerate(make()):",
+    "own counter": "for images, _ in make():\n    number += 1",
+    "generator": "for number, images in (pair for pair in enumerate(make())):",
+}
+
+
 @pytest.mark.parametrize("slow", [False, True])
-def test_an_error_in_a_kernel_is_told_by_python_and_not_by_an_abort(slow: bool) -> None:
+@pytest.mark.parametrize("loop", LOOPS)
+def test_an_error_in_a_kernel_is_told_by_python_and_not_by_an_abort(loop: str, slow: bool) -> None:
     code, told = run(f"""
-slow = {slow}
-for number, (images, _) in enumerate(make()):
+slow, number = {slow}, 0
+{LOOPS[loop]}
     if number == 20:
-        del images, _  # what was delivered is torch's, which may abort for it (record_stream)
         torch.zeros(4, device="cuda")[torch.tensor([99], device="cuda")]
         torch.cuda.synchronize()
 """)
@@ -92,8 +99,6 @@ for number, _ in enumerate(ours):
 ours.close()
 child = os.fork()
 if child == 0:
-    ours.device = None
-    iter(ours)
     ours = None
     os._exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from support.child import run_child
 
-from threadloader._lifetime.never_freed import PageLocked
+from threadloader._lifetime.never_freed import DeviceMemory
 
 # Whoever frees the memory ends the process, as in C++.
 HEAD = """
 import ctypes, os
-from threadloader._lifetime.never_freed import PageLocked, leak
+from threadloader._lifetime.never_freed import DeviceMemory, leak
 
 new = ctypes.pythonapi.PyCapsule_New
 new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
@@ -34,7 +34,7 @@ def exit_code(script: str) -> int:
 def test_memory_is_freed_where_that_is_safe() -> None:
     array = np.zeros(3)
     gone = weakref.ref(array)
-    locked = PageLocked(array, lambda: None)
+    locked = DeviceMemory(array, lambda: None)
     del array
     assert gone() is not None
     del locked
@@ -48,7 +48,7 @@ def test_memory_is_kept_where_it_is_not(error: BaseException) -> None:
 
     array = np.zeros(3)
     alive = weakref.ref(array)
-    locked = PageLocked(array, check)
+    locked = DeviceMemory(array, check)
     del array, locked
     assert alive() is not None
 
@@ -61,15 +61,15 @@ def test_what_is_kept_outlives_the_interpreter() -> None:
 
 @with_abort
 def test_page_locked_memory_is_left_to_the_system_when_the_interpreter_ends() -> None:
-    assert exit_code("held = PageLocked(memory(), lambda: None)") == 0
-    assert exit_code("held = PageLocked(memory(), lambda: None); del held") != 0
+    assert exit_code("held = DeviceMemory(memory(), lambda: None)") == 0
+    assert exit_code("held = DeviceMemory(memory(), lambda: None); del held") != 0
 
 
 @with_abort
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_page_locked_memory_of_the_parents_is_not_freed_in_a_forked_child() -> None:
     script = """
-held = PageLocked(memory(), lambda: None)
+held = DeviceMemory(memory(), lambda: None)
 child = os.fork()
 if child == 0:
     del held

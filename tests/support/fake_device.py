@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from support.patience import PATIENCE
-from threadloader._lifetime.never_freed import PageLocked
+from threadloader._lifetime.never_freed import DeviceMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -118,13 +118,13 @@ class FakeDevice:
     def here(self) -> _Stream:
         return _Stream(self)
 
-    def allocate(self, nbytes: int) -> tuple[memoryview[Any], PageLocked]:
+    def allocate(self, nbytes: int) -> tuple[memoryview[Any], DeviceMemory]:
         self.may_raise("allocate")
         source: Any = np.zeros(nbytes, np.uint8)
         weakref.finalize(source, self._freed).atexit = False
         with self._changed:
             self.slots += 1
-        return memoryview(source), PageLocked(source, self.check)
+        return memoryview(source), DeviceMemory(source, self.check)
 
     def pin(self, batch: Any) -> Any:
         """Return a batch, marked."""
@@ -132,6 +132,9 @@ class FakeDevice:
         with self._changed:
             self.pinners.append(current_thread())
         return "pinned", batch
+
+    def keep(self) -> DeviceMemory:
+        return DeviceMemory(None, self.check)
 
     def check(self) -> None:
         """Raise if page-locked memory must not be freed any more."""
@@ -262,6 +265,7 @@ class _Stream:
         self.device = device
         self.full = OutOfMemoryError
         self.allocate = device.allocate
+        self.keep = device.keep
         self._copier: Thread | None = None
         self._made: list[Any] = []  # memory, since the last event
         self._begun: list[_Copy] = []  # since then
@@ -279,7 +283,7 @@ class _Stream:
         self._copier = current_thread()
         self.device.may_raise("adopt")
 
-    def copy(self, source: PageLocked, leaves: Sequence[Leaf]) -> list[Any]:
+    def copy(self, source: DeviceMemory, leaves: Sequence[Leaf]) -> list[Any]:
         self.check_thread("began a copy")
         made = []
         for offset, dtype, shape in leaves:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import warnings
+import weakref
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -132,6 +135,26 @@ def test_a_device_that_is_lost_is_told_and_keeps_nobody_waiting(
         device.errors.clear()
         assert spawn(outcomes, iter(loader)).result(PATIENCE) == batches_of(3)
     assert not device.broken
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_last_batch_is_freed_unless_the_device_is_lost(lost: bool, spawn: Spawn) -> None:
+    device = FakeDevice(errors={"record": RuntimeError("lost")} if lost else {})
+
+    def consume() -> Any:
+        with make(Numbers(), device, threads=1) as loader:
+            iterator, errors = iter(loader), device.errors
+            device.errors = {}
+            batch = next(iterator)
+            device.errors = errors
+            with suppress(RuntimeError):
+                device.may_raise("record")
+            device.received.clear()
+            return weakref.ref(batch)
+
+    kept = spawn(consume).result(PATIENCE)
+    gc.collect()
+    assert (kept() is not None) == lost
 
 
 def test_a_stream_whose_device_is_lost_ends_after_its_batches(spawn: Spawn) -> None:

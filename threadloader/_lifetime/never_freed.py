@@ -1,8 +1,9 @@
 """Memory that is leaked on purpose, since freeing it could end the process.
 
-torch frees page-locked memory in C++: it asks the device about the copies from it, in a place
-where no error can be raised.  So after an error in a kernel, or in a forked child, the process
-ends there, before Python's traceback (pytorch#178154).  Leaking it costs nothing then.
+torch frees memory of a device, and page-locked memory, in C++: it asks the device about those who
+use it, in a place where no error can be raised.  So after an error in a kernel, or in a forked
+child, the process ends there, before Python's traceback (pytorch#178154).  Leaking it costs nothing
+then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PageLocked", "leak"]
+__all__ = ["DeviceMemory", "leak"]
 
 _increase = ctypes.pythonapi.Py_IncRef
 _increase.argtypes = [ctypes.py_object]
@@ -30,11 +31,11 @@ def leak(thing: Any, _increase: Callable[[Any], None] = _increase) -> None:
     _increase(thing)  # a reference that nobody has, and so nobody drops
 
 
-class PageLocked:
-    """Page-locked memory of one slot: freed only where that can't end the process.
+class DeviceMemory:
+    """Memory that a device uses: freed only where that can't end the process.
 
     Args:
-        memory: The object that owns the memory; the device copies from it.
+        memory: Whatever owns the memory; it may be set anew.
         check: Asks the device as freeing does; raises an error where freeing would end the process.
 
     Threads:

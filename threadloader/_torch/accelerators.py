@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from threadloader._lifetime.exit_and_fork import in_forked_child
-from threadloader._lifetime.never_freed import PageLocked
+from threadloader._lifetime.never_freed import DeviceMemory
 from threadloader._torch.device import StreamlessDevice
 from threadloader._torch.threads import ignore_captures
 from threadloader._warnings import warn_user
@@ -127,7 +127,7 @@ class _Pinned:
     batch: Any
     events: list[Any]  # after which tensors that the dataset made on the device are there
     there: list[Any]  # those tensors
-    memory: PageLocked  # of the batch; dropped last
+    memory: DeviceMemory  # of the batch; dropped last
 
 
 class Accelerator:
@@ -158,10 +158,10 @@ class Accelerator:
         here._stream = stream  # our own
         return here
 
-    def allocate(self, nbytes: int) -> tuple[memoryview[Any], PageLocked]:
+    def allocate(self, nbytes: int) -> tuple[memoryview[Any], DeviceMemory]:
         with self._guard():
             memory, tensor = page_locked(nbytes)
-        return memory, PageLocked(tensor, self._check)
+        return memory, DeviceMemory(tensor, self._check)
 
     def _check(self) -> None:
         """Record an event behind all copies, as torch does when it frees their sources."""
@@ -179,7 +179,7 @@ class Accelerator:
         torch.accelerator.set_device_index(self.device.index)
         self._use(self._stream)
 
-    def copy(self, source: PageLocked, leaves: Sequence[Leaf]) -> list[Any]:
+    def copy(self, source: DeviceMemory, leaves: Sequence[Leaf]) -> list[Any]:
         copies = []
         for offset, dtype, shape in leaves:
             leaf = view_of(source.memory, offset, dtype, shape)
@@ -206,7 +206,7 @@ class Accelerator:
             for device in {tensor.device for tensor in there}:
                 events.append(event := self._new_event())
                 event.record(self._stream_of(device))
-        return _Pinned(batch, events, there, PageLocked(batch, self._check))
+        return _Pinned(batch, events, there, DeviceMemory(batch, self._check))
 
     def move(self, batch: _Pinned) -> tuple[Any, list[Any]]:
         for event in batch.events:
@@ -221,6 +221,9 @@ class Accelerator:
         event.record(self._stream)
         marked: Event = event
         return marked
+
+    def keep(self) -> DeviceMemory:
+        return DeviceMemory(None, self._check)
 
     def receive(self, event: Event, tensors: Iterable[Any]) -> Event:
         stream = self._stream_of(self.device)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from threadloader._lifetime.never_freed import PageLocked
+    from threadloader._lifetime.never_freed import DeviceMemory
 
 __all__ = ["Device", "Event", "Leaf", "StreamlessDevice", "TargetDevice"]
 
@@ -36,7 +36,7 @@ class Device(Protocol):
     """A device that batches are copied to.
 
     Threads:
-        here, receive: consumer.
+        here, keep, receive: consumer.
         allocate: any.
         pin: worker.
         adopt, copy, move, record: copier.
@@ -50,13 +50,13 @@ class Device(Protocol):
         Without an index it is the calling thread's current device.
         """
 
-    def allocate(self, nbytes: int) -> tuple[memoryview[Any], PageLocked]:
+    def allocate(self, nbytes: int) -> tuple[memoryview[Any], DeviceMemory]:
         """Return page-locked memory, as bytes to write and as the source that `copy` takes."""
 
     def adopt(self) -> None:
         """Make the device, and a stream of its own, current in the calling thread."""
 
-    def copy(self, source: PageLocked, leaves: Sequence[Leaf]) -> list[Any]:
+    def copy(self, source: DeviceMemory, leaves: Sequence[Leaf]) -> list[Any]:
         """Begin to copy leaves out of page-locked memory.
 
         Args:
@@ -79,6 +79,9 @@ class Device(Protocol):
 
     def record(self) -> Event:
         """Return an event behind all copies that were begun."""
+
+    def keep(self) -> DeviceMemory:
+        """Return what keeps tensors of `receive`; none yet."""
 
     def receive(self, event: Event, tensors: Iterable[Any]) -> Event | None:
         """Let the calling thread's current stream wait for copies, and use the copied tensors.

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from threadloader._batch.filling import DeviceBatch, Filling
+    from threadloader._lifetime.never_freed import DeviceMemory
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device, Event
     from threadloader._work.open_batch import OpenBatch
@@ -85,6 +86,9 @@ class Copier:
         copied: Callable[[float], None] = lambda _: None,
     ) -> None:
         room = 1 + device_prefetch
+        # The batch that was taken last.  A loop that meets an error of the device drops its batch
+        # before the traceback is printed: only this keeps torch from ending the process there.
+        self._last: DeviceMemory | None = device.keep()
         self._shared = shared = _Shared(device, progress, room, in_order=in_order, copied=copied)
         self._pool: Pool[None] = Pool(
             1, name, _enter, role="copier", failed=shared.failed, exit_seconds=EXIT_SECONDS
@@ -143,6 +147,8 @@ class Copier:
             reached = self._shared.device.receive(event, device_batch.tensors)
         finally:
             self._shared.inbox.put(_BatchTaken(reached))
+        if self._last is not None:
+            self._last.memory = device_batch.tensors
         return device_batch
 
     def drop(self, batch: OpenBatch) -> None:
@@ -163,6 +169,7 @@ class Copier:
         """Wait until the thread has ended; the epoch is closed."""
         self._pool.stop()
         self._pool.join()
+        self._last = None
 
 
 class _Shared:
