@@ -293,7 +293,7 @@ def _run(
                 )
                 insist(died, error)
     finally:
-        worker = DROPPED  # the same
+        worker = first_job = DROPPED  # the same
         _running.pop((group, number), None)
 
 
