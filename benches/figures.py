@@ -63,7 +63,8 @@ def _source() -> Source:
     """Read the results."""
     bench, builds = (FOLDER / name for name in ("bench.json", "gil_vs_nogil.json"))
     names = (
-        *("scaling", "self_driving", "interference", "token_batches", "resuming", "libraries"),
+        *("scaling", "self_driving", "interference", "token_batches", "resuming"),
+        *("libraries", "gpu"),
     )
     others = [_read(name) for name in names]
     return Source(Results.load(bench), Results.load(builds), *others)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from benches.harness import batching, driving
 from benches.harness.contest import Contest, figure_of
-from benches.harness.rounds import Lane, rate
+from benches.harness.rounds import Lane, Spread, rate
 from benches.harness.tables import show_number, show_ratio, show_spread
 from benches.harness.targets import Verdict, judge, rivals_ahead
 from benches.loaders.catalog import LOADERS
@@ -47,6 +47,7 @@ class Source:
         token_batches: Of `benches.token_batches`, likewise.
         resuming: Of `benches.resuming`, likewise.
         libraries: Of `benches.libraries`, likewise.
+        gpu: Of `benches.gpu`, likewise.
     """
 
     bench: Results
@@ -57,6 +58,7 @@ class Source:
     token_batches: Mapping[str, Any] = field(default_factory=dict)
     resuming: Mapping[str, Any] = field(default_factory=dict)
     libraries: Mapping[str, Any] = field(default_factory=dict)
+    gpu: Mapping[str, Any] = field(default_factory=dict)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -398,6 +400,37 @@ def agreeing(source: Source) -> str:
     return table(header, rows)
 
 
+def gpu(source: Source) -> str:
+    """Return the loops on a GPU, the machine, and the number of workers of each."""
+    if not source.gpu:
+        return "Not measured yet."
+    told, rows, best = source.gpu["machine"], list[list[str]](), list[str]()
+    for title, lanes in source.gpu["lanes"].items():
+        if title.startswith("trials: "):
+            best.append(f"{title.removeprefix('trials: ')} {min(lanes, key=lanes.__getitem__)}")
+            continue
+        nbytes = int(title.split()[0]) << 20
+        for loop, timings in lanes.items():
+            steps = [each["step_ms"] for each in timings if each]
+            rates = [nbytes / step / 1e6 for step in steps]
+            waits = [each["wait_ms"] / each["step_ms"] for each in timings if each]
+            spreads = [show_spread(Spread.of(each)) for each in (steps, rates, waits)]
+            rows.append([title, loop, *spreads])
+    checked = sum(check["batches"] for check in source.gpu["checks"])
+    wrong = sum(check["problem"] is not None for check in source.gpu["checks"])
+    packages = told["packages"]
+    return "\n".join(
+        [
+            table(["a batch", "loop", "ms a step", "GB/s", "of a step, waiting"], rows),
+            "",
+            f"- {told['gpu']}; {told['cores']} cores, {told['processor']}",
+            f"- Python {told['python_version']}, torch {packages['torch']}",
+            f"- workers, the best of several: {', '.join(best)}",
+            f"- {checked:,} batches compared on the device; checks that found one wrong: {wrong}",
+        ]
+    )
+
+
 BLOCKS: dict[str, Callable[[Source], str]] = {
     "machine": machine,
     "workloads": workloads,
@@ -411,6 +444,7 @@ BLOCKS: dict[str, Callable[[Source], str]] = {
     "scaling": scaling,
     "self_driving": lambda source: driving.self_driving(source.self_driving),
     "interference": lambda source: driving.interference(source.interference),
+    "gpu": gpu,
     "libraries": lambda source: driving.libraries(source.libraries),
     "batching": lambda source: batching.batching(source.token_batches),
     "packing": lambda source: batching.packing(source.token_batches),
