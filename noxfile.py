@@ -217,8 +217,6 @@ def bench(session: nox.Session) -> None:
             session.warn(f"{rival} has no wheels for this Python, and is left out")
     # A missed target is a figure like others: the tables say so.
     run_bench(session, "benches.north_star", *session.posargs, success_codes=(0, 1))
-    label = session.run("python", "-m", "benches.harness.machine", "--label", silent=True)
-    run_bench(session, "benches.scaling", f"{str(label).strip()}=python")
     run_bench(session, "benches.figures")
 
 

@@ -3,7 +3,6 @@
 ==================  ==========================================================
 `north_star`        The headline: all rivals, interleaved, against the targets.
 `gil_vs_nogil`      The same loader on builds with and without the GIL.
-`scaling`           What 1 to 128 threads would reach, from the serial parts.
 `figures`           Writes the documentation's figures from the results.
 `pictures`          Draws them; `drawing` is what they are drawn with.
 `decode`            Image decoders on several interpreters.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from benches.harness.blocks import BLOCKS, Source
 from benches.harness.results import Results
-from benches.pictures import builds_picture, rivals_picture, scaling_picture, threads_picture
+from benches.pictures import builds_picture, rivals_picture, threads_picture
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ def _source() -> Source:
     """Read the results."""
     bench, builds = (FOLDER / name for name in ("bench.json", "gil_vs_nogil.json"))
     names = (
-        *("scaling", "self_driving", "interference", "token_batches", "resuming"),
+        *("self_driving", "interference", "token_batches", "resuming"),
         *("libraries", "gpu"),
     )
     others = [_read(name) for name in names]
@@ -94,8 +94,6 @@ def _pictures(source: Source) -> dict[str, str]:
         drawn["rivals.svg"] = rivals_picture(source.bench)
     if source.builds.contests:
         drawn["gil_vs_nogil.svg"] = builds_picture(source.builds)
-    if source.scaling:
-        drawn["scaling.svg"] = scaling_picture(source.scaling)
     if source.self_driving:
         drawn["threads.svg"] = threads_picture(source.self_driving)
     return drawn

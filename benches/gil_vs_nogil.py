@@ -70,7 +70,7 @@ def main() -> int:
     finally:
         kept.close()
     results.save(options.json)
-    print(gil(Source(Results(), results, {})))
+    print(gil(Source(Results(), results)))
     return int(bool(rounds.errors))
 
 

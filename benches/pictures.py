@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from benches.harness.results import Results
 
-__all__ = ["builds_picture", "rivals_picture", "scaling_picture", "threads_picture"]
+__all__ = ["builds_picture", "rivals_picture", "threads_picture"]
 
 ROW = 24  # pixels a workload
 COLOURS = {
@@ -153,41 +153,6 @@ def _by_threads(results: Results, contest: Contest, unit: float) -> list[tuple[f
         for lane in contest.of("threadloader")
         if (spread := results.rounds.spread(lane, rate))
     ]
-
-
-def scaling_picture(told: Mapping[str, Any]) -> str:
-    """Draw the predicted rates of 1 to 128 threads, and the measured ones as dots.
-
-    Args:
-        told: What `benches.scaling` has written.
-    """
-    builds: Mapping[str, Any] = told["builds"]
-    drawing = Drawing(70 + 400 * len(builds), 480, "Predicted rates by threads")
-    for number, (build, found) in enumerate(builds.items()):
-        threads = told["threads"]
-        panel = Panel(
-            drawing,
-            60 + 400 * number,
-            70,
-            320,
-            270,
-            Axis(1, 128, [n for n in threads if n.bit_count() == 1], logarithmic=True),
-            Axis(0.5, 128, (1, 2, 4, 8, 16, 32, 64, 128), logarithmic=True),
-        )
-        panel.axes(f"Python {build}", "threads", "times one thread: predicted, and measured (dots)")
-        panel.curve([(1, 1), (128, 128)], "g dashed", dots=False)
-        for kind, (_, model) in zip("abcdef", found["workloads"].items(), strict=False):
-            curve = list(zip(threads, model["predicted"], strict=True))
-            unit = curve[0][1]
-            panel.curve([(n, value / unit) for n, value in curve], kind, dots=False)
-            for n, value in model["measured"].items():
-                drawing.dot(*panel.at(int(n), value / unit), kind)
-    names = list(next(iter(builds.values()))["workloads"])
-    for place, (kind, name) in enumerate(zip("abcdef", names, strict=False)):
-        left, low = 70 + place % 3 * 230, 420 + place // 3 * 24
-        drawing.line([(left, low - 4), (left + 26, low - 4)], kind)
-        drawing.word(left + 34, low, name.replace("_", " "), "small")
-    return drawing.svg()
 
 
 DRIVEN = ("photos", "remote", "pure_python", "cache_fills", "reads_then_work", "rows_then_images")

@@ -41,8 +41,7 @@ class Source:
     Args:
         bench: Of `benches.north_star`.
         builds: Of `benches.gil_vs_nogil`.
-        scaling: Of `benches.scaling`, as it writes them.
-        self_driving: Of `benches.self_driving`, likewise.
+        self_driving: Of `benches.self_driving`, as it writes them.
         interference: Of `benches.interference`, likewise.
         token_batches: Of `benches.token_batches`, likewise.
         resuming: Of `benches.resuming`, likewise.
@@ -52,7 +51,6 @@ class Source:
 
     bench: Results
     builds: Results
-    scaling: Mapping[str, Any]
     self_driving: Mapping[str, Any] = field(default_factory=dict)
     interference: Mapping[str, Any] = field(default_factory=dict)
     token_batches: Mapping[str, Any] = field(default_factory=dict)
@@ -349,28 +347,6 @@ def gil_machine(source: Source) -> str:
     return _machine(source.builds)
 
 
-def scaling(source: Source) -> str:
-    """Return the predictions, next to what was measured on the cores at hand."""
-    told = source.scaling
-    if not told:
-        return "Not measured yet."
-    shown = [n for n in (1, 2, 8, 32, 128) if n in told["threads"]]
-    header = ["Python", "workload", *(f"{n}" for n in shown), "measured", "limits first"]
-    rows = []
-    for label, found in told["builds"].items():
-        for name, model in found["workloads"].items():
-            predicted = dict(zip(told["threads"], model["predicted"], strict=True))
-            measured = ", ".join(f"{n}: {show_number(v)}" for n, v in model["measured"].items())
-            cells = [show_number(predicted[n]) for n in shown]
-            rows.append([label, plain(name), *cells, measured, model["limit"]])
-    parts = [
-        f"- {label}: {part}: {value}"
-        for label, found in told["builds"].items()
-        for part, value in found["parts_in_words"].items()
-    ]
-    return "\n".join([table(header, rows), "", *parts])
-
-
 def going_on(source: Source) -> str:
     """Return how long each kind of order takes to go on, and how large its state is."""
     if not source.resuming:
@@ -441,7 +417,6 @@ BLOCKS: dict[str, Callable[[Source], str]] = {
     "left_out": left_out,
     "gil": gil,
     "gil_machine": gil_machine,
-    "scaling": scaling,
     "self_driving": lambda source: driving.self_driving(source.self_driving),
     "interference": lambda source: driving.interference(source.interference),
     "gpu": gpu,

@@ -88,4 +88,4 @@ def _version(package: str) -> str | None:
 
 
 if __name__ == "__main__":
-    print(python_label() if "--label" in sys.argv else json.dumps(describe()))
+    print(json.dumps(describe()))
