@@ -27,7 +27,20 @@ UNITS = {
     "process_ms": "ms to the first batch",
     "pss_mib": "MiB",
 }
-# Of the README; docs/figures.md has all.
+# Of the README, beside torch's DataLoader.
+AGAINST_TORCH = {
+    "photos": "photos, decoded by Pillow",
+    "remote": "samples that wait 10 ms for a network",
+    "rows": "rows of an array, in a class of yours",
+    "tensor_dataset": "a `TensorDataset`",
+    "cifar": "small images, augmented by torch operators",
+    "pure_python": "0.2 ms of pure Python a sample",
+    "start_paths": "first batch of 10^6 paths",
+    "mnist_job": "ten epochs of a `TensorDataset`",
+    "integers_job": "a hundred epochs of 4 batches of integers",
+    "strings": "memory, 5 million strings in a list",
+}
+# Beside the best rival.
 HEADLINES = (
     *("photos", "photos_v2", "cifar", "rows", "tensor_rows", "tensor_dataset", "bandwidth"),
     *("remote", "pure_python", "text", "tar_zst", "mnist_job", "integers_job", "strings"),
@@ -127,6 +140,28 @@ def workloads(source: Source) -> str:
     return table(["workload", "what it is"], rows)
 
 
+def against_torch(source: Source) -> str:
+    """Compare ThreadLoader's best with torch's DataLoader, in-process and with workers."""
+    results = source.bench
+    header = ["", "compared by"]
+    for label in results.builds:
+        header += [f"{label}: times torch in-process", "times torch's best with workers"]
+    rows = []
+    for name, title in AGAINST_TORCH.items():
+        row = [title, _unit(WORKLOADS[name])]
+        for label in results.builds:
+            contest = results.contests.get((label, name))
+            theirs = contest.of("torch_dataloader") if contest else ()
+            for lanes in (
+                [lane for lane in theirs if not lane.question.workers],
+                [lane for lane in theirs if lane.question.workers],
+            ):
+                ratio, _ = _against(results, contest, lanes) if contest else (None, None)
+                row.append(show_number(ratio.median) if ratio else "-")
+        rows.append(row)
+    return table(header, rows)
+
+
 def headline(source: Source) -> str:
     """Compare ThreadLoader with the best rival of each workload."""
     results = source.bench
@@ -151,18 +186,23 @@ def _unit(workload: Workload) -> str:
 
 
 def _against_best(results: Results, contest: Contest | None) -> str:
-    """Return ThreadLoader's best by the best rival's, so that more than 1 is better."""
+    """Return ThreadLoader's best by the best rival's."""
     if contest is None:
         return ""
+    lanes = [lane for loader in contest.rivals for lane in contest.of(loader)]
+    ratio, theirs = _against(results, contest, lanes)
+    return f"{show_ratio(ratio)}: {_lane_name(theirs)}" if ratio and theirs else ""
+
+
+def _against(
+    results: Results, contest: Contest, lanes: Sequence[Lane]
+) -> tuple[Spread | None, Lane | None]:
+    """Return ThreadLoader's best by that of others, so that more than 1 is better, and theirs."""
     workload, rounds = WORKLOADS[contest.workload], results.rounds
     figure, most = figure_of(workload), workload.more_is_better
     ours = rounds.best(contest.of("threadloader"), figure, most=most)
-    lanes = [lane for loader in contest.rivals for lane in contest.of(loader)]
     theirs = rounds.best(lanes, figure, most=most)
-    ratio = rounds.ratio(*((ours, theirs) if most else (theirs, ours)), figure)
-    if ratio is None or theirs is None:
-        return ""
-    return f"{show_ratio(ratio)}: {_lane_name(theirs)}"
+    return rounds.ratio(*((ours, theirs) if most else (theirs, ours)), figure), theirs
 
 
 def _lane_name(lane: Lane) -> str:
@@ -410,6 +450,7 @@ def gpu(source: Source) -> str:
 BLOCKS: dict[str, Callable[[Source], str]] = {
     "machine": machine,
     "workloads": workloads,
+    "against_torch": against_torch,
     "headline": headline,
     "targets": targets,
     "ahead": ahead,
