@@ -169,6 +169,16 @@ def test_a_quarter_of_many_cores_is_found_where_threads_wait_for_the_gil() -> No
     assert loop.run(queues_for_the_gil, 60.0) >= 0.97 * 39700
 
 
+def test_on_a_hundred_cores_with_a_gil_a_few_begin_and_more_come_where_they_help() -> None:
+    def computes_on_many(threads: int) -> Load:
+        return Load(500.0 * max(1, min(threads, 128)), float(min(threads, 128)))
+
+    loop = Simulation(default(128))
+    assert loop.tuner.leave(2e-3) == 16
+    loop.run(computes_on_many, 1.0)
+    assert loop.tuner.number == 128
+
+
 def test_a_loop_that_does_not_wait_tries_nothing() -> None:
     loop = Simulation(default(), outside=5e-3)
     loop.tuner.leave(2e-3)

@@ -33,6 +33,8 @@ MOSTLY = 0.7  # share of its time that the loop makes batches, if it does little
 AWAITED = 0.02  # share of the time that the loop waits, from which on anything is tried
 # Cores that all threads but the loop's use together.  With a GIL, threads that hold it use one.
 ONE_CORE = 0.8, 1.15
+# Threads that begin, where there is a GIL and more cores: 16 of 16 decode photos no faster than 8.
+FIRST_WITH_GIL = 16
 IDLE = 0.5  # share of the cores, or of themselves, that threads use below which they mostly wait
 BUSY = 0.85  # and from which on more threads find none
 SHORT = 1e-4  # seconds of a sample that does nothing for which it lets go of the GIL for long
@@ -74,6 +76,12 @@ class Limits(NamedTuple):
     def is_fixed(self) -> bool:
         """Whether the user chose the number, which is the most then."""
         return self.most == self.threads
+
+    @property
+    def first(self) -> int:
+        """How many threads begin, where any do: fewer than the cores where they may be too many."""
+        many = self.has_gil and not self.is_fixed
+        return min(self.threads, FIRST_WITH_GIL) if many else self.threads
 
 
 class Measured(NamedTuple):
@@ -124,7 +132,7 @@ def advise(measured: Measured, limits: Limits, here: float, best: float) -> list
     # One thread that has the GIL while the loop waits for it saves no time.
     if short and measured.loading > MOSTLY * measured.seconds:
         return []
-    return [(1 if short else limits.threads, "you wait for batches")]
+    return [(1 if short else limits.first, "you wait for batches")]
 
 
 def _instead_of_threads(
@@ -282,7 +290,7 @@ class Tuner:
             number = base.number
         elif not number:
             short = seconds > 0 and self.gains_nothing(seconds)
-            number = 1 if short else self.limits.threads
+            number = 1 if short else self.limits.first
             self._said = number
         self.prefers_here = False
         self._set(number)
@@ -454,7 +462,7 @@ class Tuner:
             seconds: That a sample takes now.
         """
         self._look = min(LATER * self._look, LONGEST_LOOK)
-        number = min(self.number or self.limits.threads, self.limits.threads)
+        number = min(self.number or self.limits.first, self.limits.threads)
         self._forget()
         self._here = 0.0 if self.number else seconds
         self._reason = "samples take another time than before"
