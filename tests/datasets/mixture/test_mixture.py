@@ -257,7 +257,7 @@ def test_a_run_goes_on_in_the_middle_of_any_epoch(kind: Any, options: Any, worke
             for _ in range(read):
                 next(iterator)
             state = as_json(loader.state_dict())
-        assert kind is not MapStyle or len(json.dumps(state)) < 500
+        assert kind is not MapStyle or len(json.dumps(state)) < 600
         with make() as loader:
             loader.load_state_dict(state)
             assert batches(loader) == expected[read:]
@@ -428,8 +428,8 @@ def test_arguments_and_weights_that_can_not_be_are_refused(kind: Any) -> None:
         with pytest.raises(ValueError, match=told):
             mixture(kind, 5, 5, 5, **options)
     for weights, told in (
-        ({"a": 1, "b": 1}, "'c' has no weight"),
-        ({"a": 1, "b": 1, "c": 1, "d": 1}, "no source 'd'"),
+        ({"a": 1, "b": 1}, r"must name all sources, .* but got \['a', 'b'\]"),
+        ({"a": 1, "b": 1, "c": 1, "d": 1}, "must name all sources"),
         ({"a": 0, "b": 0, "c": 0}, "all weights are 0"),
         ({"a": 0, "b": -1, "c": 0}, "0 or more"),
     ):
@@ -496,12 +496,12 @@ def load(mixed: Any, state: Any) -> Any:
 @pytest.mark.parametrize(
     ("lengths", "options", "told"),
     [
-        ((500, 300, 21), {}, "'c': 21"),
+        ((500, 300, 21), {}, r"'c': \[0.5, 20\].* and are .*'c': \[0.5, 21\]"),
         ((500, 300, 20), {"seed": 1}, "seed was 0 and is 1"),
         ((500, 300, 20), {"length": 9}, "length was None and is 9"),
-        ((500, 300, 20), {"weights": (3, 2, 0.5)}, "sources were {.*'b': 1.*}, and are {.*'b': 2"),
-        ((500, 300), {}, "were {.*'c': 0.5}, and are {.*'b': 1} "),
-        ((500, 300, 20, 5), {"weights": (3, 1, 0.5, 1)}, "and are {.*'d': 1}.* weight of 0"),
+        ((500, 300, 20), {"weights": (3, 2, 0.5)}, r"'b': \[1, .*, and are .*'b': \[2, "),
+        ((500, 300), {}, r"were {.*'c': .*}, and are {'a': [^c]*} "),
+        ((500, 300, 20, 5), {"weights": (3, 1, 0.5, 1)}, r"and are {.*'d': \[1, .* weight of 0"),
     ],
 )
 def test_the_state_of_another_mixture_is_refused(
@@ -509,11 +509,10 @@ def test_the_state_of_another_mixture_is_refused(
 ) -> None:
     state = state_of(mixture(kind, 500, 300, 20, stop="repeat"))
     other = mixture(kind, *lengths, stop="repeat", **options)
-    if kind is MapStyle or "21" not in told:  # streams have no lengths
-        with pytest.raises(StateError, match=told):
-            load(other, state)
+    with pytest.raises(StateError, match=told):
+        load(other, state)
     missing = {name: part for name, part in state.items() if name != "sources"}
-    for no_state in ({}, None, {"mixture": 2}, missing, state | {"epoch": -1}):
+    for no_state in ({}, None, {"mixture": 1}, missing, state | {"epoch": -1}):
         with pytest.raises(StateError, match="state"):
             load(mixture(kind, 500, 300, 20, stop="repeat"), no_state)
 

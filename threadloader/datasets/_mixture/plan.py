@@ -290,25 +290,22 @@ class SourceOrder:
     """The order of each source's samples: all of them once in each pass, each pass anew.
 
     Args:
-        names: Of the sources: another source beside it does not change a source's order.
-        lengths: Their numbers of samples.
-        seed: Decides the order, together with ``epoch``.
-        epoch: See ``seed``.
-        shuffle: Whether there is any but the sources' own.
+        mixing: Its seed decides the order, together with ``epoch`` and a source's name: another
+            source beside it does not change its order.
+        epoch: The number of the epoch.
 
     Threads:
         all: any.  Two threads may both make a table, and the tables are equal; an item of a dict
         is read and replaced atomically.  Source: Doc/library/threadsafety.rst of CPython.
     """
 
-    def __init__(
-        self, names: Sequence[str], lengths: Sequence[int], seed: int, epoch: int, *, shuffle: bool
-    ) -> None:
-        # At least 1, as an empty source has no turn.
-        self._lengths = np.array([max(1, length) for length in lengths])
-        self._shuffle = shuffle
-        key = key_of(seed, epoch, b"mixture.source")
-        self._keys = np.array([_key_of_name(key, name) for name in names], np.uint64)
+    def __init__(self, mixing: Mixing, epoch: int) -> None:
+        # At least 1, as an empty source has no turn, and an iterable one none here.
+        lengths = [length or 1 for length in mixing.lengths]
+        self._lengths = np.array(lengths)
+        self._shuffle = mixing.shuffle
+        key = key_of(mixing.seed, epoch, b"mixture.source")
+        self._keys = np.array([_key_of_name(key, name) for name in mixing.names], np.uint64)
         self._long = ManyPermutations(lengths)
         # For each short source some consecutive passes: the first turn, and the samples from it on.
         self._tables: dict[int, tuple[int, NDArray[np.int64]]] = {}
@@ -392,9 +389,7 @@ class Plan:
         self._pattern = pattern_of(
             mixing, keyed_epoch, changes, planned=planned, length=self.length
         )
-        self._order = SourceOrder(
-            mixing.names, mixing.lengths, mixing.seed, keyed_epoch, shuffle=mixing.shuffle
-        )
+        self._order = SourceOrder(mixing, keyed_epoch)
 
     def span(self, position: int) -> tuple[int, int, list[int], list[int]]:
         """Return some consecutive positions of the epoch, from the block of one on.

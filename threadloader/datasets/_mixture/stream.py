@@ -39,6 +39,7 @@ from threadloader.datasets._mixture.mixing import (
     length_of,
     tagged,
     taken_apart,
+    tell_epoch,
 )
 from threadloader.datasets._mixture.plan import SourceOrder, pattern_of, whole_weights
 from threadloader.datasets._shards.sharding import part_of_all, this_replica
@@ -116,9 +117,9 @@ class MixtureStream(IterableDataset):
         world_size: int | None = None,
     ) -> None:
         self.names, self._datasets, weights = taken_apart(sources)
-        self._lengths = tuple(map(_length_of, self.names, self._datasets))
-        checked = checked_weights(weights, self.names, self._lengths)
-        self._mixing = Mixing(self.names, (), checked, seed, stop, length, shuffle)
+        lengths = tuple(map(_length_of, self.names, self._datasets))
+        checked = checked_weights(weights, self.names, lengths)
+        self._mixing = Mixing(self.names, lengths, checked, seed, stop, length, shuffle)
         self._with_source = with_source
         self._ranks = rank, world_size
         this_replica(rank, world_size)  # checks them
@@ -201,11 +202,10 @@ class MixtureStream(IterableDataset):
     ) -> list[_StreamFeed | _SampleFeed]:
         """Return a feed for each source."""
         mixing = self._mixing
-        lengths = [length or 0 for length in self._lengths]
-        order = SourceOrder(self.names, lengths, mixing.seed, epoch, shuffle=mixing.shuffle)
+        order = SourceOrder(mixing, epoch)
         feeds: list[_StreamFeed | _SampleFeed] = []
         for number, (name, dataset) in enumerate(zip(self.names, self._datasets, strict=True)):
-            length = self._lengths[number]
+            length = mixing.lengths[number]
             if length is None:
                 feeds.append(_StreamFeed(name, dataset, replica, epoch, fresh))
             else:
@@ -217,10 +217,7 @@ class MixtureStream(IterableDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Set which epoch comes next; it is also set on each source that has a ``set_epoch``."""
-        self._shared.epoch = checked_count("epoch", epoch)
-        for dataset in self._datasets:
-            if callable(getattr(dataset, "set_epoch", None)):
-                dataset.set_epoch(epoch)
+        self._shared.epoch = tell_epoch(self._datasets, epoch)
 
     def set_weights(self, weights: Mapping[str, float], *, at: int) -> None:
         """Change the weights in the next epochs, from a position of each worker's stream on.
@@ -233,8 +230,9 @@ class MixtureStream(IterableDataset):
             ValueError: A weight is negative or NaN, a name is unknown, all weights are 0, or the
                 stream ends with its sources.
         """
-        self._mixing.check_changing()
-        at, changed = checked_count("at", at), checked_weights(weights, self.names, self._lengths)
+        mixing = self._mixing
+        mixing.check_changing()
+        at, changed = checked_count("at", at), checked_weights(weights, self.names, mixing.lengths)
         others = [change for change in self._shared.changes if change[0] != at]
         self._shared.changes = tuple(sorted([*others, (at, changed)]))
 
