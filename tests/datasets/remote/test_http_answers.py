@@ -28,10 +28,6 @@ RIGHT = {
     "bare line feeds": FIVE.replace(b"\r\n", b"\n") + b"\nhello",
     "a word in between": b"HTTP/1.1 100 Continue\r\n\r\n" + FIVE + b"\r\nhello",
     "a header without a colon": FIVE + b"hello\r\n\r\nhello",
-    "chunks": b"HTTP/1.1 206 x\r\nTransfer-Encoding: chunked\r\n"
-    + RANGE
-    + b"\r\n2\r\nhe\r\n3;key=value\r\nllo\r\n0\r\n\r\n",
-    "until the end": b"HTTP/1.0 206 x\r\n" + RANGE + b"\r\nhello",
 }
 WRONG = {
     "nothing but a line": b"HTTP/1.1 206 x\r\n",
@@ -43,13 +39,8 @@ WRONG = {
     "another range": FIVE.replace(b"10-14", b"11-15") + b"\r\nhello",
     "a range that is none": FIVE.replace(b"10-14", b"14-10") + b"\r\nhello",
     "a range beyond the file": FIVE.replace(b"/1000", b"/12") + b"\r\nhello",
-    "a chunk without a size": b"HTTP/1.1 206 x\r\nTransfer-Encoding: chunked\r\n"
-    + RANGE
-    + b"\r\n-5\r\nhello\r\n0\r\n\r\n",
-    "chunks that break off": b"HTTP/1.1 206 x\r\nTransfer-Encoding: chunked\r\n"
-    + RANGE
-    + b"\r\n2\r\nhe\r\n",
-    "chunks that are longer than they say": CHUNKED + b"\r\n4\r\nhello\r\n1\r\n!\r\n0\r\n\r\n",
+    "chunks": CHUNKED + CHUNKS,
+    "until the end": b"HTTP/1.0 206 x\r\n" + RANGE + b"\r\nhello",
     "two codings": CODED % b"identity, chunked" + CHUNKS,
     "another coding": CODED % b"gzip" + CHUNKS,
     "two codings in two headers": CODED % b"gzip\r\nTransfer-Encoding: chunked" + CHUNKS,
