@@ -458,7 +458,7 @@ def test_a_source_that_lies_or_fails_is_named() -> None:
     few = mixture(Counting, 1, 300, 20, stop="repeat", length=100)
     with (
         ThreadLoader(few, 5, num_workers=2) as loader,
-        pytest.raises(ValueError, match="'a' has no sample for worker 1 of 2 of rank 0"),
+        pytest.raises(ValueError, match="'a' has no sample for part 1 of 2"),
     ):
         batches(loader)
 

@@ -265,7 +265,7 @@ def pattern_of(
     epoch: int,
     changes: Changes,
     *,
-    replica: int = 0,
+    part: int = 0,
     planned: Planned = (),
     length: int | None = None,
 ) -> Pattern:
@@ -275,12 +275,12 @@ def pattern_of(
         mixing: What all epochs have in common.
         epoch: Its number; 0 for a sequence of epochs.
         changes: Of the weights.
-        replica: The number of a replica of a stream, which has a pattern of its own.
+        part: The number of a part of a stream, which has a pattern of its own.
         planned: See `Pattern`.
         length: See ``epoch`` of `Pattern`.
     """
     key = int.from_bytes(key_of(mixing.seed, epoch, b"mixture.pattern")[:8], "little")
-    pattern = Pattern(key + replica, whole_weights(mixing.weights), planned, length)
+    pattern = Pattern(key + part, whole_weights(mixing.weights), planned, length)
     for position, changed in changes:
         pattern.add(position, whole_weights(changed))
     return pattern

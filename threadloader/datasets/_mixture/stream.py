@@ -1,9 +1,9 @@
 """MixtureStream: several datasets as one stream, each by its weight; some or all are iterable.
 
-    pattern of this replica ──▶ whose turn it is ──▶ the next sample of that source's feed
+    pattern of this part ──▶ whose turn it is ──▶ the next sample of that source's feed
 
 A `MixtureStream` only says what to read; each `MixturePass` over it has a place, and a state.  A
-feed is one replica's place in one source: pass after pass, with the state of the source or of its
+feed is one part's place in one source: pass after pass, with the state of the source or of its
 iterator, if they have one.  Otherwise its state is a number: so many samples are read again, and
 dropped.
 """
@@ -42,7 +42,7 @@ from threadloader.datasets._mixture.mixing import (
     tell_epoch,
 )
 from threadloader.datasets._mixture.plan import SourceOrder, pattern_of, whole_weights
-from threadloader.datasets._shards.sharding import part_of_all, this_replica
+from threadloader.datasets._shards.sharding import check_rank, part_here, ranks_of
 from threadloader.errors import SampleError, StateError
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._mixture.mixing import Changes, Stop
     from threadloader.datasets._mixture.plan import Span
-    from threadloader.datasets._shards.sharding import Replica
 
     IterableDataset = _torch.IterableDataset[Any]
 else:
@@ -122,10 +121,9 @@ class MixtureStream(IterableDataset):
         self._mixing = Mixing(self.names, lengths, checked, seed, stop, length, shuffle)
         self._with_source = with_source
         self._ranks = rank, world_size
-        this_replica(rank, world_size)  # checks them
+        ranks_of(rank, world_size)  # checks them
         self._shared = _Shared()
-        self._part: Replica | None = None  # that was asked for, see `shard`
-        self._asked_epoch = 0
+        self._part: Part | None = None  # that was asked for, see `shard`
         self._fresh: _Fresh = {}
 
     def shard(self, rank: int, world_size: int, epoch: int) -> MixtureStream | None:
@@ -154,19 +152,17 @@ class MixtureStream(IterableDataset):
         if not all(map(is_askable, streams)):
             self._check_shares(world_size)
             return None
+        check_rank(rank, world_size)
         _put_back(self._fresh)
         # One for both: the sources are, too, and the next part finds what this one leaves.
         self._fresh = {}
         twin = copy.copy(self)
-        vars(twin).update(
-            _part=part_of_all(rank, world_size), _asked_epoch=epoch, _fresh=self._fresh
-        )
+        vars(twin).update(_part=Part(rank, world_size, epoch), _fresh=self._fresh)
         return twin
 
     def _check_shares(self, parts: int) -> None:
         """Refuse sources that share themselves out by other ranks than those of ``shard=``."""
-        here = this_replica()
-        if parts == here.replicas:
+        if parts == part_here(*ranks_of(None, None), 0).parts:
             return
         for name, dataset in zip(self.names, self._datasets, strict=True):
             streams = isinstance(dataset, _torch.IterableDataset)
@@ -174,32 +170,27 @@ class MixtureStream(IterableDataset):
                 msg = (
                     f"source {name!r} can't be asked for one of {parts} parts: "
                     f"{type(dataset).__name__} has no method {PROTOCOL}, and would share itself "
-                    f"out by the environment's ranks ({here.world}) and the workers of this one "
-                    f"({here.workers})"
+                    "out by the environment's ranks and the workers of this one"
                 )
                 raise TypeError(msg)
 
     def __iter__(self) -> Iterator[Any]:
-        told = self._shared.epoch
-        epoch = self._asked_epoch if told is None else told
-        replica = self._part
-        if replica is None:
-            replica = this_replica(*self._ranks)
+        part, told = self._part, self._shared.epoch
+        if part is None:
+            part = part_here(*ranks_of(*self._ranks), 0)
             # No reference to the last pass: its files are open as long as it lives.
             fresh, self._fresh = self._fresh, {}
             _put_back(fresh)
         return MixturePass(
             self._mixing,
             self._with_source,
-            replica,
-            epoch,
+            part,
+            part.epoch if told is None else told,
             self._shared.changes,
-            partial(self._feeds, replica, self._fresh),
+            partial(self._feeds, part, self._fresh),
         )
 
-    def _feeds(
-        self, replica: Replica, fresh: _Fresh, epoch: int
-    ) -> list[_StreamFeed | _SampleFeed]:
+    def _feeds(self, part: Part, fresh: _Fresh, epoch: int) -> list[_StreamFeed | _SampleFeed]:
         """Return a feed for each source."""
         mixing = self._mixing
         order = SourceOrder(mixing, epoch)
@@ -207,9 +198,9 @@ class MixtureStream(IterableDataset):
         for number, (name, dataset) in enumerate(zip(self.names, self._datasets, strict=True)):
             length = mixing.lengths[number]
             if length is None:
-                feeds.append(_StreamFeed(name, dataset, replica, epoch, fresh))
+                feeds.append(_StreamFeed(name, dataset, part._replace(epoch=epoch), fresh))
             else:
-                feeds.append(_SampleFeed(name, dataset, number, length, replica, order))
+                feeds.append(_SampleFeed(name, dataset, number, length, part, order))
         return feeds
 
     def __getstate__(self) -> dict[str, Any]:
@@ -258,12 +249,12 @@ def _length_of(name: str, dataset: Any) -> int | None:
 
 
 class MixturePass:
-    """One pass of one replica; an iterator with a state.
+    """One pass over one part; an iterator with a state.
 
     Args:
         mixing: Of the stream.
         with_source: See `Mixture`.
-        replica: Reads its part of each source.
+        part: Of each source, that is read.
         epoch: Decides the order, together with the seed.
         changes: Of the weights.
         feeds: Returns a feed for each source, in an epoch.
@@ -276,22 +267,22 @@ class MixturePass:
         self,
         mixing: Mixing,
         with_source: bool | str,
-        replica: Replica,
+        part: Part,
         epoch: int,
         changes: Changes,
         feeds: Callable[[int], list[_StreamFeed | _SampleFeed]],
     ) -> None:
-        self._mixing, self._with_source, self._replica = mixing, with_source, replica
+        self._mixing, self._with_source, self._part = mixing, with_source, part
         self._make_feeds = feeds
         self._length: int | None = None
         if mixing.length is not None:
-            share, rest = divmod(mixing.length, replica.replicas)
-            self._length = share + (replica.number < rest)
+            share, rest = divmod(mixing.length, part.parts)
+            self._length = share + (part.number < rest)
         self._begin(epoch, changes)
 
     def _begin(self, epoch: int, changes: Changes) -> None:
         self._epoch, self._changes = epoch, changes
-        self._pattern = pattern_of(self._mixing, epoch, changes, replica=self._replica.number)
+        self._pattern = pattern_of(self._mixing, epoch, changes, part=self._part.number)
         self._feeds = self._make_feeds(epoch)
         self._position = 0
         self._span: Span | None = None
@@ -307,7 +298,7 @@ class MixturePass:
 
         Raises:
             Exception: A source's own; the next call asks that source again.
-            ValueError: A source with a weight has no sample for this replica.
+            ValueError: A source with a weight has no sample for this part.
         """
         while not (self._stopped or self._position == self._length):
             source = self._source()
@@ -389,9 +380,8 @@ class _StreamFeed:
         name: For errors.
         source: The worker's own copy.  One with a ``shard(rank, world_size, epoch)`` is asked for
             its part; other iterable datasets of torch's know their worker themselves; of any other
-            iterable each replica keeps every n-th sample.
-        replica: Which part is read.
-        epoch: Of the mixture.
+            iterable each part keeps every n-th sample.
+        part: Is read, with the epoch of the mixture.
         fresh: Gets the state of a source from before another one was restored, until the pass that
             the restored one belongs to has ended.
 
@@ -399,11 +389,10 @@ class _StreamFeed:
         all: one thread, the worker that owns it.
     """
 
-    def __init__(self, name: str, source: Any, replica: Replica, epoch: int, fresh: _Fresh) -> None:
-        self._name, self._source, self._replica = name, source, replica
-        self._epoch, self._fresh = epoch, fresh
-        # Whether the source knows nothing of replicas, and there are several.
-        self._strided = replica.replicas > 1 and not (
+    def __init__(self, name: str, source: Any, part: Part, fresh: _Fresh) -> None:
+        self._name, self._source, self._wanted, self._fresh = name, source, part, fresh
+        # Whether the source knows nothing of parts, and there are several.
+        self._strided = part.parts > 1 and not (
             is_askable(source) or isinstance(source, _torch.IterableDataset)
         )
         self._pass = 0
@@ -433,7 +422,7 @@ class _StreamFeed:
             seed = epoch_seed(seed, self._pass)
         self._seed, self._part, self._within = seed, self._source, in_pass
         if is_askable(self._source):
-            wanted = Part.of(*self._replica, self._epoch + self._pass)
+            wanted = self._wanted._replace(epoch=self._wanted.epoch + self._pass)
             part = in_pass(seed, asked, self._source, wanted)
             if part is not None:
                 self._part, self._within = part, in_part
@@ -447,8 +436,7 @@ class _StreamFeed:
             self._fresh[self._name] = part, fresh_state(part)
         iterator = begin(_role_of(self._name), part, states)
         if self._strided:
-            replica = self._replica
-            iterator = islice(iterator, replica.number, None, replica.replicas)
+            iterator = islice(iterator, self._wanted.number, None, self._wanted.parts)
         if state is not None and not states:
             self._skip(iterator, state["given"])
         self._restored = None
@@ -470,11 +458,10 @@ class _StreamFeed:
             ValueError: The last one gave nothing.
         """
         if not self._given:
-            replica = self._replica
             msg = (
-                f"source {self._name!r} has no sample for worker {replica.worker} of "
-                f"{replica.workers} of rank {replica.rank}, and has a weight: it needs at least as "
-                "many shards as there are workers in all ranks"
+                f"source {self._name!r} has no sample for part {self._wanted.number} of "
+                f"{self._wanted.parts}, and has a weight: it needs at least as many shards as "
+                "there are workers in all ranks"
             )
             raise ValueError(msg)
         part, fresh = self._fresh.pop(self._name, (None, None))
@@ -504,14 +491,14 @@ class _StreamFeed:
 
 
 class _SampleFeed:
-    """The samples of a map-style source: the replicas take them in turn, by `SourceOrder`.
+    """The samples of a map-style source: the parts take them in turn, by `SourceOrder`.
 
     Args:
         name: For errors.
         source: The worker's own copy.
         number: Of the source in ``order``.
         length: Its samples.
-        replica: Which part is read.
+        part: Is read.
         order: Of all map-style sources.
 
     Threads:
@@ -524,13 +511,12 @@ class _SampleFeed:
         source: Any,
         number: int,
         length: int,
-        replica: Replica,
+        part: Part,
         order: SourceOrder,
     ) -> None:
         self._name, self._source, self._number = name, source, number
         self._length, self._order = length, order
-        self._turn = replica.number  # of the source, over all
-        self._step = replica.replicas
+        self._turn, self._step = part.number, part.parts  # of the source, over all
         self._pass = 0
         self._indices: Iterator[int] = iter(())
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader.datasets._tar.samples import EVERYTHING
 from threadloader.errors import DataError, SampleError, shortened
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from threadloader.datasets._tar.samples import RawSample, SampleMember
+    from threadloader.datasets._tar import RawSample, SampleMember
 
 __all__ = ["Fields", "decoders", "make_sample", "read_npz"]
 
@@ -74,10 +73,10 @@ class Fields:
         return cls(places)
 
     @property
-    def wanted(self) -> Container[str]:
-        """The extensions of the members that may be needed."""
+    def wanted(self) -> Container[str] | None:
+        """The extensions of the members that may be needed; None for all."""
         if self.places is None:
-            return EVERYTHING
+            return None
         return frozenset(extension for place in self.places for extension in place)
 
     def chosen(self, key: str, members: Mapping[str, SampleMember], path: str) -> list[str]:
