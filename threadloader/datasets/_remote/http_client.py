@@ -86,7 +86,7 @@ class HttpClient:
         self._moved: dict[str, str] = {}
 
     def read(self, url: str, offset: int, nbytes: int) -> FetchedRange:
-        """Return a range; see `Client`.
+        """Return ``nbytes`` bytes (at least 1) from ``offset`` on, fewer at the file's end.
 
         Raises:
             TransferError: An error status, or an answer that is not the range.
