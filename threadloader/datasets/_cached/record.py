@@ -144,7 +144,7 @@ def _made(described: Any, data: _Bytes) -> Any:
     if name == "bytes":
         return bytes(data.take(*values))
     if name == "image":
-        return _image(*values, data)
+        return _image(data, *values)
     text, *shape = values
     dtype = np.dtype(text)
     nbytes = math.prod(shape) * dtype.itemsize
@@ -154,7 +154,7 @@ def _made(described: Any, data: _Bytes) -> Any:
     return _torch.tensor_of(array) if name == "tensor" else array
 
 
-def _image(mode: str, width: int, height: int, data: _Bytes) -> Any:
+def _image(data: _Bytes, mode: str, width: int, height: int) -> Any:
     from threadloader.datasets._images.pillow import image_of  # noqa: PLC0415  # needs Pillow
 
     nbytes = -(-width * _MODES[mode] // 8) * height

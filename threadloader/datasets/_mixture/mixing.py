@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -23,7 +23,6 @@ __all__ = [
     "checked_count",
     "checked_weights",
     "is_map_style",
-    "length_of",
     "tagged",
     "taken_apart",
     "tell_epoch",
@@ -48,21 +47,14 @@ def taken_apart(sources: Any) -> tuple[tuple[str, ...], list[Any], dict[str, Any
         are not checked.
 
     Raises:
-        TypeError: It is no dict of pairs.
-        ValueError: It is empty.
+        TypeError: It is no dict of pairs, or empty.
     """
-    if not isinstance(sources, Mapping):
-        msg = f"a mixture takes a dict {{name: (dataset, weight)}}, but got {sources!r}"
+    if not (isinstance(sources, Mapping) and sources):
+        msg = f"a mixture takes a dict {{name: (dataset, weight)}} of sources, but got {sources!r}"
         raise TypeError(msg)
-    if not sources:
-        msg = "a mixture needs at least one source: {name: (dataset, weight)}"
-        raise ValueError(msg)
     for name, pair in sources.items():
-        if not isinstance(name, str):
-            msg = f"the name of a source must be a string, but got {name!r}"
-            raise TypeError(msg)
-        if not (isinstance(pair, tuple | list) and len(pair) == 2):
-            msg = f"source {name!r} must be a pair (dataset, weight), but got {pair!r}"
+        if not (isinstance(name, str) and isinstance(pair, tuple | list) and len(pair) == 2):
+            msg = f"a source is a string and a pair (dataset, weight), but got {name!r}: {pair!r}"
             raise TypeError(msg)
     weights = {name: weight for name, (_, weight) in sources.items()}
     return tuple(sources), [dataset for dataset, _ in sources.values()], weights
@@ -83,18 +75,6 @@ def is_map_style(name: str, dataset: Any) -> bool:
             return False
     msg = f"source {name!r} is no dataset: {dataset!r} has neither samples by index nor __iter__"
     raise TypeError(msg)
-
-
-def length_of(name: str, dataset: Any) -> int:
-    """Return the length of a map-style source.
-
-    Raises:
-        TypeError: It has none.
-    """
-    if not isinstance(dataset, Sized):
-        msg = f"source {name!r} needs a __len__, and {type(dataset).__name__} has none"
-        raise TypeError(msg)
-    return len(dataset)
 
 
 def checked_weights(
@@ -163,12 +143,6 @@ def tagged(sample: Any, number: int, with_source: bool | str) -> Any:
         return sample
     if with_source is True:
         return sample, number
-    if not isinstance(sample, Mapping):
-        msg = (
-            f"with_source={with_source!r} adds an entry to samples that are dicts, and this one is "
-            f"a {type(sample).__name__}: with_source=True gives pairs of a sample and its source"
-        )
-        raise TypeError(msg)
     return {**sample, with_source: number}
 
 

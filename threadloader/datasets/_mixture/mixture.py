@@ -16,7 +16,6 @@ from threadloader.datasets._mixture.mixing import (
     checked_count,
     checked_weights,
     is_map_style,
-    length_of,
     tagged,
     taken_apart,
     tell_epoch,
@@ -284,7 +283,7 @@ class Mixture:
         shared.number += 1
 
     def _lengths(self) -> tuple[int, ...]:
-        return tuple(map(length_of, self.names, self._datasets))
+        return tuple(map(len, self._datasets))
 
     def __repr__(self) -> str:
         plan = self._shared.plan

@@ -36,12 +36,11 @@ from threadloader.datasets._mixture.mixing import (
     checked_count,
     checked_weights,
     is_map_style,
-    length_of,
     tagged,
     taken_apart,
     tell_epoch,
 )
-from threadloader.datasets._mixture.plan import SourceOrder, pattern_of, whole_weights
+from threadloader.datasets._mixture.plan import Pattern, SourceOrder
 from threadloader.datasets._shards.sharding import check_rank, part_here, ranks_of
 from threadloader.errors import SampleError, StateError
 
@@ -238,7 +237,7 @@ class MixtureStream(IterableDataset):
 def _length_of(name: str, dataset: Any) -> int | None:
     """Return the length of a map-style source; None for an iterable one."""
     if is_map_style(name, dataset):
-        return length_of(name, dataset)
+        return len(dataset)
     if hasattr(type(dataset), "__next__") and not isinstance(dataset, _torch.IterableDataset):
         msg = (
             f"source {name!r} is an iterator, {type(dataset).__name__}, which can be read only "
@@ -282,12 +281,10 @@ class MixturePass:
 
     def _begin(self, epoch: int, changes: Changes) -> None:
         self._epoch, self._changes = epoch, changes
-        self._pattern = pattern_of(self._mixing, epoch, changes, part=self._part.number)
+        self._pattern = Pattern(self._mixing, epoch, changes, part=self._part.number)
         self._feeds = self._make_feeds(epoch)
-        self._position = 0
+        self._position = 0  # of the next turn
         self._span: Span | None = None
-        # Sources that ended, and where: in the order in which they did.
-        self._ended: dict[int, int] = {}
         self._stopped = False
 
     def __iter__(self) -> MixturePass:
@@ -302,10 +299,15 @@ class MixturePass:
         """
         while not (self._stopped or self._position == self._length):
             source = self._source()
+            feed = self._feeds[source]
+            if self._mixing.stop == "once" and feed.passes:  # its turns are nobody's
+                self._position += 1
+                continue
             try:
-                sample = self._feeds[source].next()
+                sample = feed.next()
             except StopIteration:
-                self._end_of(source)
+                feed.begin_again()
+                self._stopped = self._stops()
                 continue
             self._position += 1
             return tagged(sample, source, self._with_source)
@@ -318,31 +320,18 @@ class MixturePass:
             self._span = span = self._pattern.span(position)
         return int(span.sources[position - span.first])
 
-    def _end_of(self, source: int) -> None:
-        """Note that a source has ended, and stop or go on as the user chose."""
-        self._feeds[source].begin_again()
-        self._ended.setdefault(source, self._position)
-        stop, some_are_left = self._mixing.stop, any(self._weights_left())
-        if stop == "first" or (stop in ("all", "once") and not some_are_left):
-            self._stopped = True
-        elif stop == "once":
-            self._leave_out_ended(self._position)
-
-    def _weights_left(self) -> list[float]:
-        weights = enumerate(self._mixing.weights)
-        return [0 if source in self._ended else weight for source, weight in weights]
-
-    def _leave_out_ended(self, position: int) -> None:
-        """Give the sources that ended no further turn, from a position on."""
-        self._pattern.add(position, whole_weights(self._weights_left()))
-        self._span = None
+    def _stops(self) -> bool:
+        """Whether the user wants to stop, where a source has just ended."""
+        stop, pairs = self._mixing.stop, zip(self._feeds, self._mixing.weights, strict=True)
+        if stop in ("all", "once"):
+            return all(feed.passes for feed, weight in pairs if weight)
+        return stop == "first"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the pass, with the states of all sources."""
         return {
             **self._mixing.state(self._epoch, self._changes),
             "position": self._position,
-            "ended": [[source, position] for source, position in self._ended.items()],
             "stopped": self._stopped,
             "feeds": [feed.state() for feed in self._feeds],
         }
@@ -356,18 +345,14 @@ class MixturePass:
         mixing = self._mixing
         self._begin(*mixing.restored(state, self._changes))
         try:
-            position, stopped = operator.index(state["position"]), bool(state["stopped"])
-            names = list(state["sources"])
-            feeds = dict(zip(names, state["feeds"], strict=True))
-            ended = [(mixing.names.index(names[source]), at) for source, at in state["ended"]]
-        except (IndexError, KeyError, TypeError, ValueError) as error:
+            self._position, self._stopped = (
+                operator.index(state["position"]),
+                bool(state["stopped"]),
+            )
+            feeds = dict(zip(state["sources"], state["feeds"], strict=True))
+        except (KeyError, TypeError, ValueError) as error:
             msg = f"the state of the mixture is incomplete or changed: {error!r}"
             raise StateError(msg) from None
-        for source, at in ended:
-            self._ended[source] = at
-            if mixing.stop == "once" and any(self._weights_left()):
-                self._leave_out_ended(at)
-        self._position, self._stopped = position, stopped
         for name, feed in zip(mixing.names, self._feeds, strict=True):
             if name in feeds:
                 feed.load(feeds[name])
@@ -395,7 +380,7 @@ class _StreamFeed:
         self._strided = part.parts > 1 and not (
             is_askable(source) or isinstance(source, _torch.IterableDataset)
         )
-        self._pass = 0
+        self.passes = 0
         self._given = 0  # samples of this pass
         self._iterator: Iterator[Any] | None = None
         self._part: Any = None  # what the iterator is of
@@ -418,11 +403,11 @@ class _StreamFeed:
 
     def _begin(self) -> None:
         seed = pass_seed_here()
-        if self._pass and seed is not None:
-            seed = epoch_seed(seed, self._pass)
+        if self.passes and seed is not None:
+            seed = epoch_seed(seed, self.passes)
         self._seed, self._part, self._within = seed, self._source, in_pass
         if is_askable(self._source):
-            wanted = self._wanted._replace(epoch=self._wanted.epoch + self._pass)
+            wanted = self._wanted._replace(epoch=self._wanted.epoch + self.passes)
             part = in_pass(seed, asked, self._source, wanted)
             if part is not None:
                 self._part, self._within = part, in_part
@@ -469,14 +454,14 @@ class _StreamFeed:
             # The restored state counts for one pass, and the next one is whole.
             restore_whole(_role_of(self._name), part, snapshot(part), fresh)
         self._iterator = self._part = None
-        self._pass += 1
+        self.passes += 1
         self._given = 0
 
     def state(self) -> dict[str, Any]:
         """Return the place of the source."""
         if self._restored is not None:
             return dict(self._restored)
-        state: dict[str, Any] = {"pass": self._pass, "given": self._given}
+        state: dict[str, Any] = {"pass": self.passes, "given": self._given}
         if self._iterator is not None and not self._strided:
             states = states_of("dataset", self._part, self._iterator)
             if states:
@@ -485,7 +470,7 @@ class _StreamFeed:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go to the place of a state."""
-        self._pass, self._given = int(state["pass"]), int(state["given"])
+        self.passes, self._given = int(state["pass"]), int(state["given"])
         self._iterator = None
         self._restored = state if self._given or "states" in state else None
 
@@ -517,12 +502,12 @@ class _SampleFeed:
         self._name, self._source, self._number = name, source, number
         self._length, self._order = length, order
         self._turn, self._step = part.number, part.parts  # of the source, over all
-        self._pass = 0
+        self.passes = 0
         self._indices: Iterator[int] = iter(())
 
     def next(self) -> Any:
         """Return the next sample; see `_StreamFeed.next`."""
-        if self._turn >= (self._pass + 1) * self._length:
+        if self._turn >= (self.passes + 1) * self._length:
             raise StopIteration
         index = next(self._indices, None)
         if index is None:
@@ -539,15 +524,15 @@ class _SampleFeed:
 
     def begin_again(self) -> None:
         """Begin another pass."""
-        self._pass = max(self._pass + 1, self._turn // self._length)
+        self.passes = max(self.passes + 1, self._turn // self._length)
 
     def state(self) -> dict[str, Any]:
         """Return the place of the source."""
-        return {"turn": self._turn, "pass": self._pass}
+        return {"turn": self._turn, "pass": self.passes}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go to the place of a state."""
-        self._turn, self._pass = int(state["turn"]), int(state["pass"])
+        self._turn, self.passes = int(state["turn"]), int(state["pass"])
         self._indices = iter(())
 
 

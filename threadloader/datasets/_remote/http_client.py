@@ -180,7 +180,7 @@ class HttpClient:
     def _new_pool(self, place: SplitResult, proxy: str | None) -> Any:
         options: dict[str, Any] = {"maxsize": MOST_CONNECTIONS}
         options["ssl_context"] = ssl.create_default_context()
-        manager = self._urllib3.PoolManager
+        manager: Any = self._urllib3.PoolManager
         if proxy is not None:
             parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
             manager = partial(self._urllib3.ProxyManager, f"{parts.scheme}://{_host(parts)}")
