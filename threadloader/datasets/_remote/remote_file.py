@@ -203,17 +203,17 @@ class RemoteFile:
         return self._ranges(self._use, offset, nbytes) if nbytes else b""
 
     def _ranges(self, use: _Use, offset: int, nbytes: int) -> bytes:
-        """Return exactly ``nbytes`` bytes, at least 1, each block's by a request of its own."""
+        """Return exactly ``nbytes`` bytes, at least 1, by requests of at most `RANGE_BYTES`."""
         stop = offset + nbytes
+        kept = self._is_kept(use, stop)
+        first = offset // RANGE_BYTES * RANGE_BYTES if kept else offset
         parts = []
-        for block in range(offset // RANGE_BYTES * RANGE_BYTES, stop, RANGE_BYTES):
+        for block in range(first, stop, RANGE_BYTES):
             begin, end = max(offset, block), min(stop, block + RANGE_BYTES)
-            kept = self._is_kept(use, end)
-            parts.append(
-                self._of_block(use, block, begin, end)
-                if kept
-                else self._whole(self._fetch(use, begin, end - begin), begin, end - begin)
-            )
+            if kept:
+                parts.append(self._of_block(use, block, begin, end))
+            else:
+                parts.append(self._whole(self._fetch(use, begin, end - begin), begin, end - begin))
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def open(self) -> BinaryIO:
