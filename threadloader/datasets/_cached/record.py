@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
+import sys
 import zlib
 from typing import Any
 
@@ -27,6 +29,7 @@ _BODY = struct.Struct("<QQ")  # index, bytes of JSON
 _MAGIC = b"tls2"
 _PLAIN = (bool, int, float, str, type(None))
 _KINDS = "biufcSUmM"  # of dtypes
+_DTYPE = re.compile(rf"[<>|][{_KINDS}][1-9]\d{{0,8}}(\[([1-9]\d*)?[a-zA-Z]+\])?")
 # Of Pillow's modes, those that are their pixels and nothing else (`P` has a palette).
 _MODES = {"1": 1, "L": 8, "LA": 16, "I": 32, "F": 32, "RGB": 24, "RGBA": 32, "CMYK": 32}
 _MODES |= {"YCbCr": 24, "HSV": 24, "LAB": 24, "I;16": 16}  # bits of a pixel
@@ -145,13 +148,21 @@ def _made(described: Any, data: _Bytes) -> Any:
         return bytes(data.take(*values))
     if name == "image":
         return _image(data, *values)
-    text, *shape = values
+    array = _array(data, *values)
+    if name == "tensor":
+        return _torch.tensor_of(array)
+    return {"array": array, "scalar": array[()]}[name]
+
+
+def _array(data: _Bytes, text: str, *shape: int) -> np.ndarray[Any, Any]:
+    if not _DTYPE.fullmatch(text):
+        raise ValueError("no dtype that was described here")
     dtype = np.dtype(text)
-    nbytes = math.prod(shape) * dtype.itemsize
-    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, data.take(nbytes))
-    if name == "scalar":
-        return array[()]
-    return _torch.tensor_of(array) if name == "tensor" else array
+    found = data.take(math.prod(shape) * dtype.itemsize)
+    # NumPy crashes at a character with a larger number.
+    if dtype.kind == "U" and (np.frombuffer(found, f"{text[0]}u4") > sys.maxunicode).any():
+        raise ValueError("no characters")
+    return np.ndarray(shape, dtype, found)
 
 
 def _image(data: _Bytes, mode: str, width: int, height: int) -> Any:
