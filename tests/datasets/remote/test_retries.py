@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import ssl
-from http.client import IncompleteRead, RemoteDisconnected
+from http.client import IncompleteRead
 from typing import Any
 
 import pytest
 
 from threadloader.datasets import Retries
-from threadloader.datasets._remote.client import TransferError
 from threadloader.datasets._remote.retries import persist
 from threadloader.errors import RemoteError
 
@@ -34,19 +32,8 @@ class Flaky:
 
 class ClientsOwnError(Exception):
     def __init__(self, **values: Any) -> None:
-        super().__init__("failed")
+        super().__init__(values)
         vars(self).update(values)
-
-
-class Response:
-    status_code = 503
-
-    def __repr__(self) -> str:
-        return "503"
-
-
-def name_of(error: Exception) -> str:
-    return f"{error!r} {vars(error)}"
 
 
 def test_a_wait_is_random_below_a_bound_that_doubles_and_the_servers_time_counts() -> None:
@@ -71,14 +58,10 @@ def test_a_policy_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        *(ClientsOwnError(status=status) for status in (408, 425, 429, 500, 503, 599)),
-        ClientsOwnError(code=503),
-        ClientsOwnError(response=Response()),
-        *(ConnectionResetError(), BrokenPipeError(), TimeoutError(), EOFError()),
-        *(OSError(5, "Input/output error"), RemoteDisconnected(), IncompleteRead(b"")),
-        *(TransferError("too few bytes"), ClientsOwnError()),
+        *(ClientsOwnError(status=425), ClientsOwnError(code=503), ClientsOwnError()),
+        *(TimeoutError(), EOFError(), OSError(5, "Input/output error"), IncompleteRead(b"")),
     ],
-    ids=name_of,
+    ids=repr,
 )
 def test_what_may_pass_is_tried_again(error: Exception) -> None:
     read = Flaky(*[error] * 4)
@@ -88,13 +71,11 @@ def test_what_may_pass_is_tried_again(error: Exception) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        *(TransferError("no", status) for status in (200, 206, 301, 400, 401, 403, 404, 416)),
         *(ClientsOwnError(status=403), ClientsOwnError(code=404)),
         ClientsOwnError(response={"ResponseMetadata": {"HTTPStatusCode": 403}}),  # botocore's
-        *(FileNotFoundError(), PermissionError(), IsADirectoryError()),
-        *(ssl.SSLCertVerificationError(), ValueError(), TypeError(), ModuleNotFoundError()),
+        *(FileNotFoundError(), PermissionError(), ValueError(), ModuleNotFoundError()),
     ],
-    ids=name_of,
+    ids=repr,
 )
 def test_what_can_not_pass_is_an_error_at_once(error: Exception) -> None:
     read = Flaky(error)
