@@ -37,11 +37,11 @@ class Source:
         self.cache = FolderCache(folder, int(files * SIZE))
         self.made: Counter[int] = Counter()
 
-    def read(self, number: int, *stops: Stop, after: Callable[[], Any] = lambda: None) -> bytes:
+    def read(self, number: int, after: Callable[[], Any] = lambda: None) -> bytes:
         found = self.cache.read(str(number))
         if found is not None:
             return found
-        with self.cache.making(str(number), *stops):
+        with self.cache.making(str(number)):
             found = self.cache.read(str(number))
             if found is None:
                 after()
@@ -55,9 +55,8 @@ def used(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.*"))
 
 
-@pytest.mark.parametrize("told", ["as an argument", "of the worker"])
 def test_who_waits_hears_that_it_is_to_stop_and_makes_it_where_another_one_failed(
-    tmp_path: Path, spawn: Callable[..., Future[Any]], told: str
+    tmp_path: Path, spawn: Callable[..., Future[Any]]
 ) -> None:
     source, stop = Source(tmp_path), Stop()
     begun, go = Barrier(2), Barrier(2)
@@ -68,8 +67,6 @@ def test_who_waits_hears_that_it_is_to_stop_and_makes_it_where_another_one_faile
         raise ConnectionResetError
 
     def read() -> bytes:
-        if told == "as an argument":
-            return source.read(7, stop)
         with stopped_by(stop):
             return source.read(7)
 
@@ -122,7 +119,7 @@ def test_a_forked_child_does_not_keep_a_lock_that_its_parent_gave_back(tmp_path:
 def test_the_bound_holds_after_every_file_also_of_many_threads(
     tmp_path: Path, spawn: Callable[..., Future[Any]]
 ) -> None:
-    source, threads, rounds = Source(tmp_path, files=20), 12, 30
+    source, threads, rounds = Source(tmp_path, files=20), 8, 8
     start, end = Barrier(threads), Barrier(threads, lambda: sizes.append(used(tmp_path)))
     sizes: list[int] = []
 

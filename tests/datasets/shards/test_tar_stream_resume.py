@@ -47,8 +47,8 @@ def told(iterator: Any) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("shuffle", [0, 1, 4, 100])
-@pytest.mark.parametrize("options", [{}, {"seed": 3}, {"rank": 1, "world_size": 2}], ids=str)
+@pytest.mark.parametrize("shuffle", [0, 4, 100])
+@pytest.mark.parametrize("options", [{"seed": 3}, {"rank": 1, "world_size": 2}], ids=str)
 def test_from_every_sample_on_the_rest_is_the_same(
     tmp_path: Path, ending: str, shuffle: int, options: dict[str, Any]
 ) -> None:
@@ -123,8 +123,7 @@ def loader(
     return ThreadLoader(stream(folder, **{"shuffle": 4} | (of_stream or {})), 3, **options)
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("steps", [1, 3, 0])
+@pytest.mark.parametrize(("threads", "steps"), [(0, 1), (1, 3), (3, 1), (3, 0)])
 @pytest.mark.filterwarnings("ignore:.*is read again")
 def test_a_loader_resumes_from_every_batch(
     tmp_path: Path, threads: int, steps: int, spawn: Spawn
@@ -158,38 +157,18 @@ def test_a_seeded_stream_goes_on_only_in_the_epoch_that_it_is_told(
 ) -> None:
     write_numbered(tmp_path, [8] * 6)
 
-    def make(epoch: int, seed: int) -> ThreadLoader[Any]:
-        made = loader(tmp_path, of_stream={"seed": seed})
+    def make(epoch: int) -> ThreadLoader[Any]:
+        made = loader(tmp_path, of_stream={"seed": 5})
         made.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
         return made
 
     def run() -> None:
-        with make(2, 5) as first:
+        with make(2) as first:
             next(iter(first))
             state = as_json(first.state_dict())
-        for epoch, seed in ((0, 5), (2, 6)):
-            with make(epoch, seed) as other:
-                other.load_state_dict(state)
-                with pytest.raises(StateError, match=r"'epoch': 2") as caught:
-                    iter(other)
-                assert ("set_epoch()" in str(caught.value)) is (epoch != 2)
+        with make(0) as other:
+            other.load_state_dict(state)
+            with pytest.raises(StateError, match=r"'epoch': 2.*set_epoch\(\)"):
+                iter(other)
 
     spawn(run).result(PATIENCE)
-
-
-@pytest.mark.parametrize("on_error", ["raise", "skip", lambda *_: "skip"])
-def test_a_state_of_other_shards_is_no_bad_sample(
-    tmp_path: Path, on_error: Any, spawn: Spawn
-) -> None:
-    write_numbered(tmp_path, [22])
-    with loader(tmp_path, 1, on_error=on_error) as first:
-        iterator = iter(first)
-        for _ in range(5):
-            spawn(next, iterator).result(PATIENCE)
-        state = first.state_dict()
-    write_numbered(tmp_path, [7])
-    with loader(tmp_path, 1, on_error=on_error) as second:
-        second.load_state_dict(state)
-        with pytest.raises(StateError):
-            spawn(list, second).result(PATIENCE)
-        assert second.statistics().skipped_count == 0
