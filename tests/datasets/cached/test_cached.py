@@ -151,24 +151,6 @@ def test_a_dataset_that_draws_random_numbers_in_a_loader_is_refused(
         next(iter(loader))
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"dataset": iter("abc")}, TypeError),
-        ({"key": ""}, ValueError),
-        ({"cache_bytes": 0}, ValueError),
-        ({"checks": -1}, ValueError),
-    ],
-    ids=["iterable", "no key", "no room", "negative"],
-)
-def test_arguments_that_can_not_be_are_refused(
-    tmp_path: Path, options: Any, error: type[Exception]
-) -> None:
-    options = {"dataset": Loaded(), **options}
-    with pytest.raises(error):
-        cached(options.pop("dataset"), tmp_path, **options)
-
-
 @pytest.mark.parametrize("damage", ["a byte", "the end", "all of it"])
 def test_a_damaged_folder_gives_right_samples(tmp_path: Path, damage: str) -> None:
     list(cached(Loaded(), tmp_path))

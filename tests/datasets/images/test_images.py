@@ -157,21 +157,6 @@ def test_a_sample_is_an_array_and_the_number_of_its_class(photos: Path) -> None:
         assert set(sized) == {(shape, 1), (shape, 11)}
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("size", [0, -1, (0, 5), (5,), (1, 2, 3), 2.5, "12"]),
-        ("layout", ["WHC"]),
-        ("max_pixels", [0, None]),
-        ("decoder", ["opencv"]),
-    ],
-)
-def test_wrong_arguments_are_errors(photos: Path, name: str, values: list[Any]) -> None:
-    for value in values:
-        with pytest.raises(ValueError, match=f"{name}="):
-            ImageFolder(photos, **{name: value})
-
-
 def test_a_broken_file_is_an_error_with_its_path(photos: Path) -> None:
     path = photos / "left" / "444.jpg"
     path.write_bytes(path.read_bytes()[:-20])

@@ -117,8 +117,3 @@ def test_a_path_is_quoted_once(server: RemoteServer) -> None:
     server.files["/a%20b%C3%BC.tar"] = b"hello"
     for path in ("/a%20b%C3%BC.tar", "/a bü.tar"):
         assert RemoteFile(server.url(path)).read_at(0, 5) == b"hello"
-
-
-def test_a_header_of_several_lines_is_refused() -> None:
-    with pytest.raises(ValueError, match="one line"):
-        RemoteFile("http://host/", storage_options={"headers": {"X-Key": "a\r\nHost: b"}})

@@ -79,21 +79,6 @@ def test_a_long_read_is_several_ranges(server: RemoteServer) -> None:
     assert file.read_at(17, 0) == b""
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"read_timeout": 0}, "read_timeout"),
-        ({"connect_timeout": -1}, "connect_timeout"),
-        ({"retries": 0}, "attempts"),
-        ({"cache_bytes": 1 << 20}, "cache_bytes"),
-        ({}, "at least 0"),
-    ],
-)
-def test_what_can_not_be_is_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        RemoteFile("http://host/a", **options).read_at(-1, 5)
-
-
 def test_a_read_beyond_the_end_is_an_error_with_url_and_offset(server: RemoteServer) -> None:
     for path, size in (("/data.bin", len(CONTENT)), ("/empty.bin", 0)):
         file = RemoteFile(server.url(path))
@@ -184,14 +169,6 @@ def test_a_connection_that_does_not_come_about_is_given_up_in_time(
             spawn(file.read_at, 0, 1).result(PATIENCE)  # the system gives up after 130 seconds
         for caller in full:
             caller.close()
-
-
-def test_nobody_there_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    with pytest.raises(RemoteError, match="after 2 tries") as raised:
-        RemoteFile(f"http://127.0.0.1:{port}/a.tar", retries=2).read_at(0, 1)
-    assert isinstance(raised.value.__cause__, ConnectionRefusedError)
 
 
 def test_a_file_that_changes_is_an_error_and_not_a_mixture(server: RemoteServer) -> None:

@@ -48,14 +48,6 @@ def test_a_wait_is_random_below_a_bound_that_doubles_and_the_servers_time_counts
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"attempts": 0}, {"first": -1.0}, {"first": 2.0, "longest": 1.0}]
-)
-def test_a_policy_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must"):
-        Retries(**wrong)
-
-
-@pytest.mark.parametrize(
     "error",
     [
         *(ClientsOwnError(status=425), ClientsOwnError(code=503), ClientsOwnError()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tracemalloc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -61,23 +61,6 @@ def test_members_far_apart_are_read_each_by_itself(tmp_path: Path) -> None:
     assert dataset[0] == (b"first", b"last")
     assert tracemalloc.get_traced_memory()[1] < 1 << 19
     tracemalloc.stop()
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"fields": "jpg"}, TypeError, "fields"),
-        ({"fields": ()}, ValueError, "fields"),
-        ({"fields": ("cls", "")}, ValueError, "fields"),
-        ({"transfrm": len}, TypeError, "transfrm"),
-        ({"after_end": "stop"}, ValueError, "after_end"),
-    ],
-)
-def test_arguments_that_can_not_be_are_refused(
-    folder: Path, options: Any, error: Any, message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        TarShards(folder / "*.tar", **options)
 
 
 @pytest.mark.parametrize("ending", [ending for ending in ENDINGS if ending != ".tar"])

@@ -148,21 +148,6 @@ def test_rank_and_world_size_come_from_the_environment(
             stream(folder)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rank": 0}, "give both or neither"),
-        ({"rank": 2, "world_size": 2}, "rank=2 is none of world_size=2"),
-        ({"rank": 0, "world_size": 7}, "6 shards for 7 ranks"),
-        ({"shuffle": -1}, "shuffle=-1 is no number"),
-        ({"fields": []}, "fields is empty"),
-    ],
-)
-def test_wrong_arguments_are_refused(folder: Path, arguments: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        iter(stream(folder, **arguments))
-
-
 def test_behind_a_sample_that_can_t_be_decoded_the_next_one_comes(tmp_path: Path) -> None:
     samples = numbered(0, 5)
     samples["00002"]["cls"] = b"two"
