@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
 from support.gathering import numbers
 from support.pictures import picture
 
 from threadloader.datasets import ArrayDataset
-
-# ArrayDataset itself -----------------------------------------------------------------------------
 
 
 def test_samples_are_rows_tuples_or_dicts() -> None:
@@ -20,36 +15,6 @@ def test_samples_are_rows_tuples_or_dicts() -> None:
     assert picture(ArrayDataset(one, two)[3]) == picture((one[3], two[3]))
     assert picture(ArrayDataset({"b": one, "a": two})[-1]) == picture({"b": one[-1], "a": two[-1]})
     assert len(ArrayDataset(one, two)) == 11
-
-
-@pytest.mark.parametrize(
-    ("arrays", "error", "text"),
-    [
-        ((), ValueError, "at least one"),
-        (({},), ValueError, "at least one"),
-        ((np.zeros(3), np.zeros(4)), ValueError, r"\[3, 4\]"),
-        (({"a": np.zeros(3), "b": np.zeros(4)},), ValueError, r"\[3, 4\]"),
-        ((np.array(3),), TypeError, "array 0"),
-        ((np.zeros(3), 5), TypeError, "array 1"),
-        ((np.zeros(3), {"a": np.zeros(3)}), TypeError, "array 1"),
-        ((None,), TypeError, "array 0"),
-        (({"a": None},), TypeError, "array 'a'"),
-        (([1, 2, 3],), TypeError, "array 0 is a list .*np.asarray"),
-    ],
-    ids=str,
-)
-def test_what_are_no_arrays_of_one_length_is_refused(
-    arrays: Any, error: type[Exception], text: str
-) -> None:
-    with pytest.raises(error, match=text):
-        ArrayDataset(*arrays)
-
-
-@pytest.mark.parametrize("index", [11, -12])
-def test_an_index_out_of_range_of_the_dataset_is_an_index_error(index: int) -> None:
-    for dataset in (ArrayDataset(numbers()), ArrayDataset({"a": numbers()})):
-        with pytest.raises(IndexError, match=str(index)):
-            dataset[index]
 
 
 def test_an_array_dataset_tells_what_it_is() -> None:

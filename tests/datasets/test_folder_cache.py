@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections import Counter
 from functools import partial
 from threading import Barrier
@@ -37,11 +36,11 @@ class Source:
         self.cache = FolderCache(folder, int(files * SIZE))
         self.made: Counter[int] = Counter()
 
-    def read(self, number: int, *stops: Stop, after: Callable[[], Any] = lambda: None) -> bytes:
+    def read(self, number: int, after: Callable[[], Any] = lambda: None) -> bytes:
         found = self.cache.read(str(number))
         if found is not None:
             return found
-        with self.cache.making(str(number), *stops):
+        with self.cache.making(str(number)):
             found = self.cache.read(str(number))
             if found is None:
                 after()
@@ -55,9 +54,8 @@ def used(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*.*"))
 
 
-@pytest.mark.parametrize("told", ["as an argument", "of the worker"])
 def test_who_waits_hears_that_it_is_to_stop_and_makes_it_where_another_one_failed(
-    tmp_path: Path, spawn: Callable[..., Future[Any]], told: str
+    tmp_path: Path, spawn: Callable[..., Future[Any]]
 ) -> None:
     source, stop = Source(tmp_path), Stop()
     begun, go = Barrier(2), Barrier(2)
@@ -68,8 +66,6 @@ def test_who_waits_hears_that_it_is_to_stop_and_makes_it_where_another_one_faile
         raise ConnectionResetError
 
     def read() -> bytes:
-        if told == "as an argument":
-            return source.read(7, stop)
         with stopped_by(stop):
             return source.read(7)
 
@@ -102,27 +98,10 @@ def test_who_can_not_have_the_lock_goes_on_without(
     assert first.made == second.made == {1: 1}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_does_not_keep_a_lock_that_its_parent_gave_back(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    read, write = os.pipe()
-    with source.cache.making("1"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, 3.12
-        child = os.fork()
-        if not child:
-            os.close(write)
-            os.read(read, 1)  # until the parent has closed its end
-            os._exit(0)
-    assert source.read(1) == content_of(1)
-    os.close(write)
-    os.close(read)
-    os.waitpid(child, 0)
-
-
 def test_the_bound_holds_after_every_file_also_of_many_threads(
     tmp_path: Path, spawn: Callable[..., Future[Any]]
 ) -> None:
-    source, threads, rounds = Source(tmp_path, files=20), 12, 30
+    source, threads, rounds = Source(tmp_path, files=20), 8, 8
     start, end = Barrier(threads), Barrier(threads, lambda: sizes.append(used(tmp_path)))
     sizes: list[int] = []
 

@@ -16,15 +16,11 @@ URL = "https://anna:p4ssword@host/a.tar?sig=abcdef%2fgh"
     [
         ("https://host/a/b.tar", "https://host/a/b.tar"),
         ("https://u:p@host:81/a.tar?k=v#f", "https://host:81/a.tar?..."),
-        ("https://[::1]:81/a.tar", "https://[::1]:81/a.tar"),
-        ("https://host:81/a@b.tar", "https://host:81/a@b.tar"),
+        ("https://[::1]:81/a@b.tar", "https://[::1]:81/a@b.tar"),
         ("ftp://anna@host/a@b.tar", "ftp://host/a@b.tar"),
-        ("s3://bucket/a.tar#part", "s3://bucket/a.tar"),
         ("https://user:pa/SECRET@host/f", "https://..."),
-        ("https://user:pa?SECRET@host/f", "https://..."),
         ("https://h/f?sig=ab::SECRET", "https://h/f?..."),
         ("zip://a.csv::https://u:p@host/f?k=v", "zip://a.csv::https://host/f?..."),
-        ("simplecache::filecache::s3://u@b/f", "simplecache::filecache::s3://b/f"),
     ],
 )
 def test_a_url_is_shown_without_what_is_secret(url: str, shown: str) -> None:
@@ -46,11 +42,8 @@ def test_an_error_without_a_secret_stays_as_it_is(text: str) -> None:
     [
         ("403, url='https://other/b?X-Sig=SECRET', x", "403, url='https://other/b?...', x"),
         ('URL("https://u:it\'sSECRET@other/b")', 'URL("https://other/b")'),
-        ("(https://other/b?X-Sig=SECRET): no", "(https://other/b?...): no"),
-        ("to ftp://anna:SECRET@other/b, it seems", "to ftp://other/b, it seems"),
-        ("https://other/b#SECRET", "https://other/b"),
+        ("(ftp://anna:SECRET@other/b#SECRET): no", "(ftp://other/b): no"),
         ("exceeded with url: /b?sig=SECRET (no)", "exceeded with url: /b?... (no)"),
-        ("https://host/a.tar?sig=abcdef/gh", "https://host/a.tar?..."),
         ("signature abcdef%2Fgh, abcdef/gh", "signature ..., ..."),
         ("Basic YW5uYTpwNHNzd29yZA== of anna:p4ssword", "Basic ... of ..."),
     ],
@@ -92,16 +85,3 @@ def test_what_led_to_an_error_is_looked_at(place: str) -> None:
         *(OSError, (), None, None),
     )
     assert "SECRET" not in "".join(traceback.format_exception(clean))
-
-
-@pytest.mark.parametrize(
-    "url", ["filecache::http://anna:p4ssword@host/f", "zip://a::http://anna:p4ssword@host/f"]
-)
-def test_the_secrets_of_a_chain_are_those_of_its_parts(url: str) -> None:
-    assert str(without_secrets(OSError("no p4ssword"), url)) == "OSError: no ..."
-
-
-def test_of_a_password_with_a_slash_nothing_is_told() -> None:
-    error = ValueError("Port could not be cast to integer value as 'pa'")
-    clean = without_secrets(error, "https://anna:pa/ss@host/f")
-    assert str(clean) == "ValueError: Port could not be cast to integer value as ..."

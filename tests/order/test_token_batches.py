@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import array
-import copy
 import json
 import math
-import pickle
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,27 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.resuming import check_each_state
 
 from threadloader import StateError, ThreadLoader, TokenBatches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 LENGTHS = np.clip(np.random.default_rng(0).lognormal(5, 1, 60_000), 16, 1024).astype(np.int32)
-
-
-class Numbers:
-    """Sample ``i`` is ``i``."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 def costs_of(batches: list[list[int]], lengths: Any, multiple: int | None = None) -> np.ndarray:
@@ -65,21 +50,13 @@ def test_every_sample_comes_once_and_no_batch_costs_more_than_max_tokens(
     case: tuple[list[float], int, dict[str, Any]],
 ) -> None:
     lengths, max_tokens, options = case
-    batches = list(TokenBatches(lengths, max_tokens, **options))
+    sampler = TokenBatches(lengths, max_tokens, **options)
+    count, batches = len(sampler), list(sampler)
+    assert count == len(batches)
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     assert costs_of(batches, lengths).max() <= max_tokens
     assert max(map(len, batches)) <= (options["max_samples"] or len(lengths))
     assert all(type(index) is int for batch in batches for index in batch)
-
-
-@given(samplers())
-def test_its_length_is_the_number_of_batches_of_the_next_pass(
-    case: tuple[list[float], int, dict[str, Any]],
-) -> None:
-    lengths, max_tokens, options = case
-    sampler = TokenBatches(lengths, max_tokens, **options)
-    for _ in range(3):
-        assert len(sampler) == len(list(sampler))
 
 
 @given(samplers(), st.data())
@@ -121,12 +98,6 @@ def test_little_is_padding_and_ranks_in_turn_have_about_equal_costs_and_lengths(
     assert together < np.ptp(np.sort(longest)[::8]) / 10
 
 
-def test_no_batch_of_a_pool_is_small_because_it_was_the_last() -> None:
-    costs = costs_of(list(TokenBatches(np.full(1000, 10), 990, pool_size=1000)), np.full(1000, 10))
-    assert len(costs) == 11
-    assert costs.min() > 0.9 * costs.max()
-
-
 def test_each_epoch_has_an_order_of_its_own() -> None:
     sampler = TokenBatches(LENGTHS, 8192)
     first, second = list(sampler), list(sampler)
@@ -161,17 +132,12 @@ def test_lengths_are_rounded_up_where_they_will_be_padded() -> None:
     assert sorted(map(len, batches)) == [2, 2]
 
 
-@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i1", "i2", "f2", "f4", "f8", ">i4"])
-def test_lengths_of_any_type_are_sorted(dtype: str) -> None:
-    lengths = np.array([100, 1, 90, 2], dtype)
-    assert sorted(map(sorted, TokenBatches(lengths, 200))) == [[0, 2], [1, 3]]
-
-
 def test_lengths_may_be_of_many_kinds(tmp_path: Path) -> None:
     expected = list(TokenBatches([4, 3, 2, 1], 5))
     mapped = np.memmap(tmp_path / "lengths", np.int32, "w+", shape=4)
     mapped[:] = [4, 3, 2, 1]
-    kinds = [(4, 3, 2, 1), range(4, 0, -1), array.array("i", [4, 3, 2, 1]), mapped, Column()]
+    kinds: list[Any] = [(4, 3, 2, 1), array.array("i", [4, 3, 2, 1]), mapped, Column()]
+    kinds += [np.array([4, 3, 2, 1], dtype) for dtype in ("u1", "u8", "i1", "f2", ">i4")]
     for lengths in kinds:
         assert list(TokenBatches(lengths, 5)) == expected
     torch = pytest.importorskip("torch")
@@ -213,12 +179,8 @@ def test_samples_that_are_too_long_are_an_error_or_left_out_or_stand_alone() -> 
         ([], ValueError, r"have shape \(0,\)"),
         ([[1, 2], [3, 4]], ValueError, r"one number for each sample, but have shape \(2, 2\)"),
         ([[1], [2, 3]], TypeError, "with one number for each sample"),
-        (["a", "b"], TypeError, "lengths must be numbers, but have type <U1"),
         ([True, False], TypeError, "lengths must be numbers, but have type bool"),
-        ([1, None], TypeError, "lengths must be numbers, but have type object"),
-        (7, TypeError, "lengths must be an array or a list.* not this int"),
         ({1: 2}, TypeError, "lengths must be an array or a list.* not this dict"),
-        (len, TypeError, "lengths must be an array or a list.* not this builtin_function"),
     ],
 )
 def test_what_are_no_lengths_is_refused(lengths: Any, error: type[Exception], message: str) -> None:
@@ -227,41 +189,10 @@ def test_what_are_no_lengths_is_refused(lengths: Any, error: type[Exception], me
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"max_tokens": 0}, ValueError, r"max_tokens must be positive, .*, but got 0"),
-        ({"max_tokens": float("nan")}, ValueError, "max_tokens must be positive"),
-        ({"max_tokens": 10**400}, ValueError, "max_tokens must be positive"),
-        ({"max_tokens": "9"}, TypeError, "max_tokens must be a number, but got '9'"),
-        ({"max_tokens": True}, TypeError, "max_tokens must be a number"),
-        ({"max_samples": 0}, ValueError, "max_samples must be at least 1, but got 0"),
-        ({"max_samples": 1.5}, TypeError, "max_samples must be a whole number, but got 1.5"),
-        ({"group_size": 0}, ValueError, "group_size must be at least 1"),
-        ({"pool_size": -3}, ValueError, "pool_size must be at least 1"),
-        ({"pad_to_multiple_of": -8}, ValueError, "pad_to_multiple_of must be at least 1"),
-        ({"seed": -1}, ValueError, "seed must be at least 0"),
-        ({"seed": None}, TypeError, "seed must be a whole number"),
-        ({"too_long": "split"}, ValueError, "too_long must be 'error', 'drop' or 'alone'"),
-    ],
-)
-def test_wrong_arguments_are_refused(
-    options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        TokenBatches([1, 2, 3], **{"max_tokens": 9, **options})
-    with pytest.raises(ValueError, match="epoch must be at least 0, but got -1"):
-        TokenBatches([1], 1).set_epoch(-1)
-
-
-@pytest.mark.parametrize(
     "other",
     [
-        *(TokenBatches(LENGTHS + 1, 8192), TokenBatches(LENGTHS[:-1], 8192)),
-        *(TokenBatches(LENGTHS, 8193), TokenBatches(LENGTHS, 8192, seed=1)),
-        *(TokenBatches(LENGTHS, 8192, max_samples=9), TokenBatches(LENGTHS, 8192, group_size=4)),
-        TokenBatches(LENGTHS, 8192, shuffle=False),
-        TokenBatches(LENGTHS, 8192, pad_to_multiple_of=2),
-        TokenBatches(LENGTHS, 8192, too_long="drop"),
+        *(TokenBatches(LENGTHS + 1, 8192), TokenBatches(LENGTHS, 8193)),
+        *(TokenBatches(LENGTHS, 8192, seed=1), TokenBatches(LENGTHS, 8192, group_size=4)),
     ],
 )
 def test_the_state_of_another_order_is_refused(other: TokenBatches) -> None:
@@ -284,68 +215,17 @@ def test_more_samples_than_can_be_counted_at_once_have_no_len() -> None:
         TokenBatches(many, 2)
 
 
-def test_a_copy_has_the_same_batches() -> None:
-    sampler = TokenBatches(LENGTHS, 8192, seed=4)
-    sampler.set_epoch(2)
-    for twin in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
-        assert list(islice(twin, 20)) == list(islice(copy.copy(sampler), 20))
+def test_a_loader_goes_on_in_the_middle_of_an_epoch_and_between_two() -> None:
+    def make() -> ThreadLoader[Any]:
+        batches = TokenBatches(LENGTHS[:1000], 16_384)
+        return ThreadLoader(range(1000), batch_sampler=batches, collate_fn=list)
 
-
-def loader_of(lengths: np.ndarray = LENGTHS[:3000]) -> ThreadLoader[Any]:
-    return ThreadLoader(
-        Numbers(len(lengths)), batch_sampler=TokenBatches(lengths, 8192), collate_fn=list
-    )
-
-
-def epochs_of(loader: ThreadLoader[Any]) -> Iterator[list[list[int]]]:
-    while True:
-        yield list(loader)
-
-
-@pytest.mark.parametrize("stop", [0, 1, 17, None])
-def test_a_loader_goes_on_in_the_middle_of_an_epoch_and_between_two(stop: int | None) -> None:
-    first, second, third = islice(epochs_of(loader_of()), 3)
-    saved = loader_of()
-    list(saved)
-    begun = iter(saved)
-    given_before = list(islice(begun, stop))
-    if stop is None:
-        next(begun, None)
-    state = json.loads(json.dumps(saved.state_dict()))
-    assert len(json.dumps(state)) < 500
-
-    resumed = loader_of()
-    resumed.load_state_dict(state)
-    rest = list(resumed)
-    if stop is None:
-        assert rest == third
-    else:
-        assert given_before + rest == second != first
-        assert list(resumed) == third
-
-
-def test_a_loader_refuses_the_state_of_other_lengths() -> None:
-    saved = loader_of()
-    next(iter(saved))
-    other = loader_of(LENGTHS[3000:6000])
-    other.load_state_dict(saved.state_dict())
-    with pytest.raises(StateError, match="with other lengths"):
-        next(iter(other))
+    check_each_state(make)
+    assert len(json.dumps(make().state_dict())) < 500
 
 
 @pytest.mark.parametrize("samples", [49, 51])  # of 51 one would be left out, and nobody told
-@pytest.mark.parametrize("threads", [0, 2])
-def test_lengths_of_another_dataset_are_refused(threads: int, samples: int) -> None:
-    loader = ThreadLoader(range(samples), batch_sampler=TokenBatches([3] * 50, 12), threads=threads)
+def test_lengths_of_another_dataset_are_refused(samples: int) -> None:
+    loader = ThreadLoader(range(samples), batch_sampler=TokenBatches([3] * 50, 12))
     with pytest.raises(ValueError, match=f"of 50 samples, and the dataset has {samples}"):
         iter(loader)
-
-
-def test_torchs_loader_takes_it_too() -> None:
-    data = pytest.importorskip("torch.utils.data")
-    loader = data.DataLoader(
-        Numbers(3000), batch_sampler=TokenBatches(LENGTHS[:3000], 8192), collate_fn=list
-    )
-    count = len(loader)
-    assert list(loader) == list(loader_of())
-    assert count == len(TokenBatches(LENGTHS[:3000], 8192))

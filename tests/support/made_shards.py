@@ -9,7 +9,7 @@ import pickle
 import tarfile
 from typing import TYPE_CHECKING, Any
 
-from threadloader.datasets._tar.archive import open_zstd
+from threadloader.datasets._tar import open_zstd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -80,13 +80,12 @@ class LocalFile:
     def __init__(self, path: str | os.PathLike[str], shelf: Shelf | None = None) -> None:
         self.path = os.fspath(path)
         self._shelf = shelf
-        self._expected = ""  # the stamp given to `expect`, for copies
-        self._stamp = ""  # the same; without it, the stamp found when the file was first opened
+        self._stamp = ""  # given to `expect`, or found by the first read
         self._descriptor: Descriptor | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process opens it itself.
-        return LocalFile, (self.path, self._shelf), self._expected or None
+        return LocalFile, (self.path, self._shelf), self._stamp or None
 
     def __setstate__(self, stamp: str) -> None:
         self.expect(stamp)
@@ -101,7 +100,7 @@ class LocalFile:
 
     def expect(self, stamp: str) -> None:
         """Read only the version that has this stamp; see `threadloader.datasets._files.File`."""
-        self._expected = self._stamp = stamp
+        self._stamp = stamp
         self._descriptor = None  # it may be of another version
 
     def read_at(self, offset: int, nbytes: int) -> bytes:
@@ -123,12 +122,11 @@ class LocalFile:
     def open(self) -> BinaryIO:
         """Return a stream from the beginning; see `File`."""
         stream = Path(self.path).open("rb")  # noqa: SIM115  # the caller closes it
-        if self._expected:
-            try:
-                self._check(_stamp_of(os.fstat(stream.fileno())), self._expected)
-            except BaseException:
-                stream.close()
-                raise
+        try:
+            self._check(os.fstat(stream.fileno()))
+        except BaseException:
+            stream.close()
+            raise
         return stream
 
     def close(self) -> None:
@@ -143,16 +141,16 @@ class LocalFile:
                 raise
             self._shelf.close()  # something else has many: better none of ours than an error
             descriptor = Descriptor(self.path)
-        stamp = _stamp_of(descriptor.status)
-        self._stamp = before = self._stamp or stamp
-        self._check(stamp, before)
+        self._check(descriptor.status)
+        self._stamp = self._stamp or _stamp_of(descriptor.status)
         self._descriptor = descriptor
         if self._shelf is not None:
             self._shelf.opened(self)
         return descriptor
 
-    def _check(self, stamp: str, before: str) -> None:
-        if stamp != before:
+    def _check(self, status: os.stat_result) -> None:
+        before, stamp = self._stamp, _stamp_of(status)
+        if before and stamp != before:
             msg = (
                 f"the file changed while it was in use ({before}, now {stamp}); "
                 "make its dataset anew to read the new one"

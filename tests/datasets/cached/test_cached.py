@@ -19,10 +19,9 @@ from threadloader.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
     from pathlib import Path
 
-SAMPLES = 50
+SAMPLES = 20
 
 
 class Loaded:
@@ -54,8 +53,10 @@ def test_a_sample_is_loaded_once_also_for_other_objects_and_copies(tmp_path: Pat
     dataset = cached(source, tmp_path / "new")
     for _ in range(2):
         assert all(equal(dataset[index], index) for index in range(SAMPLES))
-    assert equal(dataset[-1], SAMPLES - 1)
-    assert equal(dataset[np.int64(3)], 3)
+    assert equal(dataset[np.int64(-1)], SAMPLES - 1)
+    for index in (SAMPLES, -SAMPLES - 1):
+        with pytest.raises(IndexError, match="out of range for 20 samples"):
+            dataset[index]
     assert source.times == Counter(range(SAMPLES))
     other = Loaded()
     again = pickle.loads(pickle.dumps(cached(other, tmp_path / "new")))
@@ -85,21 +86,6 @@ def test_a_loader_gives_the_same_batches_with_a_cache(tmp_path: Path, threads: i
     assert source.times == Counter(range(SAMPLES))
 
 
-@pytest.mark.parallel
-def test_of_many_threads_one_loads_a_sample(
-    tmp_path: Path, spawn: Callable[..., Future[Any]]
-) -> None:
-    source = Loaded()
-    dataset = cached(source, tmp_path)
-
-    def read() -> bool:
-        return all(equal(dataset[index], index) for index in range(SAMPLES))
-
-    reads = [spawn(read) for _ in range(8)]
-    assert all(future.result(PATIENCE) for future in reads)
-    assert source.times == Counter(range(SAMPLES))
-
-
 @pytest.mark.parametrize(
     "other",
     [{"key": "other"}, {"dataset": [1] * SAMPLES}, {"dataset": range(3)}],
@@ -113,17 +99,15 @@ def test_another_key_class_or_length_finds_nothing(tmp_path: Path, other: Any) -
     assert found == 1 if not isinstance(dataset, Loaded) else equal(found, 1, shift=7)
 
 
-def test_a_dataset_that_changed_without_a_new_key_is_an_error(tmp_path: Path) -> None:
-    assert equal(cached(Loaded(), tmp_path)[1], 1)
-    with pytest.raises(DataError, match=r"another sample 1 .* 'test'.*new key"):
-        cached(Loaded(7), tmp_path, checks=1)[1]
-
-
-def test_a_number_of_samples_found_is_loaded_again_and_compared(tmp_path: Path) -> None:
+def test_some_samples_that_are_found_are_compared_with_what_the_dataset_returns(
+    tmp_path: Path,
+) -> None:
     list(cached(Loaded(), tmp_path))
     source = Loaded()
     list(cached(source, tmp_path, checks=3))
     assert source.times == Counter(range(3))
+    with pytest.raises(DataError, match=r"another sample 1 .* 'test'.*new key"):
+        cached(Loaded(7), tmp_path, checks=1)[1]
 
 
 # Looked up when they are called: those of a loader's workers are others.
@@ -167,45 +151,6 @@ def test_a_dataset_that_draws_random_numbers_in_a_loader_is_refused(
         next(iter(loader))
 
 
-def test_what_the_dataset_raises_arrives_and_is_not_kept(tmp_path: Path) -> None:
-    class Failing(Loaded):
-        def __getitem__(self, index: int) -> Any:
-            self.times[index] += 1
-            if self.times[index] == 1:
-                raise OSError("not yet")
-            return index
-
-    dataset = cached(Failing(), tmp_path)
-    with pytest.raises(OSError, match="not yet"):
-        dataset[1]
-    assert dataset[1] == dataset[1] == 1
-
-
-@pytest.mark.parametrize("index", [SAMPLES, -SAMPLES - 1])
-def test_an_index_out_of_range_is_an_error(tmp_path: Path, index: int) -> None:
-    with pytest.raises(IndexError, match="out of range for 50 samples"):
-        cached(Loaded(), tmp_path)[index]
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"dataset": iter("abc")}, TypeError),
-        ({"key": ""}, ValueError),
-        ({"key": 3}, ValueError),
-        ({"cache_bytes": 0}, ValueError),
-        ({"checks": -1}, ValueError),
-    ],
-    ids=["iterable", "no key", "number as key", "no room", "negative"],
-)
-def test_arguments_that_can_not_be_are_refused(
-    tmp_path: Path, options: Any, error: type[Exception]
-) -> None:
-    options = {"dataset": Loaded(), **options}
-    with pytest.raises(error):
-        cached(options.pop("dataset"), tmp_path, **options)
-
-
 @pytest.mark.parametrize("damage", ["a byte", "the end", "all of it"])
 def test_a_damaged_folder_gives_right_samples(tmp_path: Path, damage: str) -> None:
     list(cached(Loaded(), tmp_path))
@@ -229,22 +174,13 @@ def test_what_does_not_fit_is_loaded_each_time_with_one_warning(tmp_path: Path) 
             return np.full(1 << 20, index, np.uint8)
 
     source = Large()
-    dataset = cached(source, tmp_path, cache_bytes=20 << 20)
-    with pytest.warns(RuntimeWarning, match="nothing more is kept.*20,971,520 bytes, the bound"):
+    dataset = cached(source, tmp_path, cache_bytes=9 << 20)
+    with pytest.warns(RuntimeWarning, match="nothing more is kept.*9,437,184 bytes, the bound"):
         list(dataset)
     assert [int(sample[5]) for sample in dataset] == list(range(SAMPLES))
-    assert sum(path.stat().st_size for path in tmp_path.rglob("*.kept")) <= 20 << 20
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.kept")) <= 9 << 20
     assert source.times[0] == 1
     assert source.times[SAMPLES - 1] == 2
-
-
-def test_a_folder_that_can_not_be_written_costs_one_warning(tmp_path: Path) -> None:
-    place = tmp_path / "file"
-    place.write_text("no folder")
-    dataset = cached(Loaded(), place)
-    with pytest.warns(RuntimeWarning, match="can't be written"):
-        assert equal(dataset[1], 1)
-    assert all(equal(dataset[index], index) for index in range(SAMPLES))
 
 
 FULL_DISK = """

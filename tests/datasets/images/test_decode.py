@@ -53,7 +53,7 @@ def _difference(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> int:
 
 
 @every_decoder
-@pytest.mark.parametrize("shape", [(375, 500), ODD, (8, 16), (1, 1), (1, 200)])
+@pytest.mark.parametrize("shape", [(375, 500), ODD, (1, 200)])
 @pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
 def test_a_jpeg_has_the_pixels_that_pillow_sees(
     decoder: str, shape: tuple[int, int], mode: str
@@ -78,12 +78,6 @@ def test_a_turned_picture_is_upright(decoder: str, orientation: int, form: str) 
     small = decode(data, decoder=decoder, size=(20, 30))
     upright = decode(encoded(_pillow(data), "PNG"), decoder=decoder, size=(20, 30))
     assert _difference(small, upright) <= TOLERANCE
-
-
-@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's own
-def test_damaged_metadata_leaves_the_picture() -> None:
-    data = encoded(photograph(*ODD), exif=b"Exif\0\0II*\0\xff\xff\xff\xff")
-    assert decode(data).shape == (*ODD, 3)
 
 
 @every_decoder
@@ -120,12 +114,11 @@ GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)
         (encoded(GREY.astype(np.uint16) * 257, "PNG"), GREY),
         (encoded(GREY.astype(np.uint16) * 256 + 255, "TIFF"), GREY),
         (encoded(Image.fromarray(GREY.astype(np.int32) * 257), "TIFF"), GREY),
-        (png16(GREY[..., None].astype(np.uint16) * 256 + 128), GREY),
-        (png16(np.repeat(GREY[..., None].astype(np.uint16), 2, 2) * 257), GREY),
+        (png16(np.repeat(GREY[..., None].astype(np.uint16), 4, 2) * 256 + 200), GREY),
         (b"P5 16 16 65535\n" + (GREY.astype(">u2") * 257).tobytes(), GREY),
         (b"P2 2 1 1000\n0 1000\n", np.array([[0, 255]])),
     ],
-    ids=["L", "LA", "1", "16", "tif 16", "tif 32", "png 16", "png 16 alpha", "pgm 16", "pgm text"],
+    ids=["L", "LA", "1", "16", "tif 16", "tif 32", "rgba 16", "pgm 16", "pgm text"],
 )
 def test_grey_becomes_three_equal_channels_of_its_high_byte(
     data: bytes, expected: NDArray[Any]
@@ -134,13 +127,6 @@ def test_grey_becomes_three_equal_channels_of_its_high_byte(
     assert image.shape == (*expected.shape, 3)
     for channel in range(3):
         assert np.array_equal(image[..., channel], expected)
-
-
-def test_of_16_bits_a_channel_the_high_byte_is_taken() -> None:
-    pixels = photograph(*ODD)
-    assert np.array_equal(decode(png16(pixels.astype(np.uint16) * 256 + 200)), pixels)
-    four = np.dstack([pixels, pixels[..., 0]]).astype(np.uint16) * 257
-    assert np.array_equal(decode(png16(four)), pixels)
 
 
 @pytest.mark.parametrize(
@@ -184,23 +170,12 @@ def test_a_size_is_covered_and_cropped_at_the_centre(decoder: str, size: tuple[i
     image = decode(encoded(pixels, "PNG"), size=size, decoder=decoder)
     fitted = ImageOps.fit(Image.fromarray(pixels), size[::-1], Image.Resampling.BILINEAR)
     assert _difference(image, np.array(fitted)) <= 1
-    # What torchvision's Resize and CenterCrop do, but that they round the sides in between.
-    ratio = max(size[0] / 375, size[1] / 500)
-    height, width = round(375 * ratio), round(500 * ratio)
-    resized = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
-    top, left = (height - size[0]) // 2, (width - size[1]) // 2
-    cropped = resized.crop((left, top, left + size[1], top + size[0]))
-    assert np.abs(image.astype(int) - np.array(cropped)).mean() < 4
 
 
 @every_decoder
 @pytest.mark.parametrize("scale", [2, 4, 8])
-@pytest.mark.parametrize("options", [{}, {"progressive": True}, {"subsampling": 0}], ids=str)
-def test_a_large_jpeg_is_made_smaller_while_it_is_decoded(
-    decoder: str, scale: int, options: dict[str, Any]
-) -> None:
-    pixels = photograph(61 * scale, 83 * scale)
-    data = encoded(pixels, quality=95, **options)
+def test_a_large_jpeg_is_made_smaller_while_it_is_decoded(decoder: str, scale: int) -> None:
+    data = encoded(photograph(61 * scale, 83 * scale), quality=95, progressive=scale == 4)
     small = decode(data, size=(30, 30), decoder=decoder)
     assert _difference(small, decode(data, size=(30, 30), decoder=NAME)) <= TOLERANCE
     full = decode(encoded(decode(data), "PNG"), size=(30, 30))
@@ -220,12 +195,9 @@ def test_a_large_jpeg_never_takes_the_memory_of_all_its_pixels() -> None:
 
 
 @every_decoder
-@every_picture
 @pytest.mark.parametrize("size", [None, (20, 30)])
-def test_both_layouts_are_new_whole_arrays(
-    decoder: str, name: str, size: tuple[int, int] | None
-) -> None:
-    data = every_format(*ODD)[name]
+def test_both_layouts_are_new_whole_arrays(decoder: str, size: tuple[int, int] | None) -> None:
+    data = every_format(*ODD)["turned.jpg"]
     rows = decode(data, size=size, decoder=decoder)
     planes = decode(data, size=size, layout="CHW", decoder=decoder)
     assert np.array_equal(planes, rows.transpose(2, 0, 1))
@@ -288,33 +260,8 @@ def tiled(width: int, height: int) -> bytes:
 @pytest.mark.skipif(not features.check("libtiff"), reason="Pillow without libtiff")
 def test_a_tile_may_have_as_many_pixels_as_a_picture() -> None:
     assert np.array_equal(decode(tiled(32, 48), max_pixels=32 * 48), np.full((16, 16, 3), 7))
-    with pytest.raises(ValueError, match="tile of 32 x 48 pixels are more than max_pixels=1,535"):
-        decode(tiled(32, 48), max_pixels=32 * 48 - 1)
     with pytest.raises(ValueError, match="tile of 60,000 x 60,000 pixels"):
         decode(tiled(60_000, 60_000))
-
-
-@every_decoder
-def test_more_pixels_than_allowed_are_an_error_before_they_are_decoded(decoder: str) -> None:
-    data = encoded(photograph(*ODD))
-    assert decode(data, max_pixels=ODD[0] * ODD[1], decoder=decoder).shape == (*ODD, 3)
-    with pytest.raises(ValueError, match="47 x 61 pixels are more than max_pixels=2,866"):
-        decode(data, max_pixels=ODD[0] * ODD[1] - 1, decoder=decoder)
-
-
-@pytest.mark.parametrize("side", [10_000, 1 << 30])
-def test_a_decompression_bomb_is_an_error(side: int) -> None:
-    header = side.to_bytes(4) * 2 + b"\x08\x02\0\0\0"
-    chunk = b"\0\0\0\x0dIHDR" + header + zlib.crc32(b"IHDR" + header).to_bytes(4)
-    idat = zlib.compress(bytes(1 << 20))
-    body = len(idat).to_bytes(4) + b"IDAT" + idat + zlib.crc32(b"IDAT" + idat).to_bytes(4)
-    tracemalloc.start()
-    try:
-        with pytest.raises(ValueError, match=r"max_pixels|exceeds limit"):
-            decode(b"\x89PNG\r\n\x1a\n" + chunk + body)
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
 
 
 @every_decoder
@@ -326,25 +273,18 @@ def test_a_jpeg_of_a_thousand_scans_keeps_nobody_busy(decoder: str) -> None:
         decode(data[:-2] + 1000 * last + data[-2:], decoder=decoder)
 
 
-def test_the_fastest_decoder_that_is_installed_is_chosen() -> None:
-    names = [decoder.name for decoder in installed_decoders()]
-    assert names[-1] == NAME
-    assert find_decoder() == find_decoder("auto") == find_decoder(names[0])
-
-
 def test_a_decoder_that_is_not_there_is_an_error_that_says_so() -> None:
     with pytest.raises(ValueError, match="decoder='opencv' is none of 'auto', 'leanjpeg-simple'"):
         decode(b"", decoder="opencv")
     other = "pillow" if NAME == "pillow-simd" else "pillow-simd"
     with pytest.raises(ModuleNotFoundError, match=f"decoder='{other}' is not installed"):
         find_decoder(other)
-    code = (
+    told = _run(
         "import sys; sys.modules['simplejpeg'] = sys.modules['leanjpeg_simple'] = None\n"
         "from threadloader.datasets._images.jpeg_decoders import find_decoder\n"
         "print(find_decoder().name)\n"
         "find_decoder('leanjpeg-simple')"
     )
-    told = _run(code)
     assert told.stdout.strip() == NAME
     assert "pip install leanjpeg-simple" in told.stderr
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.made_shards import write_numbered
-from support.resuming import as_json
+from support.resuming import Cursor, as_json, check_each_state
 
 from threadloader import StateError, ThreadLoader, get_worker_info
-from threadloader.datasets import Mixture, MixtureStream, TarStream
+from threadloader.datasets import Mixture, MixtureStream
 
 try:
     from torch.utils.data import IterableDataset
@@ -22,8 +21,6 @@ except ImportError:
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
 
 MILLION = 10**6
 
@@ -64,12 +61,12 @@ class Plain:
 
 
 class Sharded(Plain):
-    """It can be asked for a part; each epoch begins elsewhere."""
+    """It can be asked for a part, which has a state; each epoch begins elsewhere."""
 
     def shard(self, rank: int, world_size: int, epoch: int) -> Any:
         numbers = list(self)
         start = epoch % len(numbers)
-        return (numbers[start:] + numbers[:start])[rank::world_size]
+        return Cursor((numbers[start:] + numbers[:start])[rank::world_size])
 
 
 class Counting(IterableDataset):  # type: ignore[type-arg]
@@ -187,30 +184,23 @@ def test_an_epoch_has_an_order_of_its_own_and_so_has_a_seed(kind: Any, stop: str
 
 def test_a_source_that_can_be_asked_gets_another_epoch_in_each_pass() -> None:
     samples = list(mixture(Sharded, 50, 300, weights=(1, 0), stop="repeat", length=150))
-    assert samples[:50] == list(range(50))
-    assert samples[50:100] == [*range(1, 50), 0]
+    assert samples[:100] == [*range(50), *range(1, 50), 0]
 
 
-def test_an_endless_mixture_is_read_anywhere() -> None:
+def test_a_mixture_is_read_anywhere_and_nowhere_else() -> None:
     mixed = mapped(60, MILLION - 1, 20, stop="repeat")
     assert len(mixed) == 2**62
     far = [mixed[10**15 + n] for n in range(1000)]
     assert [mixed[10**15 + n] for n in reversed(range(1000))][::-1] == far
     assert sources_of(far)[0] in range(640, 700)
-    assert mixed[-1] == mixed[2**62 - 1]
-
-
-def test_a_position_out_of_range_is_an_error() -> None:
     mixed = mapped(5, 5, 5)
-    assert [mixed[position] for position in range(-len(mixed), 0)] == all_of(mixed)
+    assert [mixed[np.int64(position)] for position in range(-len(mixed), 0)] == all_of(mixed)
     for position in (len(mixed), -len(mixed) - 1):
         with pytest.raises(IndexError, match="has none at"):
             mixed[position]
-    assert mixed[np.int64(2)] == mixed[2]
 
 
-@pytest.mark.parametrize("threads", [0, 3])
-@pytest.mark.parametrize("copies", ["auto", "shared", "deep"])
+@pytest.mark.parametrize(("threads", "copies"), [(0, "auto"), (3, "auto"), (3, "shared")])
 def test_a_loader_has_the_order_of_each_epoch_on_any_threads(threads: int, copies: Any) -> None:
     mixed, other = mapped(50, 30, 200), mapped(50, 30, 200)
     kept: dict[str, Any] = {"persistent_workers": threads > 0, "dataset_copy": copies}
@@ -240,28 +230,18 @@ def test_ranks_share_map_style_and_plain_sources() -> None:
 
 @each_kind
 @pytest.mark.parametrize(
-    "options", [{"stop": "all"}, {"stop": "once"}, {"stop": "repeat", "length": 700}], ids=str
+    "options", [{"stop": "all"}, {"stop": "once"}, {"stop": "repeat", "length": 300}], ids=str
 )
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_goes_on_in_the_middle_of_any_epoch(kind: Any, options: Any, workers: int) -> None:
     def make() -> Any:
         mixed = mixture(kind, 50, 100, 20, **options)
         mixed.set_epoch(2)
-        return ThreadLoader(mixed, 5, num_workers=workers, persistent_workers=workers > 0)
+        kept = {"num_workers": workers, "persistent_workers": workers > 0}
+        return ThreadLoader(mixed, 30, collate_fn=list, **kept)
 
-    with make() as loader:
-        expected = batches(loader)
-    for read in (1, 4, len(expected) // 2, len(expected) - 1):
-        with make() as loader:
-            iterator = iter(loader)
-            for _ in range(read):
-                next(iterator)
-            state = as_json(loader.state_dict())
-        assert kind is not MapStyle or len(json.dumps(state)) < 500
-        with make() as loader:
-            loader.load_state_dict(state)
-            assert batches(loader) == expected[read:]
-            assert batches(loader) == expected  # the next one is whole
+    check_each_state(make)
+    assert kind is not MapStyle or len(json.dumps(make().state_dict())) < 600
 
 
 def test_a_source_with_a_state_is_not_read_again() -> None:
@@ -274,36 +254,6 @@ def test_a_source_with_a_state_is_not_read_again() -> None:
     Stateful.read = 0
     assert list(islice(resumed, 500)) == expected
     assert Stateful.read <= 500
-
-
-def test_shards_are_mixed_and_resumed(tmp_path: Path) -> None:
-    for name, sizes in (("a", [5, 7, 3, 6]), ("b", [9, 2, 8])):
-        (tmp_path / name).mkdir()
-        write_numbered(tmp_path / name, sizes)
-
-    def make() -> Any:
-        sources = {
-            name: (TarStream(tmp_path / name / "*.tar*", fields=("cls",), shuffle=4), weight)
-            for name, weight in (("a", 2), ("b", 1))
-        }
-        mixed = Mixture(sources, stop="repeat", length=200, with_source=True)
-        return ThreadLoader(mixed, 5, num_workers=2, seed=3)
-
-    def pairs(loader: Any) -> list[Any]:
-        return [(np.asarray(cls).tolist(), np.asarray(n).tolist()) for (cls,), n in loader]
-
-    with make() as loader:
-        expected, second = pairs(loader), pairs(loader)
-    assert second != expected
-    with make() as loader:
-        iterator = iter(loader)
-        for _ in range(17):
-            next(iterator)
-        state = loader.state_dict()
-    with make() as loader:
-        loader.load_state_dict(state)
-        assert pairs(loader) == expected[17:]
-    assert abs(Counter(chain(*(numbers for _, numbers in expected)))[0] - 133) < 15
 
 
 @pytest.mark.parametrize("kind", [MapStyle, Counting])
@@ -344,9 +294,6 @@ def test_weights_do_not_change_what_was_loaded() -> None:
     with pytest.raises(ValueError, match="change at position 2000, which is after 1500"):
         mixed.set_weights(even, at=1500)
     mixed.set_weights(even | {"a": 2}, at=2000)
-    for kind in (MapStyle, Plain):
-        with pytest.raises(ValueError, match="use stop='repeat'"):
-            mixture(kind, 50, 30, 20).set_weights(even, at=5)
 
 
 def test_the_source_comes_with_the_sample() -> None:
@@ -356,7 +303,7 @@ def test_the_source_comes_with_the_sample() -> None:
     mixed = Mixture({"a": ([{"x": 1}], 1), "b": ([{"x": 2}], 1)}, stop="all", with_source="from")
     assert sorted(mixed[n]["from"] for n in range(2)) == [0, 1]
     assert mixed.names == ("a", "b")
-    with pytest.raises(TypeError, match="this one is a int"):
+    with pytest.raises(TypeError, match="not a mapping"):
         mapped(5, 5, 5, with_source="from")[0]
 
 
@@ -386,55 +333,11 @@ def test_sources_with_whole_batches_are_asked_once_a_batch() -> None:
 def test_a_source_may_be_a_mixture() -> None:
     inner = mapped(50, 30, 20, stop="once")
     mixed = Mixture({"inner": (inner, 1), "x": (MapStyle(5 * MILLION, 100), 1)}, stop="all")
+    before = all_of(mixed)
+    assert len(set(before)) == 200
+    mixed.set_epoch(1)
     assert len(set(all_of(mixed))) == 200
-    with ThreadLoader(mixed, 7, num_workers=2, persistent_workers=True) as loader:
-        for epoch in range(2):
-            mixed.set_epoch(epoch)
-            assert samples_of(loader) == all_of(mixed)
-
-
-@pytest.mark.parametrize(
-    ("sources", "error", "told"),
-    [
-        ({}, ValueError, "at least one source"),
-        ([([1], 1)], TypeError, "takes a dict"),
-        ({"a": [1, 2, 3]}, TypeError, "'a' must be a pair"),
-        ({1: ([1], 1)}, TypeError, "must be a string"),
-        ({"a": ([1], -1)}, ValueError, "weight of 'a' must be 0 or more"),
-        ({"a": ([1], float("nan"))}, ValueError, "weight of 'a' must be 0 or more"),
-        ({"a": ([1], "1")}, TypeError, "weight of 'a' must be a number"),
-        ({"a": ([1], 0), "b": ([1], 0.0)}, ValueError, "all weights are 0"),
-        ({"a": ([], 1)}, ValueError, "'a' has a weight of 1, and no samples"),
-        ({"a": (5, 1)}, TypeError, "'a' is no dataset"),
-        ({"a": (list, 1)}, TypeError, "'a' is no dataset"),
-        ({"a": (iter([1, 2]), 1)}, TypeError, "'a' is an iterator"),
-    ],
-)
-def test_sources_that_can_not_be_mixed_are_refused(sources: Any, error: Any, told: str) -> None:
-    with pytest.raises(error, match=told):
-        Mixture(sources)
-    assert sorted(all_of(Mixture({"a": ([], 0), "b": ([7, 8], 1)}))) == [7, 8]
-
-
-@pytest.mark.parametrize("kind", [MapStyle, Plain])
-def test_arguments_and_weights_that_can_not_be_are_refused(kind: Any) -> None:
-    refused: list[tuple[dict[str, Any], str]] = [
-        ({"stop": "never"}, "stop must be one of"),
-        ({"length": 5}, "is for stop='repeat'"),
-        ({"length": 0, "stop": "repeat"}, "from 1"),
-        ({"seed": -1}, "at least 0"),
-    ]
-    for options, told in refused:
-        with pytest.raises(ValueError, match=told):
-            mixture(kind, 5, 5, 5, **options)
-    for weights, told in (
-        ({"a": 1, "b": 1}, "'c' has no weight"),
-        ({"a": 1, "b": 1, "c": 1, "d": 1}, "no source 'd'"),
-        ({"a": 0, "b": 0, "c": 0}, "all weights are 0"),
-        ({"a": 0, "b": -1, "c": 0}, "0 or more"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            mixture(kind, 5, 5, 5, stop="repeat").set_weights(weights, at=1000)
+    assert all_of(inner) != all_of(mapped(50, 30, 20, stop="once"))  # it was told, too
 
 
 def test_a_source_that_lies_or_fails_is_named() -> None:
@@ -458,7 +361,7 @@ def test_a_source_that_lies_or_fails_is_named() -> None:
     few = mixture(Counting, 1, 300, 20, stop="repeat", length=100)
     with (
         ThreadLoader(few, 5, num_workers=2) as loader,
-        pytest.raises(ValueError, match="'a' has no sample for worker 1 of 2 of rank 0"),
+        pytest.raises(ValueError, match="'a' has no sample for part 1 of 2"),
     ):
         batches(loader)
 
@@ -496,12 +399,11 @@ def load(mixed: Any, state: Any) -> Any:
 @pytest.mark.parametrize(
     ("lengths", "options", "told"),
     [
-        ((500, 300, 21), {}, "'c': 21"),
+        ((500, 300, 21), {}, r"'c': \[0.5, 20\].* and are .*'c': \[0.5, 21\]"),
         ((500, 300, 20), {"seed": 1}, "seed was 0 and is 1"),
-        ((500, 300, 20), {"length": 9}, "length was None and is 9"),
-        ((500, 300, 20), {"weights": (3, 2, 0.5)}, "sources were {.*'b': 1.*}, and are {.*'b': 2"),
-        ((500, 300), {}, "were {.*'c': 0.5}, and are {.*'b': 1} "),
-        ((500, 300, 20, 5), {"weights": (3, 1, 0.5, 1)}, "and are {.*'d': 1}.* weight of 0"),
+        ((500, 300, 20), {"weights": (3, 2, 0.5)}, r"'b': \[1, .*, and are .*'b': \[2, "),
+        ((500, 300), {}, r"were {.*'c': .*}, and are {'a': [^c]*} "),
+        ((500, 300, 20, 5), {"weights": (3, 1, 0.5, 1)}, r"and are {.*'d': \[1, .* weight of 0"),
     ],
 )
 def test_the_state_of_another_mixture_is_refused(
@@ -509,11 +411,10 @@ def test_the_state_of_another_mixture_is_refused(
 ) -> None:
     state = state_of(mixture(kind, 500, 300, 20, stop="repeat"))
     other = mixture(kind, *lengths, stop="repeat", **options)
-    if kind is MapStyle or "21" not in told:  # streams have no lengths
-        with pytest.raises(StateError, match=told):
-            load(other, state)
+    with pytest.raises(StateError, match=told):
+        load(other, state)
     missing = {name: part for name, part in state.items() if name != "sources"}
-    for no_state in ({}, None, {"mixture": 2}, missing, state | {"epoch": -1}):
+    for no_state in ({}, None, {"mixture": 1}, missing, state | {"epoch": -1}):
         with pytest.raises(StateError, match="state"):
             load(mixture(kind, 500, 300, 20, stop="repeat"), no_state)
 

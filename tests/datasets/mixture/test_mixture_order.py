@@ -51,23 +51,20 @@ def test_shares_never_drift(weights: list[Any], position: int) -> None:
 @given(
     weights=st.lists(st.integers(0, 50), min_size=1, max_size=9).filter(any),
     epoch=st.integers(0, 20),
-    times=st.integers(1, 9),
 )
 def test_whole_weights_are_met_exactly_by_each_epoch_of_their_sum(
-    weights: list[int], epoch: int, times: int
+    weights: list[int], epoch: int
 ) -> None:
-    mixed = mixture(weights, length=times * sum(weights))
+    mixed = mixture(weights, length=9 * sum(weights))
     mixed.set_epoch(epoch)
-    expected = [times * weight for weight in weights]
-    assert list(mixed.counts().values()) == expected
     sources = [source for source, _ in found(mixed, 0, len(mixed))]
-    assert [sources.count(source) for source in range(len(weights))] == expected
+    assert [sources.count(source) for source in range(len(weights))] == [9 * w for w in weights]
 
 
 @given(
     weights=weights_of_sources,
     start=st.integers(0, FAR),
-    changes=st.lists(st.tuples(st.integers(1, 3000), weights_of_sources), max_size=3),
+    changes=st.lists(st.tuples(st.integers(1, 300), weights_of_sources), max_size=3),
     length=st.one_of(st.none(), st.integers(1, 3000)),
 )
 def test_the_first_positions_have_the_first_samples_of_each_source(
@@ -85,7 +82,7 @@ def test_the_first_positions_have_the_first_samples_of_each_source(
         padded = (changed * len(weights))[: len(weights)]
         told = padded if any(padded) else weights
         mixed.set_weights({str(n): weight for n, weight in enumerate(told)}, at=change)
-    stop = min(len(mixed), at + 2000)
+    stop = min(len(mixed), at + 600)
     before = list(mixed.counts(at).values())
     next_ones: dict[int, int] = {}
     for source, index in found(mixed, at, stop):
@@ -124,7 +121,7 @@ def test_the_length_is_where_a_walk_would_end(sources: list[tuple[int, Any]]) ->
 
 
 @given(
-    length=st.sampled_from([1, 2, 7, 100, 1024, 1025, 4099]),
+    length=st.sampled_from([1, 2, 7, 1024, 1025]),
     first=st.integers(0, 10**9),
     epoch=st.integers(0, 5),
 )
@@ -144,6 +141,6 @@ def test_the_order_of_a_source_depends_on_no_other_one(length: int) -> None:
     alone = Mixture({"b": (range(length), 1)}, stop="repeat", seed=3)
     others = {"z": (range(2000), 0.3), "b": (range(length), 2), "a": (range(9), 1)}
     beside = Mixture(others, stop="repeat", seed=3)
-    pairs = [beside.source_of(position) for position in range(6000)]
+    pairs = [beside.source_of(position) for position in range(3000)]
     indices = [index for name, index in pairs if name == "b"]
     assert indices == [alone.source_of(position)[1] for position in range(len(indices))]

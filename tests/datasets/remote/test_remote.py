@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import random
 import socket
 import sys
@@ -30,13 +29,13 @@ PATIENT = Retries(attempts=40, first=0.001, longest=0.01)
 PASSING = [
     *(Fault.DROP, Fault.HANG, Fault.STALL, Fault.TRUNCATE, Fault.DRIP),
     *(Fault.OTHER_RANGE, Fault.SHORT_RANGE, Fault.GARBAGE),
-    *(Status(408), Status(429), Status(500), Status(502), Status(503), Status(504)),
+    *(Status(408), Status(425), Status(429), Status(500), Status(503)),
 ]
 STALLS = {Fault.HANG, Fault.STALL, Fault.DRIP}  # only a limit on time notices them
 SOON = 0.15  # seconds, such a limit; a busy machine may be late with a right answer, too
 STAYING = [
     *(Fault.WHOLE_UNSIZED, Fault.UNTOLD_RANGE, Fault.GZIP),
-    *(Status(400), Status(401), Status(403), Status(404), Status(410)),
+    *(Status(400), Status(403), Status(404)),
 ]
 
 
@@ -77,47 +76,29 @@ def test_a_long_read_is_several_ranges(server: RemoteServer) -> None:
     file = open_data(server)
     assert file.read_at(5, len(content) - 10) == content[5:-5]
     assert len(server.requests) == 3
+    assert file.read_at(17, 0) == b""
 
 
-def test_what_can_not_be_is_refused(server: RemoteServer, tmp_path: Path) -> None:
-    assert open_data(server).read_at(17, 0) == b""
-    for offset, nbytes in [(-1, 5), (0, -5)]:
-        with pytest.raises(ValueError, match="at least 0"):
-            open_data(server).read_at(offset, nbytes)
-    for options in ({"read_timeout": 0}, {"connect_timeout": -1}, {"retries": 0}):
-        with pytest.raises(ValueError, match=next(iter(options)).replace("retries", "attempts")):
-            RemoteFile("http://host/a", **options)
-    for nbytes in (-1, 0, 1 << 20):
-        with pytest.raises(ValueError, match="cache_bytes"):
-            RemoteFile("http://host/a", cache_folder=tmp_path, cache_bytes=nbytes)
-    assert not server.requests
-
-
-@pytest.mark.parametrize(
-    ("offset", "nbytes"), [(len(CONTENT) - 5, 6), (len(CONTENT), 1), (10**9, 1)]
-)
-def test_a_read_beyond_the_end_is_an_error_with_url_and_offset(
-    server: RemoteServer, offset: int, nbytes: int
-) -> None:
-    file = open_data(server)
-    with pytest.raises(DataError, match=f"ends at {len(CONTENT):,}") as raised:
-        file.read_at(offset, nbytes)
-    assert (raised.value.path, raised.value.offset) == (server.url("/data.bin"), offset)
-    empty = RemoteFile(server.url("/empty.bin"))
-    assert empty.size() == 0
-    with pytest.raises(DataError):
-        empty.read_at(0, 1)
+def test_a_read_beyond_the_end_is_an_error_with_url_and_offset(server: RemoteServer) -> None:
+    for path, size in (("/data.bin", len(CONTENT)), ("/empty.bin", 0)):
+        file = RemoteFile(server.url(path))
+        for offset, nbytes in [(size - size // 9, size), (size, 1), (10**9, 1)]:
+            with pytest.raises(DataError, match=f"ends at {size:,}") as raised:
+                file.read_at(offset, nbytes or 1)
+            assert (raised.value.path, raised.value.offset) == (server.url(path), offset)
 
 
 @pytest.mark.parametrize("fault", PASSING, ids=name_of)
 def test_a_fault_that_passes_is_not_noticed(server: RemoteServer, fault: Fault | Status) -> None:
     server.plan = at_first(fault)
+    before = random.getstate()
     limits = {"retries": PATIENT, "read_timeout": SOON} if fault in STALLS else {}
     assert open_data(server, **limits).read_at(1000, SAMPLE) == CONTENT[1000 : 1000 + SAMPLE]
+    assert random.getstate() == before  # waits draw no random number of the sample's
     assert len(server.requests) == 2 or (fault in STALLS and len(server.requests) > 2)
 
 
-@pytest.mark.parametrize("fault", PASSING, ids=name_of)
+@pytest.mark.parametrize("fault", [Fault.DRIP, Fault.TRUNCATE, Status(503)], ids=name_of)
 def test_a_fault_that_does_not_pass_is_an_error_with_url_and_offset(
     server: RemoteServer, fault: Fault | Status, spawn: Callable[..., Future[Any]]
 ) -> None:
@@ -166,6 +147,15 @@ def test_a_connection_that_the_server_closes_is_no_failure(
     assert server.connections == 3
 
 
+def test_a_wait_is_random_below_a_bound_that_doubles_and_the_servers_time_counts() -> None:
+    retries = Retries(attempts=9, first=0.5, longest=3.0)
+    bounds = [retries.wait_s(failed, None, lambda: 1.0) for failed in range(1, 6)]
+    assert bounds == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert retries.wait_s(3, None, lambda: 0.25) == 0.5
+    assert retries.wait_s(1, 2.0, lambda: 0.5) == 2.25  # not before it, and not all at once
+    assert retries.wait_s(1, 3600.0, lambda: 0.0) == 3.0  # up to the limit
+
+
 def test_a_server_may_ask_to_come_back_at_once(server: RemoteServer) -> None:
     for told in ("0", "Wed, 21 Oct 2015 07:28:00 GMT"):
         server.requests.clear()
@@ -192,14 +182,6 @@ def test_a_connection_that_does_not_come_about_is_given_up_in_time(
             caller.close()
 
 
-def test_nobody_there_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    with pytest.raises(RemoteError, match="after 2 tries") as raised:
-        RemoteFile(f"http://127.0.0.1:{port}/a.tar", retries=2).read_at(0, 1)
-    assert isinstance(raised.value.__cause__, ConnectionRefusedError)
-
-
 def test_a_file_that_changes_is_an_error_and_not_a_mixture(server: RemoteServer) -> None:
     server.etags["/data.bin"] = '"1"'
     file = open_data(server)
@@ -212,12 +194,6 @@ def test_a_file_that_changes_is_an_error_and_not_a_mixture(server: RemoteServer)
     file.close()
     assert file.read_at(10, 10) == CONTENT[::-1][10:20]
     assert file.stamp() != before
-    del server.etags["/data.bin"]
-    file = open_data(server)
-    file.size()
-    server.files["/data.bin"] = CONTENT[:-1]
-    with pytest.raises(DataError, match="changed"):
-        file.read_at(0, 10)
 
 
 def test_closing_the_file_ends_waiting_for_the_next_try(
@@ -246,25 +222,6 @@ def test_connections_are_closed_with_a_file_and_opened_again(server: RemoteServe
     files[0].read_at(0, 10)
     del files, each
     server.wait_for(lambda: not server.open)
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_copy_reads_on_connections_of_its_own(server: RemoteServer, *, shared: bool) -> None:
-    file = open_files([server.url("/data.bin")])[0] if shared else open_data(server)
-    file.read_at(0, 10)
-    copy = pickle.loads(pickle.dumps(file))
-    assert copy.read_at(5, 10) == CONTENT[5:15]
-    assert server.connections == 2
-
-
-def test_files_opened_together_share_connections(server: RemoteServer, tmp_path: Path) -> None:
-    local = tmp_path / "a.tar"
-    local.write_bytes(CONTENT)
-    urls = [server.url("/data.bin")] * 5
-    files = open_files([*urls, local], read_timeout=PATIENCE)
-    assert [file.read_at(3, 4) for file in files] == [CONTENT[3:7]] * 6
-    assert server.connections == 1
-    assert [file.size() for file in open_files([local])] == [len(CONTENT)]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
@@ -311,17 +268,6 @@ def test_of_many_that_share_a_cache_folder_one_requests_a_range(
     reads = [spawn(file.read_at, 5, 1000) for file in files]
     assert {read.result(PATIENCE) for read in reads} == {CONTENT[5:1005]}
     assert sum(request.last != 0 for request in server.requests) == 1  # one byte tells the version
-
-
-def test_a_file_whose_version_the_server_does_not_tell_is_not_kept(
-    server: RemoteServer, tmp_path: Path
-) -> None:
-    for content in (CONTENT, CONTENT[::-1]):
-        server.files["/data.bin"] = content
-        file = open_data(server, cache_folder=tmp_path)
-        with pytest.warns(RuntimeWarning, match=r"data\.bin: .* neither ETag nor date"):
-            assert file.read_at(9, 5) == content[9:14]
-    assert not list(tmp_path.rglob("*.kept"))
 
 
 @pytest.mark.parametrize("how", ["closed", "closed, with kept workers", "dropped"])

@@ -130,30 +130,15 @@ def test_a_version_is_not_looked_up_in_an_old_listing(monkeypatch: pytest.Monkey
     assert RemoteFile(url).stamp() == "60-43"
 
 
-@pytest.mark.parametrize("cache", ["simplecache", "filecache"])
-def test_a_chain_of_file_systems_is_read(memory: Any, cache: str, tmp_path: Path) -> None:
+def test_a_chain_of_file_systems_is_read(memory: Any, tmp_path: Path) -> None:
     memory.pipe("/shards/a.tar", CONTENT)
-    options = {cache: {"cache_storage": str(tmp_path)}}
-    file = RemoteFile(f"{cache}::memory://shards/a.tar", storage_options=options)
+    options = {"filecache": {"cache_storage": str(tmp_path)}}
+    file = RemoteFile("filecache::memory://shards/a.tar", storage_options=options)
     assert file.read_at(100, 1000) == CONTENT[100:1100]
-    with file.open() as stream:
-        assert stream.read() == CONTENT
-
-
-@pytest.mark.parametrize(
-    "url", ["nowhere://a/b.tar", "nowhere::memory://a.tar", "simplecache::nowhere://a.tar"]
-)
-def test_each_link_of_a_chain_must_be_known(url: str) -> None:
     with pytest.raises(ValueError, match="nowhere"):
-        RemoteFile(url)
-
-
-@pytest.mark.usefixtures("memory")
-def test_what_is_not_there_is_an_error() -> None:
-    with pytest.raises(RemoteError) as raised:
+        RemoteFile("simplecache::nowhere://a.tar")
+    with pytest.raises(RemoteError, match=r"memory://nothing\.tar, offset 7: FileNotFoundError"):
         RemoteFile("memory://nothing.tar").read_at(7, 1)
-    assert (raised.value.path, raised.value.offset) == ("memory://nothing.tar", 7)
-    assert isinstance(raised.value.__cause__, FileNotFoundError)
 
 
 def test_a_pattern_gives_urls_that_can_be_read(memory: Any) -> None:
@@ -201,7 +186,7 @@ def test_a_proxy_is_asked_with_its_own_credentials(
 @with_aiohttp
 @pytest.mark.parametrize(
     "fault",
-    [None, Fault.DROP, Fault.STALL, Fault.TRUNCATE, Fault.SHORT_RANGE, Status(429), Status(503)],
+    [None, Fault.STALL, Fault.SHORT_RANGE, Status(503)],
     ids=str,
 )
 def test_fsspec_reads_http_where_its_options_ask_for_it(
@@ -280,7 +265,7 @@ def test_a_redirect_is_followed_once_and_then_gone_to_directly(server: RemoteSer
     assert server.requests[1].headers["x-key"] == "k"  # the same host
 
 
-def test_where_a_redirect_led_to_may_expire(server: RemoteServer) -> None:
+def test_where_a_redirect_led_to_may_expire_and_redirects_end(server: RemoteServer) -> None:
     signature = "1"
 
     def plan(request: Any) -> Status | None:
@@ -293,13 +278,9 @@ def test_where_a_redirect_led_to_may_expire(server: RemoteServer) -> None:
     assert file.read_at(0, 10) == CONTENT[:10]
     signature = "2"
     assert file.read_at(10, 10) == CONTENT[10:20]
-
-
-def test_redirects_without_an_end_are_an_error(server: RemoteServer) -> None:
     server.plan = lambda request: Status(302, (("Location", request.path + "x"),))
-    with pytest.raises(RemoteError, match="redirects"):
+    with pytest.raises(RemoteError, match="10 redirects"):
         RemoteFile(server.url("/a"), retries=QUICK).read_at(0, 1)
-    assert len(server.requests) == 10
 
 
 def test_another_host_gets_no_credentials(server: RemoteServer) -> None:

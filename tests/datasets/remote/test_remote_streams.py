@@ -12,7 +12,6 @@ import pytest
 from support.patience import PATIENCE
 from support.remote_server import Fault, RemoteServer, Status, serving
 
-from threadloader import ThreadLoader
 from threadloader.datasets import RemoteFile, Retries
 from threadloader.errors import ClosedError, RemoteError
 
@@ -74,12 +73,10 @@ def test_two_ranges_are_read_ahead_and_no_more(server: RemoteServer) -> None:
         server.wait_for(lambda: ahead() == 3)
 
 
-@pytest.mark.parametrize("fault", [Fault.DROP, Fault.TRUNCATE, Fault.STALL, Status(503)])
+@pytest.mark.parametrize("fault", [Fault.DROP, Status(503)])
 def test_a_stream_gets_over_faults(server: RemoteServer, fault: Fault | Status) -> None:
     server.plan = lambda request: fault if request.number % 2 else None
-    # A busy machine may be late with a right answer, too: such a limit then wants more tries.
-    many = {"retries": Retries(attempts=40, first=0.001), "read_timeout": 0.2}
-    with open_data(server, **many if fault is Fault.STALL else {}).open() as stream:
+    with open_data(server).open() as stream:
         assert stream.read() == CONTENT
 
 
@@ -102,20 +99,6 @@ def test_a_stream_that_is_dropped_leaves_no_thread(server: RemoteServer) -> None
     assert not ahead.is_alive()
 
 
-def test_a_stream_that_is_closed_while_it_waits_for_its_next_try_ends_soon(
-    server: RemoteServer,
-) -> None:
-    server.plan = lambda request: Status(503) if request.first else None
-    stream = open_data(server, retries=Retries(first=1000.0, longest=1000.0)).open()
-    server.wait_for(lambda: len(server.requests) == 3)
-    (ahead,) = threads_ahead()
-    stream.close()
-    ahead.join(PATIENCE)
-    assert not ahead.is_alive()
-    with pytest.raises(ValueError, match="closed"):
-        stream.read(1)
-
-
 def test_closing_the_file_ends_who_waits_for_a_stream(
     server: RemoteServer, spawn: Callable[..., Future[Any]]
 ) -> None:
@@ -127,26 +110,6 @@ def test_closing_the_file_ends_who_waits_for_a_stream(
         file.close()
         with pytest.raises(ClosedError):
             reading.result(PATIENCE)
-
-
-def test_closing_a_loader_ends_a_worker_that_waits_for_a_stream(
-    server: RemoteServer, spawn: Callable[..., Future[Any]]
-) -> None:
-    server.plan = lambda request: None if request.last == 0 else Status(503)
-    file = open_data(server, retries=Retries(first=1000.0, longest=1000.0))
-    opened = threading.Event()
-
-    def stream() -> Iterator[int]:
-        with file.open() as stream:
-            opened.set()
-            yield from stream.read()
-
-    loader = ThreadLoader(stream(), 16, threads=2, transform=int)
-    batches = iter(loader)
-    assert opened.wait(PATIENCE)
-    server.wait_for(lambda: len(server.requests) == 2)
-    spawn(loader.close).result(PATIENCE)
-    del batches
 
 
 def test_streams_of_one_file_are_independent(server: RemoteServer, tmp_path: Path) -> None:

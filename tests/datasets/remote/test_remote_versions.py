@@ -30,21 +30,6 @@ def put(server: RemoteServer, letter: bytes) -> None:
     server.files["/data.bin"], server.etags["/data.bin"] = letter * SIZE, f'"{letter.decode()}"'
 
 
-def test_a_read_ends_when_another_thread_closes_the_file(server: RemoteServer) -> None:
-    file = RemoteFile(server.url("/data.bin"))
-    assert file.size() == SIZE
-
-    def plan(request: Request) -> None:
-        if request.first == 0:
-            file.close()
-        else:
-            put(server, b"B")
-
-    server.plan = plan
-    with pytest.raises(ClosedError):
-        file.read_at(0, 2 * RANGE)
-
-
 def test_a_stream_ends_when_another_thread_closes_its_file(server: RemoteServer) -> None:
     file = RemoteFile(server.url("/data.bin"))
 

@@ -53,13 +53,6 @@ def header(text: bytes) -> bytes:
     return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text
 
 
-def image(kind: str, mode: str = "RGB") -> bytes:
-    made = pytest.importorskip("PIL.Image").new(mode, (5, 3), 77 if mode == "L" else (77, 77, 77))
-    file = io.BytesIO()
-    made.save(file, kind)
-    return file.getvalue()
-
-
 def decoded(folder: Path, extension: str, data: bytes, **options: Any) -> Any:
     write_shard(folder / "a.tar", {"0": {extension: data}})
     ((value,),) = TarStream(folder / "a.tar", fields=(extension,), **options)
@@ -85,13 +78,11 @@ ARRAY = np.arange(6, dtype=np.float32).reshape(2, 3)
     ("extension", "data", "value"),
     [
         ("cls", b" -12\n", -12),
-        ("index", b"3", 3),
         ("json", b'{"a": [1, "\xc3\xa9"]}', {"a": [1, "é"]}),
         ("txt", "é\n".encode(), "é\n"),
         ("left.seg.txt", b"x", "x"),
         ("txt.bak", b"x", b"x"),
         ("pkl", pickle.dumps([1]), pickle.dumps([1])),
-        ("pth", b"code", b"code"),
     ],
 )
 def test_text_is_decoded_and_what_could_run_code_stays_bytes(
@@ -99,28 +90,18 @@ def test_text_is_decoded_and_what_could_run_code_stays_bytes(
 ) -> None:
     assert decoded(tmp_path, extension, data) == value
     assert decoded(tmp_path, extension, data, decode=False) == data
-
-
-def test_functions_of_the_user_s_come_before_ours_and_the_longest_name_first(
-    tmp_path: Path,
-) -> None:
-    own = {".SEG.png": len, "pkl": pickle.loads, "json": bytes.upper}
-    assert decoded(tmp_path, "left.seg.png", b"12345", decode=own) == 5
-    assert decoded(tmp_path, "pkl", pickle.dumps([1]), decode=own) == [1]
-    assert decoded(tmp_path, "json", b"a", decode=own) == b"A"
-    assert decoded(tmp_path, "cls", b"4", decode=own) == 4
-    for wrong in ("pil", {"cls": 3}):
-        with pytest.raises(TypeError, match="decode"):
-            TarShards(tmp_path / "a.tar", decode=wrong)  # type: ignore[arg-type]
+    own = {extension.rpartition(".")[2]: bytes.upper, f".{extension}": len}
+    assert decoded(tmp_path, extension, data, decode=own) == len(data)
+    assert decoded(tmp_path, f"x.{extension}", data, decode=own) == len(data)
 
 
 @pytest.mark.parametrize(
     "array",
     [
-        *(ARRAY, np.asfortranarray(ARRAY), np.array(3.5), np.zeros((0, 4), np.uint8)),
-        *(np.array(["a", "bc"]), np.array([(1, 2.0)], [("é", "i4"), ("b", "f8")])),
+        *(np.asfortranarray(ARRAY), np.zeros((0, 4), np.uint8)),
+        np.array([(1, 2.0)], [("é", "i4"), ("b", "f8")]),
     ],
-    ids=["rows", "columns", "scalar", "empty", "text", "structured"],
+    ids=["columns", "empty", "structured"],
 )
 @pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
 def test_arrays_are_decoded(tmp_path: Path, array: Any) -> None:
@@ -133,29 +114,17 @@ def test_arrays_are_decoded(tmp_path: Path, array: Any) -> None:
     assert np.array_equal(several["arr_1"], array)
 
 
-@pytest.mark.parametrize(("kind", "mode"), [("jpeg", "RGB"), ("png", "L"), ("webp", "RGB")])
-def test_images_are_rgb(tmp_path: Path, kind: str, mode: str) -> None:
-    found = decoded(tmp_path, kind, image(kind, mode))
-    assert (found.shape, found.dtype) == ((3, 5, 3), np.uint8)
-    assert abs(int(found[1, 1, 1]) - 77) < 3
-
-
 PICKLED = npy(np.array([{}], object), allow_pickle=True)
 BOMB = npy(np.zeros(1)) + bytes(32 << 20)
 
 
 WRONG: list[tuple[str, bytes]] = [
-    *(("json", b"[" * 500_000), ("json", b'{"a":' * 500_000), ("json", b"1" * 5000)),
-    *(("json", b"\xff\xfe\0"), ("json", bytes((32 << 20) + 1)), ("txt", b"\xff")),
-    *(("cls", b"one"), ("cls", b""), ("cls", b"1" * 5000), ("cls", b"\xff" * (8 << 20))),
-    *(("npy", b""), ("npy", PICKLED), ("npz", zipped("a.npy", PICKLED))),
-    *(("npy", header(b"-" * 9000 + b"1\n")), ("npy", header(b"(" * 9000 + b"\n"))),
+    *(("json", b"[" * 500_000), ("json", bytes((32 << 20) + 1)), ("txt", b"\xff")),
+    *(("cls", b"one"), ("cls", b"\xff" * (8 << 20)), ("npy", PICKLED)),
+    *(("npy", header(b"(" * 9000 + b"\n")), ("npz", zipped("a.npy", PICKLED))),
     ("npy", header(b"{'descr': '|u1', 'fortran_order': False, 'shape': (-1,)}\n")),
-    ("npy", header(b"{'descr': '|O', 'fortran_order': False, 'shape': (9,)}\n")),
-    ("npy", header(b"{'descr': [('a', '|O')], 'fortran_order': False, 'shape': (1,)}\n")),
-    ("npy", header(b"{'descr': '|V2147483647', 'fortran_order': False, 'shape': (9,)}\n")),
     ("npy", header(b"{'descr': '|u1', 'fortran_order': False, 'shape': (9999999999999,)}\n")),
-    *(("npz", b"PK\5\6" + bytes(17)), ("npz", npz(ARRAY, ARRAY)[:-30])),
+    ("npz", npz(ARRAY, ARRAY)[:-30]),
     *(("npz", zipped("a.npy", BOMB, kind, 136)) for kind in (8, 12, 14)),
 ]
 
@@ -171,7 +140,7 @@ def test_what_is_not_what_its_name_says_is_an_error_of_little_memory(
     tracemalloc.start()
     with pytest.raises(DataError, match=r"it can't be decoded: .") as caught:
         next(stream)
-    assert tracemalloc.get_traced_memory()[1] < 64 << 20 + 3 * len(data)
+    assert tracemalloc.get_traced_memory()[1] < (64 << 20) + 3 * len(data)
     tracemalloc.stop()
     assert (caught.value.member, caught.value.offset) == (f"0.{extension}", 512)
     assert len(told(caught.value)) < MOST
@@ -179,22 +148,11 @@ def test_what_is_not_what_its_name_says_is_an_error_of_little_memory(
     exhaust(stream)
 
 
-@pytest.mark.parametrize(
-    ("limit", "extension", "fits", "beyond", "message"),
-    [
-        ("_LARGEST_NPZ", "npz", npz(np.zeros(1)), npz(np.zeros(10)), "bytes unpacked, more than"),
-        ("_MOST_ARRAYS", "npz", npz(*[ARRAY] * 8), npz(*[ARRAY] * 9), "more than 8 arrays"),
-    ],
-)
-def test_what_members_may_take_has_limits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, extension: str,
-    fits: bytes, beyond: bytes, message: str,
-) -> None:  # fmt: skip
-    most = {"_LARGEST_NPZ": 200}.get(limit, 8)
-    monkeypatch.setattr(decoding, limit, most)
-    decoded(tmp_path, extension, fits)
-    with pytest.raises(DataError, match=message):
-        decoded(tmp_path, extension, beyond)
+def test_the_arrays_of_an_npz_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_LARGEST_NPZ", 200)
+    decoded(tmp_path, "npz", npz(np.zeros(1)))
+    with pytest.raises(DataError, match="bytes unpacked, more than"):
+        decoded(tmp_path, "npz", npz(np.zeros(10)))
 
 
 def fail(_: Any) -> Any:

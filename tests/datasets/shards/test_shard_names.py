@@ -13,22 +13,15 @@ from threadloader.datasets import TarStream
     ("pattern", "names"),
     [
         ("a", ["a"]),
-        ("", [""]),
         ("{0..2}", ["0", "1", "2"]),
         ("{008..011}", ["008", "009", "010", "011"]),
-        ("{2..0}", ["2", "1", "0"]),
-        ("{0..8..4}", ["0", "4", "8"]),
-        ("{8..0..-4}", ["8", "4", "0"]),
-        ("{-1..1}", ["-1", "0", "1"]),
-        ("{a..c}", ["a", "b", "c"]),
+        ("{0..10}", [str(number) for number in range(11)]),
+        ("{98..101}", ["98", "99", "100", "101"]),
+        ("{a..c}", ["{a..c}"]),
         ("{a,b}-{1,2}", ["a-1", "a-2", "b-1", "b-2"]),
-        ("x{a,}y", ["xay", "xy"]),
         ("{a,b{1..2}}c", ["ac", "b1c", "b2c"]),
         ("{a}", ["{a}"]),
-        ("{}", ["{}"]),
-        ("{a", ["{a"]),
-        ("a}", ["a}"]),
-        ("{a,b", ["{a,b"]),
+        ("a}{a,b", ["a}{a,b"]),
         ("{{a,b}}", ["{a}", "{b}"]),
     ],
 )
@@ -44,39 +37,18 @@ def test_a_pattern_for_too_many_names_is_refused(pattern: str) -> None:
         TarStream(f"{pattern}.tar")
 
 
-def make(folder: Path, *names: str) -> None:
-    for name in names:
-        (folder / name).touch()
-
-
-def test_several_patterns_come_one_after_the_other(tmp_path: Path) -> None:
-    make(tmp_path, "b.tar", "a.tar")
-    found = TarStream([tmp_path / "b.tar", str(tmp_path / "a*.tar")]).shards
-    assert [Path(path).name for path in found] == ["b.tar", "a.tar"]
-
-
-def test_a_file_whose_name_has_braces_and_stars_is_itself(tmp_path: Path) -> None:
-    make(tmp_path, "{a,b}[0].tar")
-    assert TarStream(tmp_path / "{a,b}[0].tar").shards == [str(tmp_path / "{a,b}[0].tar")]
-
-
-def test_braces_of_urls_are_expanded_and_queries_kept() -> None:
-    pytest.importorskip("urllib3")
-    found = TarStream("https://host/{0..1}.tar?part=1").shards
-    assert found == ["https://host/0.tar?part=1", "https://host/1.tar?part=1"]
+def test_patterns_of_files_come_one_after_the_other_and_a_file_is_itself(tmp_path: Path) -> None:
+    for name in ("b.tar", "a1.tar", "a0.tar", "{a,b}[0].tar"):
+        (tmp_path / name).touch()
+    patterns = [tmp_path / "b.tar", str(tmp_path / "a*.tar"), tmp_path / "{a,b}[0].tar"]
+    found = [Path(path).name for path in TarStream(patterns).shards]
+    assert found == ["b.tar", "a0.tar", "a1.tar", "{a,b}[0].tar"]
+    names = [f"shard-{number}.tar" for number in range(2000)]  # longer than a name may be
+    assert TarStream(f"{{{','.join(names)}}}").shards == names
+    with pytest.raises(ValueError, match="no shards"):
+        TarStream([])
 
 
 def test_a_pattern_that_nothing_matches_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no file matches .*\*\.tar"):
         TarStream(tmp_path / "*.tar")
-
-
-def test_a_list_in_braces_may_be_longer_than_a_name(tmp_path: Path) -> None:
-    names = [f"shard-{number}.tar" for number in range(2000)]
-    found = TarStream(tmp_path / f"{{{','.join(names)}}}").shards
-    assert [Path(path).name for path in found] == names
-
-
-def test_no_pattern_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no shards"):
-        TarStream([])

@@ -66,23 +66,6 @@ def test_any_sample_is_read_by_its_range(server: RemoteServer, threads: int, spa
     assert sorted(spawn(read).result(PATIENCE)) == list(range(COUNT))
 
 
-def test_the_index_of_a_shard_behind_a_url_is_kept_in_the_cache_folder(
-    server: RemoteServer, spawn: Spawn
-) -> None:
-    def opened() -> int:
-        dataset = TarShards(server.url("/{0..3}.tar"), **OPTIONS)
-        dataset.close()
-        return len(dataset)
-
-    server.plan = lambda _: None
-    assert spawn(opened).result(PATIENCE) == COUNT
-    server.files = {path: data[:600] for path, data in server.files.items()}
-    told = {request.path: request for request in server.requests}
-    assert set(told) == {f"/{shard}.tar" for shard in range(4)}
-    with pytest.raises(DataError, match=r"/[0-3]\.tar"):  # they changed: the index is not theirs
-        spawn(opened).result(PATIENCE)
-
-
 @pytest.mark.parametrize("kept", COPIES)
 def test_a_shard_that_was_replaced_since_its_index_was_read_is_an_error(
     server: RemoteServer, kept: Callable[[TarShards], TarShards]

@@ -102,7 +102,7 @@ def _load(picture: Picture, data: bytes, decoder: Decoder, scale: int) -> Pixels
         least = {"min_height": height, "min_width": width} if scale > 1 else {}
         # A file that a fast decoder refuses may be odd or damaged: Pillow finds out.
         with suppress(Exception):
-            pixels = decoder.decode_jpeg(data, "RGB", **least)
+            pixels: NDArray[np.uint8] = decoder.decode_jpeg(data, "RGB", **least)
             if pixels.shape == (height, width, 3):
                 return pixels
     return picture.load(scale)

@@ -13,32 +13,18 @@ import functools
 import importlib
 import sysconfig
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 from threadloader.datasets._images import pillow
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Callable
 
-__all__ = ["DecodeJPEG", "Decoder", "find_decoder", "installed_decoders"]
+__all__ = ["Decoder", "find_decoder", "installed_decoders"]
 
 # Distribution and module, the fastest first.
 FAST = (("leanjpeg-simple", "leanjpeg_simple"), ("simplejpeg", "simplejpeg"))
 NEEDS_GIL = {"simplejpeg"}
-
-
-class DecodeJPEG(Protocol):
-    """The function ``decode_jpeg`` of both packages."""
-
-    def __call__(
-        self, data: bytes, colorspace: str, *, min_height: int = 0, min_width: int = 0
-    ) -> NDArray[np.uint8]:
-        """Decode; with a size, at the smallest of libjpeg-turbo's scales that reaches it.
-
-        Raises:
-            Exception: The data can't be decoded, or libjpeg-turbo warned that it is damaged.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +34,16 @@ class Decoder:
     Args:
         name: Of the distribution: ``"leanjpeg-simple"``, ``"simplejpeg"``, ``"pillow-simd"`` or
             ``"pillow"``.
-        decode_jpeg: Decodes plain JPEGs; None if Pillow decodes them as it does everything else.
+        decode_jpeg: Decodes plain JPEGs: takes the bytes, ``"RGB"``, and ``min_height=`` and
+            ``min_width=``, at the smallest of libjpeg-turbo's scales that reaches them.  None if
+            Pillow decodes them as it does everything else.
 
     Threads:
         all: shared.
     """
 
     name: str
-    decode_jpeg: DecodeJPEG | None = None
+    decode_jpeg: Callable[..., Any] | None = None
 
 
 @functools.cache

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -24,22 +23,20 @@ __all__ = [
     "checked_count",
     "checked_weights",
     "is_map_style",
-    "length_of",
     "tagged",
     "taken_apart",
+    "tell_epoch",
 ]
 
 Stop = Literal["first", "all", "once", "repeat"]
-_STOPS = ("first", "all", "once", "repeat")
 
 # Positions, each greater than the one before, and the weights of all sources from there on.
 Changes = tuple[tuple[int, tuple[float, ...]], ...]
 
 ENDLESS = 1 << 62  # the length of a mixture without an end: loaders count that far
 
-_VERSION = 1  # of a state
-# Left out of a state where they are these, to save bytes.
-_DEFAULTS = {"seed": 0, "stop": "first", "length": None, "shuffle": True}
+_VERSION = 2  # of a state
+_SETTINGS = ("seed", "stop", "length", "shuffle")
 
 
 def taken_apart(sources: Any) -> tuple[tuple[str, ...], list[Any], dict[str, Any]]:
@@ -50,21 +47,14 @@ def taken_apart(sources: Any) -> tuple[tuple[str, ...], list[Any], dict[str, Any
         are not checked.
 
     Raises:
-        TypeError: It is no dict of pairs.
-        ValueError: It is empty.
+        TypeError: It is no dict of pairs, or empty.
     """
-    if not isinstance(sources, Mapping):
-        msg = f"a mixture takes a dict {{name: (dataset, weight)}}, but got {sources!r}"
+    if not (isinstance(sources, Mapping) and sources):
+        msg = f"a mixture takes a dict {{name: (dataset, weight)}} of sources, but got {sources!r}"
         raise TypeError(msg)
-    if not sources:
-        msg = "a mixture needs at least one source: {name: (dataset, weight)}"
-        raise ValueError(msg)
     for name, pair in sources.items():
-        if not isinstance(name, str):
-            msg = f"the name of a source must be a string, but got {name!r}"
-            raise TypeError(msg)
-        if not (isinstance(pair, tuple | list) and len(pair) == 2):
-            msg = f"source {name!r} must be a pair (dataset, weight), but got {pair!r}"
+        if not (isinstance(name, str) and isinstance(pair, tuple | list) and len(pair) == 2):
+            msg = f"a source is a string and a pair (dataset, weight), but got {name!r}: {pair!r}"
             raise TypeError(msg)
     weights = {name: weight for name, (_, weight) in sources.items()}
     return tuple(sources), [dataset for dataset, _ in sources.values()], weights
@@ -87,18 +77,6 @@ def is_map_style(name: str, dataset: Any) -> bool:
     raise TypeError(msg)
 
 
-def length_of(name: str, dataset: Any) -> int:
-    """Return the length of a map-style source.
-
-    Raises:
-        TypeError: It has none.
-    """
-    if not isinstance(dataset, Sized):
-        msg = f"source {name!r} needs a __len__, and {type(dataset).__name__} has none"
-        raise TypeError(msg)
-    return len(dataset)
-
-
 def checked_weights(
     weights: Mapping[str, Any], names: Sequence[str], lengths: Sequence[int | None] = ()
 ) -> tuple[float, ...]:
@@ -114,10 +92,8 @@ def checked_weights(
         ValueError: A name is unknown or left out, a weight is negative, infinite or NaN, all are 0,
             or a source has a weight and no samples.
     """
-    wrong = [f"there is no source {name!r}" for name in weights if name not in names]
-    wrong += [f"source {name!r} has no weight" for name in names if name not in weights]
-    if wrong:
-        msg = f"weights must name all sources, which are {list(names)}: {', '.join(wrong)}"
+    if set(weights) != set(names):
+        msg = f"weights must name all sources, which are {list(names)}, but got {list(weights)}"
         raise ValueError(msg)
     checked = tuple(_checked_weight(name, weights[name]) for name in names)
     if not any(checked):
@@ -167,12 +143,6 @@ def tagged(sample: Any, number: int, with_source: bool | str) -> Any:
         return sample
     if with_source is True:
         return sample, number
-    if not isinstance(sample, Mapping):
-        msg = (
-            f"with_source={with_source!r} adds an entry to samples that are dicts, and this one is "
-            f"a {type(sample).__name__}: with_source=True gives pairs of a sample and its source"
-        )
-        raise TypeError(msg)
     return {**sample, with_source: number}
 
 
@@ -186,7 +156,7 @@ class Mixing:
     """
 
     names: tuple[str, ...]
-    lengths: tuple[int, ...]  # of the sources; () for a stream
+    lengths: tuple[int | None, ...]  # of the sources; None of one that is iterable
     weights: tuple[float, ...]
     seed: int
     stop: Stop
@@ -195,8 +165,10 @@ class Mixing:
 
     def __post_init__(self) -> None:
         checked_count("seed", self.seed)
-        if self.stop not in _STOPS:
-            msg = f"stop must be one of {', '.join(map(repr, _STOPS))}, but got {self.stop!r}"
+        if self.stop not in get_args(Stop):
+            msg = (
+                f"stop must be one of {', '.join(map(repr, get_args(Stop)))}, but got {self.stop!r}"
+            )
             raise ValueError(msg)
         if self.length is not None:
             if self.stop != "repeat":
@@ -221,19 +193,14 @@ class Mixing:
             raise ValueError(msg)
 
     def state(self, epoch: int, changes: Changes) -> dict[str, Any]:
-        """Return a state, JSON-able, in some 20 bytes for each source."""
-        values = {name: getattr(self, name) for name in _DEFAULTS}
-        state: dict[str, Any] = {
+        """Return a state, JSON-able, in some 30 bytes for each source."""
+        return {
             "mixture": _VERSION,
             "epoch": epoch,
-            **{name: value for name, value in values.items() if value != _DEFAULTS[name]},
-            "sources": dict(zip(self.names, self.weights, strict=True)),
+            **{name: getattr(self, name) for name in _SETTINGS},
+            "sources": self._sources(),
+            "changes": [[at, dict(zip(self.names, each, strict=True))] for at, each in changes],
         }
-        if self.lengths:
-            state["lengths"] = self._digest_of_lengths(self.names)
-        if changes:
-            state["changes"] = [[at, *weights] for at, weights in changes]
-        return state
 
     def restored(self, state: Any, own: Changes) -> tuple[int, Changes]:
         """Return the epoch of a state; and its changes of the weights, with later ones of ``own``.
@@ -243,17 +210,15 @@ class Mixing:
         Raises:
             StateError: It is no state of a mixture, or that of another one.
         """
-        version = state.get("mixture") if isinstance(state, Mapping) else None
-        if version != _VERSION:
-            msg = (
-                f"this is no state of a mixture, or one of another version: it has {version!r} "
-                f"under 'mixture', and {_VERSION} can be read"
-            )
+        if not isinstance(state, Mapping) or state.get("mixture") != _VERSION:
+            msg = f"this is no state of a mixture, or one of another version than {_VERSION}"
             raise StateError(msg)
+        none = dict.fromkeys(self.names, 0)
         try:
             different = self._different(state)
             epoch = checked_count("epoch", state["epoch"])
-            saved = () if different else self._changes_of(state)
+            changes = [] if different else state["changes"]
+            saved = tuple((int(at), checked_weights(none | to, self.names)) for at, to in changes)
         except (KeyError, TypeError, ValueError) as error:
             msg = f"the state of the mixture is incomplete or changed: {error!r}"
             raise StateError(msg) from None
@@ -270,39 +235,36 @@ class Mixing:
                 raise StateError(msg)
         return epoch, saved + tuple(change for change in own if change[0] > last)
 
+    def _sources(self) -> dict[str, list[float | None]]:
+        """Return weight and length of each source, by name."""
+        pairs = zip(self.weights, self.lengths, strict=True)
+        return {name: list(pair) for name, pair in zip(self.names, pairs, strict=True)}
+
     def _different(self, state: Mapping[str, Any]) -> list[str]:
         """Return what is another in a state than here."""
         different = [
-            f"{name} was {state.get(name, default)!r} and is {getattr(self, name)!r}"
-            for name, default in _DEFAULTS.items()
-            if state.get(name, default) != getattr(self, name)
+            f"{name} was {state[name]!r} and is {getattr(self, name)!r}"
+            for name in _SETTINGS
+            if state[name] != getattr(self, name)
         ]
-        before, weights = dict(state["sources"]), zip(self.names, self.weights, strict=True)
-        now = {name: weight for name, weight in weights if name in before or weight}
-        if before != now:
+        before, now = state["sources"], self._sources()
+        if before != {name: pair for name, pair in now.items() if name in before or pair[0]}:
             different.append(
-                f"the sources were {before}, and are {now} (give a new one a weight of 0; weights "
-                "change by set_weights(), at a position)"
+                f"the sources, with weights and lengths, were {before}, and are {now} (give a new "
+                "one a weight of 0; weights change by set_weights(), at a position)"
             )
-        elif self.lengths and state["lengths"] != self._digest_of_lengths(before):
-            lengths = dict(zip(self.names, self.lengths, strict=True))
-            different.append(f"the lengths of the sources were others, and are {lengths}")
         return different
 
-    def _changes_of(self, state: Mapping[str, Any]) -> Changes:
-        """Return the changes of the weights in a state, for the sources that are here now."""
-        none = dict.fromkeys(self.names, 0)
-        return tuple(
-            (
-                int(at),
-                checked_weights(
-                    none | dict(zip(state["sources"], weights, strict=True)), self.names
-                ),
-            )
-            for at, *weights in state.get("changes", ())
-        )
 
-    def _digest_of_lengths(self, names: Iterable[str]) -> int:
-        """Return a number that follows from the lengths of some sources."""
-        lengths = dict(zip(self.names, self.lengths, strict=True))
-        return zlib.crc32(repr([lengths[name] for name in names]).encode())
+def tell_epoch(datasets: Iterable[Any], epoch: int) -> int:
+    """Return an epoch's checked number, which each source with a ``set_epoch`` is told.
+
+    Raises:
+        TypeError: It is no whole number.
+        ValueError: It is negative.
+    """
+    epoch = checked_count("epoch", epoch)
+    for dataset in datasets:
+        if callable(getattr(dataset, "set_epoch", None)):
+            dataset.set_epoch(epoch)
+    return epoch

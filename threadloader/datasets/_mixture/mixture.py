@@ -16,9 +16,9 @@ from threadloader.datasets._mixture.mixing import (
     checked_count,
     checked_weights,
     is_map_style,
-    length_of,
     tagged,
     taken_apart,
+    tell_epoch,
 )
 from threadloader.datasets._mixture.plan import Plan
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from threadloader.datasets._mixture.mixing import Stop
 
 __all__ = ["Mixture"]
-
-_KEPT = 8  # spans, where several threads use one mixture in turn
 
 # The number of a plan, two positions, and the sources and indices from one to the other.
 _Span = tuple[int, int, int, list[int], list[int]]
@@ -113,13 +111,11 @@ class Mixture:
         # One call for all of a source's samples in a batch is worth a batch in one worker only
         # where it is for every source.
         self._whole_batches = all(map(_torch.gives_whole_batches, self._datasets))
-        # Both are replaced whole.  A span that another thread overwrites is computed again.
-        self._span = _NOTHING  # that was used last
-        self._spans: tuple[_Span, ...] = ()  # the latest first
+        self._span = _NOTHING  # that was used last; replaced whole
 
     def __getstate__(self) -> dict[str, Any]:
-        # A worker's copy has spans of its own: each works elsewhere.
-        return vars(self) | {"_span": _NOTHING, "_spans": ()}
+        # A worker's copy has a span of its own: each works elsewhere.
+        return vars(self) | {"_span": _NOTHING}
 
     def __len__(self) -> int:
         return self._shared.plan.length
@@ -189,14 +185,8 @@ class Mixture:
         shared = self._shared
         number = shared.number  # before the plan: if another one comes, this is the old number
         plan = shared.plan
-        spans = [span for span in self._spans if span[0] == number]
-        for span in spans:
-            if span[1] <= position < span[2]:
-                return span
-        span = number, *plan.span(position)
-        self._spans = (span, *spans[: _KEPT - 1])
         shared.asked = max(shared.asked, plan.start + position)
-        return span
+        return number, *plan.span(position)
 
     def _note(self, error: Exception, number: int, what: str) -> None:
         length = self._shared.plan.mixing.lengths[number]
@@ -213,11 +203,11 @@ class Mixture:
         Raises:
             ValueError: The length of a source has changed.
         """
-        plan, epoch = self._shared.plan, checked_count("epoch", epoch)
-        for dataset in self._datasets:
-            if callable(getattr(dataset, "set_epoch", None)):
-                dataset.set_epoch(epoch)
-        self._check_lengths(plan.mixing)
+        plan, epoch = self._shared.plan, tell_epoch(self._datasets, epoch)
+        for name, before, now in zip(self.names, plan.mixing.lengths, self._lengths(), strict=True):
+            if before != now:
+                msg = f"source {name!r} had {before} samples, and now has {now}: mix them anew"
+                raise ValueError(msg)
         if epoch != plan.epoch:
             self._replan(Plan(plan.mixing, epoch, plan.changes))
 
@@ -293,13 +283,7 @@ class Mixture:
         shared.number += 1
 
     def _lengths(self) -> tuple[int, ...]:
-        return tuple(map(length_of, self.names, self._datasets))
-
-    def _check_lengths(self, mixing: Mixing) -> None:
-        for name, before, now in zip(self.names, mixing.lengths, self._lengths(), strict=True):
-            if before != now:
-                msg = f"source {name!r} had {before} samples, and now has {now}: mix them anew"
-                raise ValueError(msg)
+        return tuple(map(len, self._datasets))
 
     def __repr__(self) -> str:
         plan = self._shared.plan

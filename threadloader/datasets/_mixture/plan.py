@@ -36,16 +36,7 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._mixture.mixing import Changes, Mixing, Stop
 
-__all__ = [
-    "BLOCK",
-    "Pattern",
-    "Plan",
-    "SourceOrder",
-    "end_of",
-    "pattern_of",
-    "shares",
-    "whole_weights",
-]
+__all__ = ["Pattern", "Plan", "SourceOrder"]
 
 BLOCK = 256  # positions
 _BLOCKS = 8  # that are made at once: in 90 us, and one in 30, of which most is for calls of NumPy
@@ -172,40 +163,40 @@ class Pattern:
     """Whose turn it is at each position.
 
     Args:
-        key: Decides the order within blocks.
-        weights: Of all sources, whole numbers; at the beginning.
+        mixing: What all epochs have in common.
+        epoch: Its number; 0 for a sequence of epochs.
+        changes: Of the weights.
+        part: The number of a part of a stream, which has a pattern of its own.
         planned: See `Planned`.
-        epoch: Positions in an epoch, whose shares are exact; None for no epochs.
+        length: Positions in an epoch, whose shares are exact; None for no epochs.
 
     Threads:
-        add: compatible, before others know the pattern; all else: any, nothing changes.
+        all: any, nothing changes.
     """
 
     def __init__(
         self,
-        key: int,
-        weights: Sequence[int],
+        mixing: Mixing,
+        epoch: int,
+        changes: Changes,
+        *,
+        part: int = 0,
         planned: Planned = (),
-        epoch: int | None = None,
+        length: int | None = None,
     ) -> None:
-        self._key = key
-        self._epoch = epoch
+        key = key_of(mixing.seed, epoch, b"mixture.pattern")[:8]
+        self._key = int.from_bytes(key, "little") + part
+        self._epoch = length
+        weights = whole_weights(mixing.weights)
         self._segments = [_Segment(0, [0] * len(weights), weights, planned=True)]
-        for position, changed in planned:
-            before = self._segments[-1].counts(position)
-            self._segments.append(_Segment(position, before, changed, planned=True))
-
-    def add(self, position: int, weights: Sequence[int]) -> None:
-        """Change the weights from a position on; what comes before it stays as it was.
-
-        Args:
-            position: Not before the last change.
-            weights: As for the pattern.
-        """
-        before, planned = self.counts(position), False
-        if position == self._segments[-1].start:
-            planned = self._segments.pop().planned
-        self._segments.append(_Segment(position, before, weights, planned))
+        for at, to in planned:
+            self._segments.append(_Segment(at, self._segments[-1].counts(at), to, planned=True))
+        for at, changed in changes:
+            before = self.counts(at)
+            # In the place of one that begins there, whose block before it has ended.
+            is_same = at == self._segments[-1].start
+            exact = is_same and self._segments.pop().planned
+            self._segments.append(_Segment(at, before, whole_weights(changed), planned=exact))
 
     def span(self, position: int, most: int = 1) -> Span:
         """Return the block that has a position, and the whole blocks after it, up to ``most``."""
@@ -260,55 +251,26 @@ class Pattern:
         return segment, position - (position - begin) % BLOCK, end, stop
 
 
-def pattern_of(
-    mixing: Mixing,
-    epoch: int,
-    changes: Changes,
-    *,
-    replica: int = 0,
-    planned: Planned = (),
-    length: int | None = None,
-) -> Pattern:
-    """Return the pattern of an epoch.
-
-    Args:
-        mixing: What all epochs have in common.
-        epoch: Its number; 0 for a sequence of epochs.
-        changes: Of the weights.
-        replica: The number of a replica of a stream, which has a pattern of its own.
-        planned: See `Pattern`.
-        length: See ``epoch`` of `Pattern`.
-    """
-    key = int.from_bytes(key_of(mixing.seed, epoch, b"mixture.pattern")[:8], "little")
-    pattern = Pattern(key + replica, whole_weights(mixing.weights), planned, length)
-    for position, changed in changes:
-        pattern.add(position, whole_weights(changed))
-    return pattern
-
-
 class SourceOrder:
     """The order of each source's samples: all of them once in each pass, each pass anew.
 
     Args:
-        names: Of the sources: another source beside it does not change a source's order.
-        lengths: Their numbers of samples.
-        seed: Decides the order, together with ``epoch``.
-        epoch: See ``seed``.
-        shuffle: Whether there is any but the sources' own.
+        mixing: Its seed decides the order, together with ``epoch`` and a source's name: another
+            source beside it does not change its order.
+        epoch: The number of the epoch.
 
     Threads:
         all: any.  Two threads may both make a table, and the tables are equal; an item of a dict
         is read and replaced atomically.  Source: Doc/library/threadsafety.rst of CPython.
     """
 
-    def __init__(
-        self, names: Sequence[str], lengths: Sequence[int], seed: int, epoch: int, *, shuffle: bool
-    ) -> None:
-        # At least 1, as an empty source has no turn.
-        self._lengths = np.array([max(1, length) for length in lengths])
-        self._shuffle = shuffle
-        key = key_of(seed, epoch, b"mixture.source")
-        self._keys = np.array([_key_of_name(key, name) for name in names], np.uint64)
+    def __init__(self, mixing: Mixing, epoch: int) -> None:
+        # At least 1, as an empty source has no turn, and an iterable one none here.
+        lengths = [length or 1 for length in mixing.lengths]
+        self._lengths = np.array(lengths)
+        self._shuffle = mixing.shuffle
+        key = key_of(mixing.seed, epoch, b"mixture.source")
+        self._keys = np.array([_key_of_name(key, name) for name in mixing.names], np.uint64)
         self._long = ManyPermutations(lengths)
         # For each short source some consecutive passes: the first turn, and the samples from it on.
         self._tables: dict[int, tuple[int, NDArray[np.int64]]] = {}
@@ -384,17 +346,14 @@ class Plan:
         self.start, keyed_epoch = 0, epoch
         if mixing.length is not None:
             self.start, keyed_epoch = epoch * mixing.length, 0
-        end, planned = end_of(mixing.stop, whole_weights(mixing.weights), mixing.lengths)
+        lengths = [length or 0 for length in mixing.lengths]
+        end, planned = end_of(mixing.stop, whole_weights(mixing.weights), lengths)
         self.length = mixing.length or end
         if self.start + self.length > ENDLESS:
             msg = f"epoch {epoch} of {self.length} samples ends after position 2**62"
             raise ValueError(msg)
-        self._pattern = pattern_of(
-            mixing, keyed_epoch, changes, planned=planned, length=self.length
-        )
-        self._order = SourceOrder(
-            mixing.names, mixing.lengths, mixing.seed, keyed_epoch, shuffle=mixing.shuffle
-        )
+        self._pattern = Pattern(mixing, keyed_epoch, changes, planned=planned, length=self.length)
+        self._order = SourceOrder(mixing, keyed_epoch)
 
     def span(self, position: int) -> tuple[int, int, list[int], list[int]]:
         """Return some consecutive positions of the epoch, from the block of one on.

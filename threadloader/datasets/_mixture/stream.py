@@ -1,9 +1,9 @@
 """MixtureStream: several datasets as one stream, each by its weight; some or all are iterable.
 
-    pattern of this replica ──▶ whose turn it is ──▶ the next sample of that source's feed
+    pattern of this part ──▶ whose turn it is ──▶ the next sample of that source's feed
 
 A `MixtureStream` only says what to read; each `MixturePass` over it has a place, and a state.  A
-feed is one replica's place in one source: pass after pass, with the state of the source or of its
+feed is one part's place in one source: pass after pass, with the state of the source or of its
 iterator, if they have one.  Otherwise its state is a number: so many samples are read again, and
 dropped.
 """
@@ -36,12 +36,12 @@ from threadloader.datasets._mixture.mixing import (
     checked_count,
     checked_weights,
     is_map_style,
-    length_of,
     tagged,
     taken_apart,
+    tell_epoch,
 )
-from threadloader.datasets._mixture.plan import SourceOrder, pattern_of, whole_weights
-from threadloader.datasets._shards.sharding import part_of_all, this_replica
+from threadloader.datasets._mixture.plan import Pattern, SourceOrder
+from threadloader.datasets._shards.sharding import check_rank, part_here, ranks_of
 from threadloader.errors import SampleError, StateError
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._mixture.mixing import Changes, Stop
     from threadloader.datasets._mixture.plan import Span
-    from threadloader.datasets._shards.sharding import Replica
 
     IterableDataset = _torch.IterableDataset[Any]
 else:
@@ -116,15 +115,14 @@ class MixtureStream(IterableDataset):
         world_size: int | None = None,
     ) -> None:
         self.names, self._datasets, weights = taken_apart(sources)
-        self._lengths = tuple(map(_length_of, self.names, self._datasets))
-        checked = checked_weights(weights, self.names, self._lengths)
-        self._mixing = Mixing(self.names, (), checked, seed, stop, length, shuffle)
+        lengths = tuple(map(_length_of, self.names, self._datasets))
+        checked = checked_weights(weights, self.names, lengths)
+        self._mixing = Mixing(self.names, lengths, checked, seed, stop, length, shuffle)
         self._with_source = with_source
         self._ranks = rank, world_size
-        this_replica(rank, world_size)  # checks them
+        ranks_of(rank, world_size)  # checks them
         self._shared = _Shared()
-        self._part: Replica | None = None  # that was asked for, see `shard`
-        self._asked_epoch = 0
+        self._part: Part | None = None  # that was asked for, see `shard`
         self._fresh: _Fresh = {}
 
     def shard(self, rank: int, world_size: int, epoch: int) -> MixtureStream | None:
@@ -153,19 +151,17 @@ class MixtureStream(IterableDataset):
         if not all(map(is_askable, streams)):
             self._check_shares(world_size)
             return None
+        check_rank(rank, world_size)
         _put_back(self._fresh)
         # One for both: the sources are, too, and the next part finds what this one leaves.
         self._fresh = {}
         twin = copy.copy(self)
-        vars(twin).update(
-            _part=part_of_all(rank, world_size), _asked_epoch=epoch, _fresh=self._fresh
-        )
+        vars(twin).update(_part=Part(rank, world_size, epoch), _fresh=self._fresh)
         return twin
 
     def _check_shares(self, parts: int) -> None:
         """Refuse sources that share themselves out by other ranks than those of ``shard=``."""
-        here = this_replica()
-        if parts == here.replicas:
+        if parts == part_here(*ranks_of(None, None), 0).parts:
             return
         for name, dataset in zip(self.names, self._datasets, strict=True):
             streams = isinstance(dataset, _torch.IterableDataset)
@@ -173,43 +169,37 @@ class MixtureStream(IterableDataset):
                 msg = (
                     f"source {name!r} can't be asked for one of {parts} parts: "
                     f"{type(dataset).__name__} has no method {PROTOCOL}, and would share itself "
-                    f"out by the environment's ranks ({here.world}) and the workers of this one "
-                    f"({here.workers})"
+                    "out by the environment's ranks and the workers of this one"
                 )
                 raise TypeError(msg)
 
     def __iter__(self) -> Iterator[Any]:
-        told = self._shared.epoch
-        epoch = self._asked_epoch if told is None else told
-        replica = self._part
-        if replica is None:
-            replica = this_replica(*self._ranks)
+        part, told = self._part, self._shared.epoch
+        if part is None:
+            part = part_here(*ranks_of(*self._ranks), 0)
             # No reference to the last pass: its files are open as long as it lives.
             fresh, self._fresh = self._fresh, {}
             _put_back(fresh)
         return MixturePass(
             self._mixing,
             self._with_source,
-            replica,
-            epoch,
+            part,
+            part.epoch if told is None else told,
             self._shared.changes,
-            partial(self._feeds, replica, self._fresh),
+            partial(self._feeds, part, self._fresh),
         )
 
-    def _feeds(
-        self, replica: Replica, fresh: _Fresh, epoch: int
-    ) -> list[_StreamFeed | _SampleFeed]:
+    def _feeds(self, part: Part, fresh: _Fresh, epoch: int) -> list[_StreamFeed | _SampleFeed]:
         """Return a feed for each source."""
         mixing = self._mixing
-        lengths = [length or 0 for length in self._lengths]
-        order = SourceOrder(self.names, lengths, mixing.seed, epoch, shuffle=mixing.shuffle)
+        order = SourceOrder(mixing, epoch)
         feeds: list[_StreamFeed | _SampleFeed] = []
         for number, (name, dataset) in enumerate(zip(self.names, self._datasets, strict=True)):
-            length = self._lengths[number]
+            length = mixing.lengths[number]
             if length is None:
-                feeds.append(_StreamFeed(name, dataset, replica, epoch, fresh))
+                feeds.append(_StreamFeed(name, dataset, part._replace(epoch=epoch), fresh))
             else:
-                feeds.append(_SampleFeed(name, dataset, number, length, replica, order))
+                feeds.append(_SampleFeed(name, dataset, number, length, part, order))
         return feeds
 
     def __getstate__(self) -> dict[str, Any]:
@@ -217,10 +207,7 @@ class MixtureStream(IterableDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Set which epoch comes next; it is also set on each source that has a ``set_epoch``."""
-        self._shared.epoch = checked_count("epoch", epoch)
-        for dataset in self._datasets:
-            if callable(getattr(dataset, "set_epoch", None)):
-                dataset.set_epoch(epoch)
+        self._shared.epoch = tell_epoch(self._datasets, epoch)
 
     def set_weights(self, weights: Mapping[str, float], *, at: int) -> None:
         """Change the weights in the next epochs, from a position of each worker's stream on.
@@ -233,8 +220,9 @@ class MixtureStream(IterableDataset):
             ValueError: A weight is negative or NaN, a name is unknown, all weights are 0, or the
                 stream ends with its sources.
         """
-        self._mixing.check_changing()
-        at, changed = checked_count("at", at), checked_weights(weights, self.names, self._lengths)
+        mixing = self._mixing
+        mixing.check_changing()
+        at, changed = checked_count("at", at), checked_weights(weights, self.names, mixing.lengths)
         others = [change for change in self._shared.changes if change[0] != at]
         self._shared.changes = tuple(sorted([*others, (at, changed)]))
 
@@ -249,7 +237,7 @@ class MixtureStream(IterableDataset):
 def _length_of(name: str, dataset: Any) -> int | None:
     """Return the length of a map-style source; None for an iterable one."""
     if is_map_style(name, dataset):
-        return length_of(name, dataset)
+        return len(dataset)
     if hasattr(type(dataset), "__next__") and not isinstance(dataset, _torch.IterableDataset):
         msg = (
             f"source {name!r} is an iterator, {type(dataset).__name__}, which can be read only "
@@ -260,12 +248,12 @@ def _length_of(name: str, dataset: Any) -> int | None:
 
 
 class MixturePass:
-    """One pass of one replica; an iterator with a state.
+    """One pass over one part; an iterator with a state.
 
     Args:
         mixing: Of the stream.
         with_source: See `Mixture`.
-        replica: Reads its part of each source.
+        part: Of each source, that is read.
         epoch: Decides the order, together with the seed.
         changes: Of the weights.
         feeds: Returns a feed for each source, in an epoch.
@@ -278,27 +266,25 @@ class MixturePass:
         self,
         mixing: Mixing,
         with_source: bool | str,
-        replica: Replica,
+        part: Part,
         epoch: int,
         changes: Changes,
         feeds: Callable[[int], list[_StreamFeed | _SampleFeed]],
     ) -> None:
-        self._mixing, self._with_source, self._replica = mixing, with_source, replica
+        self._mixing, self._with_source, self._part = mixing, with_source, part
         self._make_feeds = feeds
         self._length: int | None = None
         if mixing.length is not None:
-            share, rest = divmod(mixing.length, replica.replicas)
-            self._length = share + (replica.number < rest)
+            share, rest = divmod(mixing.length, part.parts)
+            self._length = share + (part.number < rest)
         self._begin(epoch, changes)
 
     def _begin(self, epoch: int, changes: Changes) -> None:
         self._epoch, self._changes = epoch, changes
-        self._pattern = pattern_of(self._mixing, epoch, changes, replica=self._replica.number)
+        self._pattern = Pattern(self._mixing, epoch, changes, part=self._part.number)
         self._feeds = self._make_feeds(epoch)
-        self._position = 0
+        self._position = 0  # of the next turn
         self._span: Span | None = None
-        # Sources that ended, and where: in the order in which they did.
-        self._ended: dict[int, int] = {}
         self._stopped = False
 
     def __iter__(self) -> MixturePass:
@@ -309,14 +295,19 @@ class MixturePass:
 
         Raises:
             Exception: A source's own; the next call asks that source again.
-            ValueError: A source with a weight has no sample for this replica.
+            ValueError: A source with a weight has no sample for this part.
         """
         while not (self._stopped or self._position == self._length):
             source = self._source()
+            feed = self._feeds[source]
+            if self._mixing.stop == "once" and feed.passes:  # its turns are nobody's
+                self._position += 1
+                continue
             try:
-                sample = self._feeds[source].next()
+                sample = feed.next()
             except StopIteration:
-                self._end_of(source)
+                feed.begin_again()
+                self._stopped = self._stops()
                 continue
             self._position += 1
             return tagged(sample, source, self._with_source)
@@ -329,31 +320,18 @@ class MixturePass:
             self._span = span = self._pattern.span(position)
         return int(span.sources[position - span.first])
 
-    def _end_of(self, source: int) -> None:
-        """Note that a source has ended, and stop or go on as the user chose."""
-        self._feeds[source].begin_again()
-        self._ended.setdefault(source, self._position)
-        stop, some_are_left = self._mixing.stop, any(self._weights_left())
-        if stop == "first" or (stop in ("all", "once") and not some_are_left):
-            self._stopped = True
-        elif stop == "once":
-            self._leave_out_ended(self._position)
-
-    def _weights_left(self) -> list[float]:
-        weights = enumerate(self._mixing.weights)
-        return [0 if source in self._ended else weight for source, weight in weights]
-
-    def _leave_out_ended(self, position: int) -> None:
-        """Give the sources that ended no further turn, from a position on."""
-        self._pattern.add(position, whole_weights(self._weights_left()))
-        self._span = None
+    def _stops(self) -> bool:
+        """Whether the user wants to stop, where a source has just ended."""
+        stop, pairs = self._mixing.stop, zip(self._feeds, self._mixing.weights, strict=True)
+        if stop in ("all", "once"):
+            return all(feed.passes for feed, weight in pairs if weight)
+        return stop == "first"
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the pass, with the states of all sources."""
         return {
             **self._mixing.state(self._epoch, self._changes),
             "position": self._position,
-            "ended": [[source, position] for source, position in self._ended.items()],
             "stopped": self._stopped,
             "feeds": [feed.state() for feed in self._feeds],
         }
@@ -367,18 +345,14 @@ class MixturePass:
         mixing = self._mixing
         self._begin(*mixing.restored(state, self._changes))
         try:
-            position, stopped = operator.index(state["position"]), bool(state["stopped"])
-            names = list(state["sources"])
-            feeds = dict(zip(names, state["feeds"], strict=True))
-            ended = [(mixing.names.index(names[source]), at) for source, at in state["ended"]]
-        except (IndexError, KeyError, TypeError, ValueError) as error:
+            self._position, self._stopped = (
+                operator.index(state["position"]),
+                bool(state["stopped"]),
+            )
+            feeds = dict(zip(state["sources"], state["feeds"], strict=True))
+        except (KeyError, TypeError, ValueError) as error:
             msg = f"the state of the mixture is incomplete or changed: {error!r}"
             raise StateError(msg) from None
-        for source, at in ended:
-            self._ended[source] = at
-            if mixing.stop == "once" and any(self._weights_left()):
-                self._leave_out_ended(at)
-        self._position, self._stopped = position, stopped
         for name, feed in zip(mixing.names, self._feeds, strict=True):
             if name in feeds:
                 feed.load(feeds[name])
@@ -391,9 +365,8 @@ class _StreamFeed:
         name: For errors.
         source: The worker's own copy.  One with a ``shard(rank, world_size, epoch)`` is asked for
             its part; other iterable datasets of torch's know their worker themselves; of any other
-            iterable each replica keeps every n-th sample.
-        replica: Which part is read.
-        epoch: Of the mixture.
+            iterable each part keeps every n-th sample.
+        part: Is read, with the epoch of the mixture.
         fresh: Gets the state of a source from before another one was restored, until the pass that
             the restored one belongs to has ended.
 
@@ -401,14 +374,13 @@ class _StreamFeed:
         all: one thread, the worker that owns it.
     """
 
-    def __init__(self, name: str, source: Any, replica: Replica, epoch: int, fresh: _Fresh) -> None:
-        self._name, self._source, self._replica = name, source, replica
-        self._epoch, self._fresh = epoch, fresh
-        # Whether the source knows nothing of replicas, and there are several.
-        self._strided = replica.replicas > 1 and not (
+    def __init__(self, name: str, source: Any, part: Part, fresh: _Fresh) -> None:
+        self._name, self._source, self._wanted, self._fresh = name, source, part, fresh
+        # Whether the source knows nothing of parts, and there are several.
+        self._strided = part.parts > 1 and not (
             is_askable(source) or isinstance(source, _torch.IterableDataset)
         )
-        self._pass = 0
+        self.passes = 0
         self._given = 0  # samples of this pass
         self._iterator: Iterator[Any] | None = None
         self._part: Any = None  # what the iterator is of
@@ -431,11 +403,11 @@ class _StreamFeed:
 
     def _begin(self) -> None:
         seed = pass_seed_here()
-        if self._pass and seed is not None:
-            seed = epoch_seed(seed, self._pass)
+        if self.passes and seed is not None:
+            seed = epoch_seed(seed, self.passes)
         self._seed, self._part, self._within = seed, self._source, in_pass
         if is_askable(self._source):
-            wanted = Part.of(*self._replica, self._epoch + self._pass)
+            wanted = self._wanted._replace(epoch=self._wanted.epoch + self.passes)
             part = in_pass(seed, asked, self._source, wanted)
             if part is not None:
                 self._part, self._within = part, in_part
@@ -449,8 +421,7 @@ class _StreamFeed:
             self._fresh[self._name] = part, fresh_state(part)
         iterator = begin(_role_of(self._name), part, states)
         if self._strided:
-            replica = self._replica
-            iterator = islice(iterator, replica.number, None, replica.replicas)
+            iterator = islice(iterator, self._wanted.number, None, self._wanted.parts)
         if state is not None and not states:
             self._skip(iterator, state["given"])
         self._restored = None
@@ -472,11 +443,10 @@ class _StreamFeed:
             ValueError: The last one gave nothing.
         """
         if not self._given:
-            replica = self._replica
             msg = (
-                f"source {self._name!r} has no sample for worker {replica.worker} of "
-                f"{replica.workers} of rank {replica.rank}, and has a weight: it needs at least as "
-                "many shards as there are workers in all ranks"
+                f"source {self._name!r} has no sample for part {self._wanted.number} of "
+                f"{self._wanted.parts}, and has a weight: it needs at least as many shards as "
+                "there are workers in all ranks"
             )
             raise ValueError(msg)
         part, fresh = self._fresh.pop(self._name, (None, None))
@@ -484,14 +454,14 @@ class _StreamFeed:
             # The restored state counts for one pass, and the next one is whole.
             restore_whole(_role_of(self._name), part, snapshot(part), fresh)
         self._iterator = self._part = None
-        self._pass += 1
+        self.passes += 1
         self._given = 0
 
     def state(self) -> dict[str, Any]:
         """Return the place of the source."""
         if self._restored is not None:
             return dict(self._restored)
-        state: dict[str, Any] = {"pass": self._pass, "given": self._given}
+        state: dict[str, Any] = {"pass": self.passes, "given": self._given}
         if self._iterator is not None and not self._strided:
             states = states_of("dataset", self._part, self._iterator)
             if states:
@@ -500,20 +470,20 @@ class _StreamFeed:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go to the place of a state."""
-        self._pass, self._given = int(state["pass"]), int(state["given"])
+        self.passes, self._given = int(state["pass"]), int(state["given"])
         self._iterator = None
         self._restored = state if self._given or "states" in state else None
 
 
 class _SampleFeed:
-    """The samples of a map-style source: the replicas take them in turn, by `SourceOrder`.
+    """The samples of a map-style source: the parts take them in turn, by `SourceOrder`.
 
     Args:
         name: For errors.
         source: The worker's own copy.
         number: Of the source in ``order``.
         length: Its samples.
-        replica: Which part is read.
+        part: Is read.
         order: Of all map-style sources.
 
     Threads:
@@ -526,19 +496,18 @@ class _SampleFeed:
         source: Any,
         number: int,
         length: int,
-        replica: Replica,
+        part: Part,
         order: SourceOrder,
     ) -> None:
         self._name, self._source, self._number = name, source, number
         self._length, self._order = length, order
-        self._turn = replica.number  # of the source, over all
-        self._step = replica.replicas
-        self._pass = 0
+        self._turn, self._step = part.number, part.parts  # of the source, over all
+        self.passes = 0
         self._indices: Iterator[int] = iter(())
 
     def next(self) -> Any:
         """Return the next sample; see `_StreamFeed.next`."""
-        if self._turn >= (self._pass + 1) * self._length:
+        if self._turn >= (self.passes + 1) * self._length:
             raise StopIteration
         index = next(self._indices, None)
         if index is None:
@@ -555,15 +524,15 @@ class _SampleFeed:
 
     def begin_again(self) -> None:
         """Begin another pass."""
-        self._pass = max(self._pass + 1, self._turn // self._length)
+        self.passes = max(self.passes + 1, self._turn // self._length)
 
     def state(self) -> dict[str, Any]:
         """Return the place of the source."""
-        return {"turn": self._turn, "pass": self._pass}
+        return {"turn": self._turn, "pass": self.passes}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go to the place of a state."""
-        self._turn, self._pass = int(state["turn"]), int(state["pass"])
+        self._turn, self.passes = int(state["turn"]), int(state["pass"])
         self._indices = iter(())
 
 

@@ -38,8 +38,7 @@ else:
 __all__ = ["Packed", "pack"]
 
 _VERSION = 1
-_SETTINGS = ("length", "window", "source")  # of a state, and where a pass is in the midst of it
-_PLACE = ("at", "free", "drawn", "items", "rows")
+_PLACE = ("source", "at", "free", "drawn", "items", "rows")  # in a state in the midst of a pass
 _EVERY = 32  # samples from one state of the source to the next
 _MOST_ERRORS = 100  # of the source, while samples that were packed are read again
 _LABELS = MappingProxyType({"labels": -100})  # what losses of torch and transformers leave out
@@ -73,7 +72,7 @@ def pack(
         padding: Value of the places that are left, for each feature; 0 for those that it lacks.
 
     Raises:
-        TypeError: The samples can't be iterated over, or ``window`` is no whole number.
+        TypeError: The samples can't be iterated over.
         ValueError: An argument is out of its range, or excludes another.
     """
     if not hasattr(samples, "__iter__"):
@@ -82,11 +81,8 @@ def pack(
             advice = ": pack(ThreadLoader(dataset, batch_size=None, shuffle=True), ...) reads it"
         msg = f"pack needs an iterable, but got {type(samples).__name__}{advice}"
         raise TypeError(msg)
-    if type(window) is not int:
-        msg = f"window must be a whole number, but got {window!r}"
-        raise TypeError(msg)
-    if window < 1:
-        msg = f"window must be at least 1, but got {window}"
+    if type(window) is not int or window < 1:
+        msg = f"window must be a whole number of at least 1, but got {window!r}"
         raise ValueError(msg)
     chosen = Features(length, features, too_long, padding)
     kind = PackedReplica if isinstance(samples, _torch.IterableDataset) else Packed
@@ -143,14 +139,14 @@ class Packed:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place of the last pass: that of the source, and about 300 bytes."""
-        settings = {"length": list(self._features.lengths), "window": self._window}
         if self._loaded is not None:
             place = dict(self._loaded)
         elif self._pass is not None:
             place = self._pass.state()
         else:
-            place = {"ended": True, "source": _states_between(self.samples)}
-        return {"version": _VERSION, **settings, **copy.deepcopy(place)}
+            state = snapshot_between(self.samples) if is_stateful(self.samples) else None
+            place = {"ended": True, "source": {} if state is None else {"dataset": state}}
+        return {"version": _VERSION, **self._settings(), **copy.deepcopy(place)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass go on from a state.
@@ -165,17 +161,21 @@ class Packed:
         if state.get("version") != _VERSION:
             msg = f"the state has version {state.get('version')}, and {_VERSION} can be read"
             raise StateError(msg)
-        parts = _SETTINGS if state.get("ended") else (*_SETTINGS, *_PLACE)
-        missing = [name for name in parts if name not in state]
-        if missing:
-            msg = f"the state is incomplete: it has no {', '.join(missing)}"
-            raise StateError(msg)
-        for name, value in (("length", list(self._features.lengths)), ("window", self._window)):
-            if state[name] != value:
-                msg = f"the state is of {name}={state[name]}, not {value}"
-                raise StateError(msg)
-        kept = ("source", "ended", *_PLACE)
-        self._loaded = {name: state[name] for name in kept if name in state}
+        try:
+            for name, value in self._settings().items():
+                if state[name] != value:
+                    msg = f"the state is of {name}={state[name]}, not {value}"
+                    raise StateError(msg)
+            if state.get("ended"):
+                self._loaded = {"ended": True, "source": state["source"]}
+            else:
+                self._loaded = {name: state[name] for name in _PLACE}
+        except KeyError as error:
+            msg = f"the state is incomplete: it has no {error.args[0]}"
+            raise StateError(msg) from None
+
+    def _settings(self) -> dict[str, Any]:
+        return {"length": list(self._features.lengths), "window": self._window}
 
 
 class PackedReplica(Packed, IterableDataset):
@@ -256,9 +256,7 @@ class _Pass:
         if self._finished:
             return {"ended": True, "source": self._states()}
         self._forget()
-        if not self._checkpoints:
-            self._checkpoints.append(self._checkpoint())
-        start = self._checkpoints[0]
+        start = self._checkpoints[0] if self._checkpoints else self._checkpoint()
         return {
             "source": start.states,
             "at": start.drawn,
@@ -345,9 +343,3 @@ class _Pass:
                 errors += 1
                 if errors > _MOST_ERRORS:
                     raise
-
-
-def _states_between(samples: Any) -> dict[str, Any]:
-    """Return the state of a source before its first pass, by role."""
-    state = snapshot_between(samples) if is_stateful(samples) else None
-    return {} if state is None else {"dataset": state}

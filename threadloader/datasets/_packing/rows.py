@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import le
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +52,8 @@ class Features:
         too_long: TooLong,
         padding: Mapping[str, Any],
     ) -> None:
-        if too_long not in ("error", "truncate", "split", "drop"):
-            msg = f"too_long must be 'error', 'truncate', 'split' or 'drop', but got {too_long!r}"
+        if too_long not in get_args(TooLong):
+            msg = f"too_long must be one of {get_args(TooLong)}, but got {too_long!r}"
             raise ValueError(msg)
         self._each = dict(length) if isinstance(length, Mapping) else None
         self.lengths = (length,) if not isinstance(length, Mapping) else tuple(length.values())
@@ -204,20 +205,13 @@ def _ids(lengths: Sequence[int], length: int) -> tuple[NDArray[Any], NDArray[Any
     return positions, segments
 
 
+@dataclass(slots=True)
 class Row:
-    """Some sequences that fit into a row together.
+    """Some sequences that fit into a row together."""
 
-    Args:
-        free: Room that is left, for each feature.
-        opened: Number of the sample that it was opened for; -1 if its samples are not here.
-    """
-
-    __slots__ = ("free", "opened", "pieces")
-
-    def __init__(self, free: Sequence[int], opened: int) -> None:
-        self.free = list(free)
-        self.opened = opened
-        self.pieces: list[Piece] = []
+    free: list[int]  # room that is left, for each feature
+    opened: int  # number of the sample that it was opened for; -1 if its samples are not here
+    pieces: list[Piece] = field(default_factory=list)
 
 
 class OpenRows:
@@ -234,7 +228,7 @@ class OpenRows:
         self._lengths = tuple(lengths)
         self._window = window
         each = len(self._lengths)
-        self._rows = [Row(free[at : at + each], -1) for at in range(0, len(free), each)]
+        self._rows = [Row(list(free[at : at + each]), -1) for at in range(0, len(free), each)]
 
     @property
     def free(self) -> list[int]:
@@ -260,7 +254,7 @@ class OpenRows:
         else:
             if len(self._rows) == self._window:
                 self.close_first()
-            row = Row(self._lengths, number)
+            row = Row(list(self._lengths), number)
             self._rows.append(row)
         row.pieces.append(piece)
         row.free = [room - length for room, length in zip(row.free, lengths, strict=True)]

@@ -1,11 +1,14 @@
-"""Clients of remote stores: they return a range of bytes, and the version of its file."""
+"""What clients of remote stores return: a range of bytes, and the version of its file.
+
+A client has ``read(url, offset, nbytes)``, which makes one or two requests and never tries again,
+and ``forget(url)``, which forgets what is known of a file; all threads share it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
-__all__ = ["MIB", "Client", "FetchedRange", "TransferError", "Version"]
+__all__ = ["MIB", "FetchedRange", "TransferError", "Version"]
 
 MIB = 1 << 20  # bytes
 
@@ -41,21 +44,3 @@ class TransferError(OSError):
     ) -> None:
         super().__init__(message)
         self.status, self.retry_after = status, retry_after
-
-
-class Client(Protocol):
-    """Reads ranges with one or two requests each, and never tries again.
-
-    Threads:
-        all: shared.
-    """
-
-    def read(self, url: str, offset: int, nbytes: int) -> FetchedRange:
-        """Return ``nbytes`` bytes (at least 1) from ``offset`` on, fewer at the file's end.
-
-        Raises:
-            Exception: Of any kind; it is the store's.
-        """
-
-    def forget(self, url: str) -> None:
-        """Forget what is known of a file."""

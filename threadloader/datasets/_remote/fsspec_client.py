@@ -69,7 +69,7 @@ class FsspecClient:
             raise ModuleNotFoundError(msg) from error
 
     def read(self, url: str, offset: int, nbytes: int) -> FetchedRange:
-        """Return a range; see `Client`."""
+        """Return ``nbytes`` bytes (at least 1) from ``offset`` on, fewer at the file's end."""
         known = self._versions.setdefault(url, [])
         if not known:
             self._forget_listing(url)

@@ -4,7 +4,8 @@ fsspec's own client makes all requests of a process in one thread; ``benches/rem
 measures what that costs.
 
 Nothing in an answer is taken on trust.  A server may ignore the range and send the whole file, send
-another range or only a part, break off in the middle, or send a byte now and then.
+another range or only a part, break off in the middle, or send a byte now and then.  A body must
+have a length: one in chunks is refused.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import ssl
 from base64 import b64encode
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
+from functools import partial
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from threadloader.datasets._remote.client import MIB, FetchedRange, TransferError, Version
@@ -32,7 +34,6 @@ __all__ = ["HttpClient", "understands"]
 MOST_REDIRECTS = 10
 MOST_CONNECTIONS = 256  # that are kept open to one host; more are opened where they are needed
 AT_ONCE = MIB // 4  # bytes that are read at a time; between two of these the time is looked at
-UNQUOTED = "%/:=&?~+!$,;'@()*[]"  # stay as they are in a URL's path and query
 # Options of fsspec's http file system that do not matter for reading a range.
 WITHOUT_EFFECT = frozenset({"block_size", "cache_options", "cache_type", "simple_links"})
 
@@ -77,7 +78,7 @@ class HttpClient:
         self._proxy, self._trusts_env = client.get("proxy"), bool(client.get("trust_env"))
         self._read_timeout = read_timeout
         self._timeout = urllib3.Timeout(connect=connect_timeout, read=read_timeout)
-        # One for each host.  urllib3's own pool of these has a lock, for which 32 threads wait half
+        # One for each host.  urllib3's own pool of these has a lock, which costs 32 threads a fifth
         # of their time (3.13t).  The process is in the key, as a forked child must not use its
         # parent's connections.  No lock: setdefault, pop and setting are atomic on both builds.
         self._pools: dict[tuple[int, str, str, str | None], Any] = {}
@@ -85,30 +86,18 @@ class HttpClient:
         self._moved: dict[str, str] = {}
 
     def read(self, url: str, offset: int, nbytes: int) -> FetchedRange:
-        """Return a range; see `Client`.
+        """Return ``nbytes`` bytes (at least 1) from ``offset`` on, fewer at the file's end.
 
         Raises:
             TransferError: An error status, or an answer that is not the range.
             Exception: The connection failed, or took too long.
         """
-        moved = target = self._moved.get(url, url)
-        for _ in range(MOST_REDIRECTS):
-            try:
-                answer = self._ask(url, target, offset, nbytes)
-            except (OSError, self._urllib3.exceptions.HTTPError):
-                # The target of a redirect is often signed for minutes only: ask anew, once.
-                self._moved.pop(url, None)
-                if moved == url:
-                    raise
-                moved = target = url
-                continue
-            if isinstance(answer, FetchedRange):
-                if target != url:
-                    self._moved[url] = target
-                return answer
-            target = _redirected(target, answer)
-        msg = f"{MOST_REDIRECTS} redirects, and no answer"
-        raise TransferError(msg, 310)
+        if (moved := self._moved.get(url)) is not None:
+            # The target of a redirect is often signed for minutes only: ask anew.
+            with suppress(OSError, self._urllib3.exceptions.HTTPError):
+                return self._follow(url, moved, offset, nbytes)
+            self.forget(url)
+        return self._follow(url, url, offset, nbytes)
 
     def forget(self, url: str) -> None:
         """Forget the target of a URL's redirects."""
@@ -120,28 +109,45 @@ class HttpClient:
             with suppress(KeyError):  # another thread was faster
                 self._pools.popitem()[1].close()
 
-    def _ask(self, url: str, target: str, offset: int, nbytes: int) -> FetchedRange | str:
-        """Make one request; return the range, or the target of a redirect.
+    def _follow(self, url: str, target: str, offset: int, nbytes: int) -> FetchedRange:
+        """Return a range; follow redirects.  urllib3 does that, too, and logs where they lead to.
 
         Args:
             url: The URL that the credentials are for; no other host gets them.
-            target: The URL that is requested: ``url``, or the target of its redirects.
+            target: The URL that is requested first: ``url``, or the target of its redirects.
             offset: In bytes.
             nbytes: At least 1.
         """
-        place, trusted = urlsplit(target), urlsplit(url)
-        headers = {"Range": f"bytes={offset}-{offset + nbytes - 1}", "Accept-Encoding": "identity"}
-        if (place.scheme, _host(place)) == (trusted.scheme, _host(trusted)):
-            headers |= self._headers
-            if auth := _basic(trusted.username, trusted.password) or self._auth:
-                headers["Authorization"] = auth
+        for _ in range(MOST_REDIRECTS):
+            place, trusted = urlsplit(target), urlsplit(url)
+            headers = {"Range": f"bytes={offset}-{offset + nbytes - 1}"}
+            headers["Accept-Encoding"] = "identity"
+            if (place.scheme, _host(place)) == (trusted.scheme, _host(trusted)):
+                headers |= self._headers
+                if auth := _basic(trusted.username, trusted.password) or self._auth:
+                    headers["Authorization"] = auth
+            found = self._ask(place, headers, offset, nbytes)
+            if isinstance(found, FetchedRange):
+                if target != url:
+                    self._moved[url] = target
+                return found
+            target = _redirected(target, found)
+        msg = f"{MOST_REDIRECTS} redirects, and no answer"
+        raise TransferError(msg, 310)
+
+    def _ask(
+        self, place: SplitResult, headers: dict[str, str], offset: int, nbytes: int
+    ) -> FetchedRange | str:
+        """Make one request; return the range, or the ``Location`` of a redirect."""
         begun = monotonic()
+        proxy = self._proxy_for(place)
+        whole = proxy is not None and place.scheme == "http"  # else the proxy makes a tunnel
+        wanted = place._replace(netloc=_host(place), path=place.path or "/", fragment="")
+        target = wanted if whole else wanted._replace(scheme="", netloc="")
         try:
-            proxy = self._proxy_for(place)
-            whole = proxy is not None and place.scheme == "http"  # else the proxy makes a tunnel
-            answer = self._pool(place, proxy).urlopen(
+            response = self._pool(place, proxy).urlopen(
                 "GET",
-                f"{place.scheme}://{_host(place)}{_path(place)}" if whole else _path(place),
+                target.geturl(),
                 headers=headers,
                 assert_same_host=False,
                 timeout=self._timeout,
@@ -150,7 +156,7 @@ class HttpClient:
                 preload_content=False,
                 decode_content=False,
             )
-            return _Answer(answer, begun, self._read_timeout).range(offset, nbytes)
+            return _Answer(response, begun, self._read_timeout).range(offset, nbytes)
         except self._urllib3.exceptions.HTTPError as error:
             found = _what_failed(error)
         try:
@@ -173,16 +179,15 @@ class HttpClient:
 
     def _new_pool(self, place: SplitResult, proxy: str | None) -> Any:
         options: dict[str, Any] = {"maxsize": MOST_CONNECTIONS}
-        if place.scheme == "https":
-            options["ssl_context"] = ssl.create_default_context()
-        if proxy is None:
-            return self._urllib3.connection_from_url(f"{place.scheme}://{_host(place)}", **options)
-        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        if parts.username:
-            auth = _basic(parts.username, parts.password)
-            options["proxy_headers"] = {"Proxy-Authorization": auth}
-        by = self._urllib3.ProxyManager(f"{parts.scheme}://{_host(parts)}", **options)
-        return by.connection_from_host(place.hostname, place.port, place.scheme)
+        options["ssl_context"] = ssl.create_default_context()
+        manager: Any = self._urllib3.PoolManager
+        if proxy is not None:
+            parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+            manager = partial(self._urllib3.ProxyManager, f"{parts.scheme}://{_host(parts)}")
+            if parts.username:
+                auth = _basic(parts.username, parts.password)
+                options["proxy_headers"] = {"Proxy-Authorization": auth}
+        return manager(**options).connection_from_host(place.hostname, place.port, place.scheme)
 
 
 class _Answer:
@@ -200,8 +205,6 @@ class _Answer:
     def __init__(self, response: Any, begun: float, seconds: float) -> None:
         self._response, self._headers = response, response.headers
         self._begun, self._seconds = begun, seconds
-        told = self._headers.get("content-length", "")
-        self._length = int(told) if told.isdecimal() and not self._coding() else None
 
     def range(self, offset: int, nbytes: int) -> FetchedRange | str:
         """Return the range; or the ``Location`` of a redirect.
@@ -217,8 +220,7 @@ class _Answer:
         at_end = False
         try:
             found = self._found(offset, nbytes)
-            if self._length is not None or self._coding():
-                at_end = not self._response.read1(1)
+            at_end = self._headers.get("content-length") is not None and not self._response.read1(1)
             return found
         finally:
             if not at_end:  # the connection can take no other request
@@ -228,55 +230,49 @@ class _Answer:
         status = self._response.status
         if status in REDIRECTS and (location := self._headers.get("location")):
             return str(location)
+        told = str(self._headers.get("content-range", ""))
+        found = _RANGE.fullmatch(told)
         if status in {200, 206}:
-            self._check_codings()
-            return self._partial(offset, nbytes) if status == 206 else self._whole(offset, nbytes)
-        found = _RANGE.fullmatch(self._told())
+            length = self._length()
+            if status == 200:
+                return self._whole(length, offset, nbytes)
+            if found is None or found[1] is None:
+                msg = f"a range without telling where in the file it is: Content-Range {told!r}"
+                raise TransferError(msg, 206)
+            first, last, size = map(int, found.groups())
+            count = min(nbytes, size - offset)  # below 1 where the file is said to end before
+            if count <= 0 or (first, last, length) != (offset, offset + count - 1, count):
+                msg = f"{length} bytes of {told!r} for {nbytes} bytes from {offset}"
+                raise TransferError(msg)
+            return FetchedRange(self._read(count, count), self._version(size))
         if status == 416 and found is not None and int(found[3]) <= offset:
             return FetchedRange(b"", Version(int(found[3]), ""))  # an ETag would not be the file's
         msg = f"HTTP status {status} {self._response.reason or ''}".rstrip()
         raise TransferError(msg, status, _retry_after(self._headers.get("retry-after")))
 
-    def _coding(self) -> str:
-        return str(self._headers.get("transfer-encoding", "")).lower()
+    def _length(self) -> int:
+        """Return the bytes of the body, which are the file's bytes as they are."""
+        coding = self._headers.get("content-encoding", "identity")
+        if coding != "identity" or "transfer-encoding" in self._headers:
+            msg = (
+                "the server compresses the file, or sends it in chunks, so that no ranges of it "
+                "can be read"
+            )
+            raise TransferError(msg, self._response.status)
+        length = self._headers.get("content-length", "")
+        if not length.isdecimal():
+            msg = f"the server does not tell how long its answer is: Content-Length {length!r}"
+            raise TransferError(msg, self._response.status)
+        return int(length)
 
-    def _check_codings(self) -> None:
-        status = self._response.status
-        if self._headers.get("content-encoding", "identity") != "identity":
-            msg = "the server compresses the file, so that no ranges of it can be read"
-            raise TransferError(msg, status)
-        coding = self._coding()
-        if coding not in {"", "chunked"}:  # its framing would be taken for the file's bytes
-            msg = f"the server codes the body as {coding[:40]!r}, which was not asked for"
-            raise TransferError(msg, status)
-
-    def _partial(self, offset: int, nbytes: int) -> FetchedRange:
-        """Return the range, if it is the one that was asked for."""
-        told = self._told()
-        found = _RANGE.fullmatch(told)
-        if found is None or found[1] is None:
-            msg = f"a range without telling where in the file it is: Content-Range {told!r}"
-            raise TransferError(msg, 206)
-        first, last, size = map(int, found.groups())
-        count = min(nbytes, size - offset)  # below 1 where the file is said to end before
-        right = count > 0 and (first, last) == (offset, offset + count - 1)
-        if not right or self._length not in {count, None}:
-            msg = f"{self._length} bytes of {told!r} for {nbytes} bytes from {offset}"
-            raise TransferError(msg)
-        return FetchedRange(self._read(count, count), Version(size, self._tag()))
-
-    def _whole(self, offset: int, nbytes: int) -> FetchedRange:
+    def _whole(self, size: int, offset: int, nbytes: int) -> FetchedRange:
         """Return the range out of a whole file, which some servers send instead."""
-        size = self._length
-        if size is None:
-            msg = "the server ignores the range and does not tell the size of the file"
-            raise TransferError(msg, 200)
         skipped = min(offset, size)
         count = min(nbytes, size - skipped)
         for start in range(0, skipped, AT_ONCE):
             self._read(min(skipped - start, AT_ONCE), skipped + count)
         data = self._read(count, skipped + count)
-        return FetchedRange(data, Version(size, self._tag()), ranged=count == size)
+        return FetchedRange(data, self._version(size), ranged=count == size)
 
     def _read(self, nbytes: int, allowed: int) -> bytes:
         """Return the next ``nbytes`` bytes.
@@ -303,15 +299,11 @@ class _Answer:
             left -= len(part)
         return b"".join(parts)
 
-    def _told(self) -> str:
-        """Return the server's description of the range."""
-        return str(self._headers.get("content-range", ""))
-
-    def _tag(self) -> str:
-        """Return the tag of the file's version: a strong ETag, else the date, else a weak ETag."""
+    def _version(self, size: int) -> Version:
+        """Return the file's version, by a strong ETag, else the date, else a weak ETag."""
         etag = self._headers.get("etag", "")
         changed = self._headers.get("last-modified", "")
-        return str(changed or etag if etag.startswith("W/") or not etag else etag)
+        return Version(size, etag if etag and not etag.startswith("W/") else changed or etag)
 
 
 def _what_failed(error: Exception) -> Exception:
@@ -351,12 +343,6 @@ def _redirected(target: str, location: str) -> str:
 def _host(place: SplitResult) -> str:
     """Return host and port, without user and password."""
     return place.netloc.rpartition("@")[2]
-
-
-def _path(place: SplitResult) -> str:
-    """Return path and query, quoted where they are not yet."""
-    query = f"?{place.query}" if place.query else ""
-    return quote(f"{place.path or '/'}{query}", safe=UNQUOTED)
 
 
 def _credentials(options: Mapping[str, Any]) -> tuple[dict[str, str], str]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
-    from threadloader.datasets._remote.client import Client, FetchedRange
+    from threadloader.datasets._remote.client import FetchedRange
 
 __all__ = ["RemoteFile", "RemoteStore", "list_remote"]
 
@@ -101,7 +101,7 @@ class RemoteStore:
         """Return a file that shares this store's connections, limits and cache."""
         return RemoteFile(url, self)
 
-    def client(self, url: str) -> Client:
+    def client(self, url: str) -> HttpClient | FsspecClient:
         """Return the client that reads a URL.
 
         Raises:
@@ -200,18 +200,21 @@ class RemoteFile:
         if offset < 0 or nbytes < 0:
             msg = f"{nbytes:,} bytes from offset {offset:,} can't be read: both must be at least 0"
             raise ValueError(msg)
-        return self._ranges(self._use, offset, nbytes)
+        return self._ranges(self._use, offset, nbytes) if nbytes else b""
 
     def _ranges(self, use: _Use, offset: int, nbytes: int) -> bytes:
-        """Return exactly ``nbytes`` bytes, by requests of at most `RANGE_BYTES`."""
-        read = partial(self._read, use)
-        if self._store.cache is not None:
-            read = partial(self._cached, use, self._store.cache)
-        if 0 < nbytes <= RANGE_BYTES:
-            return read(offset, nbytes)
+        """Return exactly ``nbytes`` bytes, at least 1, by requests of at most `RANGE_BYTES`."""
         stop = offset + nbytes
-        starts = range(offset, stop, RANGE_BYTES)
-        return b"".join([read(start, min(RANGE_BYTES, stop - start)) for start in starts])
+        kept = self._is_kept(use, stop)
+        first = offset // RANGE_BYTES * RANGE_BYTES if kept else offset
+        parts = []
+        for block in range(first, stop, RANGE_BYTES):
+            begin, end = max(offset, block), min(stop, block + RANGE_BYTES)
+            if kept:
+                parts.append(self._of_block(use, block, begin, end))
+            else:
+                parts.append(self._whole(self._fetch(use, begin, end - begin), begin, end - begin))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def open(self) -> BinaryIO:
         """Return a stream from the beginning; a thread of its own reads ahead.
@@ -247,10 +250,6 @@ class RemoteFile:
         known = use.known.get(self._url)
         return self._fetch(use, 0, 1).version if known is None else known
 
-    def _read(self, use: _Use, offset: int, nbytes: int) -> bytes:
-        """Return a range of the file."""
-        return self._whole(self._fetch(use, offset, nbytes), offset, nbytes)
-
     def _whole(self, found: FetchedRange, offset: int, nbytes: int) -> bytes:
         """Return the data of a range, if it has the length that was asked for."""
         if len(found.data) < nbytes:
@@ -259,34 +258,27 @@ class RemoteFile:
             raise DataError(msg, self.path, offset=offset)
         return found.data
 
-    def _cached(self, use: _Use, cache: FolderCache, offset: int, nbytes: int) -> bytes:
-        """Return a range of the file, joined from blocks of the cache."""
+    def _is_kept(self, use: _Use, stop: int) -> bool:
+        """Whether blocks are kept in a cache; what is beyond the file's end is not looked for."""
+        if self._store.cache is None:
+            return False
         version = self._version(use)
-        stop = offset + nbytes
-        if stop > version.size:
-            return self._read(use, offset, nbytes)  # raises the right error
         if not version.tag:
             self._warn(
                 "the server tells neither ETag nor date, by which blocks in the cache could be "
                 "told from those of another version: nothing of this file is kept"
             )
-            return self._read(use, offset, nbytes)
-        parts = []
-        for begin in range(offset // RANGE_BYTES * RANGE_BYTES, stop, RANGE_BYTES):
-            size = min(RANGE_BYTES, version.size - begin)
-            part = slice(max(offset - begin, 0), min(stop - begin, size))
-            parts.append(self._of_block(use, cache, version, begin, size, part))
-        return b"".join(parts)
+        return bool(version.tag) and stop <= version.size
 
-    def _of_block(
-        self, use: _Use, cache: FolderCache, version: Version, begin: int, size: int, part: slice
-    ) -> bytes:
-        """Return a part of a block; fetch the block if nobody has."""
-        name = f"{self._url}\n{version.size}\n{version.tag}\n{begin}\n{size}"
+    def _of_block(self, use: _Use, block: int, begin: int, end: int) -> bytes:
+        """Return a part of a block that is kept; fetch the block if nobody has."""
+        version, cache = self._version(use), cast("FolderCache", self._store.cache)
+        size = min(RANGE_BYTES, version.size - block)
+        name = f"{self._url}\n{version.size}\n{version.tag}\n{block}\n{size}"
 
         def kept() -> bytes | None:
-            data = cache.read(name, part.start, part.stop)
-            return data if data is not None and len(data) == part.stop - part.start else None
+            data = cache.read(name, begin - block, end - block)
+            return data if data is not None and len(data) == end - begin else None
 
         data = kept()
         if data is not None:
@@ -294,11 +286,11 @@ class RemoteFile:
         with cache.making(name, use.stop):
             data = kept()
             if data is None:
-                found = self._fetch(use, begin, size)
-                block = self._whole(found, begin, size)
+                found = self._fetch(use, block, size)
+                whole = self._whole(found, block, size)
                 if found.version.tag == version.tag:  # or it was not told, and may be another
-                    cache.write(name, block)
-                data = block[part]
+                    cache.write(name, whole)
+                data = whole[begin - block : end - block]
         return data
 
     def _fetch(self, use: _Use, offset: int, nbytes: int) -> FetchedRange:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from threadloader.datasets._tar.samples import EVERYTHING
 from threadloader.errors import DataError, SampleError, shortened
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from threadloader.datasets._tar.samples import RawSample, SampleMember
+    from threadloader.datasets._tar import RawSample, SampleMember
 
 __all__ = ["Fields", "decoders", "make_sample", "read_npz"]
 
@@ -32,9 +31,6 @@ KEY = "__key__"
 _MOST_NAMED = 10  # members of a sample in a message
 _UNPACKED_IN_PIECES = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # bz2 and lzma: all at once
 _LARGEST_NPZ = 1 << 30  # bytes of its arrays together, unpacked
-# The most that a zip file counts in 2 bytes.  An entry has 47 bytes, and Python takes 700 for it.
-_MOST_ARRAYS = 0xFFFF
-_ENTRY = b"PK\1\2"  # the beginning of an entry in a zip file's directory
 # Bytes.  Objects take up to 30 times their text ("{}," does, tried), so as much as an npz.
 _LARGEST_JSON = _LARGEST_NPZ // 32
 _LONGEST_NUMBER = 4300  # bytes; Python reads no more digits unless it is told to
@@ -74,10 +70,10 @@ class Fields:
         return cls(places)
 
     @property
-    def wanted(self) -> Container[str]:
-        """The extensions of the members that may be needed."""
+    def wanted(self) -> Container[str] | None:
+        """The extensions of the members that may be needed; None for all."""
         if self.places is None:
-            return EVERYTHING
+            return None
         return frozenset(extension for place in self.places for extension in place)
 
     def chosen(self, key: str, members: Mapping[str, SampleMember], path: str) -> list[str]:
@@ -271,8 +267,6 @@ def _array(data: bytes) -> NDArray[Any]:
 
 def read_npz(data: bytes) -> dict[str, NDArray[Any]]:
     """Return the arrays of a ``.npz`` file by name."""
-    if data.count(_ENTRY) > _MOST_ARRAYS:
-        raise ValueError(f"it has more than {_MOST_ARRAYS:,} arrays")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         if any(entry.compress_type not in _UNPACKED_IN_PIECES for entry in archive.infolist()):
             msg = "an array is compressed by something else than deflate, which NumPy never does"

@@ -26,9 +26,13 @@ import numpy as np
 
 from threadloader.datasets._local_file import write_whole
 from threadloader.datasets._shards.decoding import read_npz
-from threadloader.datasets._tar.archive import Archive, compression_of, open_archive
-from threadloader.datasets._tar.reader import TarReader
-from threadloader.datasets._tar.samples import SampleMember, read_samples
+from threadloader.datasets._tar import (
+    Archive,
+    SampleMember,
+    TarReader,
+    compression_of,
+    open_archive,
+)
 from threadloader.datasets._urls import is_url
 
 if TYPE_CHECKING:
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from threadloader.datasets._files import File
-    from threadloader.datasets._tar.reader import AfterEnd
+    from threadloader.datasets._tar import AfterEnd
 
 __all__ = ["ShardIndex", "build_index", "cache_folder", "open_index", "save_index"]
 
@@ -201,7 +205,7 @@ def build_index(file: File, after_end: AfterEnd = "raise") -> ShardIndex:
     extensions: dict[str, int] = {}
     with _open_headers(file) as archive:
         reader = TarReader(archive, file.path, sys.maxsize, after_end)
-        for key, members in read_samples(reader, file.path, sys.maxsize, ()):
+        for key, members in reader.samples(()):
             for extension, member in members.items():
                 kinds.append(extensions.setdefault(extension, len(extensions)))
                 offsets.append(member.offset)
@@ -277,7 +281,7 @@ def _open_headers(file: File) -> Iterator[Archive]:
             yield archive
         return
     size = file.size()
-    with io.BufferedReader(_Headers(file, size)) as stream:
+    with io.BufferedReader(_Headers(file, size), _Headers.LONGEST) as stream:
         yield Archive(cast("BinaryIO", stream), size, ())
 
 
@@ -297,14 +301,13 @@ class _Headers(io.RawIOBase):
     """
 
     # Bytes.  Unmeasured, a choice: at 100 MB/s and 10 ms a request, 1 MiB takes as long as one.
-    _SHORTEST, _LONGEST, _FAR = 64 << 10, 4 << 20, 1 << 20
+    SHORTEST, LONGEST, FAR = 64 << 10, 4 << 20, 1 << 20
 
     def __init__(self, file: File, size: int) -> None:
         super().__init__()
         self._file, self._size = file, size
-        self._at = 0  # offset of the next byte
-        self._range, self._begin = memoryview(b""), 0  # the range that was read last, its offset
-        self._length = self._SHORTEST  # of the next range
+        self._at = self._end = 0  # offsets: of the next byte, and behind the range read last
+        self._length = self.SHORTEST  # of the next range
 
     def readable(self) -> bool:
         return True
@@ -317,20 +320,11 @@ class _Headers(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: Buffer, /) -> int:
-        if not self._begin <= self._at < self._begin + len(self._range):
-            self._fetch()
         target = memoryview(buffer).cast("B")
-        start = self._at - self._begin
-        data = self._range[start : start + len(target)]
-        target[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-    def _fetch(self) -> None:
-        """Read the next range."""
-        skipped = self._at - self._begin - len(self._range)
-        if skipped >= self._FAR:
-            self._length = self._SHORTEST
-        count = max(0, min(self._length, self._size - self._at))
-        self._range, self._begin = memoryview(self._file.read_at(self._at, count)), self._at
-        self._length = min(4 * self._length, self._LONGEST)
+        if self._at - self._end >= self.FAR:
+            self._length = self.SHORTEST
+        count = max(0, min(self._length, self._size - self._at, len(target)))
+        target[:count] = self._file.read_at(self._at, count)
+        self._at = self._end = self._at + count
+        self._length = min(4 * self._length, self.LONGEST)
+        return count

@@ -1,36 +1,18 @@
-"""Which replica reads: a worker of a rank, or one of the parts that a loader asked for."""
+"""Which part is read: by a worker of a rank."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
+from threadloader._ranks.parts import Part
 from threadloader._ranks.share import rank_and_world
 from threadloader._threads.worker_info import get_worker_info
 
-__all__ = ["Replica", "part_of_all", "this_replica"]
+__all__ = ["check_rank", "part_here", "ranks_of"]
 
 
-class Replica(NamedTuple):
-    """A worker of a rank, which reads its share."""
-
-    rank: int
-    world: int
-    worker: int
-    workers: int
-
-    @property
-    def number(self) -> int:
-        """Its number among the workers of all ranks, from 0."""
-        return self.rank * self.workers + self.worker
-
-    @property
-    def replicas(self) -> int:
-        """The workers of all ranks."""
-        return self.world * self.workers
-
-
-def this_replica(rank: int | None = None, world: int | None = None) -> Replica:
-    """Return the replica that the calling thread reads.
+def ranks_of(rank: int | None, world: int | None) -> tuple[int, int]:
+    """Return the rank of this process and the number of ranks.
 
     Args:
         rank: Given by the user; None asks torch.distributed, then the environment's ``RANK`` and
@@ -45,22 +27,23 @@ def this_replica(rank: int | None = None, world: int | None = None) -> Replica:
         raise ValueError(msg)
     if rank is None or world is None:
         rank, world = rank_and_world()
+    check_rank(rank, world)
+    return rank, world
+
+
+def check_rank(rank: int, world: int) -> None:
+    """Refuse a rank, or the number of a part, that is not below the number of all.
+
+    Raises:
+        ValueError: It is not.
+    """
     if not 0 <= rank < world:
         msg = f"rank={rank} is none of world_size={world}"
         raise ValueError(msg)
+
+
+def part_here(rank: int, world: int, epoch: int) -> Part:
+    """Return the part that the calling thread reads: that of a worker of a rank."""
     info: Any = get_worker_info()
-    if info is None:
-        return Replica(rank, world, 0, 1)
-    return Replica(rank, world, info.id, info.num_workers)
-
-
-def part_of_all(rank: int, world_size: int) -> Replica:
-    """Return the replica that reads one part of several, and looks at no worker.
-
-    Raises:
-        ValueError: There is no such part.
-    """
-    if not 0 <= rank < world_size:
-        msg = f"rank={rank} is none of world_size={world_size}"
-        raise ValueError(msg)
-    return Replica(rank, world_size, 0, 1)
+    worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+    return Part.of(rank, world, worker, workers, epoch)

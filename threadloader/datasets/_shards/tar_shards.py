@@ -19,8 +19,7 @@ from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.index import open_index
 from threadloader.datasets._shards.names import find_shards, told_shards
-from threadloader.datasets._tar.reader import BLOCK, check_after_end
-from threadloader.datasets._tar.samples import SAMPLE_LIMIT, RawSample
+from threadloader.datasets._tar import BLOCK, SAMPLE_LIMIT, RawSample, check_after_end
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from threadloader.datasets._files import File
-    from threadloader.datasets._tar.reader import AfterEnd
-    from threadloader.datasets._tar.samples import SampleMember
+    from threadloader.datasets._tar import AfterEnd, SampleMember
 
     Dataset = _torch.Dataset[Any]
 else:

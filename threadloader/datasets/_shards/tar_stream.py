@@ -1,6 +1,6 @@
-"""TarStream: WebDataset's shards read from beginning to end, in replicas, and resumed.
+"""TarStream: WebDataset's shards read from beginning to end, in parts, and resumed.
 
-    shards ──▶ those of this replica, shuffled ──▶ samples ──▶ shuffle buffer ──▶ decoded
+    shards ──▶ those of this part, shuffled ──▶ samples ──▶ shuffle buffer ──▶ decoded
 
 A `TarStream` only says what to read; each `StreamPass` over it has a place, and a state.  The state
 has no samples.  It has the seed, the numbers of samples that were read and delivered, and the first
@@ -20,14 +20,19 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader import _torch
+from threadloader._ranks.parts import Part
 from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.names import find_shards, told_shards
-from threadloader.datasets._shards.sharding import part_of_all, this_replica
-from threadloader.datasets._tar.archive import compression_of, open_archive
-from threadloader.datasets._tar.reader import TarReader, check_after_end
-from threadloader.datasets._tar.samples import SAMPLE_LIMIT, read_samples
+from threadloader.datasets._shards.sharding import check_rank, part_here, ranks_of
+from threadloader.datasets._tar import (
+    SAMPLE_LIMIT,
+    TarReader,
+    check_after_end,
+    compression_of,
+    open_archive,
+)
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -35,9 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from threadloader.datasets._files import File
-    from threadloader.datasets._shards.sharding import Replica
-    from threadloader.datasets._tar.reader import AfterEnd
-    from threadloader.datasets._tar.samples import RawSample
+    from threadloader.datasets._tar import AfterEnd, RawSample
 
     IterableDataset = _torch.IterableDataset[Any]
 else:
@@ -129,11 +132,10 @@ class TarStream(IterableDataset):
         self.sample_limit = sample_limit
         self.after_end = after_end
         self._ranks = rank, world_size
-        this_replica(rank, world_size)
+        ranks_of(rank, world_size)
         self._shared = _Shared(open_files(self.shards, **options))
         self._passes = 0  # passes of this copy whose seed is that of other passes, too
-        self._part: Replica | None = None  # that was asked for, see `shard`
-        self._asked_epoch = 0
+        self._part: Part | None = None  # that was asked for, see `shard`
 
     def __repr__(self) -> str:
         order = f", shuffle={self.shuffle:,}" if self.shuffle else ""
@@ -162,8 +164,9 @@ class TarStream(IterableDataset):
         """
         if self._ranks != (None, None):
             return None
+        check_rank(rank, world_size)
         twin = copy.copy(self)
-        vars(twin).update(_part=part_of_all(rank, world_size), _asked_epoch=epoch)
+        twin._part = Part(rank, world_size, epoch)  # noqa: SLF001  # a copy of this
         return twin
 
     def __iter__(self) -> Iterator[Any]:
@@ -172,22 +175,22 @@ class TarStream(IterableDataset):
         Raises:
             ValueError: There are fewer shards than ranks.
         """
-        replica = self._part
-        if replica is None:
-            replica = this_replica(*self._ranks)
-            if len(self.shards) < replica.world:
-                short = f"{len(self.shards)} shards for {replica.world} ranks"
-                msg = f"{short}: each needs one of its own"
+        part = self._part
+        if part is None:
+            rank, world = ranks_of(*self._ranks)
+            if len(self.shards) < world:
+                msg = f"{len(self.shards)} shards for {world} ranks: each needs one of its own"
                 raise ValueError(msg)
+            part = part_here(rank, world, 0)
         if self.seed is not None:
             told = self._shared.epoch
-            return StreamPass(self, replica, self.seed, self._asked_epoch if told is None else told)
+            return StreamPass(self, part, self.seed, part.epoch if told is None else told)
         seed = pass_seed_here()
         if seed is None:
             self._passes += 1  # torch's persistent workers have one seed for all epochs
             info: Any = get_worker_info()
             seed = random.getrandbits(62) if info is None else int(info.seed) - int(info.id)
-        return StreamPass(self, replica, seed, self._passes)
+        return StreamPass(self, part, seed, self._passes)
 
     def order_identity(self) -> dict[str, Any]:
         """Return what decides the order; a `ThreadLoader` refuses a state of another order."""
@@ -207,7 +210,7 @@ class TarStream(IterableDataset):
         file = self._shared.files[number]
         with open_archive(file) as archive:
             reader = TarReader(archive, file.path, self.sample_limit, self.after_end)
-            yield from read_samples(reader, file.path, self.sample_limit, self.fields.wanted)
+            yield from reader.samples(self.fields.wanted)
 
     def path_of(self, number: int) -> str:
         """Return a shard's path for errors: a URL without its secrets."""
@@ -220,11 +223,11 @@ class TarStream(IterableDataset):
 
 
 class StreamPass:
-    """One pass of one replica; an iterator with a state.
+    """One pass over one part; an iterator with a state.
 
     Args:
         stream: Is read.
-        replica: Reads its share of the shards.
+        part: Of the shards, that is read.
         seed: Decides the order, together with ``epoch``.
         epoch: See ``seed``.
 
@@ -232,28 +235,29 @@ class StreamPass:
         all: one thread, the worker that owns it.
     """
 
-    def __init__(self, stream: TarStream, replica: Replica, seed: int, epoch: int) -> None:
+    def __init__(self, stream: TarStream, part: Part, seed: int, epoch: int) -> None:
         self._stream = stream
-        self._replica = replica
+        self._part = part
         self._restored: dict[str, Any] | None = None  # a state to restore before the next sample
         self._plan(seed, epoch)
 
     def _plan(self, seed: int, epoch: int) -> None:
         """Begin a pass."""
-        stream, replica = self._stream, self._replica
+        stream, part = self._stream, self._part
         self._seed, self._epoch = seed, epoch
-        self._shards = _shards_of(
-            replica,
-            len(stream.shards),
-            random.Random(f"shards {seed} {epoch}") if stream.shuffle else None,  # noqa: S311
-            common=stream.seed is not None,
-        )
+        order = list(range(len(stream.shards)))
+        shuffle = random.Random(f"shards {seed} {epoch}").shuffle  # noqa: S311  # not for secrets
+        # Where all ranks know one seed, a part has other shards in each epoch.  Ranks that shuffle
+        # differently would read some shards twice and others never.
+        if stream.shuffle and stream.seed is not None:
+            shuffle(order)
+        self._shards = order[part.number :: part.parts]
+        if stream.shuffle and stream.seed is None:
+            shuffle(self._shards)
         # Names without folders, which may differ on another machine.
         names = [re.split(r"[/\\]", stream.path_of(number))[-1] for number in self._shards]
         self._digest = zlib.crc32("\n".join(names).encode("utf-8", "surrogateescape"))
-        self._rng = random.Random(  # noqa: S311  # not for secrets
-            f"samples {seed} {epoch} {replica.rank} {replica.worker}"
-        )
+        self._rng = random.Random(f"samples {seed} {epoch} {part.number}")  # noqa: S311  # the same
         self._buffer: list[tuple[int, RawSample]] = []  # with the place of its shard in `_shards`
         self._size = max(1, stream.shuffle)  # of the buffer, before a sample is drawn
         self._at = 0  # place in `_shards` of the one that is being read
@@ -305,7 +309,7 @@ class StreamPass:
         """Go to the place of a state; the buffer is read again before the next sample.
 
         Raises:
-            StateError: The state is of other shards, another replica or another buffer.
+            StateError: The state is of other shards, another part or another buffer.
         """
         if state.get("version") != _VERSION:
             msg = f"the state has version {state.get('version')}, and {_VERSION} can be read"
@@ -418,28 +422,3 @@ def _held(size: int, rng: random.Random, put: int, drawn: int) -> list[int]:
         number += more
         _drawn(items, rng)
     return [*items, *range(number, put)]
-
-
-def _shards_of(
-    replica: Replica, shards: int, shuffle: random.Random | None, *, common: bool
-) -> list[int]:
-    """Return the numbers of the shards that a replica reads, in order.
-
-    Each rank and each worker takes every n-th shard.  If all ranks know one seed, shards are
-    shuffled before that, so that a rank reads other shards in each epoch.  If not, shards are
-    shuffled after that: ranks that shuffle differently would read some shards twice and others
-    never.
-
-    Args:
-        replica: Reads the shards.
-        shards: Number of all shards.
-        shuffle: Shuffles the shards; the same for all workers of a rank.
-        common: Whether ``shuffle`` is the same for all ranks, too.
-    """
-    order = list(range(shards))
-    if shuffle is not None and common:
-        shuffle.shuffle(order)
-    order = order[replica.rank :: replica.world]
-    if shuffle is not None and not common:
-        shuffle.shuffle(order)
-    return order[replica.worker :: replica.workers]
