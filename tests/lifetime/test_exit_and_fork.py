@@ -99,53 +99,6 @@ warnings.simplefilter("ignore")
     assert spawn(run_child, script).result(3 * PATIENCE)[:2] == (0, "0\n0")
 
 
-EARLY = """
-import atexit, sys
-sys.modules["torch"] = None
-
-class Kept:
-    pass
-
-def handler():
-    for name, function in {
-        "goes on": lambda: next(iterator),
-        "with threads": lambda: list(ThreadLoader(range(8), 4, threads=2)),
-        "without": lambda: list(ThreadLoader(range(8), 4, threads=0)),
-    }.items():
-        try:
-            print(name, len(function()))
-        except ClosedError:
-            print(name, "ClosedError")
-    in_cycle, dropped = Kept(), Kept()
-    in_cycle.itself = in_cycle
-    when_dropped(in_cycle, print, "called while modules go")
-    when_dropped(dropped, print, "dropped in the handler")
-    del dropped
-    when_dropped(handler, print, "asked for")()
-
-atexit.register(handler)
-from threadloader import ClosedError, ThreadLoader
-from threadloader._lifetime.dropping import when_dropped
-
-iterator = iter(ThreadLoader(range(100), 4, threads=2))
-next(iterator)
-"""
-
-
-def test_a_handler_from_before_the_import_finds_all_closed_but_can_do_without_threads(
-    spawn: Spawn,
-) -> None:
-    code, output, errors = spawn(run_child, EARLY).result(3 * PATIENCE)
-    assert (code, errors) == (0, "")
-    assert output.splitlines() == [
-        "goes on ClosedError",
-        "with threads ClosedError",
-        "without 2",
-        "dropped in the handler",
-        "asked for",
-    ]
-
-
 FORKS = """
 import atexit, os, signal, sys, threading, warnings
 sys.modules["torch"] = None
