@@ -37,9 +37,8 @@ class Made:
         return self.make(index)
 
 
-@settings(
-    max_examples=40, phases=[Phase.explicit, Phase.reuse, Phase.generate]
-)  # a hang takes long to shrink
+# A hang takes long to shrink.
+@settings(max_examples=40, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     seed=st.integers(0, 1 << 16),
     threads=st.sampled_from([0, 1, 3]),
