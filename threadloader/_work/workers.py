@@ -17,7 +17,7 @@ from threadloader import _torch
 from threadloader._fetch.array_rows import arrays_of, is_data
 from threadloader._fetch.dataset_copy import Copied, copy_function
 from threadloader._fetch.failure import hint_of, set_notes, without_stop
-from threadloader._fetch.fetcher import Fetcher
+from threadloader._fetch.fetcher import Fetcher, ReadSamples
 from threadloader._fetch.loaded import changes, give, settled, snapshot
 from threadloader._fetch.parts import attributes
 from threadloader._fetch.single_owner import is_shared
@@ -437,8 +437,6 @@ def _fetcher(own: Original, *, whole_batches: bool) -> Fetches:
 
 def _reader(own: Original, settings: Settings) -> Fetches:
     """Return what gives a worker samples of an iterable, which were read."""
-    from threadloader._fetch.read_samples import ReadSamples  # noqa: PLC0415  # for iterables only
-
     transform = copy_function(settings.transform, own.how, own.copied, "transform")
     return ReadSamples(own.dataset, transform, own.copied)
 
