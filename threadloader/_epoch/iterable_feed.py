@@ -85,27 +85,27 @@ class IterableFeed:
         self._readers = readers
 
     def start(self, calling: CallingThread) -> None:
-        """Ask the dataset for its iterator, as torch does without workers; see `Feed`."""
+        """Ask the dataset for its iterator, as torch does without workers; see `SamplerFeed`."""
         if not self._pools:
             for reader in self._readers:
                 calling.call(_start, reader)
 
     @property
     def least(self) -> int:
-        """Return the number of replicas: they may wait for one another; see `Feed`."""
+        """Return the number of replicas: they may wait for one another; see `SamplerFeed`."""
         return len(self._turns) if self._pools else 0
 
     def draw(self) -> None:
-        """Return None: a batch is read when it is worked on; see `Feed`."""
+        """Return None: a batch is read when it is worked on; see `SamplerFeed`."""
 
     def draw_ahead(self, batches: int) -> None:
-        """Do nothing: there is no sampler; see `Feed`."""
+        """Do nothing: there is no sampler; see `SamplerFeed`."""
 
     def make(self, *_: Any) -> None:
-        """Make nothing at once; see `Feed`."""
+        """Make nothing at once; see `SamplerFeed`."""
 
     def plan(self, progress: Progress) -> OpenBatch | None:
-        """Plan the next batch; see `Feed`."""
+        """Plan the next batch; see `SamplerFeed`."""
         turns = self._turns  # another thread may end the feed meanwhile
         if not turns:
             return None
@@ -123,7 +123,7 @@ class IterableFeed:
         return batch
 
     def give(self, batch: OpenBatch) -> None:
-        """Have a batch read; see `Feed`."""
+        """Have a batch read; see `SamplerFeed`."""
         if self._pools and isinstance(batch, IterableBatch):
             self._pools[batch.reader.number].put(ReadJob(batch, self._hand_on))
 
@@ -133,7 +133,7 @@ class IterableFeed:
         batch: OpenBatch,
         until: float = math.inf,  # noqa: ARG002
     ) -> None:
-        """Read and collate a batch in the calling thread; see `Feed`."""
+        """Read and collate a batch in the calling thread; see `SamplerFeed`."""
         try:
             if isinstance(batch, IterableBatch):
                 calling.call(read_here, batch)
@@ -141,7 +141,7 @@ class IterableFeed:
             self = calling = batch = DROPPED  # noqa: F841  # an error of the dataset keeps this frame
 
     def done(self, batch: OpenBatch) -> None:
-        """Plan no more of a replica that has ended; see `Feed`."""
+        """Plan no more of a replica that has ended; see `SamplerFeed`."""
         if not isinstance(batch, IterableBatch):
             return
         number = batch.reader.number
@@ -156,7 +156,7 @@ class IterableFeed:
             turns.remove(batch.reader)
 
     def count(self, batch: IterableBatch | None, *, returned: bool) -> None:
-        """Count a batch in its replica's lane, and whose turn it was; see `Feed`."""
+        """Count a batch in its replica's lane, and whose turn it was; see `SamplerFeed`."""
         if batch is None or batch.exhausted:
             return
         if returned:
@@ -166,7 +166,7 @@ class IterableFeed:
         self._position.lanes[replica].delivered(batch.number, batch.checkpoint)
 
     def take_back(self, batch: IterableBatch | None) -> None:
-        """Count a batch no longer; see `Feed`."""
+        """Count a batch no longer; see `SamplerFeed`."""
         if batch is None:
             return
         self._position.lanes[batch.reader.number].take_back(batch.number)
@@ -174,7 +174,7 @@ class IterableFeed:
             self._position.turn, self._turn_before = self._turn_before, None
 
     def end(self, *, finished: bool = False) -> None:
-        """Warn of what gave nothing; see `Feed`."""
+        """Warn of what gave nothing; see `SamplerFeed`."""
         # An iterator that is kept keeps no file of the dataset open.
         self._turns, self._readers = deque(), []
         if not finished:
