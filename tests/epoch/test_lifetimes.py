@@ -202,7 +202,7 @@ def test_an_error_that_comes_up_while_the_consumer_waits_costs_no_batch(
         monkeypatch.undo()
         raise TimeoutError("alarm")
 
-    monkeypatch.setattr(Progress, "wait" if in_order else "wait_for_any", alarm)
+    monkeypatch.setattr(Progress, "wait", alarm)
     with ThreadLoader(
         range(8), 2, threads=2, in_order=in_order, output="numpy", collate_fn=list
     ) as loader:

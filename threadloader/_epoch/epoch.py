@@ -514,9 +514,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         if tracer is not None:
             tracer.begin("wait", self._progress.key)
         try:
-            if self._in_order:
-                return self._delivery.wait(head, seconds)
-            return self._delivery.wait_for_any(self._deliverable(head), seconds)
+            return self._delivery.wait(self._deliverable(head), seconds)
         finally:
             if tracer is not None:
                 tracer.end("wait")
