@@ -240,7 +240,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 counted.latest = now = perf_counter()
                 counted.loading_seconds += now - entered
                 if now >= counted.due or now - entered >= LONG_SECONDS:
-                    self._stats.note(counted, now - entered, self)
+                    self._stats.note(counted, now - entered, self.moment)
             if failure is not None:
                 set_notes(failure.error, failure.notes)
                 raise failure.error

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
     from threadloader._threads.pool import Pool
     from threadloader._work.calling_thread import CallingThread
+    from threadloader._work.copies import Worker
     from threadloader._work.progress import Progress
-    from threadloader._work.worker import Worker
     from threadloader._work.workers import Workers
 
 __all__ = ["Feed", "SamplerFeed", "open_feed"]

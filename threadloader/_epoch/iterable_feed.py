@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
@@ -14,9 +15,10 @@ from threadloader._lifetime.dropping import DROPPED
 from threadloader._ranks.parts import Part
 from threadloader._ranks.share import named_ranks
 from threadloader._resume.position import Lane
+from threadloader._threads.thread_group import SingleJob
 from threadloader._warnings import warn_user
 from threadloader._work.iterable_reader import IterableReader
-from threadloader._work.read_job import IterableBatch, ReadJob, read_here
+from threadloader._work.read_job import IterableBatch, read
 from threadloader.errors import EmptyReplicaWarning, StateError
 
 if TYPE_CHECKING:
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
     from threadloader._threads.pool import Pool
     from threadloader._work.calling_thread import CallingThread
+    from threadloader._work.copies import Worker
     from threadloader._work.open_batch import OpenBatch, Pipeline
     from threadloader._work.progress import Progress
-    from threadloader._work.worker import Worker
     from threadloader._work.workers import Workers
 
 __all__ = ["IterableFeed", "Shares", "empty_ranks", "open_iterable_feed", "used_up"]
@@ -125,7 +127,8 @@ class IterableFeed:
     def give(self, batch: OpenBatch) -> None:
         """Have a batch read; see `SamplerFeed`."""
         if self._pools and isinstance(batch, IterableBatch):
-            self._pools[batch.reader.number].put(ReadJob(batch, self._hand_on))
+            job = partial(read, batch=batch, hand_on=self._hand_on)
+            self._pools[batch.reader.number].put(SingleJob(job))
 
     def work(
         self,
@@ -136,7 +139,7 @@ class IterableFeed:
         """Read and collate a batch in the calling thread; see `SamplerFeed`."""
         try:
             if isinstance(batch, IterableBatch):
-                calling.call(read_here, batch)
+                calling.call(read, batch)
         finally:
             self = calling = batch = DROPPED  # noqa: F841  # an error of the dataset keeps this frame
 

@@ -15,8 +15,7 @@ from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.isolation import isolated_batch, isolated_here, redirect_for
 from threadloader._rng.streams import Current, WorkerStream
 from threadloader._threads.worker_info import Introduction
-from threadloader._work.copies import copies_of
-from threadloader._work.worker import Worker
+from threadloader._work.copies import Worker, copies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from threadloader._threads.thread_group import Job
     from threadloader._torch.device import Event
     from threadloader._trace.stages import Tracer
-    from threadloader._work.copies import Original
+    from threadloader._work.copies import Original, Worker
     from threadloader._work.progress import Progress
-    from threadloader._work.worker import Worker
 
 __all__ = ["FailedBatch", "OpenBatch", "Pipeline", "make_at_once", "work_here"]
 
