@@ -63,18 +63,6 @@ def test_a_free_slot_serves_what_fits_and_is_not_far_smaller(
     assert (take(ring, wanted, Holder()) is slot) == reused
 
 
-def test_the_smallest_slot_that_fits_is_taken() -> None:
-    ring = Ring(batches=4)
-    holders = [Holder() for _ in range(3)]
-    large, small, medium = (
-        take(ring, nbytes, holder)
-        for nbytes, holder in zip([30_000, 20_000, 25_000], holders, strict=True)
-    )
-    del holders
-    now = [Holder() for _ in range(3)]
-    assert [take(ring, 15_500, holder) for holder in now] == [small, medium, large]
-
-
 @pytest.mark.parametrize("nbytes", [1, 63, 64, 65, 4097])
 def test_memory_is_large_enough_and_aligned(nbytes: int) -> None:
     ring = Ring(batches=4)

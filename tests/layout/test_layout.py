@@ -26,7 +26,6 @@ from threadloader._layout.layout import infer
 if TYPE_CHECKING:
     from threadloader._layout.layout import Layout
 
-LARGE = Branch("tuple", PLAIN)  # a tree of every leaf at once
 plain_trees = trees(PLAIN, DIRECT_KINDS)
 
 
@@ -149,13 +148,3 @@ def test_a_look_at_a_sample_tells_whether_it_fits(tree: Branch | Leaf, data: st.
     assert layout.fits(tree(1))
     # An int too large, say, is for `write` to refuse.
     assert layout.fits(other(1)) >= (infer(other(1)) == layout)
-
-
-def test_writing_rows_leaves_all_others_alone() -> None:
-    samples = [LARGE(number) for number in range(4)]
-    layout = _known(samples[0])
-    fields = _fields(layout, 4)
-    layout.write(samples, fields, 0)
-    layout.write([LARGE(9)], fields, 2)
-    kept = [picture(layout.read(fields, row)) for row in (0, 1, 3)]
-    assert kept == [picture(samples[row]) for row in (0, 1, 3)]

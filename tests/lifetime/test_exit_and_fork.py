@@ -128,28 +128,6 @@ def forks(script: str) -> tuple[int, str, str]:
 
 
 @has_fork
-def test_a_child_that_a_daemon_thread_forks_during_the_exit_can_load(spawn: Spawn) -> None:
-    script = """
-go, done = threading.Event(), threading.Event()
-
-def daemon():
-    go.wait()
-    fork(lambda: os._exit(loaded()))
-    done.set()
-
-def end():
-    threads_end()
-    go.set()
-    done.wait()
-
-threads_end = exit_and_fork._at_exit[exit_and_fork.Phase.END_THREADS]
-exit_and_fork._at_exit[exit_and_fork.Phase.END_THREADS] = end
-threading.Thread(target=daemon, daemon=True).start()
-"""
-    assert spawn(forks, script).result(3 * PATIENCE) == (0, "child 10", "")
-
-
-@has_fork
 @pytest.mark.parametrize("does", ["os._exit(0)", "sys.exit(7)", "None", "1 / 0"])
 def test_a_child_that_a_worker_forks_ends(does: str, spawn: Spawn) -> None:
     script = f"""

@@ -11,7 +11,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
-from threading import Thread, Timer
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,23 +66,9 @@ def in_a_subclass(ask: Callable[[], Any]) -> Any:
     return thread.told
 
 
-def in_a_timer(ask: Callable[[], Any]) -> Any:
-    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    timer = Timer(0.0, lambda: told.put(ask()))
-    timer.start()
-    timer.join(PATIENCE)
-    return told.get(timeout=PATIENCE)
-
-
 def in_an_executor(ask: Callable[[], Any]) -> Any:
     with ThreadPoolExecutor(2) as pool:
         return pool.submit(ask).result(PATIENCE)
-
-
-def mapped_by_an_executor(ask: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(2) as pool:
-        [told] = set(pool.map(lambda _: ask(), range(4)))
-    return told
 
 
 def in_an_initializer(ask: Callable[[], Any]) -> Any:
@@ -107,9 +93,7 @@ def in_a_nested_thread(ask: Callable[[], Any]) -> Any:
 WAYS = [
     in_a_thread,
     in_a_subclass,
-    in_a_timer,
     in_an_executor,
-    mapped_by_an_executor,
     in_an_initializer,
     in_a_thread_pool,
     in_a_nested_thread,
@@ -159,13 +143,6 @@ def test_a_thread_of_a_sample_is_told_the_same_as_the_sample(
     for here, there in told(Samples(), spawn, num_workers=WORKERS):
         assert here == there
         assert here is not None
-
-
-@each_way
-def test_a_thread_of_the_consumer_s_is_told_nothing(way: Callable[..., Any]) -> None:
-    for _ in ThreadLoader(range(6), num_workers=2):
-        assert way(me) is None
-    assert way(me) is None
 
 
 def test_an_executor_that_all_share_tells_each_task_of_its_submitter(spawn: Spawn) -> None:

@@ -76,29 +76,6 @@ def test_batches_are_those_of_no_threads(numbers: tuple[int, ...], given: dict[s
         assert {*seen} >= ({*numbers} - {0} if given.get("persistent_workers") else {*numbers})
 
 
-@pytest.mark.parametrize("given", [{}, {"threads": 2}], ids=str)
-@pytest.mark.parametrize("numbers", SCRIPTS)
-def test_a_state_goes_on_after_the_batches_before_it(
-    numbers: tuple[int, ...], given: dict[str, Any]
-) -> None:
-    def make() -> ThreadLoader[Any]:
-        loader: ThreadLoader[Any] = ThreadLoader(
-            Draws(64), 4, shuffle=True, seed=3, output="numpy", **given
-        )
-        script(loader, *numbers)
-        return loader
-
-    with make() as loader, make() as other:
-        states, batches = [], []
-        for index, drawn in loader:
-            states.append(loader.state_dict())
-            batches.append((index.tolist(), drawn.tolist()))
-        for taken in (1, 4, 7, 15):
-            other.load_state_dict(states[taken - 1])
-            rest = [(index.tolist(), drawn.tolist()) for index, drawn in other]
-            assert rest == batches[taken:]
-
-
 @pytest.mark.parametrize("taken", range(1, 12, 3))
 def test_an_iterator_may_be_closed_or_dropped_at_any_moment(taken: int, spawn: Spawn) -> None:
     def load(*, closed: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -107,21 +106,6 @@ def test_slots_are_reused_and_none_is_left_over(workers: dict[str, Any], spawn: 
     assert device.slots == slots.made <= 12
     assert device.copies == 8 * 8
     assert loader.statistics().totals.batches == 8 * 8
-
-
-@each_kind_of_workers
-def test_memory_is_received_in_the_thread_that_asks_for_the_batch(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    device = FakeDevice()
-    with make(Numbers(9), device, **workers) as loader:
-        iterator = iter(loader)
-        threads = [
-            spawn(lambda: (next(iterator), threading.current_thread())).result(PATIENCE)[1]
-            for _ in range(3)
-        ]
-    assert device.receivers == threads
-    assert len(device.received) == 3
 
 
 STRUCTURES: dict[str, Callable[[int], Any]] = {

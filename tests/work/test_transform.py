@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from itertools import islice
-from threading import Barrier, Thread, current_thread
+from threading import Barrier, Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -92,13 +92,6 @@ def test_an_error_of_a_transform_names_its_row_and_loses_no_other_batch(
 # Persistent workers
 
 
-class Sized(Rows):
-    """Iterable as often as wanted, with a length, as a collection that is not a sequence."""
-
-    def __len__(self) -> int:
-        return self.size
-
-
 each_number_of_workers = pytest.mark.parametrize("threads", [1, 2, 5])
 SQUARES = [[0, 1, 4], [9, 16, 25], [36]]
 
@@ -110,26 +103,6 @@ def persistent(transform: Any, threads: int, dataset: Any = None) -> ThreadLoade
 
 def workers() -> set[Thread]:
     return {thread for thread in threading.enumerate() if "-worker-" in thread.name}
-
-
-@each_number_of_workers
-@pytest.mark.parametrize("dataset", [Rows(7), Sized(7), dict.fromkeys(range(7)).keys()])
-def test_the_same_threads_apply_the_transform_in_every_epoch(
-    dataset: Any, threads: int, spawn: Spawn
-) -> None:
-    seen: set[Thread] = set()
-
-    def change(row: int) -> int:
-        seen.add(current_thread())
-        return square(row)
-
-    with persistent(change, threads, dataset) as loader:
-        hired = []
-        for _ in range(3):
-            assert spawn(lists, loader).result(PATIENCE) == SQUARES
-            hired.append(workers())
-    assert hired[0] == hired[1] == hired[2] >= seen
-    assert len(hired[0]) == threads
 
 
 @each_number_of_workers

@@ -72,7 +72,7 @@ class Copier:
         1. Of a batch that has arrived only ``on_device`` changes, when the consumer takes it.
 
     Threads:
-        start, put, wait, has, take, drop, end, take_error: consumer.
+        start, put, wait, take, drop, end, take_error: consumer.
         wake: shared, also from a finalizer; it takes no lock.
         nudge, join: shared.
         arrived: copier.
@@ -157,17 +157,13 @@ class Copier:
             if batch in self._awaited:
                 self._tokens.put(None)
 
-    def has(self, batch: OpenBatch) -> bool:
-        """Whether the copy of ``batch`` has begun, or the batch failed."""
-        return batch.arrived
-
     def take(self, batch: OpenBatch) -> DeviceBatch:
         """Return a batch that arrived without a failure, for the calling thread's stream.
 
         For the copier it is taken when that stream has come here, so that a host that runs ahead of
         its device does not fill the device's memory.
         """
-        assert batch.on_device is not None  # noqa: S101  # for the type checker: `has` said so
+        assert batch.on_device is not None  # noqa: S101  # for the type checker: it has arrived
         (device_batch, event), batch.on_device = batch.on_device, None
         reached = None
         try:

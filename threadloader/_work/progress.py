@@ -9,7 +9,7 @@ from itertools import count
 from queue import SimpleQueue
 from threading import Lock, get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child
@@ -25,19 +25,28 @@ if TYPE_CHECKING:
 __all__ = ["Awaited", "Progress"]
 
 
-class Awaited(Protocol):
+class Awaited:
     """A batch that the consumer may wait for.
 
     Threads:
         all: guarded by its `Progress`, except for an unlocked read of ``done``.
     """
 
-    done: bool
+    __slots__ = ("done", "failure", "missing")
+
     missing: int  # rows
-    failure: Failure | None
+
+    def __init__(self) -> None:
+        self.done = False
+        self.failure: Failure | None = None
 
     def keep_lowest(self, failure: Failure | None) -> Failure | None:
         """Keep the error of the lowest row; return the other of the two, if there are two."""
+        if failure is None or failure is self.failure:
+            return None
+        if self.failure is None or failure.row < self.failure.row:
+            failure, self.failure = self.failure, failure
+        return failure
 
 
 # Every epoch that may have open batches, for the interpreter's exit.
@@ -203,7 +212,3 @@ class Progress:
         on_change = self.on_change  # once: another thread may drop it
         if on_change is not None:
             on_change()
-
-    def has(self, batch: Awaited) -> bool:
-        """Whether ``batch`` is done."""
-        return batch.done
