@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.planner import Planner
-from threadloader._work.open_batch import OpenBatch, Pipeline, work_here
+from threadloader._work.open_batch import OpenBatch, Pipeline, make_at_once, work_here
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from threadloader._batch.collate import Collation
     from threadloader._epoch.iterable_feed import IterableFeed
     from threadloader._order.sampler_pass import SamplerPass
@@ -129,23 +127,8 @@ class SamplerFeed:
         if self._pool is not None and self.eager:
             self._planner.start()
 
-    def draw(self) -> PlannedBatch | None:
-        """Return the next batch for `make`; None after the last, or where none is made at once.
-
-        Raises:
-            Exception: What the sampler raises; the next call goes on with what it yields then.
-        """
-        try:
-            drawn = self._ahead.popleft() if self._ahead else self._planner.draw()
-            if isinstance(drawn, Exception):
-                raise drawn
-            return drawn
-        except StateError:
-            self._position.refused = True
-            raise
-
     def draw_ahead(self, batches: int) -> None:
-        """Draw from the sampler until so many batches are there for `draw` and `plan`."""
+        """Draw from the sampler until so many batches are there for `make_next` and `plan`."""
         ahead = self._ahead
         while len(ahead) < batches and not (ahead and ahead[-1] is None):
             try:
@@ -153,16 +136,23 @@ class SamplerFeed:
             except Exception as error:  # noqa: BLE001  # raised in its turn
                 ahead.append(error)
 
-    def make(
-        self,
-        calling: CallingThread,
-        make_at_once: Callable[..., Any],
-        plan: PlannedBatch,
-        progress: Progress,
-    ) -> Any:
-        """Return what ``make_at_once`` makes of a batch in the calling thread."""
+    def make_next(
+        self, calling: CallingThread, progress: Progress
+    ) -> tuple[Any, PlannedBatch] | None:
+        """Return what `make_at_once` makes of the next batch in the calling thread, and its plan.
+
+        Returns:
+            None after the last, or where none is made at once.
+
+        Raises:
+            Exception: What the sampler raises; the next call goes on with what it yields then.
+        """
+        plan = None
         try:
-            return calling.call(make_at_once, plan, self._pipeline, progress)
+            plan = self._draw()
+            if plan is None:
+                return None
+            return calling.call(make_at_once, plan, self._pipeline, progress), plan
         finally:
             self = calling = plan = progress = DROPPED  # an error of a sample keeps this frame
 
@@ -170,9 +160,9 @@ class SamplerFeed:
         """Return the next batch, which nobody has begun to make; None after the last.
 
         Raises:
-            Exception: As `draw`.
+            Exception: As `make_next`.
         """
-        plan = self.draw()
+        plan = self._draw()
         return None if plan is None else OpenBatch(plan, self._pipeline, progress)
 
     def give(self, batch: OpenBatch) -> None:
@@ -212,6 +202,16 @@ class SamplerFeed:
         """Count a batch no longer, if it was counted last: the consumer did not get it."""
         if batch is not None:
             self._position.lanes[0].take_back(batch.sequence)
+
+    def _draw(self) -> PlannedBatch | None:
+        try:
+            drawn = self._ahead.popleft() if self._ahead else self._planner.draw()
+            if isinstance(drawn, Exception):
+                raise drawn
+            return drawn
+        except StateError:
+            self._position.refused = True
+            raise
 
     def end(self, *, finished: bool = False) -> None:
         """Plan no more batches.  Idempotent.

@@ -97,14 +97,11 @@ class IterableFeed:
         """Return the number of replicas: they may wait for one another; see `SamplerFeed`."""
         return len(self._turns) if self._pools else 0
 
-    def draw(self) -> None:
-        """Return None: a batch is read when it is worked on; see `SamplerFeed`."""
-
     def draw_ahead(self, batches: int) -> None:
         """Do nothing: there is no sampler; see `SamplerFeed`."""
 
-    def make(self, *_: Any) -> None:
-        """Make nothing at once; see `SamplerFeed`."""
+    def make_next(self, *_: Any) -> None:
+        """Make nothing at once: a batch is read when it is worked on; see `SamplerFeed`."""
 
     def plan(self, progress: Progress) -> OpenBatch | None:
         """Plan the next batch; see `SamplerFeed`."""
