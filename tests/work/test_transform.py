@@ -117,3 +117,13 @@ def test_the_same_threads_go_on_after_an_epoch_that_was_left(threads: int, spawn
             assert spawn(some, loader, batches).result(PATIENCE) == SQUARES[:batches]
             assert spawn(lists, loader).result(PATIENCE) == SQUARES
         assert workers() == hired
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize(("size", "batches"), [(0, 0), (2, 0), (3, 1), (8, 2), (9, 3)])
+def test_a_short_last_batch_may_be_left_out(
+    size: int, batches: int, threads: int, spawn: Spawn
+) -> None:
+    loader = make(Rows(size), 3, threads=threads, transform=square, drop_last=True)
+    expected = [[square(3 * batch + row) for row in range(3)] for batch in range(batches)]
+    assert spawn(lists, loader).result(PATIENCE) == expected
