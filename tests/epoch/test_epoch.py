@@ -161,5 +161,3 @@ def test_closing_while_the_calling_thread_is_in_a_sample_is_told_to_it(spawn: Sp
     spawn(loader.close).result(PATIENCE)
     dataset.open()
     assert isinstance(consumer.exception(PATIENCE), ClosedError)
-
-

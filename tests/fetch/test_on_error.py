@@ -524,3 +524,23 @@ def test_a_warning_that_is_made_an_error_loses_no_batch(threads: int) -> None:
         warnings.simplefilter("error")
         told = outcomes(loader)
     assert [each for each in told if isinstance(each, list)] == survivors({4})
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_a_function_is_given_the_index_that_is_listed(threads: int, spawn: Spawn) -> None:
+    """Of an iterable: how many samples were read before, where reading or the transform failed."""
+    asked: list[int] = []
+
+    def on_error(_: Exception, index: int) -> str:
+        asked.append(index)
+        return "skip"
+
+    def transform(row: int) -> int:
+        if row in {5, 9}:
+            raise ValueError(row)
+        return row
+
+    loader = make(Interrupted(12, {2}), on_error=on_error, threads=threads, transform=transform)
+    run(spawn, loader)
+    assert sorted(asked) == sorted(each.index for each in loader.statistics().skipped)
+    assert sorted(asked) == [2, 4, 8]
