@@ -159,24 +159,3 @@ def test_tensors_are_direct_unless_numpy_has_no_such_thing(threads: int) -> None
         if loader.statistics().slots.leased == len(kept):
             direct.add(name)
     assert direct == {"plain", "view"}
-
-
-@needs_torch
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_numpy_output_of_tensors_is_arrays(threads: int) -> None:
-    import torch  # noqa: PLC0415  # torch is optional
-
-    made = [(torch.full((2,), n), {"n": n, "s": str(n)}) for n in range(4)]
-    for batch_size in (1, 4):
-        for values, rest in ThreadLoader(made, batch_size, threads=threads, output="numpy"):
-            assert type(values) is type(rest["n"]) is np.ndarray
-
-
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_numpy_output_is_writable_and_the_consumer_s_own(threads: int) -> None:
-    made = np.arange(4.0)
-    (batch,) = ThreadLoader(made, 4, threads=threads, output="numpy")
-    batch[:] = -1
-    assert made.tolist() == [0, 1, 2, 3]
-    (again,) = ThreadLoader(made, 4, threads=threads, output="numpy")
-    assert again.tolist() == [0, 1, 2, 3]

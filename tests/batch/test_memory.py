@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections import UserDict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,21 +57,6 @@ def test_kept_labels_keep_no_image(threads: int, spawn: Spawn) -> None:
     assert np.concatenate(kept).tolist() == list(range(40))
 
 
-def test_each_large_leaf_is_kept_by_itself(spawn: Spawn) -> None:
-    def sample(index: int) -> dict[str, Any]:
-        return {"image": np.full(MIB, index, np.uint8), "mask": np.full(MIB // 4, index, np.uint8)}
-
-    def run() -> list[Any]:
-        return [batch["mask"] for batch in loader]
-
-    made = [sample(index) for index in range(8)]
-    with ThreadLoader(made, 2, threads=2, output="numpy") as loader:
-        kept = spawn(run).result(PATIENCE)
-        slots = slots_of(loader)
-        assert (slots.leased, slots.leased_bytes) == (4, 4 * 2 * MIB // 4)
-    assert [mask[:, 0].tolist() for mask in kept] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-
-
 # Batches of different sizes
 
 
@@ -122,26 +106,6 @@ def depths(sizes: list[int], window: Window) -> list[int]:
 WINDOW = Window.chosen(2, rows=64, whole_batches=False, prefetch=None, factor=None)
 
 
-FEW_ROWS = Window.chosen(16, rows=8, whole_batches=False, prefetch=None, factor=None)
-CHOSEN = Window.chosen(2, rows=64, whole_batches=False, prefetch=7, factor=None)
-DEPTHS: dict[str, tuple[list[int], Window, list[int]]] = {  # the last that are found
-    "it shrinks at once where batches grow": ([1, 256, 256, 600], WINDOW, [3, 3, 2]),
-    "batches that fill a cache": ([15, 15, 28], WINDOW, [4, 4, 3]),
-    "unless threads need more": ([28] * 4, FEW_ROWS, [6, 6, 6, 6]),
-    "large ones between small ones": ([300, 1, 1, 1] * 10, WINDOW, [3] * 40),
-    "it grows again after large ones": ([600] * 3 + [1] * 40, WINDOW, [16]),
-    "the largest of the last counts": ([500, *[200] * 10], WINDOW, [2] * 11),
-    "what the user chose stays": ([1, 600, 0, 1], CHOSEN, [7, 7, 7, 7]),
-}
-
-
-@pytest.mark.parametrize(("mebibytes", "window", "found"), DEPTHS.values(), ids=DEPTHS)
-def test_so_many_batches_are_planned(
-    mebibytes: list[int], window: Window, found: list[int]
-) -> None:
-    assert depths([size * MIB for size in mebibytes], window)[-len(found) :] == found
-
-
 def test_the_window_grows_by_one_batch_at_a_time() -> None:
     found = depths([MIB] * 20, WINDOW)
     assert all(after - before in (0, 1) for before, after in itertools.pairwise(found))
@@ -164,20 +128,6 @@ def test_a_window_takes_no_more_than_the_users_bytes(mebibytes: int, room: int) 
     assert depths([MIB] * 40, chosen(mebibytes * MIB))[-1] == room
 
 
-@pytest.mark.parametrize(
-    ("mebibytes", "free", "room"), [(None, 8000, 100), (None, 2000, 50), (800, 8000, 20)]
-)
-def test_batches_that_many_threads_need_may_take_what_is_free_or_chosen(
-    mebibytes: int | None, free: int, room: int
-) -> None:
-    depth = PrefetchDepth()
-    depth.needed, depth.free_nbytes = 100, free * MIB
-    for _ in range(200):
-        depth.delivered(40 * MIB)
-        found = depth.room(chosen(None if mebibytes is None else mebibytes * MIB))
-    assert found == room
-
-
 def ahead_of(loader_of: Callable[[Any], ThreadLoader[Any]], sizes: list[int]) -> list[int]:
     """Return how many batches are drawn, and not returned, after each one."""
     drawn = itertools.count()
@@ -192,16 +142,6 @@ def ahead_of(loader_of: Callable[[Any], ThreadLoader[Any]], sizes: list[int]) ->
         return [last[0] - number for number, _ in enumerate(loader)]
 
 
-def test_a_window_that_is_chosen_later_counts_at_once() -> None:
-    depth = PrefetchDepth()
-    rooms = []
-    for prefetch in (4, 64, 2):
-        window = Window.chosen(2, rows=64, whole_batches=False, prefetch=prefetch, factor=None)
-        depth.delivered(MIB)
-        rooms.append(depth.room(window))
-    assert rooms == [4, 64, 2]
-
-
 def test_few_batches_are_drawn_when_they_become_large(
     spawn: Spawn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,27 +154,6 @@ def test_few_batches_are_drawn_when_they_become_large(
     ahead = spawn(ahead_of, loader, [1] + [300] * 20).result(PATIENCE)
     assert max(ahead) <= 5
     assert ahead[6] == 3
-
-
-CONTAINERS: dict[str, Callable[[Any], Any]] = {
-    "list": lambda array: [[array], "text"],
-    "dict": lambda array: {"images": array},
-    "user dict": lambda array: UserDict(images=array),
-}
-
-
-@pytest.mark.parametrize("name", CONTAINERS)
-def test_batches_of_a_collate_function_count_with_their_bytes(name: str, spawn: Spawn) -> None:
-    def loader(sampler: Any) -> ThreadLoader[Any]:
-        return ThreadLoader(
-            [np.zeros(4)],
-            batch_sampler=sampler,
-            threads=2,
-            output="numpy",
-            collate_fn=lambda samples: CONTAINERS[name](np.stack(samples)),
-        )
-
-    assert max(spawn(ahead_of, loader, [2] * 40).result(PATIENCE)) == 16
 
 
 # What a loader keeps

@@ -11,7 +11,7 @@ import pytest
 from support.patience import PATIENCE
 
 from threadloader._batch import ring as ring_module
-from threadloader._batch.ring import Ring, RingStatistics, Slot
+from threadloader._batch.ring import Ring, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,25 +44,6 @@ def _kept(ring: Ring, count: int, nbytes: int = 1024) -> list[Slot]:
     return [take(ring, nbytes, holder) for holder in holders]
 
 
-def test_no_more_free_slots_are_kept_than_asked_for() -> None:
-    ring = Ring(batches=2)
-    _kept(ring, 5)
-    assert ring.statistics() == RingStatistics(
-        made=5, free=2, free_bytes=2048, filling=0, leased=0, leased_bytes=0
-    )
-
-
-def test_the_slot_longest_unused_is_dropped_first() -> None:
-    ring = Ring(batches=2)
-    holders = [Holder() for _ in range(3)]
-    slots = [take(ring, 1024, holder) for holder in holders]
-    for slot in slots:
-        ring.release([slot])
-    now = [Holder() for _ in range(3)]
-    taken = [take(ring, 1024, holder) for holder in now]
-    assert [slot in taken for slot in slots] == [False, True, True]
-
-
 @pytest.mark.parametrize(
     ("free", "wanted", "reused"),
     [
@@ -80,18 +61,6 @@ def test_a_free_slot_serves_what_fits_and_is_not_far_smaller(
     ring = Ring(batches=4)
     [slot] = _kept(ring, 1, free)
     assert (take(ring, wanted, Holder()) is slot) == reused
-
-
-def test_the_smallest_slot_that_fits_is_taken() -> None:
-    ring = Ring(batches=4)
-    holders = [Holder() for _ in range(3)]
-    large, small, medium = (
-        take(ring, nbytes, holder)
-        for nbytes, holder in zip([30_000, 20_000, 25_000], holders, strict=True)
-    )
-    del holders
-    now = [Holder() for _ in range(3)]
-    assert [take(ring, 15_500, holder) for holder in now] == [small, medium, large]
 
 
 @pytest.mark.parametrize("nbytes", [1, 63, 64, 65, 4097])
@@ -135,24 +104,9 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Ring:
     return Ring(batches=4)
 
 
-def test_a_view_may_die_while_the_ring_is_locked(
-    interrupted: Ring, spawn: Callable[..., Future[Any]]
-) -> None:
-    def die_inside() -> RingStatistics:
-        # By the thread that made it: another's death of it would wait for that thread.
-        doomed = [_deliver(interrupted)]
-        Interrupted.first = doomed.clear
-        return interrupted.statistics()
-
-    assert spawn(die_inside).result(PATIENCE).free == 1
-
-
 USES: dict[str, Callable[[Ring], object]] = {
-    "counts": Ring.statistics,
-    "begins an epoch": lambda ring: ring.enter("another"),
     "ends an epoch": lambda ring: ring.leave("epoch"),
     "closes": Ring.clear,
-    "takes a slot": lambda ring: _kept(ring, 1),
     "takes all slots": lambda ring: _kept(ring, 9),
 }
 
@@ -175,26 +129,6 @@ def test_a_finalizer_may_use_the_ring_while_it_is_locked(
     assert ring.statistics().filling == 0
 
 
-@pytest.mark.parallel
-def test_threads_that_take_and_drop_never_share_a_slot(
-    spawn: Callable[..., Future[Any]],
-) -> None:
-    ring = Ring(batches=2)
-
-    def stamp_and_check(stamp: int) -> bool:
-        for _ in range(200):
-            root = _deliver(ring, 256)
-            root[:] = stamp
-            if set(root.tolist()) != {stamp}:
-                return False
-            del root
-        return True
-
-    stamping = [spawn(stamp_and_check, stamp) for stamp in range(4)]
-    assert all(future.result(PATIENCE) for future in stamping)
-    assert ring.statistics().free <= 2
-
-
 def test_a_consumer_that_keeps_many_large_batches_is_told_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -206,16 +140,6 @@ def test_a_consumer_that_keeps_many_large_batches_is_told_once(
     with pytest.warns(UserWarning, match="20 large tensors"):
         ring.warn_if_hoarded()
     ring.warn_if_hoarded()
-
-
-def test_each_slot_of_a_batch_is_leased_by_itself() -> None:
-    ring = Ring(batches=4)
-    holder = Holder()
-    large, small = (ring.lease(slot) for slot in ring.take([4096, 1024], holder))
-    del holder, large
-    stats = ring.statistics()
-    assert (stats.leased, stats.leased_bytes, stats.free_bytes) == (1, 1024, 4096)
-    assert small.nbytes == 1024
 
 
 def test_a_slot_that_no_batch_needs_any_more_is_dropped() -> None:
@@ -268,17 +192,6 @@ def test_nothing_is_kept_once_it_was_cleared(three_slots: Ring) -> None:
     ring.enter("next")
     _kept(ring, 1)
     assert ring.statistics().free == 1
-
-
-def test_rings_that_work_in_turn_have_one_memory(three_slots: Ring) -> None:
-    training, validation = three_slots, Ring(batches=4)
-    training.leave("epoch")
-    for ring, other in [(validation, training), (training, validation)] * 2:
-        ring.enter("epoch")
-        _kept(ring, 2, 3 << 10)
-        assert other.statistics().free == 0
-        ring.leave("epoch")
-    assert validation.statistics().made == 0
 
 
 def test_the_ring_whose_epoch_ends_last_alone_keeps_free_slots(three_slots: Ring) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 from support.patience import PATIENCE
 
@@ -13,6 +12,8 @@ from threadloader._batch.ring import Ring, Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy as np
 
 it = pytest.importorskip("interleave_test", reason="needs Python 3.12")
 
@@ -47,32 +48,6 @@ def _deliver(ring: Ring) -> np.ndarray[Any, Any]:
     return root
 
 
-def _stamp(slot: Slot, stamp: int) -> None:
-    np.frombuffer(slot.memory, np.uint8)[:] = stamp
-
-
-def test_two_threads_that_deliver_and_drop_never_share_a_slot() -> None:
-    def scenario() -> None:
-        ring = Ring(batches=2)
-
-        def deliver(stamp: int) -> None:
-            for _ in range(2):
-                holder = Holder()
-                slot = take(ring, holder)
-                _stamp(slot, stamp)
-                root = ring.lease(slot)
-                del holder
-                assert root[-1] == stamp
-                del root
-
-        _together(lambda: deliver(1), lambda: deliver(2))
-        stats = ring.statistics()
-        assert stats.filling == stats.leased == 0
-        assert stats.free == stats.made <= 2
-
-    it.explore(scenario, timeout=PATIENCE, iterations=60, seed=0)
-
-
 def test_a_slot_is_taken_once_however_its_last_view_dies() -> None:
     def scenario() -> None:
         ring = Ring(batches=4)
@@ -85,24 +60,6 @@ def test_a_slot_is_taken_once_however_its_last_view_dies() -> None:
 
         _together(views.clear, lambda: take_one(holders[0]), lambda: take_one(holders[1]))
         assert taken[0] is not taken[1]
-
-    it.explore(scenario, timeout=PATIENCE, iterations=120, seed=0)
-
-
-def test_freeing_a_slot_against_its_holders_death_frees_it_once() -> None:
-    def scenario() -> None:
-        ring = Ring(batches=4)
-        holders = [Holder()]
-        slot = take(ring, holders[0])
-        successors = [Holder(), Holder()]
-        taken: list[Slot] = []
-
-        def release_and_take() -> None:
-            ring.release([slot])
-            taken.append(take(ring, successors[0]))
-
-        _together(holders.clear, release_and_take, ring.statistics)
-        assert take(ring, successors[1]) is not taken[0]
 
     it.explore(scenario, timeout=PATIENCE, iterations=120, seed=0)
 

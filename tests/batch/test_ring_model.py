@@ -142,4 +142,4 @@ class RingMachine(RuleBasedStateMachine):
 
 
 TestRing = RingMachine.TestCase
-TestRing.settings = settings(max_examples=150, stateful_step_count=40)
+TestRing.settings = settings(max_examples=60, stateful_step_count=40)

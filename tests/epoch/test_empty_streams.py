@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,12 +67,6 @@ def test_replicas_that_give_nothing_are_named_once_an_epoch(
     assert "transform=f" in text
 
 
-def test_one_replica_that_gives_nothing_is_named(spawn: Spawn) -> None:
-    _, caught = spawn(told, make(Shards(range(9)), num_workers=2)).result(PATIENCE)
-    (warning,) = caught
-    assert "1 of 2 (worker 1)" in str(warning.message)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -91,16 +84,6 @@ def test_what_is_as_it_should_be_warns_of_nothing(arguments: Any, spawn: Spawn) 
     counts, caught = spawn(told, make(**arguments), 2).result(PATIENCE)
     assert counts[0] == counts[1]
     assert not caught
-
-
-def test_a_resumed_epoch_warns_of_no_replicas(spawn: Spawn) -> None:
-    stopped = make(Shards(range(20)), num_workers=2)
-    spawn(lambda: list(islice(stopped, 1))).result(PATIENCE)
-    resumed = make(Shards(range(20)), num_workers=2)
-    resumed.load_state_dict(stopped.state_dict())
-    stopped.close()
-    _, caught = spawn(told, resumed).result(PATIENCE)
-    assert not any("gave nothing" in str(each.message) for each in caught)
 
 
 def generator() -> Iterator[int]:
@@ -136,21 +119,10 @@ def test_an_iterator_that_was_read_to_its_end_is_warned_of_once(
     assert "can be read once" in str(warning.message)
 
 
-class Queued:
-    """Gives what came since it was read last."""
-
-    def __init__(self) -> None:
-        self.rows = [[1, 2], []]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.rows.pop(0))
-
-
 EMPTY: dict[str, Callable[[], Any]] = {
     "iterator": lambda: iter(()),
     "generator": lambda: (row for row in ()),
     "dataset": Shards,
-    "queue": Queued,
 }
 
 
@@ -159,27 +131,3 @@ EMPTY: dict[str, Callable[[], Any]] = {
 def test_what_may_be_empty_is_not_warned_of(kind: str, threads: int, spawn: Spawn) -> None:
     _, caught = spawn(told, make(EMPTY[kind](), threads=threads), 2).result(PATIENCE)
     assert not caught
-
-
-@each_number_of_threads
-def test_an_iterator_that_goes_on_from_a_state_is_not_warned_of(threads: int, spawn: Spawn) -> None:
-    stopped = make(generator(), threads=threads)
-    assert spawn(told, stopped).result(PATIENCE)[0] == [5]
-    state = stopped.state_dict()
-    resumed = make(stopped.dataset, threads=threads)
-    resumed.load_state_dict(state)
-    assert spawn(told, resumed).result(PATIENCE) == ([0], [])
-
-
-@each_number_of_threads
-def test_as_an_error_the_warning_ends_the_epoch(threads: int, spawn: Spawn) -> None:
-    def raised(loader: ThreadLoader[Any]) -> Any:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            list(loader)
-            iterator = iter(loader)
-            with pytest.raises(UserWarning, match="read once"):
-                next(iterator)
-            return next(iterator, "the end")
-
-    assert spawn(raised, make(generator(), threads=threads)).result(PATIENCE) == "the end"

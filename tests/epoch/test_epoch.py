@@ -57,24 +57,6 @@ class Meeting:
         return index
 
 
-class WholeBatches:
-    """Sample ``i`` is ``i``, and only ``__getitems__`` may be called."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.calls: list[list[int]] = []
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        raise AssertionError(index)
-
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        self.calls.append(indices)
-        return list(indices)
-
-
 def test_batches_come_in_order_when_later_ones_are_done_first(spawn: Spawn) -> None:
     dataset = Gated(5)
     consumer = spawn(lists, iter(ThreadLoader(dataset, threads=2, prefetch=5)))
@@ -82,15 +64,6 @@ def test_batches_come_in_order_when_later_ones_are_done_first(spawn: Spawn) -> N
     dataset.await_entry(4)  # by the thread that has been through 2 and 3; the other is in 1
     dataset.open(1)
     assert consumer.result(PATIENCE) == [[0], [1], [2], [3], [4]]
-
-
-def test_a_batch_is_returned_while_the_next_one_is_still_loading(spawn: Spawn) -> None:
-    dataset = Gated(2)
-    iterator = iter(ThreadLoader(dataset, threads=2))
-    dataset.open(0)
-    assert spawn(next, iterator).result(PATIENCE).tolist() == [0]
-    dataset.open(1)
-    assert spawn(lists, iterator).result(PATIENCE) == [[1]]
 
 
 def test_a_batch_waits_for_its_last_row(spawn: Spawn) -> None:
@@ -136,14 +109,6 @@ def test_nothing_beyond_the_window_is_fetched(spawn: Spawn) -> None:
         dataset.await_entry(index)  # a worker may be slow to enter what it took first
     spawn(loader.close).result(PATIENCE)
     assert dataset.have_entered() == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_getitems_is_called_once_a_batch(threads: int, spawn: Spawn) -> None:
-    dataset = WholeBatches(5)
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, batch_size=2, threads=threads)
-    assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3], [4]]
-    assert sorted(dataset.calls) == [[0, 1], [2, 3], [4]]
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -196,13 +161,3 @@ def test_closing_while_the_calling_thread_is_in_a_sample_is_told_to_it(spawn: Sp
     spawn(loader.close).result(PATIENCE)
     dataset.open()
     assert isinstance(consumer.exception(PATIENCE), ClosedError)
-
-
-@pytest.mark.parametrize("threads", [0, 3])
-def test_statistics_count_batches_and_samples_of_all_epochs(threads: int, spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(range(10), batch_size=4, threads=threads)
-    for _ in range(2):
-        spawn(list, loader).result(PATIENCE)
-    spawn(loader.close).result(PATIENCE)
-    totals = loader.statistics().totals
-    assert (totals.batches, totals.samples) == (6, 20)

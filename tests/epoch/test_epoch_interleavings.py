@@ -137,14 +137,6 @@ def test_every_batch_is_delivered_in_order() -> None:
     _explore(scenario)
 
 
-def test_batches_that_are_kept_do_not_change() -> None:
-    def scenario() -> None:
-        batches = list(_loader(Numbers(6)))
-        assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5]]
-
-    _explore(scenario, iterations=6)
-
-
 def test_the_lowest_rows_error_takes_the_place_of_its_batch() -> None:
     def scenario() -> None:
         batches = iter(_loader(Numbers(6, 2, 3)))
@@ -170,17 +162,6 @@ def test_samples_that_do_not_fit_each_other_arrive_in_order() -> None:
     _explore(scenario, iterations=6)
 
 
-def test_closing_half_way_ends_all_threads() -> None:
-    def scenario() -> None:
-        with _loader(Numbers(6)) as loader:
-            batches = iter(loader)
-            assert next(batches).tolist() == [0, 1]
-            batches.close()
-            assert _error_of(batches)[0] is ClosedError
-
-    _explore(scenario)
-
-
 def test_closing_from_another_thread_wakes_the_consumer() -> None:
     def scenario() -> None:
         batches = iter(_loader(Numbers(6)))
@@ -203,16 +184,6 @@ def test_dropping_the_iterator_half_way_ends_all_threads() -> None:
     _explore(scenario)
 
 
-def test_two_iterators_of_one_loader_are_independent() -> None:
-    def scenario() -> None:
-        loader = _loader(Numbers(4))
-        first, second = iter(loader), iter(loader)
-        pairs = [(one.tolist(), two.tolist()) for one, two in zip(first, second, strict=True)]
-        assert pairs == [([0, 1], [0, 1]), ([2, 3], [2, 3])]
-
-    _explore(scenario, iterations=6)
-
-
 def test_persistent_workers_go_on_after_an_epoch_that_was_dropped() -> None:
     def scenario() -> None:
         loader = _loader(Numbers(4), persistent_workers=True)
@@ -221,36 +192,6 @@ def test_persistent_workers_go_on_after_an_epoch_that_was_dropped() -> None:
         loader.close()
 
     _explore(scenario)
-
-
-def test_persistent_workers_go_on_after_an_epoch_that_was_closed() -> None:
-    def scenario() -> None:
-        loader = _loader(Numbers(4), persistent_workers=True)
-        batches = iter(loader)
-        next(batches)
-        batches.close()
-        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
-        loader.close()
-
-    _explore(scenario)
-
-
-def test_single_samples_arrive_in_order() -> None:
-    def scenario() -> None:
-        loader = ThreadLoader(Numbers(4), batch_size=None, threads=2, prefetch=3, output="numpy")
-        assert list(loader) == [0, 1, 2, 3]
-
-    _explore(scenario, iterations=6)
-
-
-def test_batches_without_samples_take_their_turn() -> None:
-    def scenario() -> None:
-        loader = ThreadLoader(
-            Numbers(2), batch_sampler=[[], [0], [], [1]], collate_fn=list, threads=2, prefetch=2
-        )
-        assert list(loader) == [[], [0], [], [1]]
-
-    _explore(scenario, iterations=6)
 
 
 def test_two_threads_may_begin_the_first_epochs_of_persistent_workers() -> None:

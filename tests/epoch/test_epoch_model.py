@@ -193,4 +193,4 @@ class LoaderMachine(RuleBasedStateMachine):
 
 
 TestLoader = LoaderMachine.TestCase
-TestLoader.settings = settings(max_examples=200, stateful_step_count=25)
+TestLoader.settings = settings(max_examples=60, stateful_step_count=25)

@@ -7,7 +7,7 @@ import inspect
 import pickle
 import re
 import traceback
-from threading import Barrier, Event
+from threading import Event
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -18,7 +18,7 @@ from threadloader import ClosedError, SampleError, ThreadLoader, ThreadLoaderErr
 from threadloader.errors import DataError, RemoteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from support.patience import Spawn
 
@@ -92,22 +92,6 @@ def fail_on(row: int, error: BaseException) -> Callable[[list[int]], list[int]]:
     return collate
 
 
-def indices_then(error: BaseException, *indices: Any) -> Iterator[Any]:
-    yield from indices
-    raise error
-
-
-class Sampler:
-    """Yields some indices and then raises, in each epoch."""
-
-    def __init__(self, error: BaseException, *indices: Any) -> None:
-        self.error = error
-        self.indices = indices
-
-    def __iter__(self) -> Iterator[Any]:
-        return indices_then(self.error, *self.indices)
-
-
 def outcomes(loader: ThreadLoader[Any]) -> list[Any]:
     """Iterate to the end, going on after each error: batches as lists, and the errors."""
     seen: list[Any] = []
@@ -160,17 +144,6 @@ def _of_a_closed_iterator(threads: int) -> None:
     next(iterator)
 
 
-def _of_a_stream(threads: int) -> None:
-    list(ThreadLoader(indices_then(KeyError(), 1, 2), transform=str, threads=threads))
-
-
-def _of_worker_init_fn(threads: int) -> None:
-    def fail(_: int) -> None:
-        raise KeyError
-
-    list(ThreadLoader(range(3), worker_init_fn=fail, threads=max(1, threads)))
-
-
 def _of_ours_in_a_worker(threads: int) -> None:
     ragged = Samples([np.zeros(1), np.zeros(2)])
     list(ThreadLoader(ragged, 2, threads=threads, output="numpy"))
@@ -182,8 +155,6 @@ def _of_ours_in_a_worker(threads: int) -> None:
     [
         _of_a_sample,
         _of_a_closed_iterator,
-        _of_a_stream,
-        _of_worker_init_fn,
         _of_ours_in_a_worker,
     ],
 )
@@ -254,30 +225,6 @@ def test_an_error_that_is_raised_again_and_again_has_the_note_of_this_failure_al
         assert spawn(places_of, loader).result(PATIENCE) == expected
 
 
-class Together:
-    """Two threads raise the same object at a time."""
-
-    def __init__(self, pairs: int) -> None:
-        self.size = 2 * pairs
-        self.meet = Barrier(2)
-        self.error = ValueError("of both threads")
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        self.meet.wait(PATIENCE)
-        raise self.error
-
-
-def test_an_error_that_two_threads_raise_at_once_has_one_note_the_right_one(spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(
-        Together(100), 1, threads=2, dataset_copy="shared", prefetch=4
-    )
-    expected = [(f"{index}, index {index}",) for index in range(200)]
-    assert spawn(places_of, loader).result(PATIENCE) == expected
-
-
 @pytest.mark.parametrize("dataset", [FailingBatches(2, {1: ValueError()}), range(2)])
 def test_a_note_on_an_error_of_a_whole_batch_names_no_index(dataset: Any, spawn: Spawn) -> None:
     """What ``__getitems__`` or ``collate_fn`` raises is the fault of no sample that we know."""
@@ -286,16 +233,6 @@ def test_a_note_on_an_error_of_a_whole_batch_names_no_index(dataset: Any, spawn:
     )
     error = only_error(spawn(outcomes, loader).result(PATIENCE))
     assert error.__notes__ == ["in worker 0, batch 0"]
-
-
-@with_and_without_threads
-def test_a_loader_goes_on_after_an_epoch_of_nothing_but_errors(threads: int, spawn: Spawn) -> None:
-    errors = {index: LookupError(index) for index in range(5)}
-    dataset = Failing(5, errors)
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, threads=threads)
-    assert spawn(outcomes, loader).result(PATIENCE) == list(errors.values())
-    dataset.errors = {}
-    assert spawn(outcomes, loader).result(PATIENCE) == [[0], [1], [2], [3], [4]]
 
 
 def test_the_lowest_row_is_blamed_though_a_higher_one_failed_first(spawn: Spawn) -> None:
@@ -336,18 +273,6 @@ def test_what_ends_a_program_ends_the_iterator_and_leaves_the_loader(
 
 
 @with_and_without_threads
-def test_an_error_of_the_sampler_comes_after_all_batches_before_it(
-    threads: int, spawn: Spawn
-) -> None:
-    raised = LookupError("no more indices")
-    loader: ThreadLoader[Any] = ThreadLoader(
-        range(9), 2, sampler=Sampler(raised, 3, 1, 4, 1, 5), threads=threads
-    )
-    assert spawn(outcomes, loader).result(PATIENCE) == [[3, 1], [4, 1], raised]
-    assert not hasattr(raised, "__notes__")  # no worker, batch or index is to blame
-
-
-@with_and_without_threads
 def test_an_error_on_starting_the_sampler_is_raised_by_iter(threads: int, spawn: Spawn) -> None:
     class Refusing:
         def __iter__(self) -> NoReturn:
@@ -355,15 +280,6 @@ def test_an_error_on_starting_the_sampler_is_raised_by_iter(threads: int, spawn:
 
     loader: ThreadLoader[Any] = ThreadLoader(range(3), batch_sampler=Refusing(), threads=threads)
     assert isinstance(spawn(iter, loader).exception(PATIENCE), LookupError)
-
-
-ARRAYS = [np.zeros(3) for _ in range(6)]
-MISFITS = {
-    "shape": (ARRAYS, np.zeros(4)),
-    "type": (ARRAYS, None),
-    "length": ([[1, 2] for _ in range(6)], [1, 2, 3]),
-    "keys": ([{"a": 1} for _ in range(6)], {"b": 1}),
-}
 
 
 SHORT, LONG = np.zeros(3), np.zeros(4)
@@ -415,22 +331,6 @@ def test_an_error_of_collating_says_what_to_do(case: str, output: Any, spawn: Sp
     error = only_error(spawn(outcomes, loader).result(PATIENCE))
     assert advice in error.__notes__[0]
     assert "batch 0" in error.__notes__[-1]
-
-
-@with_and_without_threads
-@pytest.mark.parametrize("misfit", MISFITS)
-def test_a_misfit_raises_what_default_collate_raises(
-    misfit: str, threads: int, spawn: Spawn
-) -> None:
-    data = pytest.importorskip("torch.utils.data")
-    usual, odd = MISFITS[misfit]
-    samples = [*usual[:2], odd]
-    with pytest.raises(Exception) as expected:  # noqa: PT011  # whatever torch raises
-        data.default_collate(samples)
-    loader: ThreadLoader[Any] = ThreadLoader(Samples(samples), 3, threads=threads)
-    error = only_error(spawn(outcomes, loader).result(PATIENCE))
-    assert type(error) is expected.type
-    assert str(error) == str(expected.value)
 
 
 @pytest.mark.parametrize(

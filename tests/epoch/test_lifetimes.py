@@ -1,35 +1,43 @@
-"""Iterators, loaders and kept errors: none outlives what it should, or keeps what is over."""
+"""Iterators, loaders, batches and errors: none outlives what it should, or keeps what is over."""
 
 from __future__ import annotations
 
+import copy
+import gc
+import pickle
 import threading
 import weakref
 from collections import deque
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from support.lent_batches import (
     ROWS,
-    SIZE,
+    WINDOW,
     Epochs,
+    Late,
     batch_of,
     each_kind_of_threads,
     held,
     make,
     plain_loops,
     sample,
+    slots_of,
 )
 from support.patience import PATIENCE
 from support.streams import each_output
 from support.workers import each_kind_of_workers, join_workers
+
+from threadloader import ClosedError, ThreadLoader
+from threadloader._work.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from support.patience import Spawn
 
-    from threadloader import ThreadLoader
 
 pytestmark = pytest.mark.usefixtures("slots_for_all_leaves")
 
@@ -50,39 +58,6 @@ def test_dropping_a_loader_ends_its_persistent_workers(spawn: Spawn) -> None:
     del loader
     join_workers()
     assert gone() is None
-
-
-@each_kind_of_workers
-def test_dropping_or_closing_one_iterator_leaves_the_other(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    def survive(loader: ThreadLoader[Any]) -> list[Any]:
-        survivor, dropped, closed = (iter(loader) for _ in range(3))
-        batches = [next(survivor)]
-        next(dropped)
-        next(closed)
-        del dropped
-        closed.close()
-        return batches + list(survivor)
-
-    with make(Epochs(), **workers) as loader:
-        batches = spawn(survive, loader).result(PATIENCE)
-    for number, batch in enumerate(batches):
-        np.testing.assert_array_equal(batch, batch_of(0, number))
-    assert len(batches) == SIZE // ROWS
-
-
-@each_kind_of_threads
-def test_threads_that_iterate_one_loader_at_once_do_not_disturb_each_other(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    with make(Epochs(), **workers) as loader:
-        spawn(plain_loops, loader, 1).result(PATIENCE)  # which starts persistent workers
-        consumers = [spawn(list, loader) for _ in range(4)]
-        for batches in (consumer.result(PATIENCE) for consumer in consumers):
-            assert len(batches) == SIZE // ROWS
-            for number, batch in enumerate(batches):
-                np.testing.assert_array_equal(batch, batch_of(0, number))
 
 
 # Kept exceptions
@@ -110,6 +85,21 @@ class Stopping(Epochs):
         return sample(0, index)
 
 
+class Recovering(Epochs):
+    """Keeps the errors that it recovers from, as a log does, before one that it raises."""
+
+    recovered: list[Exception] = []  # noqa: RUF012  # copies share it
+
+    def __getitem__(self, index: int) -> Any:
+        try:
+            raise OSError(index)
+        except OSError as error:
+            self.recovered.append(error)
+        if index == ROWS + 1:
+            raise LookupError
+        return sample(0, index)
+
+
 def collate_or_fail(samples: list[Any]) -> Any:
     if samples[0][0, 0] == 100 * ROWS:
         raise LookupError
@@ -126,6 +116,7 @@ BROKEN: dict[str, Callable[..., ThreadLoader[Any]]] = {
     "getitem": lambda **arguments: make(Broken(), **arguments),
     "getitems": lambda **arguments: make(BrokenBatches(), **arguments),
     "StopIteration": lambda **arguments: make(Stopping(), **arguments),
+    "recovered": lambda **arguments: make(Recovering(), **arguments),
     "default_collate": lambda **arguments: make(Ragged(), **arguments),
     "collate_fn": lambda **arguments: make(Epochs(), collate_fn=collate_or_fail, **arguments),
     "sampler": lambda **arguments: make(
@@ -163,3 +154,237 @@ def test_a_kept_exception_keeps_no_slot_and_no_iterator(
     assert traceback is not None
     assert iterator is None
     assert slots == 0
+
+
+def error_of(iterators: list[Any]) -> Exception:
+    """Return the first error that ``next()`` raises; only the list keeps the iterator."""
+    while True:
+        try:
+            next(iterators[0])
+        except Exception as error:  # noqa: BLE001  # what the tests are about
+            return error
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_an_error_of_a_close_during_next_does_not_keep_the_iterator(
+    in_order: bool, spawn: Spawn
+) -> None:
+    wanted, gate = Event(), Event()
+
+    class Slow:
+        def __len__(self) -> int:
+            return 8
+
+        def __getitem__(self, index: int) -> int:
+            wanted.set()
+            assert gate.wait(PATIENCE)
+            return index
+
+    iterators = [iter(ThreadLoader(Slow(), 1, threads=2, in_order=in_order, output="numpy"))]
+    told = spawn(error_of, iterators)
+    assert wanted.wait(PATIENCE)
+    iterators[0].cancel()
+    error = told.result(PATIENCE)
+    gate.set()
+    kept = weakref.ref(iterators.pop())
+    join_workers()
+    gc.collect()
+    assert isinstance(error, ClosedError)
+    assert kept() is None
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_an_error_that_comes_up_while_the_consumer_waits_costs_no_batch(
+    in_order: bool, monkeypatch: pytest.MonkeyPatch, spawn: Spawn
+) -> None:
+    # As a signal handler of the user's raises it, for an alarm say.
+    def alarm(*_: object) -> None:
+        monkeypatch.undo()
+        raise TimeoutError("alarm")
+
+    monkeypatch.setattr(Progress, "wait", alarm)
+    with ThreadLoader(
+        range(8), 2, threads=2, in_order=in_order, output="numpy", collate_fn=list
+    ) as loader:
+        iterator = iter(loader)
+        with pytest.raises(TimeoutError, match="alarm"):
+            spawn(next, iterator).result(PATIENCE)
+        rest = spawn(list, iterator).result(PATIENCE)
+        assert sorted(rest) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+@pytest.mark.usefixtures("one_row_tickets")
+@each_output
+@each_kind_of_threads
+def test_a_late_sample_of_an_abandoned_batch_is_written_into_no_batch_of_a_later_epoch(
+    workers: dict[str, Any], output: str, spawn: Spawn
+) -> None:
+    dataset = Late(late=ROWS + 1)  # in the second batch, whose first row has taken a slot
+
+    def abandon_while_it_runs(loader: ThreadLoader[Any]) -> list[Any]:
+        iterator = iter(loader)
+        next(iterator)
+        assert dataset.entered.wait(PATIENCE)
+        del iterator
+        dataset.epoch = 1
+        kept = list(loader)
+        dataset.gate.set()
+        loader.close()
+        join_workers()  # also those of the iterator that was dropped
+        return kept
+
+    # A dataset that is not copied, so that persistent workers see the epoch, too.
+    loader = make(dataset, output=output, prefetch=1, dataset_copy="shared", **workers)
+    kept = spawn(abandon_while_it_runs, loader).result(PATIENCE)
+    for number, batch in enumerate(kept):
+        np.testing.assert_array_equal(batch, batch_of(1, number))
+
+
+def root_of(loader: ThreadLoader[Any]) -> Any:
+    """Return the memory of the first batch, 1024 bytes."""
+    return next(iter(loader)).reshape(-1)
+
+
+def plain_loader() -> ThreadLoader[Any]:
+    return ThreadLoader([np.arange(1024).astype(np.uint8)], 1, threads=0, output="numpy")
+
+
+VIEWS: dict[str, Callable[[np.ndarray[Any, Any]], object]] = {
+    "slice": lambda root: root[8:16],
+    "row of rows": lambda root: root.reshape(8, 128)[3][5:],
+    "read-only": lambda root: np.broadcast_to(root, (3, 1024)),
+    "of its memoryview": lambda root: np.asarray(memoryview(root)[4:]),
+    "buffer of a view": lambda root: np.frombuffer(root[10:], np.uint8),
+    "dlpack": lambda root: np.from_dlpack(root[3:]),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_any_view_keeps_the_slot(view: Callable[[Any], object]) -> None:
+    loader = plain_loader()
+    kept = view(root_of(loader))
+    assert loader.statistics().slots.leased == 1
+    del kept
+    assert loader.statistics().slots.leased == 0
+
+
+TENSORS: dict[str, Callable[[Any, Any], object]] = {
+    "from_numpy": lambda torch, root: torch.from_numpy(root),
+    "from a view": lambda torch, root: torch.from_numpy(root[8:].view(np.float32)[2:]),
+    "array of a tensor": lambda torch, root: torch.from_numpy(root)[2:].numpy(),
+    "dlpack": lambda torch, root: torch.from_dlpack(root[5:]),
+}
+
+
+@pytest.mark.parametrize("view", TENSORS.values(), ids=TENSORS)
+def test_any_tensor_keeps_the_slot(view: Callable[[Any, Any], object]) -> None:
+    torch = pytest.importorskip("torch")
+    loader = plain_loader()
+    kept = view(torch, root_of(loader))
+    assert loader.statistics().slots.leased == 1
+    del kept
+    assert loader.statistics().slots.leased == 0
+
+
+def test_autograd_keeps_the_slot_that_it_saved() -> None:
+    torch = pytest.importorskip("torch")
+    loader = plain_loader()
+    weight = torch.ones(100, requires_grad=True)
+    loss = (torch.from_numpy(root_of(loader)[:400].view(np.float32)) * weight).sum()
+    assert loader.statistics().slots.leased == 1
+    loss.backward()
+    assert loader.statistics().slots.leased == 0
+
+
+@pytest.mark.parametrize(
+    "copied", [np.copy, copy.deepcopy, lambda root: pickle.loads(pickle.dumps(root)), bytes]
+)
+def test_a_copy_keeps_no_slot(copied: Callable[[Any], object]) -> None:
+    loader = plain_loader()
+    kept = copied(root_of(loader))
+    assert kept is not None
+    assert loader.statistics().slots.leased == 0
+
+
+def test_a_slot_that_another_thread_let_go_is_free(spawn: Spawn) -> None:
+    """On a free-threaded build it is its maker that finalises it, as soon as it runs again."""
+
+    def hand_over(loader: ThreadLoader[Any]) -> list[int]:
+        hands = [next(iter(loader))]
+        leased = [loader.statistics().slots.leased]
+        spawn(hands.clear).result(PATIENCE)
+        leased.append(loader.statistics().slots.leased)
+        return leased
+
+    assert spawn(hand_over, make(Epochs())).result(PATIENCE) == [1, 0]
+
+
+def test_an_idle_worker_keeps_nothing_of_its_last_batch(spawn: Spawn) -> None:
+    class Index:
+        """An index that can be referred to weakly."""
+
+    class Constant:
+        def __getitem__(self, index: Index) -> int:
+            return 0
+
+    gone = Event()
+
+    def one_index() -> Iterator[Index]:
+        index = Index()
+        weakref.finalize(index, gone.set)
+        yield index
+
+    with make(Constant(), sampler=one_index(), threads=1, persistent_workers=True) as loader:
+        spawn(list, loader).result(PATIENCE)
+        # In short waits: on a free-threaded build it may be this thread that has to finalise it.
+        assert any(gone.wait(PATIENCE / 1000) for _ in range(1000))
+
+
+@each_output
+@each_kind_of_workers
+@pytest.mark.parametrize("window", [1, 2, 4])
+def test_a_plain_loop_needs_at_most_two_slots_more_than_the_window(
+    window: int, workers: dict[str, Any], output: str, spawn: Spawn
+) -> None:
+    # Two threads that are both late may hold no more than what is planned: not one more.
+    with make(Epochs(), prefetch=window, output=output, **workers) as loader:
+        made = spawn(plain_loops, loader, 5).result(PATIENCE)
+    assert max(made) <= window + 2
+
+
+def loops_with_breaks(loader: ThreadLoader[Any], epochs: int) -> int:
+    for _ in range(epochs):
+        for number, batch in enumerate(loader):
+            assert len(batch)
+            if number == 3:
+                break
+        if not loader.persistent_workers:
+            join_workers()  # a sample that is running at the break keeps its batch until it ends
+    return slots_of(loader)
+
+
+@each_kind_of_workers
+def test_a_break_in_each_epoch_takes_no_slot_away(workers: dict[str, Any], spawn: Spawn) -> None:
+    with make(Epochs(), **workers) as loader:
+        made = spawn(loops_with_breaks, loader, 20).result(PATIENCE)
+        running = loader.num_workers - 1 if loader.persistent_workers else 0
+    assert made <= WINDOW + 2 + running
+
+
+@pytest.mark.usefixtures("one_row_tickets")
+def test_a_late_sample_keeps_its_slot_until_it_ends(spawn: Spawn) -> None:
+    dataset = Late(late=ROWS + 1)
+
+    def abandon_while_it_runs(loader: ThreadLoader[Any]) -> tuple[int, int]:
+        iterator = iter(loader)
+        next(iterator)
+        assert dataset.entered.wait(PATIENCE)
+        del iterator
+        filling = loader.statistics().slots.filling
+        dataset.gate.set()
+        return filling, held(loader)
+
+    assert spawn(abandon_while_it_runs, make(dataset, prefetch=1, threads=1)).result(PATIENCE) == (
+        1,
+        0,
+    )

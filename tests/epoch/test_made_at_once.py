@@ -175,33 +175,3 @@ def test_a_sample_can_t_ask_for_the_batch_after_its_own() -> None:
         next(iterator)
     seen += [batch.tolist() for batch in iterator]
     assert seen == [list(range(n, min(n + ROWS, SIZE))) for n in (0, 4, 8, 16, 20)]
-
-
-@pytest.mark.parametrize("threads", [0, 1, 2])
-def test_an_empty_batch_is_an_error_with_any_number_of_threads(
-    threads: int, spawn: Callable[..., Future[Any]]
-) -> None:
-    def load() -> None:
-        batches = [[0, 1], [2, 3], [], [4]]
-        options: Any = {"batch_sampler": batches, "threads": threads, "output": "numpy"}
-        with ThreadLoader(["a", "b", "c", "d", "e"], **options) as loader:
-            iterator = iter(loader)
-            assert [next(iterator), next(iterator)] == [["a", "b"], ["c", "d"]]
-            with pytest.raises(IndexError):
-                next(iterator)
-
-    spawn(load).result(PATIENCE)
-
-
-@pytest.mark.parametrize("threads", [0, 1, 2])
-def test_each_batch_of_tensors_is_contiguous(
-    threads: int, spawn: Callable[..., Future[Any]]
-) -> None:
-    torch = pytest.importorskip("torch")
-    images = torch.zeros(24, 3, 8, 8).contiguous(memory_format=torch.channels_last)
-
-    def load() -> list[Any]:
-        loader: ThreadLoader[Any] = ThreadLoader(list(images), ROWS, threads=threads)
-        return [batch.stride() for batch in loader]
-
-    assert set(spawn(load).result(PATIENCE)) == {(192, 64, 8, 1)}

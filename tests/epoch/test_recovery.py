@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,15 +85,6 @@ def test_an_index_that_cannot_be_named_is_no_hang(spawn: Callable[..., Future[An
     assert spawn(outcomes, loader).result(PATIENCE) == [IndexError]
 
 
-def test_a_collate_function_that_is_false_is_called() -> None:
-    class Pipeline(list[Any]):
-        def __call__(self, samples: list[int]) -> list[int]:
-            return [sum(samples)]
-
-    loader: Any = ThreadLoader([1, 2], 2, collate_fn=Pipeline(), threads=1)
-    assert list(loader) == [[3]]
-
-
 def test_an_epoch_that_does_not_begin_leaves_the_one_before_its_threads(
     spawn: Callable[..., Future[Any]],
 ) -> None:
@@ -115,30 +104,6 @@ def test_an_epoch_that_does_not_begin_leaves_the_one_before_its_threads(
         with pytest.raises(KeyboardInterrupt):
             spawn(iter, loader).result(PATIENCE)
         assert spawn(outcomes, iterator).result(PATIENCE) == list(range(2, 20, 2))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_an_iterator_says_in_a_forked_child_that_its_threads_are_not_there() -> None:
-    context = multiprocessing.get_context("fork")
-    mine, theirs = context.Pipe()
-    iterator = iter(ThreadLoader(First(), 2, threads=2, output="numpy"))
-
-    def child() -> None:
-        try:
-            next(iterator)
-        except ClosedError as error:
-            theirs.send(str(error))
-
-    process = context.Process(target=child)
-    process.start()
-    try:
-        assert mine.poll(PATIENCE), "the child hangs"
-        assert "fork" in mine.recv()
-    finally:
-        process.kill()
-        process.join()
-        iterator.close()
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
@@ -178,14 +143,3 @@ def test_a_second_pass_over_a_plain_iterable_ends_the_first(
         with pytest.raises(ClosedError, match="a later iter"):
             spawn(next, first).result(PATIENCE)
         assert len(spawn(next, second).result(PATIENCE)) == 8
-
-
-@pytest.mark.parametrize("arguments", [{"dataset_copy": "deep"}, {"threads": 0}], ids=str)
-def test_passes_that_share_nothing_are_independent(
-    arguments: dict[str, Any], spawn: Callable[..., Future[Any]]
-) -> None:
-    with ThreadLoader(Afresh(), 8, **({"threads": 1} | arguments)) as loader:
-        first, second = iter(loader), iter(loader)
-        for start in range(0, 80, 8):
-            for iterator in (first, second):
-                assert int(spawn(next, iterator).result(PATIENCE)[0]) == start

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import collections
 import copy
+import dataclasses
+import functools
+import queue
 import threading
-from threading import current_thread
+from threading import current_thread, get_ident
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.worker_copies import THREADS, Mapped, Meeting, auto_copy, together
+from support.patience import PATIENCE
+from support.worker_copies import (
+    SHIFTED,
+    THREADS,
+    Compose,
+    Mapped,
+    Meeting,
+    auto_copy,
+    racing_transform,
+    together,
+)
 from support.workers import join_workers
 
-from threadloader import ThreadLoader
+from threadloader import ThreadLoader, get_worker_info
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from conftest import Spawn
 
 
 # A lazily opened file
@@ -69,17 +85,6 @@ def test_each_thread_reads_from_a_handle_of_its_own(
 ) -> None:
     assert together(Records(numbers, opened, THREADS)) == [0, 1, 2, 3]
     assert len(opened) == THREADS
-
-
-def test_a_handle_that_is_shared_reads_wrong_records(
-    numbers: Path, opened: list[io.BufferedReader]
-) -> None:
-    """The race that the copies prevent; else the test above could not fail."""
-    records = Records(numbers, opened, THREADS)
-    records.file = numbers.open("rb")
-    opened.append(records.file)
-    records.sought = Meeting(first=0)  # shared, none is the first
-    assert together(records, first=0, dataset_copy="shared") != [0, 1, 2, 3]
 
 
 def test_a_dataset_that_drops_its_handle_when_pickled_drops_it_in_the_copy(
@@ -208,33 +213,341 @@ def test_a_dataset_within_a_users_dataset_is_copied(
     assert twin.parts[0] is twin.named["inner"] is twin.source
 
 
-WRAPPERS: dict[str, Callable[[Any, Any], Any]] = {
-    "subset": lambda data, dataset: data.Subset(dataset, range(THREADS)),
-    "subset of a subset": lambda data, dataset: data.Subset(
-        data.Subset(dataset, [3, 2, 1, 0]), [3, 2, 1, 0]
-    ),
-    "concatenation": lambda data, dataset: data.ConcatDataset([dataset]),
-    "stack": lambda data, dataset: data.StackDataset(dataset),
-    "named stack": lambda data, dataset: data.StackDataset(number=dataset),
+# What refuses to be copied, or should not be
+
+
+def _refusing(name: str) -> type:
+    def refuse(*_: object) -> None:
+        msg = "not to be copied"
+        raise TypeError(msg)
+
+    return type("Refuses", (Mapped,), {name: refuse})
+
+
+@pytest.mark.filterwarnings("ignore:all workers share")
+def test_a_dataset_that_refuses_to_be_copied_is_shared() -> None:
+    dataset = _refusing("__copy__")(float)
+    assert auto_copy(dataset) is dataset
+    assert together(dataset) == [0, 1, 2, 3]
+
+
+def test_a_transform_that_refuses_to_be_copied_is_shared_alone() -> None:
+    class Refuses(_refusing("__copy__")):  # type: ignore[misc]
+        __call__ = float
+
+    refusing = Refuses(None)
+    compose = Compose([refusing, racing_transform()])
+    twin = auto_copy(Mapped(compose)).transform
+    assert twin.transforms[0] is refusing
+    assert twin.transforms[1] is not compose.transforms[1]
+
+
+def test_a_dataset_that_copies_itself_to_something_else_is_shared() -> None:
+    class Changes(Mapped):
+        def __copy__(self) -> list[int]:
+            return [1, 2]
+
+    dataset = Changes(float)
+    assert auto_copy(dataset) is dataset
+
+
+# What is shared
+
+
+def _shared_parts() -> dict[str, Any]:
+    return {
+        "array": np.zeros(3),
+        "big list": list(range(5000)),
+        "big dict": dict.fromkeys(range(5000)),
+        "big set": set(range(5000)),
+        "function": auto_copy,
+        "lambda": lambda value: value,
+        "class": Mapped,
+        "module": np,
+        "text": "text" * 100,
+        "bit generator": np.random.PCG64(0),
+        "lock": threading.Lock(),
+        "reentrant lock": threading.RLock(),
+        "condition": threading.Condition(),
+        "semaphore": threading.BoundedSemaphore(2),
+        "event": threading.Event(),
+        "barrier": threading.Barrier(2),
+        "thread-local": threading.local(),
+        "queue": queue.Queue(),
+        "cache": functools.lru_cache(maxsize=3)(abs),
+    }
+
+
+class Tells(Mapped):
+    """Samples are what the worker's dataset and transform have."""
+
+    part: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        return id(self.part), id(self.transform.part)
+
+
+@pytest.mark.filterwarnings("ignore:all workers share")
+@pytest.mark.parametrize("name", list(_shared_parts()))
+def test_a_dataset_and_a_transform_share(name: str) -> None:
+    part = _shared_parts()[name]
+    dataset, transform = Tells(Compose([])), Compose([])
+    dataset.transform, dataset.part, transform.part = transform, part, part  # type: ignore[attr-defined]
+    assert ids_of(dataset) == {(id(part), id(part))}
+
+
+def ids_of(dataset: Any) -> set[Any]:
+    """Return what all workers have, each of which loads a sample."""
+    with ThreadLoader(dataset, None, threads=THREADS, collate_fn=tuple) as loader:
+        return set(loader)
+
+
+def test_tensors_are_shared() -> None:
+    torch = pytest.importorskip("torch")
+    dataset = Tells(Compose([]))
+    dataset.part = dataset.transform.part = torch.arange(4)
+    assert ids_of(dataset) == {(id(dataset.part), id(dataset.part))}
+
+
+def test_a_transform_that_is_shared_mixes_up_its_samples() -> None:
+    """The race that the copies prevent; else the tests below could not fail."""
+    dataset = Mapped(racing_transform(first=0))  # shared, none is the first
+    assert together(dataset, first=0, dataset_copy="shared") != SHIFTED
+
+
+Pair = collections.namedtuple("Pair", ["first", "second"])  # noqa: PYI024  # as users write it
+
+CONTAINERS: dict[str, Callable[[Any, Any], Any]] = {
+    "list": lambda *parts: list(parts),
+    "tuple": lambda *parts: parts,
+    "dict": lambda *parts: dict(zip("ab", parts, strict=True)),
+    "set": lambda *parts: set(parts),
+    "nested": lambda *parts: [Compose([Compose(parts)])],
+    "named tuple": Pair,
+    "ordered dict": lambda *parts: collections.OrderedDict(zip("ab", parts, strict=True)),
+    "default dict": lambda *parts: collections.defaultdict(list, zip("ab", parts, strict=True)),
+    "deque": lambda *parts: collections.deque(parts),
 }
 
 
-def _flat(batch: Any) -> list[int]:
-    if isinstance(batch, dict):
-        batch = batch["number"]
-    if isinstance(batch, (list, tuple)):
-        batch = batch[0]
-    return np.asarray(batch).tolist()
-
-
-@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-def test_torchs_wrappers_are_seen_through(
-    wrap: Callable[[Any, Any], Any], numbers: Path, opened: list[io.BufferedReader]
+@pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
+def test_transforms_in_a_container_on_a_transform_are_copied(
+    container: Callable[[Any, Any], Any],
 ) -> None:
-    data = pytest.importorskip("torch.utils.data")
-    wrapped = wrap(data, Records(numbers, opened, THREADS))
-    order = [[0], list(range(THREADS))]
-    with ThreadLoader(wrapped, batch_sampler=order, threads=THREADS) as loader:
-        _, batch = loader
-    assert _flat(batch) == [0, 1, 2, 3]
-    assert len(opened) == THREADS
+    compose = Compose(container(abs, racing_transform()))
+    assert together(Mapped(compose)) == SHIFTED
+
+
+@pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
+def test_transforms_in_a_container_on_the_dataset_are_copied(
+    container: Callable[[Any, Any], Any],
+) -> None:
+    class Listed(Mapped):
+        def __getitem__(self, index: int) -> Any:
+            return Compose(self.transform)(index)
+
+    assert together(Listed(container(Compose([]), racing_transform()))) == SHIFTED
+
+
+class Outer:
+    """Has its transform on a plain object."""
+
+    def __init__(self, inner: Any) -> None:
+        self.holder = type("Holder", (), {})()
+        self.holder.inner = inner
+
+    def __call__(self, value: int) -> int:
+        return self.holder.inner(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    inner: Any
+
+    def __call__(self, value: int) -> int:
+        return self.inner(value)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrozenSlots:
+    inner: Any
+
+    def __call__(self, value: int) -> int:
+        return self.inner(value)
+
+
+class PrivateSlot:
+    __slots__ = ("__inner",)
+
+    def __init__(self, inner: Any) -> None:
+        self.__inner = inner
+
+    def __call__(self, value: int) -> int:
+        return self.__inner(value)
+
+
+def apply(transform: Any, value: int, *, after: Any) -> int:
+    return after(transform(value))
+
+
+HOLDERS: dict[str, Callable[[Any], Any]] = {
+    "on a plain object": Outer,
+    "frozen dataclass": Frozen,
+    "frozen dataclass with slots": FrozenSlots,
+    "private slot": PrivateSlot,
+    "bound method": lambda inner: inner.__call__,
+    "partial": lambda inner: functools.partial(apply, inner, after=Compose([int])),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS.values(), ids=HOLDERS)
+def test_what_a_transform_holds_is_copied(holder: Callable[[Any], Any]) -> None:
+    assert together(Mapped(holder(racing_transform()))) == SHIFTED
+
+
+def test_bound_methods_on_self_are_bound_to_the_copy() -> None:
+    class Bound:
+        def __init__(self) -> None:
+            self.transform = racing_transform()
+            self.load = self._load
+            self.by_kind = {"plain": self._load}
+
+        def __len__(self) -> int:
+            return THREADS
+
+        def __getitem__(self, index: int) -> int:
+            return self.load(index)
+
+        def _load(self, index: int) -> int:
+            return self.transform(index)
+
+    dataset = Bound()
+    assert together(dataset) == SHIFTED
+    twin = auto_copy(dataset)
+    assert twin.load.__self__ is twin
+    assert twin.by_kind["plain"].__self__ is twin
+    assert dataset.load.__self__ is dataset
+
+
+# Cycles
+
+
+def test_a_dataset_that_its_transform_refers_to_is_copied_once() -> None:
+    class Knows:
+        dataset: Any = None
+
+        def __call__(self, value: int) -> int:
+            return value * len(self.dataset)
+
+    dataset = Mapped(Knows())
+    dataset.transform.dataset = dataset
+    twin = auto_copy(dataset)
+    assert twin.transform.dataset is twin
+    assert together(dataset) == [0, 4, 8, 12]
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_a_container_that_contains_itself_is_copied_once(kind: type) -> None:
+    parts: Any = kind()
+    if kind is list:
+        parts += [racing_transform(), parts]
+    else:
+        parts.update({0: racing_transform(), 1: parts})
+    twin = auto_copy(Mapped(Compose(parts))).transform.transforms
+    assert twin[1] is twin
+    assert twin is not parts
+
+
+def test_a_long_chain_of_objects_is_no_error() -> None:
+    class Link:
+        def __init__(self, following: Any) -> None:
+            self.following = following
+
+        def __call__(self, value: int) -> int:
+            return value
+
+    chain = None
+    for _ in range(5000):
+        chain = Link(chain)
+    assert together(Mapped(chain)) == [0, 1, 2, 3]
+
+
+# Modules of torch's
+
+
+def test_a_module_as_a_transform_is_copied_and_shares_its_parameters() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1))
+    twin = auto_copy(Mapped(module)).transform
+    assert twin is not module
+    assert twin[0] is not module[0]
+    assert twin[0].weight is module[0].weight
+    assert twin[1].running_mean is module[1].running_mean
+
+
+def test_a_scripted_module_is_a_transform() -> None:
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch, "jit"):
+        pytest.skip("this torch has no scripts")
+    module = torch.jit.trace(torch.nn.Identity(), torch.zeros(1))
+    dataset = Mapped(Compose([float, torch.tensor, module]))
+    assert together(dataset) == [0, 1, 2, 3]
+
+
+class Copied:
+    """A dataset that notes which threads copied it, and what it was then."""
+
+    def __init__(self, size: int = 8) -> None:
+        self.size = size
+        self.copied_by: list[int] = []
+        self.mark = "before"
+
+    def __copy__(self) -> Copied:
+        twin = object.__new__(type(self))
+        vars(twin).update(vars(self), copied_by=[*self.copied_by, get_ident()])
+        return twin
+
+    def __deepcopy__(self, _: Any) -> Copied:
+        return self.__copy__()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return self.mark, self.copied_by, get_ident()
+
+    def collated(self, samples: list[Any]) -> Any:
+        return self, get_worker_info().dataset, samples
+
+    def prepared(self, number: int) -> None:
+        self.mark = f"prepared {number}"
+
+
+def first(samples: list[Any]) -> Any:
+    return samples
+
+
+@pytest.mark.parametrize("how", ["auto", "deep"])
+def test_the_thread_that_loads_is_the_one_that_copied(how: Any, spawn: Spawn) -> None:
+    def load() -> None:
+        with ThreadLoader(Copied(), 2, threads=2, collate_fn=first, dataset_copy=how) as loader:
+            for batch in loader:
+                for _, copied_by, loaded_by in batch:
+                    assert copied_by == [get_ident(), loaded_by]
+
+    spawn(load).result(PATIENCE)
+
+
+@pytest.mark.parametrize("how", ["auto", "deep"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_copy_is_what_the_dataset_was_at_iter(threads: int, how: Any, spawn: Spawn) -> None:
+    def load() -> None:
+        dataset = Copied()
+        with ThreadLoader(
+            dataset, 2, threads=threads, prefetch=1, collate_fn=first, dataset_copy=how
+        ) as loader:
+            batches = iter(loader)
+            dataset.mark = "after"
+            assert {mark for batch in batches for mark, _, _ in batch} == {"before"}
+
+    spawn(load).result(PATIENCE)

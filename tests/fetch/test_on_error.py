@@ -1,20 +1,38 @@
-"""``on_error=``: which errors leave a sample out, and which reach the consumer."""
+"""``on_error=``: which errors leave a sample out, what its batch is then, and what is told."""
 
 from __future__ import annotations
 
 import errno
+import gc
+import warnings
+import weakref
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
-from support.faulty import Faulty, Whole, run, skipping, survivors, texts
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.copies import make as make_copying
+from support.fake_device import FakeDevice
+from support.faulty import SIZE, Copied, Faulty, Interrupted, Whole, run, skipping, survivors, texts
 from support.patience import PATIENCE
+from support.resuming import after, state_after
 from support.streams import make, outcomes
-from support.workers import each_kind_of_workers
+from support.workers import each_kind_of_workers, join_workers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from support.patience import Spawn
 
-pytestmark = pytest.mark.filterwarnings("ignore:a sample was left out")
+    from threadloader import ThreadLoader
+
+
+pytestmark = [
+    pytest.mark.usefixtures("slots_for_all_leaves"),
+    pytest.mark.filterwarnings("ignore:a sample was left out"),
+]
 
 
 @each_kind_of_workers
@@ -80,16 +98,6 @@ def test_an_interrupt_of_getitems_is_not_lost_on_the_way_to_single_samples(
 
 
 @each_kind_of_workers
-def test_a_sample_that_raises_stop_iteration_is_skipped_as_a_sample_error(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    loader = skipping(Faulty({4}, make_error=StopIteration), **workers)
-    assert run(spawn, loader) == survivors({4})
-    (skipped,) = loader.statistics().skipped
-    assert skipped.error.startswith("SampleError: ")
-
-
-@each_kind_of_workers
 def test_a_function_decides_by_error_and_index(workers: dict[str, Any], spawn: Spawn) -> None:
     asked: list[Any] = []
 
@@ -133,28 +141,406 @@ def test_a_function_that_raises_is_what_the_consumer_gets(
     assert isinstance(told[1].__cause__, LookupError)
 
 
-def test_an_interrupt_in_the_function_reaches_the_consumer(spawn: Spawn) -> None:
-    def on_error(*_: Any) -> str:
-        raise KeyboardInterrupt
-
-    with make(Faulty({4}), on_error=on_error) as loader:
-        assert isinstance(spawn(outcomes, loader).exception(PATIENCE), KeyboardInterrupt)
-
-
-class MuteError(Exception):
-    """Has neither text nor notes."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-    __repr__ = __str__
-
-    def add_note(self, _: str, /) -> None:
-        raise RuntimeError("no notes")
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_workers_give_the_same_batches_and_list_the_same_samples(
+    data: st.DataObject, spawn: Spawn
+) -> None:
+    size = data.draw(st.integers(1, 30), "size")
+    bad = data.draw(st.sets(st.integers(0, size - 1)), "bad")
+    rows = data.draw(st.integers(1, 8), "rows")
+    drop_last = data.draw(st.booleans(), "drop_last")
+    in_order = data.draw(st.booleans(), "in_order")
+    kind = data.draw(st.sampled_from([Faulty, Whole]), "kind")
+    collate_fn = data.draw(st.sampled_from([None, list]), "collate_fn")
+    threads = data.draw(st.sampled_from([0, 1, 2, 4]), "threads")
+    loader = skipping(
+        kind(bad, size),
+        rows,
+        drop_last=drop_last,
+        in_order=in_order,
+        collate_fn=collate_fn,
+        threads=threads,
+        max_skipped=None,
+    )
+    told = run(spawn, loader)
+    expected = survivors(bad, size=size, rows=rows, drop_last=drop_last)
+    last = size // rows * rows if drop_last else size
+    listed = [each.index for each in loader.statistics().skipped]
+    if in_order:
+        assert told == expected
+        assert listed == sorted(index for index in bad if index < last)
+    assert sorted(told) == expected
+    assert sorted(listed) == sorted(index for index in bad if index < last)
 
 
 @each_kind_of_workers
-def test_an_error_without_a_text_is_skipped_too(workers: dict[str, Any], spawn: Spawn) -> None:
-    loader = skipping(Faulty({4}, make_error=lambda _: MuteError()), **workers)
-    assert texts(run(spawn, loader)) == survivors({4})
+def test_a_batch_of_one_sample_is_left_out_with_it(workers: dict[str, Any], spawn: Spawn) -> None:
+    told = run(spawn, skipping(Faulty({0, 3, SIZE - 1}), None, **workers))
+    assert told == [index for index in range(SIZE) if index not in {0, 3, SIZE - 1}]
+
+
+@each_kind_of_workers
+def test_a_collate_function_is_given_what_is_left_and_is_not_called_for_nothing(
+    workers: dict[str, Any], spawn: Spawn
+) -> None:
+    given: list[Any] = []
+
+    def collate(samples: Any) -> Any:
+        given.append(samples)
+        return samples
+
+    bad = {0, 4, 6, 7, 8}
+    assert run(spawn, skipping(Faulty(bad), collate_fn=collate, **workers)) == survivors(bad)
+    assert sorted(given) == survivors(bad)
+    assert {type(samples) for samples in given} == {list}
+
+
+def test_an_error_of_the_collate_function_is_never_skipped(spawn: Spawn) -> None:
+    def collate(samples: list[int]) -> list[int]:
+        if 4 in samples:
+            raise OSError("collate")
+        return samples
+
+    told = run(spawn, skipping(Faulty({0}), collate_fn=collate))
+    assert texts(told) == [[1, 2], "OSError('collate')", [6, 7, 8], [9, 10, 11]]
+
+
+# Whole batches -----------------------------------------------------------------------------------
+
+
+class NoSingles:
+    """Has whole batches and no way to one sample."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        if 4 in indices:
+            raise LookupError(4)
+        return list(indices)
+
+
+def test_a_whole_batch_that_cannot_be_fetched_singly_is_raised(spawn: Spawn) -> None:
+    told = run(spawn, skipping(NoSingles()))
+    assert texts(told) == [[0, 1, 2], "LookupError(4)", [6, 7, 8], [9, 10, 11]]
+
+
+# Random numbers ----------------------------------------------------------------------------------
+
+
+class Drawing(Faulty):
+    """Draws before it fails."""
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = np.random.default_rng(np.random.randint(1 << 31)).random()  # noqa: NPY002
+        super().__getitem__(index)
+        return index, drawn
+
+
+class WholeDrawing(Drawing):
+    def __getitems__(self, indices: Any) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [Drawing, WholeDrawing])
+def test_random_numbers_next_to_failures_depend_on_no_threads(kind: Any, spawn: Spawn) -> None:
+    def drawn(threads: int) -> Any:
+        with skipping(kind({1, 3, 8}), seed=5, threads=threads, collate_fn=list) as loader:
+            return spawn(list, loader).result(PATIENCE)
+
+    assert drawn(0) == drawn(1) == drawn(4)
+
+
+# Going on in the middle --------------------------------------------------------------------------
+
+
+# Rows that do not fit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize("odd", [9, 10, 11])
+def test_a_ragged_row_next_to_skipped_ones_is_named_rightly(
+    odd: int, threads: int, spawn: Spawn
+) -> None:
+    class Odd(Faulty):
+        def sample(self, index: int) -> Any:
+            return np.zeros(2 if index == odd else 3)
+
+    told = run(spawn, skipping(Odd({8}), 4, threads=threads))
+    assert isinstance(told[2], Exception)
+    assert told[2].__notes__[-1].endswith(f", batch 2, index {odd}")
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_a_sample_left_out_of_a_batch_that_fails_all_the_same_is_listed(
+    threads: int, spawn: Spawn
+) -> None:
+    class Odd(Faulty):
+        def sample(self, index: int) -> Any:
+            return np.zeros(2 if index == 5 else 3)
+
+    loader = skipping(Odd({4}), threads=threads)
+    told = run(spawn, loader)
+    assert [type(each) for each in told] == [list, RuntimeError, list, list]
     assert [each.index for each in loader.statistics().skipped] == [4]
+
+
+# Devices, and what is kept -----------------------------------------------------------------------
+
+
+class TrackedError(LookupError):
+    """An error that can be referred to weakly."""
+
+
+@each_kind_of_workers
+@pytest.mark.parametrize("answer", ["skip", "function"])
+def test_nothing_keeps_an_error_that_was_skipped(
+    answer: str, workers: dict[str, Any], spawn: Spawn
+) -> None:
+    errors: list[weakref.ref[Any]] = []
+
+    def make_error(index: int) -> BaseException:
+        error = TrackedError(index)
+        errors.append(weakref.ref(error))
+        return error
+
+    on_error = "skip" if answer == "skip" else lambda *_: "skip"
+    loader = make(Copied({1, 4, 6, 7, 8}, make_error=make_error), on_error=on_error, **workers)
+
+    def loop() -> None:
+        for _ in loader:
+            pass
+
+    with loader:
+        spawn(loop).result(PATIENCE)
+    join_workers()
+    gc.collect()
+    assert len(errors) == 5
+    assert [error() for error in errors] == [None] * 5
+
+
+def test_failures_of_two_threads_at_once_are_both_left_out(spawn: Spawn) -> None:
+    """The first row of a batch waits in one thread for the fourth, in the other."""
+    barrier = Barrier(2)
+
+    class Together(Faulty):
+        def __getitem__(self, index: int) -> Any:
+            if index in {0, 3}:
+                barrier.wait(PATIENCE)
+            return super().__getitem__(index)
+
+    loader = skipping(Together({0, 3, 5}), 8, threads=2, dataset_copy="shared")
+    assert run(spawn, loader) == survivors({0, 3, 5}, rows=8)
+
+
+class Generated(Interrupted):
+    def __iter__(self) -> Iterator[int]:
+        for row in range(self.size):
+            if row in self.bad:
+                raise LookupError(row)
+            yield row
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+@pytest.mark.parametrize("bad", [{0}, {1, 2}, {3}, {0, 1, 2, 3, 4}, {8}], ids=str)
+def test_an_iterator_that_goes_on_is_read_past_its_errors(
+    bad: set[int], threads: int, spawn: Spawn
+) -> None:
+    loader = skipping(Interrupted(10, bad), threads=threads)
+    rows = [row for row in range(10) if row not in bad]
+    expected = [rows[start : start + 3] for start in range(0, len(rows), 3)]
+    assert run(spawn, loader) == expected
+    assert loader.statistics().skipped_count == len(bad)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_iterable_of_nothing_but_errors_is_no_empty_epoch_if_none_may_be_skipped(
+    threads: int, spawn: Spawn
+) -> None:
+    loader = skipping(Interrupted(5, set(range(5))), threads=threads, max_skipped=0)
+    told = run(spawn, loader)
+    assert told
+    assert isinstance(told[0], LookupError)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_generator_raises_as_it_has_ended(threads: int, spawn: Spawn) -> None:
+    told = run(spawn, skipping(Generated(10, {4}), threads=threads))
+    assert texts(told) == [[0, 1, 2], "LookupError(4)"]
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_iterable_that_never_gives_a_sample_again_ends_in_an_error(
+    threads: int, spawn: Spawn
+) -> None:
+    class Dead:
+        def __iter__(self) -> Dead:
+            return self
+
+        def __next__(self) -> int:
+            raise OSError("dead")
+
+    def first(loader: ThreadLoader[Any]) -> Any:
+        return next(iter(loader))
+
+    with skipping(Dead(), threads=threads, max_skipped=None) as loader:
+        assert isinstance(spawn(first, loader).exception(PATIENCE), OSError)
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 4])
+def test_a_transform_that_fails_leaves_its_row_out(threads: int, spawn: Spawn) -> None:
+    def transform(row: int) -> int:
+        if row in {0, 4, 6, 7, 8}:
+            raise ValueError(row)
+        return -row
+
+    loader = skipping(Interrupted(12, {2}), threads=threads, transform=transform)
+    # Read are 0 1 3, 4 5 6, 7 8 9, 10 11; of these some can't be transformed.
+    assert run(spawn, loader) == [[-1, -3], [-5], [-9], [-10, -11]]
+    assert loader.statistics().skipped_count == 6
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_an_iterable_goes_on_from_a_state_with_the_same_samples_left_out(
+    threads: int, spawn: Spawn
+) -> None:
+    def build() -> ThreadLoader[Any]:
+        return skipping(Interrupted(20, {0, 4, 5, 9, 19}), threads=threads)
+
+    def rest(batches: int) -> list[Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state = state_after(build(), batches)
+            return [batch.tolist() for batch in after(build(), state)[0]]
+
+    whole = spawn(rest, 0).result(PATIENCE)
+    assert [row for batch in whole for row in batch] == [
+        row for row in range(20) if row not in {0, 4, 5, 9, 19}
+    ]
+    for batches in range(1, len(whole)):
+        assert spawn(rest, batches).result(PATIENCE) == whole[batches:]
+
+
+# How many ----------------------------------------------------------------------------------------
+
+
+@each_kind_of_workers
+@pytest.mark.parametrize("most", [0, 1, 3, 4, 5, None])
+def test_one_sample_too_many_is_raised_in_the_place_of_its_batch(
+    most: int | None, workers: dict[str, Any], spawn: Spawn
+) -> None:
+    bad = [1, 4, 5, 6, 10]
+    for _ in range(3):  # whichever thread is first
+        told = run(spawn, skipping(Faulty(bad), max_skipped=most, **workers))
+        allowed = len(bad) if most is None else most
+        expected: list[Any] = []
+        for batch in ([0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]):
+            failed = [index for index in batch if index in bad]
+            over = failed[allowed:]
+            allowed = max(0, allowed - len(failed))
+            if over:
+                expected.append(f"LookupError({over[0]})")
+            else:
+                expected.append([index for index in batch if index not in bad])
+        assert texts(told) == expected
+
+
+def test_the_error_says_what_was_exceeded_and_keeps_its_own_note(spawn: Spawn) -> None:
+    told = run(spawn, skipping(Faulty({4, 7}), max_skipped=1))
+    place, limit = told[2].__notes__
+    assert place.endswith("batch 2, index 7")
+    assert "max_skipped=1" in limit
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_max_skipped_counts_the_whole_epoch_also_where_it_was_interrupted(
+    threads: int, spawn: Spawn
+) -> None:
+    def build() -> ThreadLoader[Any]:
+        return skipping(Faulty({0, 3, 6}), threads=threads, max_skipped=2)
+
+    assert texts(run(spawn, build())) == [[1, 2], [4, 5], "LookupError(6)", [9, 10, 11]]
+    state = spawn(state_after, build(), 2).result(PATIENCE)
+    loader = build()
+    loader.load_state_dict(state)
+    assert texts(run(spawn, loader)) == ["LookupError(6)", [9, 10, 11]]
+
+
+@each_kind_of_workers
+def test_one_too_many_on_a_device_is_raised_in_its_place(
+    workers: dict[str, Any], spawn: Spawn
+) -> None:
+    device = FakeDevice()
+    with make_copying(Copied({4, 7}), device, on_error="skip", max_skipped=1, **workers) as loader:
+        told = spawn(outcomes, loader).result(PATIENCE)
+    assert [type(each) for each in told] == [list, list, LookupError, list]
+    assert device.broken == []
+
+
+# What is told ------------------------------------------------------------------------------------
+
+
+def test_statistics_list_batch_index_and_error(spawn: Spawn) -> None:
+    sampler = [5, 0, 3, 2, 1, 4]
+    loader = skipping(Faulty({0, 2, 4}, 6), sampler=sampler)
+    run(spawn, loader)
+    told = [(each.batch, each.index, each.error) for each in loader.statistics().skipped]
+    assert told == [
+        (0, 0, "LookupError: 0"),
+        (1, 2, "LookupError: 2"),
+        (1, 4, "LookupError: 4"),
+    ]
+
+
+def test_statistics_keep_the_latest_thousand_and_count_all(spawn: Spawn) -> None:
+    loader = skipping(Faulty(range(1200), 1300), 50, max_skipped=None)
+    run(spawn, loader)
+    told = loader.statistics()
+    assert told.skipped_count == 1200
+    assert [each.index for each in told.skipped] == list(range(200, 1200))
+
+
+@pytest.mark.filterwarnings("always:a sample was left out")
+@pytest.mark.parametrize("threads", [0, 2])
+def test_there_is_one_warning_an_epoch_and_it_points_at_the_loop(threads: int) -> None:
+    def loop(loader: ThreadLoader[Any]) -> None:
+        for _ in loader:
+            pass
+
+    with skipping(Faulty({4, 5, 7}), threads=threads) as loader:
+        for _ in range(2):
+            with pytest.warns(UserWarning, match="a sample was left out") as caught:
+                loop(loader)
+            (warning,) = caught
+            assert "batch 1" in str(warning.message)
+            assert warning.filename == __file__
+            assert warning.lineno == loop.__code__.co_firstlineno + 1
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_warning_that_is_made_an_error_loses_no_batch(threads: int) -> None:
+    with skipping(Faulty({4}), threads=threads) as loader, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        told = outcomes(loader)
+    assert [each for each in told if isinstance(each, list)] == survivors({4})
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_a_function_is_given_the_index_that_is_listed(threads: int, spawn: Spawn) -> None:
+    """Of an iterable: how many samples were read before, where reading or the transform failed."""
+    asked: list[int] = []
+
+    def on_error(_: Exception, index: int) -> str:
+        asked.append(index)
+        return "skip"
+
+    def transform(row: int) -> int:
+        if row in {5, 9}:
+            raise ValueError(row)
+        return row
+
+    loader = make(Interrupted(12, {2}), on_error=on_error, threads=threads, transform=transform)
+    run(spawn, loader)
+    assert sorted(asked) == sorted(each.index for each in loader.statistics().skipped)
+    assert sorted(asked) == [2, 4, 8]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from itertools import chain, count
 from threading import Barrier, Lock
 from typing import TYPE_CHECKING, Any
 
@@ -119,32 +118,6 @@ def test_the_functions_are_called_by_several_threads_at_once(spawn: Spawn) -> No
     assert sorted(first) == [0, 1]
 
 
-@pytest.mark.parametrize("threads", [0, 2, 4])
-@pytest.mark.parametrize("chunk_size", [1, 2, 3, 5, 100, None, np.int64(2)])
-def test_a_chunk_of_any_size_gives_the_same(chunk_size: Any, threads: int, spawn: Spawn) -> None:
-    source = Counting(7, 7, 7, item=later)
-    with make(source, 7, chunk_size=chunk_size, threads=threads) as loader:
-        assert spawn(lists, loader).result(PATIENCE) == batches(21, 7)
-
-
-def test_a_chunk_is_called_by_one_thread_in_its_order(spawn: Spawn) -> None:
-    calls: list[tuple[str, int]] = []
-
-    def called(number: int) -> Callable[[], int]:
-        def sample() -> int:
-            calls.append((threading.current_thread().name, number))
-            return number
-
-        return sample
-
-    with make(Counting(*[12] * 5, item=called), 12, chunk_size=4, threads=3) as loader:
-        assert spawn(lists, loader).result(PATIENCE) == batches(60, 12)
-    for start in range(0, 60, 4):
-        chunk = [call for call in calls if start <= call[1] < start + 4]
-        assert [number for _, number in chunk] == list(range(start, start + 4))
-        assert len({name for name, _ in chunk}) == 1
-
-
 def test_items_may_be_any_sequence_or_iterable(spawn: Spawn) -> None:
     made: list[Any] = [(0, 1), np.arange(2, 4), range(4, 6), (n for n in (6, 7, later(8))), {9: 0}]
     parts = iter([*made, []])
@@ -181,17 +154,6 @@ def test_an_error_of_the_source_comes_in_its_place_and_it_is_asked_again(
     assert [first, *rest] == batches(9)
 
 
-@each_kind_of_workers
-@pytest.mark.filterwarnings("ignore:a sample was left out")
-def test_an_error_of_the_source_is_left_out_if_that_is_asked_for(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    with make(Failing(OSError), on_error="skip", **workers) as loader:
-        assert spawn(outcomes, loader).result(PATIENCE) == batches(9)
-    (skipped,) = loader.statistics().skipped
-    assert skipped.error.startswith("OSError")
-
-
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_a_source_that_always_raises_hangs_nobody(threads: int, spawn: Spawn) -> None:
     def source(number: int) -> list[Any]:
@@ -218,55 +180,7 @@ def test_a_source_that_raises_stop_iteration_has_ended(
         assert spawn(lists, loader).result(PATIENCE) == [[0, 1, 2], [3]]
 
 
-def broken(number: int) -> Any:
-    def sample() -> int:
-        if number in {0, 4, 6, 7, 8}:
-            raise LookupError(number)
-        return number
-
-    return sample
-
-
-@each_kind_of_workers
-@pytest.mark.filterwarnings("ignore:a sample was left out")
-def test_a_function_that_raises_is_left_out_if_that_is_asked_for(
-    workers: dict[str, Any], spawn: Spawn
-) -> None:
-    with make(Counting(12, item=broken), on_error="skip", **workers) as loader:
-        assert spawn(outcomes, loader).result(PATIENCE) == [[1, 2], [3, 5], [9, 10, 11]]
-    assert [each.index for each in loader.statistics().skipped] == [0, 4, 6, 7, 8]
-
-
 # Without an end ----------------------------------------------------------------------------------
-
-
-def endless() -> Callable[[int], list[Any]]:
-    numbers = count()
-    return lambda number: [later(next(numbers)) for _ in range(number)]
-
-
-@each_kind_of_workers
-def test_an_endless_source_ends_with_a_break(workers: dict[str, Any], spawn: Spawn) -> None:
-    def first(loader: ThreadLoader[Any]) -> list[Any]:
-        told = []
-        for batch in loader:
-            told.append(batch.tolist())
-            if len(told) == 50:
-                break
-        return told
-
-    with make(endless(), **workers) as loader:
-        assert spawn(first, loader).result(PATIENCE) == batches(150)
-        # The next pass goes on with what the source gives then; nothing of the first is left.
-        later_on = spawn(first, loader).result(PATIENCE)
-    assert list(chain(*later_on)) == list(range(later_on[0][0], later_on[0][0] + 150))
-
-
-def test_a_source_is_not_read_further_ahead_than_the_window(spawn: Spawn) -> None:
-    source = Counting(*[3] * 1000)
-    with make(source, threads=2, prefetch=2) as loader:
-        spawn(lambda: next(iter(loader))).result(PATIENCE)
-    assert len(source.asked) <= 6
 
 
 # States ------------------------------------------------------------------------------------------

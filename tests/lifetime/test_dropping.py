@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-from threading import Barrier, Thread
-
 from support.child import run_child
-from support.patience import PATIENCE
 
-from threadloader._lifetime.dropping import AtomicWeakSet, _watched, when_dropped
+from threadloader._lifetime.dropping import when_dropped
 
 
 class Thing:
@@ -36,16 +32,6 @@ def test_it_is_called_with_its_arguments_when_the_object_is_gone() -> None:
         assert calls == [0, 1]
 
 
-def test_it_is_called_for_an_object_in_a_cycle() -> None:
-    calls: list[int] = []
-    thing = Thing()
-    thing.own = thing  # type: ignore[attr-defined]
-    when_dropped(thing, calls.append, 1)
-    del thing
-    gc.collect()
-    assert calls == [1]
-
-
 def test_it_is_called_once_when_it_is_called_by_hand() -> None:
     calls: list[int] = []
     thing = Thing()
@@ -54,36 +40,6 @@ def test_it_is_called_once_when_it_is_called_by_hand() -> None:
     call()
     del thing
     assert calls == [1]
-
-
-def test_nothing_is_kept_of_what_is_gone() -> None:
-    before = len(_watched)
-    things = [Thing() for _ in range(10)]
-    calls = [when_dropped(thing, int) for thing in things]
-    calls[0]()
-    assert len(_watched) == before + 9
-    things.clear()
-    assert len(_watched) == before
-
-
-def test_of_threads_that_call_at_once_one_does() -> None:
-    calls: list[int] = []
-    for _ in range(50):
-        thing = Thing()
-        call = when_dropped(thing, calls.append, 1)
-        start = Barrier(4)
-
-        def at_once(start: Barrier = start, call: object = call) -> None:
-            start.wait(PATIENCE)
-            call()  # type: ignore[operator]
-
-        threads = [Thread(target=at_once, name="test-at-once") for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        del thing
-        for thread in threads:
-            thread.join(PATIENCE)
-    assert len(calls) == 50
 
 
 def test_it_is_not_called_at_the_interpreters_exit() -> None:
@@ -109,13 +65,3 @@ def test_it_is_called_once_at_exit_where_that_is_asked_for() -> None:
         "print('exit')\n"
     )
     assert run_child(script) == (0, "gone\ncalled\nexit\nkept", "")
-
-
-def test_the_living_are_those_that_somebody_keeps() -> None:
-    living: AtomicWeakSet[Thing] = AtomicWeakSet()
-    kept, dropped = Thing(), [Thing()]
-    living.add(kept)
-    living.add(dropped[0])
-    assert set(living.all()) == {kept, *dropped}
-    dropped.clear()
-    assert living.all() == [kept]

@@ -21,7 +21,6 @@ import pytest
 from support.patience import PATIENCE
 
 import threadloader
-from threadloader._threads.pool import EXIT_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,22 +115,11 @@ iterator = iter(ThreadLoader(Numbers(), 4, threads=3))
 next(iterator)
 say("leaving")
 """,
-    "persistent workers, idle": """
-loader = ThreadLoader(Numbers(), 4, threads=3, persistent_workers=True)
-for batch in loader:
-    pass
-say("leaving")
-""",
     "persistent workers, half-way": """
 loader = ThreadLoader(Numbers(), 4, threads=3, persistent_workers=True)
 iterators = [iter(loader), iter(loader)]
 next(iterators[0])
 say("leaving")
-""",
-    "a loop that is left by sys.exit": """
-for batch in ThreadLoader(Numbers(), 4, threads=3):
-    say("leaving")
-    sys.exit()
 """,
     "an iterator in a reference cycle": """
 class Trainer:
@@ -141,10 +129,6 @@ class Trainer:
 next(Trainer().batches)
 say("leaving")
 """,
-    "batches that are kept": """
-batches = list(ThreadLoader(Numbers(), 4, threads=3))
-say("leaving")
-""",
     "an error that is kept": """
 iterator = iter(ThreadLoader([1, 2], sampler=[0, 1, 2, 0, 1], threads=2))
 try:
@@ -152,12 +136,6 @@ try:
         pass
 except IndexError as error:
     kept = error
-say("leaving")
-""",
-    "a consumer that waits in a daemon thread": """
-loader = ThreadLoader(Numbers(slow=[9], seconds=0.5), 4, threads=3)
-threading.Thread(target=list, args=(loader,), daemon=True).start()
-loader.dataset.entered.wait()
 say("leaving")
 """,
     "a daemon thread that starts epoch after epoch": """
@@ -178,21 +156,6 @@ say("leaving")
 def test_the_interpreter_exits_cleanly_with(script: str) -> None:
     code, _, errors = run(script)
     assert (code, errors) == (0, "")
-
-
-def test_a_consumer_in_an_ordinary_thread_gets_all_its_batches_first() -> None:
-    code, output, errors = run("""
-def consume():
-    threading.main_thread().join()
-    for _ in range(2):
-        total = sum(int(batch.sum()) for batch in ThreadLoader(Numbers(40), 4, threads=3))
-        say(total)
-
-threading.Thread(target=consume).start()
-say("leaving")
-""")
-    assert (code, errors) == (0, "")
-    assert output.split() == ["3120", "3120"]
 
 
 def test_an_uncaught_error_of_a_sample_is_shown_with_the_users_frames_and_a_note() -> None:
@@ -243,11 +206,6 @@ def test_a_running_sample_ends_before_the_process_does(stuck: str) -> None:
 def test_a_sample_that_never_ends_does_not_keep_the_process(stuck: str) -> None:
     code, output, errors = run(stuck.format(seconds=FOR_EVER) + "say('leaving')")
     assert (code, output, errors) == (0, "", "")  # and not that of the watchdog
-
-
-def test_what_never_ends_is_waited_for_as_long_as_documented() -> None:
-    """The limit itself, because how long an interpreter takes to end beside it is the machine's."""
-    assert EXIT_SECONDS == LIMIT
 
 
 def test_many_samples_that_never_end_share_one_limit() -> None:
@@ -303,16 +261,6 @@ except KeyboardInterrupt:
     caught.set()
 """
 each_kind_of_workers = pytest.mark.parametrize("persistent", [False, True])
-
-
-@on_posix
-def test_ctrl_c_ends_the_process_once_the_running_sample_has_ended() -> None:
-    code, _, errors = interrupted(
-        WAITING.format(seconds=0.5, persistent=False) + LOOP + "    raise"
-    )
-    assert code == -signal.SIGINT
-    assert errors.splitlines()[-1] == "KeyboardInterrupt"
-    assert errors.count("Traceback") == 1
 
 
 @on_posix

@@ -99,53 +99,6 @@ warnings.simplefilter("ignore")
     assert spawn(run_child, script).result(3 * PATIENCE)[:2] == (0, "0\n0")
 
 
-EARLY = """
-import atexit, sys
-sys.modules["torch"] = None
-
-class Kept:
-    pass
-
-def handler():
-    for name, function in {
-        "goes on": lambda: next(iterator),
-        "with threads": lambda: list(ThreadLoader(range(8), 4, threads=2)),
-        "without": lambda: list(ThreadLoader(range(8), 4, threads=0)),
-    }.items():
-        try:
-            print(name, len(function()))
-        except ClosedError:
-            print(name, "ClosedError")
-    in_cycle, dropped = Kept(), Kept()
-    in_cycle.itself = in_cycle
-    when_dropped(in_cycle, print, "called while modules go")
-    when_dropped(dropped, print, "dropped in the handler")
-    del dropped
-    when_dropped(handler, print, "asked for")()
-
-atexit.register(handler)
-from threadloader import ClosedError, ThreadLoader
-from threadloader._lifetime.dropping import when_dropped
-
-iterator = iter(ThreadLoader(range(100), 4, threads=2))
-next(iterator)
-"""
-
-
-def test_a_handler_from_before_the_import_finds_all_closed_but_can_do_without_threads(
-    spawn: Spawn,
-) -> None:
-    code, output, errors = spawn(run_child, EARLY).result(3 * PATIENCE)
-    assert (code, errors) == (0, "")
-    assert output.splitlines() == [
-        "goes on ClosedError",
-        "with threads ClosedError",
-        "without 2",
-        "dropped in the handler",
-        "asked for",
-    ]
-
-
 FORKS = """
 import atexit, os, signal, sys, threading, warnings
 sys.modules["torch"] = None
@@ -172,28 +125,6 @@ has_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no
 
 def forks(script: str) -> tuple[int, str, str]:
     return run_child(FORKS.format(seconds=int(PATIENCE)) + script)
-
-
-@has_fork
-def test_a_child_that_a_daemon_thread_forks_during_the_exit_can_load(spawn: Spawn) -> None:
-    script = """
-go, done = threading.Event(), threading.Event()
-
-def daemon():
-    go.wait()
-    fork(lambda: os._exit(loaded()))
-    done.set()
-
-def end():
-    threads_end()
-    go.set()
-    done.wait()
-
-threads_end = exit_and_fork._at_exit[exit_and_fork.Phase.END_THREADS]
-exit_and_fork._at_exit[exit_and_fork.Phase.END_THREADS] = end
-threading.Thread(target=daemon, daemon=True).start()
-"""
-    assert spawn(forks, script).result(3 * PATIENCE) == (0, "child 10", "")
 
 
 @has_fork

@@ -9,7 +9,7 @@ import sys
 import threading
 from functools import partial
 from threading import Barrier, Event, Thread, get_ident
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.child import run_child
@@ -114,10 +114,6 @@ def made_elsewhere(factory: Factory) -> list[Handle]:
     return [made for made in factory.made if made.made_by != get_ident()]
 
 
-def closed_names(log: list[str]) -> Callable[[Handle], None]:
-    return lambda handle: log.append(handle.name)
-
-
 def python(code: str) -> str:
     """Return what a new interpreter prints, which must not complain."""
     exit_code, told, errors = run_child(code)
@@ -135,14 +131,6 @@ def test_each_thread_has_an_instance_that_it_closes_when_it_ends() -> None:
     assert other.made_by != mine.made_by
     assert other.closed_once_at_home
     assert not mine.closed_by
-
-
-def test_the_instance_of_who_drops_the_object_is_closed_at_once() -> None:
-    factory = Factory()
-    handle = PerThread(factory)
-    handle()
-    del handle
-    assert factory.made[0].closed_once_at_home
 
 
 @pytest.mark.parametrize("opens_another", [False, True])
@@ -221,61 +209,6 @@ def test_an_error_at_a_threads_end_is_told_and_the_others_are_closed(
     assert told == ["OSError('c')", "OSError('b')"]
 
 
-def test_what_a_factory_uses_is_closed_after_what_it_makes() -> None:
-    log: list[str] = []
-    environment = PerThread(partial(Handle, "environment"), closed_names(log))
-
-    def begin() -> Handle:
-        return Handle(f"transaction in {environment().name}")
-
-    transaction = PerThread(begin, closed_names(log))
-    run(transaction)
-    assert log == ["transaction in environment", "environment"]
-
-
-def test_what_a_factory_raises_is_raised_alone_and_it_is_tried_again() -> None:
-    attempts = iter([OSError("busy"), OSError("busy"), None])
-
-    def open_it() -> Handle:
-        error = next(attempts)
-        if error is not None:
-            raise error
-        return Handle()
-
-    handle = PerThread(open_it)
-    for _ in range(2):
-        with pytest.raises(OSError, match="busy") as caught:
-            handle()
-        assert caught.value.__context__ is None
-    assert handle() is handle()
-
-
-class Entered:
-    """Has no ``close()``."""
-
-    def __init__(self) -> None:
-        self.left: list[Any] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.left.append(error)
-
-
-def test_what_has_no_close_is_left_as_a_context_manager_is() -> None:
-    entered = PerThread(Entered)
-    instance = entered()
-    entered.close()
-    assert instance.left == [(None, None, None)]
-
-
-def test_what_cannot_be_closed_is_only_dropped() -> None:
-    numbers = PerThread(lambda: [1, 2, 3])
-    assert numbers() == [1, 2, 3]
-    numbers.close()
-
-
 def test_an_instance_in_the_place_of_the_factory_is_refused() -> None:
     with pytest.raises(TypeError, match=r"Handle object.* can't be called: use a lambda"):
         PerThread(Handle())  # type: ignore[arg-type]
@@ -311,16 +244,6 @@ def test_each_worker_has_one_handle_whatever_it_has_of_the_dataset(
     threads = join(dataset.meeting.visitors)
     assert len(made_elsewhere(factory)) == threads
     assert threads <= THREADS if persistent else threads > 1
-    assert all(made.closed_once_at_home for made in made_elsewhere(factory))
-
-
-def test_the_handles_of_an_iterator_that_is_dropped_are_closed() -> None:
-    factory = Factory()
-    dataset = Numbers(PerThread(factory), size=100 * THREADS)
-    loader = ThreadLoader(dataset, batch_size=THREADS, threads=THREADS)
-    for _ in loader:
-        break
-    assert join(dataset.meeting.visitors) == len(made_elsewhere(factory)) > 1
     assert all(made.closed_once_at_home for made in made_elsewhere(factory))
 
 

@@ -134,21 +134,6 @@ def test_two_threads_are_woken_for_two_jobs() -> None:
     explore(scenario, iterations=16)
 
 
-def test_a_wake_takes_no_thread_from_a_put() -> None:
-    def scenario() -> None:
-        pool = _pool(2)
-        pool.put(Jobs(ignore))
-        waker = it.spawn(lambda: [pool.wake() for _ in range(3)])
-        pair = Pair()
-        pool.put(Jobs(pair.one))
-        pool.put(Jobs(pair.other))
-        pair.wait()
-        waker.join()
-        _end(pool)
-
-    explore(scenario, iterations=16)
-
-
 def test_a_wake_against_a_thread_going_idle_loses_no_count_of_idle_threads() -> None:
     def scenario() -> None:
         pool = _pool(2)
@@ -211,15 +196,6 @@ def test_a_limit_that_is_raised_leaves_no_job_behind() -> None:
     explore(scenario, iterations=16)
 
 
-def test_stop_ends_threads_that_are_going_idle() -> None:
-    def scenario() -> None:
-        pool = _pool(2)
-        pool.put(Jobs(ignore, ignore))
-        _end(pool)
-
-    explore(scenario, iterations=20)
-
-
 def test_stop_ends_threads_whatever_is_put_and_woken_meanwhile() -> None:
     def scenario() -> None:
         pool = _pool(2)
@@ -234,17 +210,6 @@ def test_stop_ends_threads_whatever_is_put_and_woken_meanwhile() -> None:
     explore(scenario, iterations=20)
 
 
-def test_stop_against_stop_ends_the_threads() -> None:
-    def scenario() -> None:
-        pool = _pool(2)
-        pool.put(Jobs(ignore))
-        other = it.spawn(pool.stop)
-        _end(pool)
-        other.join()
-
-    explore(scenario, iterations=20)
-
-
 def test_dropping_the_pool_ends_threads_that_are_going_idle() -> None:
     def scenario() -> None:
         pool = _pool(2)
@@ -252,33 +217,6 @@ def test_dropping_the_pool_ends_threads_that_are_going_idle() -> None:
         del pool
 
     explore(scenario, iterations=20)
-
-
-def test_jobs_start_in_the_order_of_their_works() -> None:
-    def scenario() -> None:
-        pool = _pool(2)
-        claimed: list[str] = []
-        done = it.Event()
-
-        class Named(Jobs):
-            def __init__(self, name: str, *jobs: Job[int]) -> None:
-                super().__init__(*jobs)
-                self._name = name
-
-            def claim(self) -> Job[int] | None:
-                job = super().claim()
-                if job is not None:
-                    claimed.append(self._name)
-                return job
-
-        for name in "abc":
-            pool.put(Named(name, ignore, ignore))
-        pool.put(Jobs(lambda _worker: done.set()))
-        done.wait()
-        _end(pool)
-        assert claimed == list("aabbcc")
-
-    explore(scenario, iterations=16)
 
 
 def test_one_thread_going_idle_against_a_put_under_every_schedule() -> None:

@@ -11,7 +11,7 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.pool import ThreadPool
-from threading import Thread, Timer
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,33 +66,9 @@ def in_a_subclass(ask: Callable[[], Any]) -> Any:
     return thread.told
 
 
-def with_a_run_of_the_instance(ask: Callable[[], Any]) -> Any:
-    told: list[Any] = []
-    thread = Thread(name="test-instance")
-    run = thread.run = lambda: told.append(ask())  # type: ignore[method-assign]
-    thread.start()
-    thread.join(PATIENCE)
-    assert thread.run is run
-    return told[0]
-
-
-def in_a_timer(ask: Callable[[], Any]) -> Any:
-    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    timer = Timer(0.0, lambda: told.put(ask()))
-    timer.start()
-    timer.join(PATIENCE)
-    return told.get(timeout=PATIENCE)
-
-
 def in_an_executor(ask: Callable[[], Any]) -> Any:
     with ThreadPoolExecutor(2) as pool:
         return pool.submit(ask).result(PATIENCE)
-
-
-def mapped_by_an_executor(ask: Callable[[], Any]) -> Any:
-    with ThreadPoolExecutor(2) as pool:
-        [told] = set(pool.map(lambda _: ask(), range(4)))
-    return told
 
 
 def in_an_initializer(ask: Callable[[], Any]) -> Any:
@@ -117,10 +93,7 @@ def in_a_nested_thread(ask: Callable[[], Any]) -> Any:
 WAYS = [
     in_a_thread,
     in_a_subclass,
-    with_a_run_of_the_instance,
-    in_a_timer,
     in_an_executor,
-    mapped_by_an_executor,
     in_an_initializer,
     in_a_thread_pool,
     in_a_nested_thread,
@@ -172,13 +145,6 @@ def test_a_thread_of_a_sample_is_told_the_same_as_the_sample(
         assert here is not None
 
 
-@each_way
-def test_a_thread_of_the_consumer_s_is_told_nothing(way: Callable[..., Any]) -> None:
-    for _ in ThreadLoader(range(6), num_workers=2):
-        assert way(me) is None
-    assert way(me) is None
-
-
 def test_an_executor_that_all_share_tells_each_task_of_its_submitter(spawn: Spawn) -> None:
     with ThreadPoolExecutor(2) as pool:  # its threads are started by whoever comes first
 
@@ -196,20 +162,6 @@ def test_an_executor_that_all_share_tells_each_task_of_its_submitter(spawn: Spaw
             assert here is not None
             assert pool.submit(me).result(PATIENCE) is None
         loader.close()
-
-
-def test_the_worker_of_a_nested_loader_is_told_of_itself(spawn: Spawn) -> None:
-    class Nested:
-        def __len__(self) -> int:
-            return 2
-
-        def __getitem__(self, index: int) -> Any:
-            inner = told(Asks(in_a_thread, me), spawn, num_workers=2)
-            return me(), inner, in_a_thread(me)
-
-    for here, inner, there in told(Nested(), spawn, num_workers=1):
-        assert here == there == (0, 1)
-        assert inner == [((0, 2), (0, 2)), ((1, 2), (1, 2))]
 
 
 def test_a_thread_is_told_of_its_dataset_and_keeps_none_alive(spawn: Spawn) -> None:
@@ -246,22 +198,6 @@ def test_a_thread_is_told_of_its_dataset_and_keeps_none_alive(spawn: Spawn) -> N
     assert gone.wait(PATIENCE)
     dropped.set()
     assert answers.get(timeout=PATIENCE) == (None, 0)
-
-
-def test_what_a_thread_is_told_looks_like_what_its_worker_is_told(spawn: Spawn) -> None:
-    loader = ThreadLoader(
-        range(1),
-        batch_size=None,
-        num_workers=1,
-        collate_fn=lambda _: (get_worker_info(), in_a_thread(get_worker_info)),
-    )
-    [(here, there)] = spawn(list, loader).result(PATIENCE)
-    assert isinstance(there, type(here))
-    for name in ("id", "num_workers", "seed", "dataset", "worker_method", "rng"):
-        assert getattr(there, name) == getattr(here, name)
-    assert f"seed={here.seed}" in repr(there)
-    with pytest.raises((AttributeError, RuntimeError)):
-        there.id = 5
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")

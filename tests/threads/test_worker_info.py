@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -98,90 +97,3 @@ print(*sorted(seen), sep="\\n")
         "('worker_init_fn', (1, True))",
         "('worker_init_fn', (3, True))",
     ]
-
-
-def _numbers(samples: list[Any]) -> Any:
-    info, seed, _ = samples[0]
-    return info.id, info.num_workers, info.seed, seed, getattr(info, "worker_method", None)
-
-
-def _processes(workers: int) -> Any:
-    return data.DataLoader(
-        Infos(), num_workers=workers, collate_fn=_numbers, multiprocessing_context="fork"
-    )
-
-
-class Nested:
-    """A sample is what processes that its worker starts are told."""
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getitem__(self, index: int) -> Any:
-        before = get_worker_info()
-        told = list(_processes(1))
-        return before, told, get_worker_info()
-
-
-def test_a_process_worker_inside_a_thread_is_told_of_itself(spawn: Spawn) -> None:
-    loader = ThreadLoader(Nested(), num_workers=2, collate_fn=list)
-    (before, told, after) = infos(loader, spawn)[0]
-    assert before is after
-    for number, workers, seed, initial, method in told:
-        assert (number, workers) == (0, 1)
-        assert seed == initial != before.seed
-        assert method != "thread"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no limit of file handles")
-def test_batches_that_are_kept_keep_no_file_open() -> None:
-    script = """
-import resource, torch
-from torch.utils.data import default_collate
-from threadloader import ClosedError, ThreadLoader
-resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
-for collate_fn in (None, lambda samples: default_collate(samples)):
-    dataset = list(torch.arange(200).reshape(200, 1))
-    kept = list(ThreadLoader(dataset, 2, num_workers=2, collate_fn=collate_fn))
-    assert torch.cat(kept).flatten().tolist() == list(range(200))
-print(len(kept))
-"""
-    assert run(script) == "100"
-
-
-def test_a_backward_pass_beside_busy_workers_uses_as_many_threads_as_before() -> None:
-    script = f"""
-import threading, torch
-from threadloader import ThreadLoader
-torch.set_num_threads(3)
-def note(name):
-    seen[name] = torch.get_num_threads()
-def row(index):
-    if index == 1:
-        busy.set()
-        assert gate.wait({PATIENCE})
-    return torch.tensor(float(torch.get_num_threads()))
-class Rows:
-    __len__ = lambda _: 3
-    __getitem__ = lambda _, index: row(index)
-for dataset, options in (
-    (Rows(), {{"num_workers": 2}}), (iter(range(3)), {{"num_workers": 3, "transform": row}})
-):
-    busy, gate = threading.Event(), threading.Event()
-    seen = {{}}
-    batches = iter(ThreadLoader(dataset, **options))
-    told = [next(batches)]
-    assert busy.wait({PATIENCE})
-    weight = torch.ones(1, requires_grad=True)
-    weight.register_hook(lambda _: note("backward"))
-    (weight * told[0]).sum().backward()
-    note("consumer")
-    later = threading.Thread(target=note, args=("later",))
-    later.start()
-    later.join()
-    gate.set()
-    told += batches
-    print(torch.cat(told).tolist(), sorted(seen.items()))
-"""
-    told = "[1.0, 1.0, 1.0] [('backward', 3), ('consumer', 3), ('later', 3)]"
-    assert run(script).splitlines() == [told] * 2

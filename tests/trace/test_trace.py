@@ -49,26 +49,19 @@ def as_list(samples: Any) -> Any:
 
 KINDS: dict[str, dict[str, Any]] = {
     "map": {"threads": 2},
-    "one thread": {"threads": 1},
     "no threads": {"threads": 0},
-    "by itself": {},
     "arrays, no threads": {"dataset": np.arange(26), "threads": 0},
     "persistent": {"threads": 2, "persistent_workers": True},
     "out of order": {"threads": 3, "in_order": False},
-    "collate_fn": {"threads": 2, "collate_fn": as_list},
     "collate_fn, no threads": {"threads": 0, "collate_fn": as_list},
     "ragged": {"dataset": Acting(26, sample=ragged), "threads": 2, "collate_fn": as_list},
     "skipped": {"dataset": Acting(26, fails, row), "threads": 2, "on_error": "skip"},
     "skipped, no threads": {"dataset": Acting(26, fails, row), "threads": 0, "on_error": "skip"},
     "arrays in groups": {"dataset": np.arange(400), "threads": 2},
-    "rows in a list": {"dataset": list(map(row, range(26))), "threads": 2},
     "single samples": {"batch_size": None, "threads": 2},
-    "single samples, no threads": {"batch_size": None, "threads": 0},
     "iterable": {"dataset": Stream(), "threads": 1},
-    "iterable, no threads": {"dataset": Stream(), "threads": 0},
     "iterable, transform": {"dataset": Stream(), "threads": 3, "transform": np.sqrt},
     "device": {"threads": 2, "device": FakeDevice()},
-    "device, no threads": {"threads": 0, "device": FakeDevice()},
 }
 
 
@@ -119,13 +112,6 @@ def test_each_thread_has_a_row_of_its_name_and_the_consumers_comes_first(path: P
     assert [name.partition("-")[2] for name in names[1:]] == ["worker-0", "worker-1", "worker-2"]
 
 
-def test_epochs_go_on_in_the_same_rows(path: Path) -> None:
-    with made(threads=1) as loader, loader.trace(path):
-        for _ in range(3):
-            list(loader)
-    assert len(read_trace(path).threads) == 2
-
-
 def test_a_ticket_has_the_fetching_and_the_writing_of_its_rows(path: Path) -> None:
     trace = traced(path)
     rows = {
@@ -156,7 +142,7 @@ def test_a_batch_that_the_calling_thread_makes_is_in_its_row(kind: str, path: Pa
     [
         ("map", ["ticket", "deliver"]),
         ("no threads", ["ticket", "deliver"]),
-        ("collate_fn", ["ticket", "collate", "deliver"]),
+        ("ragged", ["ticket", "collate", "deliver"]),
         ("iterable", ["read", "ticket", "deliver"]),
         ("iterable, transform", ["read", "ticket", "deliver"]),
         ("out of order", ["ticket", "deliver"]),
@@ -180,14 +166,6 @@ def test_an_arrow_leads_from_a_batch_s_first_stage_to_its_delivery(
         if trace.steps(number)[-1] == "deliver"
     }
     assert ends == set(range(7))
-
-
-@pytest.mark.usefixtures("one_row_tickets")
-def test_each_ticket_has_an_arrow(path: Path) -> None:
-    trace = traced(path, "collate_fn")
-    begun = [trace.enclosing(arrow[0])[-1]["args"] for arrow in trace.arrows.values()]
-    # That of the last one, which collates, too, leads from it to a part of it.
-    assert len({(one["batch"], one["first row"]) for one in begun}) == 26
 
 
 @pytest.mark.usefixtures("slots_for_all_leaves")
@@ -237,59 +215,6 @@ def test_a_trace_may_begin_and_end_in_the_middle_of_an_epoch(path: Path) -> None
     assert len(read_trace(path).of("next")) == 3
 
 
-@pytest.mark.parametrize("threads", [0, 1])
-def test_what_is_left_of_an_epoch_when_a_trace_begins_is_shown(
-    threads: int, spawn: Spawn, path: Path
-) -> None:
-    gate, begun = Event(), Event()
-
-    def act(index: int) -> None:
-        if index == 8 and threads:
-            begun.set()
-            assert gate.wait(PATIENCE)
-
-    with made(dataset=Acting(26, act, row), threads=threads, prefetch=4) as loader:
-        iterator = iter(loader)
-        list(itertools.islice(iterator, 2))
-        assert not threads or begun.wait(PATIENCE)
-        with loader.trace(path):
-            spawn(gate.set)
-            assert len(list(iterator)) == 5
-    trace = read_trace(path)
-    # All but the one that was being made already.
-    expected = set(range(3 if threads else 2, 7))
-    assert {ticket["args"]["batch"] for ticket in trace.of("ticket")} >= expected
-    assert {event["args"]["batch"] for event in trace.of("deliver")} == set(range(2, 7))
-
-
-def test_what_has_not_ended_is_shown_up_to_the_end(spawn: Spawn, path: Path) -> None:
-    begun, gate = Event(), Event()
-    hanging = Acting(26, lambda _: begun.set() or gate.wait(PATIENCE), row)  # type: ignore[func-returns-value]
-    with made(dataset=hanging, threads=1) as loader:
-        with loader.trace(path):
-            spawn(list, loader)
-            assert begun.wait(PATIENCE)
-        gate.set()
-    trace = read_trace(path)
-    (fetch,), (ticket,) = trace.of("fetch"), trace.of("ticket")
-    assert fetch["ts"] + fetch["dur"] == pytest.approx(ticket["ts"] + ticket["dur"])
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_ctrl_c_in_a_traced_sample_ends_the_epoch_alone(threads: int, path: Path) -> None:
-    def act(index: int) -> None:
-        if index == 9:
-            raise KeyboardInterrupt
-
-    with made(dataset=Acting(26, act, row), threads=threads) as loader, loader.trace(path):
-        with pytest.raises(KeyboardInterrupt):
-            list(loader)
-        assert len(list(itertools.islice(loader, 2))) == 2
-    trace = read_trace(path)
-    assert {event["args"]["batch"] for event in trace.of("deliver")} >= {0, 1}
-    assert {trace.parent(event) for event in trace.of("next")} == {None}
-
-
 def test_later_events_than_the_limit_allows_are_dropped_and_counted(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -301,22 +226,6 @@ def test_later_events_than_the_limit_allows_are_dropped_and_counted(
     assert len([one for one in trace.slices if one["cat"] != "loop body"]) == 10
     assert 0 < trace.about["dropped events"] < whole
     assert str(trace.about["dropped events"]) in caplog.text
-
-
-def test_a_wrong_limit_or_path_fails_before_anything_is_loaded(tmp_path: Path) -> None:
-    with made() as loader:
-        with pytest.raises(ValueError, match="limit must be at least 1, not 0"):
-            loader.trace(tmp_path / "trace.json", limit=0)
-        with pytest.raises(FileNotFoundError), loader.trace(tmp_path / "missing" / "trace.json"):
-            pytest.fail("it began")
-        assert len(list(loader)) == 7
-
-
-def test_the_file_is_written_after_an_error_too(path: Path) -> None:
-    loader = made("skipped", on_error="raise")
-    with loader, pytest.raises(ValueError, match="3"), loader.trace(path):
-        list(loader)
-    assert read_trace(path).of("ticket")
 
 
 def test_traces_at_once_are_whole_and_each_of_its_loader_and_may_be_compressed(

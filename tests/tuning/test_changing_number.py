@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import io
 import random
 import threading
 import time
@@ -15,7 +13,7 @@ import pytest
 from support.patience import PATIENCE
 from support.scripted_tuner import script
 
-from threadloader import ThreadLoader, get_worker_info
+from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
     from support.patience import Spawn
@@ -78,72 +76,6 @@ def test_batches_are_those_of_no_threads(numbers: tuple[int, ...], given: dict[s
         assert {*seen} >= ({*numbers} - {0} if given.get("persistent_workers") else {*numbers})
 
 
-@pytest.mark.parametrize("given", [{}, {"threads": 2}], ids=str)
-@pytest.mark.parametrize("numbers", SCRIPTS)
-def test_a_state_goes_on_after_the_batches_before_it(
-    numbers: tuple[int, ...], given: dict[str, Any]
-) -> None:
-    def make() -> ThreadLoader[Any]:
-        loader: ThreadLoader[Any] = ThreadLoader(
-            Draws(64), 4, shuffle=True, seed=3, output="numpy", **given
-        )
-        script(loader, *numbers)
-        return loader
-
-    with make() as loader, make() as other:
-        states, batches = [], []
-        for index, drawn in loader:
-            states.append(loader.state_dict())
-            batches.append((index.tolist(), drawn.tolist()))
-        for taken in (1, 4, 7, 15):
-            other.load_state_dict(states[taken - 1])
-            rest = [(index.tolist(), drawn.tolist()) for index, drawn in other]
-            assert rest == batches[taken:]
-
-
-@pytest.mark.parametrize("given", [{}, {"threads": 2}], ids=str)
-@pytest.mark.parametrize("numbers", SCRIPTS)
-def test_an_error_comes_in_its_place(numbers: tuple[int, ...], given: dict[str, Any]) -> None:
-    class Fails(Samples):
-        def __getitem__(self, index: int) -> Any:
-            if index % 40 == 13:
-                raise ValueError(index)
-            return index, False
-
-    with ThreadLoader(Fails(), 4, collate_fn=list, **given) as loader:
-        script(loader, *numbers)
-        iterator, told = iter(loader), []
-        while len(told) < 64:
-            try:
-                told.append(indices([next(iterator)]))
-            except ValueError as error:
-                told.append(list(error.args))
-    for number, first in enumerate(range(0, 256, 4)):
-        failed = [index for index in range(first, first + 4) if index % 40 == 13]
-        assert told[number] == (failed or list(range(first, first + 4)))
-
-
-@pytest.mark.parametrize("given", [{}, {"threads": 2}], ids=str)
-def test_each_thread_has_its_own_copy_whoever_made_batches_meanwhile(given: dict[str, Any]) -> None:
-    class Connected(Samples):
-        """Samples that use what only the thread may use that has made it."""
-
-        thread: int | None = None
-        handle: Any = None
-
-        def __getitem__(self, index: int) -> Any:
-            if self.thread is None:
-                self.thread, self.handle = threading.get_ident(), io.BytesIO()
-            assert self.thread == threading.get_ident()
-            return super().__getitem__(index)
-
-    with ThreadLoader(Connected(), 4, collate_fn=list, **given) as loader:
-        script(loader, 2, 2, 0, 0)
-        batches = list(loader)
-    assert indices(batches) == list(range(256))
-    assert {made_here for batch in batches for made_here in here(batch)} == {True, False}
-
-
 @pytest.mark.parametrize("taken", range(1, 12, 3))
 def test_an_iterator_may_be_closed_or_dropped_at_any_moment(taken: int, spawn: Spawn) -> None:
     def load(*, closed: bool) -> None:
@@ -160,15 +92,6 @@ def test_an_iterator_may_be_closed_or_dropped_at_any_moment(taken: int, spawn: S
 
     for closed in (True, False):
         spawn(lambda closed=closed: load(closed=closed)).result(PATIENCE)
-
-
-def test_two_loaders_side_by_side_change_each_for_itself() -> None:
-    left: ThreadLoader[Any] = ThreadLoader(Samples(), 4, collate_fn=list)
-    right: ThreadLoader[Any] = ThreadLoader(Samples(), 4, collate_fn=list)
-    script(left, 2, 0)
-    script(right, 0, 0, 1)
-    pairs = list(zip(left, right, strict=True))
-    assert indices([one for one, _ in pairs]) == indices([other for _, other in pairs])
 
 
 @pytest.mark.usefixtures("cheap")
@@ -250,46 +173,6 @@ def test_an_epoch_that_ends_soon_starts_no_thread(monkeypatch: pytest.MonkeyPatc
         assert all(made_here for batch in loader for made_here in here(batch))
 
 
-class DrawsIndices:
-    """A sampler that draws from the random state that the training loop draws from, too."""
-
-    def __iter__(self) -> Any:
-        return iter(lambda: random.randrange(64), None)
-
-
-@pytest.mark.parametrize("dataset", [Samples, Dear])
-def test_a_sampler_of_the_users_is_drawn_as_without_threads(dataset: type[Samples]) -> None:
-    def load(**given: Any) -> list[Any]:
-        random.seed(5)
-        with ThreadLoader(
-            dataset(64), 2, sampler=DrawsIndices(), collate_fn=list, **given
-        ) as loader:
-            batches = iter(loader)
-            return [(indices([next(batches)]), random.random()) for _ in range(20)]
-
-    assert load() == load(threads=0)
-
-
-@pytest.mark.usefixtures("cheap")
-def test_a_sample_that_asks_its_own_iterator_is_an_error_and_no_hang(spawn: Spawn) -> None:
-    class AsksItself(Samples):
-        iterators: list[Any] = []  # noqa: RUF012  # copies share it
-
-        def __getitem__(self, index: int) -> Any:
-            if index == 3:
-                next(self.iterators[0])
-            return super().__getitem__(index)
-
-    def load() -> None:
-        AsksItself.iterators.append(iter(ThreadLoader(AsksItself(64), 16, collate_fn=list)))
-        with pytest.raises(RuntimeError, match="can't ask for the next batch"):
-            next(AsksItself.iterators[0])
-
-    spawn(load).result(PATIENCE)
-    AsksItself.iterators.clear()
-    gc.collect()
-
-
 @pytest.mark.usefixtures("cheap")
 @pytest.mark.parametrize("batches_before", [0, 2])
 def test_threads_make_the_batches_that_are_awaited_in_an_event_loop(batches_before: int) -> None:
@@ -310,33 +193,3 @@ def test_threads_make_the_batches_that_are_awaited_in_an_event_loop(batches_befo
     others = asyncio.run(rest())
     assert not any(any(here(batch)) for batch in others)
     assert indices([*batches, *others]) == list(range(48))
-
-
-@pytest.mark.usefixtures("cheap")
-def test_what_a_sample_does_to_gradients_stays_in_it() -> None:
-    torch = pytest.importorskip("torch")
-
-    class SwitchesOff(Samples):
-        def __getitem__(self, index: int) -> Any:
-            torch.set_grad_enabled(False)
-            return super().__getitem__(index)
-
-    for _ in ThreadLoader(SwitchesOff(64), 16, collate_fn=list):
-        assert torch.is_grad_enabled()
-
-
-@pytest.mark.usefixtures("cheap")
-def test_the_calling_thread_is_a_worker_with_the_users_own_dataset() -> None:
-    class Told(Samples):
-        users: list[Any] = []  # noqa: RUF012  # copies share it
-
-        def __getitem__(self, index: int) -> Any:
-            info = get_worker_info()
-            assert info is not None
-            assert info.dataset is self is self.users[0]
-            return index, info.id
-
-    Told.users.append(Told(64))
-    loader: ThreadLoader[Any] = ThreadLoader(Told.users[0], 16, collate_fn=list)
-    assert [worker for batch in loader for _, worker in batch] == [0] * 64
-    assert get_worker_info() is None

@@ -22,9 +22,6 @@ class Load(NamedTuple):
     cores: float  # that they use
 
 
-Data = "Callable[[int], Load]"  # of a number of threads; 0 for the calling thread
-
-
 def holds_the_gil(threads: int) -> Load:
     """Pure Python of a millisecond: threads take turns, and that costs something."""
     return Load(1000 / (1.05 if threads else 1.0), 1.0)
@@ -206,15 +203,6 @@ def test_fewer_threads_than_there_are_do_not_wait_for_ever() -> None:
     assert loop.tuner.number == 4
 
 
-def test_a_number_that_was_found_stays_for_the_next_epoch() -> None:
-    loop = Simulation(default())
-    loop.tuner.leave(1e-2)
-    loop.run(waits, 5.0)
-    found = loop.tuner.number
-    loop.tuner.serve(default())
-    assert loop.tuner.number == found >= 64
-
-
 def test_small_epochs_are_measured_together() -> None:
     loop = Simulation(default())
     loop.tuner.leave(1e-2)
@@ -223,33 +211,6 @@ def test_small_epochs_are_measured_together() -> None:
         loop.tuner.serve(default(), loop.now)
         loop.now += 1e-3
     assert loop.tuner.number >= 64
-
-
-def test_a_try_ends_with_an_epoch_that_others_do_not_follow_at_once() -> None:
-    loop = Simulation(default())
-    loop.tuner.leave(1e-2)
-    while not loop.tuner.tries:
-        loop.run(waits, 1e-3)
-    tried, latest = loop.tuner.number, loop.now
-    loop.now += 60.0
-    loop.tuner.serve(default(), latest)
-    assert loop.tuner.number < tried
-    assert not loop.tuner.tries
-
-
-def test_the_time_between_epochs_of_kept_threads_is_not_measured() -> None:
-    loop = Simulation(default())
-    loop.tuner.leave(1e-2)
-    loop.run(waits, 5.0)
-    found = loop.tuner.number
-    while not loop.tuner.tries:
-        loop.run(waits, 1e-3)
-    latest = loop.now
-    loop.now += 60.0
-    loop.tuner.go_on(latest)
-    assert not loop.tuner.tries
-    loop.run(waits, 0.5)
-    assert loop.tuner.number >= found
 
 
 def test_another_choice_begins_anew() -> None:

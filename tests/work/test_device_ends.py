@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import warnings
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -21,37 +20,7 @@ from support.workers import each_kind_of_workers
 from threadloader import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from support.patience import Spawn
-
-
-class Long:
-    """An iterable that says it has two samples, and has more."""
-
-    def __len__(self) -> int:
-        return 2
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(24))
-
-
-@each_kind_of_workers
-@pytest.mark.parametrize("in_order", [True, False])
-def test_errors_of_samples_come_in_their_place_as_they_were_raised(
-    in_order: bool, workers: dict[str, Any], spawn: Spawn
-) -> None:
-    with make(Numbers(bad=frozenset(range(3, 18, 3))), in_order=in_order, **workers) as loader:
-        told = spawn(outcomes, iter(loader)).result(PATIENCE)
-    errors = [one for one in told if isinstance(one, LookupError)]
-    assert sorted(error.args[0] for error in errors) == list(range(3, 18, 3))
-    assert sorted(one for one in told if type(one) is list) == [
-        [0, 1, 2],
-        [18, 19, 20],
-        [21, 22, 23],
-    ]
-    if in_order:
-        assert list(map(type, told)) == [list, *5 * [LookupError], list, list]
 
 
 @each_kind_of_workers
@@ -157,22 +126,6 @@ def test_the_last_batch_is_freed_unless_the_device_is_lost(lost: bool, spawn: Sp
     assert (kept() is not None) == lost
 
 
-def test_a_stream_whose_device_is_lost_ends_after_its_batches(spawn: Spawn) -> None:
-    device = FakeDevice(errors={"adopt": RuntimeError("lost")})
-    with make(iter(range(9)), device, threads=1) as loader:
-        assert len(spawn(outcomes, iter(loader)).result(PATIENCE)) == 3
-
-
-def test_a_warning_that_is_an_error_takes_no_room(spawn: Spawn) -> None:
-    device = FakeDevice()
-    with make(Long(), device, threads=1) as loader:
-        assert len(loader) == 1
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            told = spawn(outcomes, iter(loader)).result(PATIENCE)
-    assert len(told) == 8
-
-
 def test_a_thread_ends_with_its_epoch_though_the_iterator_lives(spawn: Spawn) -> None:
     with make(Numbers(), FakeDevice()) as loader:
         iterator = iter(loader)
@@ -241,9 +194,7 @@ NEVER = (
     "device.hold(); next(iterator); device.await_waiter()"
 )
 EXITS = {
-    "an iterator half-way": "",
     "a copy that never ends": NEVER,
-    "a dropped iterator": f"{NEVER}; del iterator",
     "a copy that ends later than samples are waited for": """
 device.hold(); next(iterator); device.await_waiter()
 timer = threading.Timer(pool.EXIT_SECONDS + 0.5, device.release)
@@ -262,43 +213,8 @@ def test_the_interpreter_exits_cleanly_with(script: str, spawn: Spawn) -> None:
     assert spawn(run, script).result(3 * PATIENCE) == (0, "", "")
 
 
-FORKS = {
-    "loads": "sys.exit(7 if sum(len(batch) for batch in loader) == 100 else 1)",
-    "closes and loads": "loader.close(); sys.exit(len(list(loader)) - 18)",
-    "drops and ends": "del iterator; sys.exit(7)",
-    "closes": """
-    try:
-        next(iterator)
-    except ClosedError:
-        iterator.close()
-        sys.exit(7)
-""",
-}
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-@pytest.mark.parametrize("does", FORKS.values(), ids=FORKS)
-def test_a_child_that_is_forked_beside_a_copier(does: str, spawn: Spawn) -> None:
-    code, output, _ = spawn(
-        run,
-        f"""
-with iterator._copier._shared._lock:
-    child = os.fork()
-    if child == 0:
-        signal.alarm({int(PATIENCE)})
-        # A thread may have held the lock of the other one.
-        loader._device, loader._opened = FakeDevice(), None
-if child == 0:
-    {does}
-_, status = os.waitpid(child, 0)
-print(os.waitstatus_to_exitcode(status), sum(map(len, iterator)))
-""",
-    ).result(3 * PATIENCE)
-    assert (code, output) == (0, "7 96")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-@pytest.mark.parametrize("does", ["iter(loader)", "loader = None", "loader.close()"])
+@pytest.mark.parametrize("does", ["iter(loader)", "loader = None"])
 def test_a_forked_child_frees_no_slot_of_its_parents(does: str, spawn: Spawn) -> None:
     script = f"""
 assert sum(map(len, iterator)) == 96

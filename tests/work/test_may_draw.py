@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from support.child import run_child
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
@@ -88,54 +87,3 @@ def drawn_here() -> list[Any]:
     dataset = Switched()
     dataset.augmented = True
     return drawn(dataset, 0)
-
-
-class Nested:
-    """Samples that load from plain data, some of which fails, before they draw."""
-
-    def __init__(self, inner: dict[str, Any]) -> None:
-        self._inner = inner
-
-    def __len__(self) -> int:
-        return 6
-
-    def __getitem__(self, index: int) -> float:
-        list(ThreadLoader([1, 2, 3, 4], 2, threads=0, **self._inner))
-        # The ints and floats of a list make no batch at once.
-        list(ThreadLoader([1, 2.5, 3, 4.5], 2, threads=0))
-        return random.random()
-
-
-@pytest.mark.filterwarnings("ignore:a sample was left out")
-@pytest.mark.parametrize(
-    "inner",
-    [{}, {"sampler": [0, 9, 1, 2], "on_error": "skip"}, {"isolate_rng": False}],
-    ids=["plain", "failing", "not isolated"],
-)
-@each_number_of_threads
-def test_a_sample_that_loads_plain_data_keeps_its_random_stream(
-    threads: int, inner: dict[str, Any], spawn: Spawn
-) -> None:
-    numbers = spawn(drawn, Nested(inner), threads).result(PATIENCE)
-    assert numbers == spawn(drawn, Opened([""] * 6), 1).result(PATIENCE)
-
-
-def test_who_asks_for_torch_s_generator_without_torch_gets_an_error_and_later_batches() -> None:
-    script = """
-import sys
-sys.modules["torch"] = None
-from threadloader import ThreadLoader, get_worker_info
-
-class Asking:
-    def __len__(self): return 8
-    def __getitem__(self, index):
-        info = get_worker_info()
-        if info is not None:
-            assert not hasattr(info.rng, "torch_generator")
-        return index
-
-print([list(ThreadLoader(Asking(), 4, threads=n, collate_fn=list)) for n in (None, 0, 1)])
-"""
-    code, out, complaints = run_child(script)
-    assert code == 0, complaints
-    assert out == str([[[0, 1, 2, 3], [4, 5, 6, 7]]] * 3)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._batch.direct_filling import DirectFilling, DirectPath
-from threadloader._batch.list_filling import ListFilling, SampleFilling
+from threadloader._batch.filling import ListFilling, SampleFilling
 from threadloader._batch.memory import LeasedMemory
 from threadloader._batch.numpy_collate import numpy_collate, numpy_convert
 from threadloader._order.window import PrefetchDepth

@@ -11,15 +11,12 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from threadloader import _torch
 from threadloader._batch import memory as batch_memory
-from threadloader._batch.filling import DeviceBatch
-from threadloader._batch.list_filling import call_collate
+from threadloader._batch.filling import DeviceBatch, Filling, call_collate
+from threadloader._batch.memory import StackedMemory
 from threadloader._fetch.array_rows import Rows
 from threadloader._layout.layout import infer
-from threadloader._lifetime.never_freed import leak
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,8 +47,8 @@ class DirectPath:
 
     Threads:
         admits_next: planner, or the worker that has read the batch.
-        learned, stacks, layout_of, layout_of_rows, note_fit, learn: worker.
-        batch, makes, make: consumer.
+        learned, lay_out, layout_of, layout_of_rows, note_fit, learn: worker.
+        makes, make: consumer.
         Each attribute is replaced whole, atomically on both builds; a race between two threads
         loses one observation of many.
     """
@@ -98,42 +95,39 @@ class DirectPath:
 
     def make(self, samples: list[Any] | Rows) -> tuple[Any] | None:
         """Return the batch of all its samples, alone; None if they do not fit the layout."""
-        rows, layout = len(samples), self._layout
-        if layout is None:
-            return None
-        if type(samples) is list and self.stacks(layout, rows):
-            parts = layout.stack(samples)
-            if parts is None:
-                return None
-            self.note_fit()
-            return (self.batch(layout, parts),)
-        memory = self.memory(layout, rows)
-        if isinstance(samples, Rows):
-            fits = samples.write(layout, memory.fields, 0, rows)
-        else:
-            fits = layout.write(samples, memory.fields, 0, promotes=self.promotes)
-        if not fits:
-            memory.release()
+        layout = self._layout
+        memory = None if layout is None else self.lay_out(layout, samples)
+        if layout is None or memory is None:
             return None
         self.note_fit()
         return (layout.batch(memory.take()),)
 
-    def stacks(self, layout: Layout, rows: int) -> bool:
-        """Whether a batch of ``rows`` samples with ``layout`` lies in no memory: see `batch`.
+    def lay_out(self, layout: Layout, samples: list[Any] | Rows) -> BatchMemory | None:
+        """Return memory with all samples of a batch in it; None if they do not fit a layout.
 
         The layout is an argument, since another thread may learn another one at any moment.
         """
-        if self._convert is None or (layout.has_tensors and not self.promotes):
+        rows = len(samples)
+        if isinstance(samples, Rows):
+            memory = self.memory(layout, rows)
+            fits = samples.write(layout, memory.fields, 0, rows)
+        elif self._convert is not None and self._stacks(layout, rows):
+            parts = layout.stack(samples)
+            nbytes = layout.sizes(rows)[1]
+            return None if parts is None else StackedMemory(parts, self._convert, nbytes)
+        else:
+            memory = self.memory(layout, rows)
+            fits = layout.write(samples, memory.fields, 0, promotes=self.promotes)
+        if fits:
+            return memory
+        memory.release()
+        return None
+
+    def _stacks(self, layout: Layout, rows: int) -> bool:
+        """Whether a batch of ``rows`` samples lies in no slot, and is made at once of them all."""
+        if layout.has_tensors and not self.promotes:
             return False
         return layout.sizes(rows)[0] < batch_memory.SLOT_NBYTES
-
-    def batch(self, layout: Layout, parts: list[Any]) -> Any:
-        """Return the batch of the parts that were stacked."""
-        convert = self._convert
-        for number, part in enumerate(parts):
-            if type(part) is np.ndarray and convert is not None:
-                parts[number] = convert(part)
-        return layout.batch(parts)
 
     def layout_of(self, sample: Any) -> Layout | None:
         """Return the layout of a batch that begins with ``sample``; None if it has no exact one."""
@@ -164,7 +158,7 @@ class DirectPath:
         self._pause = min(MAX_PAUSE, 2**self._misfits)
 
 
-class DirectFilling:
+class DirectFilling(Filling):
     """A batch that goes the direct path as far as its samples fit.
 
     Invariants:
@@ -176,35 +170,19 @@ class DirectFilling:
         is_complete, finish, take: as for `Filling`.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_deciding",
-        "_laid_out",
-        "_left_out",
-        "_object",
-        "_path",
-        "_result",
-        "_rows",
-        "_stacked",
-        "_unwritten",
-        "nbytes",
-    )
+    __slots__ = ("_deciding", "_laid_out", "_object", "_path", "_rows", "_unwritten")
 
     def __init__(self, path: DirectPath, rows: int) -> None:
+        super().__init__(path.function, path.pin)
         self._path = path
         self._rows = rows
-        self.nbytes = 0
         self._unwritten: dict[int, list[Any]] = {}  # first row -> samples that are not written
-        self._left_out: set[int] = set()  # rows; adding to a set is atomic on both builds
         self._object: Any = _NOTHING  # the batch as one object of no known structure
-        self._result: Any = None
         # Whoever comes first lays the batch out, by its own samples; the others wait, some 10 us.
         # No user code runs meanwhile, but a finalizer, which must not wait for this batch.
         self._deciding = Lock()
         # Setting it is guarded by _deciding while rows are written; it is read and stored whole.
         self._laid_out: tuple[Layout, BatchMemory] | None = None
-        # The parts of a small batch that was one ticket, and is in no memory.
-        self._stacked: tuple[Layout, list[Any]] | None = None
 
     def write(self, start: int, stop: int, samples: Any) -> None:
         """Write rows in their place, or put them aside; see `Filling`."""
@@ -231,30 +209,17 @@ class DirectFilling:
         layout = self._path.learned
         if layout is None:
             return False
-        if self._path.stacks(layout, self._rows):
-            parts = layout.stack(samples)
-            if parts is not None:
-                self._stacked = layout, parts
-                self.nbytes = layout.sizes(self._rows)[1]
-                return True
-        _, memory = self._lay_out(layout)
-        if layout.write(samples, memory.fields, 0, promotes=self._path.promotes):
-            return True
-        if layout.fits(samples[0]):
+        memory = self._path.lay_out(layout, samples)
+        if memory is not None:
+            self._laid_out, self.nbytes = (layout, memory), memory.nbytes
+        elif layout.fits(samples[0]):
             self._unwritten[0] = samples
-            return True
-        self.release()
-        return False
-
-    def leave_out(self, row: int) -> None:
-        """Make the batch without a row; see `Filling`."""
-        self._left_out.add(row)
+        else:
+            return False
+        return True
 
     def is_complete(self) -> bool:
         """Whether all rows are in their place; see `Filling`."""
-        if self._stacked is not None:
-            self._path.note_fit()
-            return True
         if self._unwritten or self._laid_out is None or self._left_out:
             return False
         if self._object is not _NOTHING:
@@ -269,7 +234,7 @@ class DirectFilling:
         """Collate the batch if some samples do not fit; see `Filling`."""
         if self._left_out:
             return self._finish_without()
-        if self._stacked is not None or (self._object is _NOTHING and self._write_rest()):
+        if self._object is _NOTHING and self._write_rest():
             self._path.note_fit()
             return None
         samples = self._gather() if self._object is _NOTHING else self._object
@@ -277,7 +242,7 @@ class DirectFilling:
         self._path.learn(samples)
         self._object = _NOTHING
         self._result, self.nbytes, failed = call_collate(
-            self._path.function, samples, self._path.pin, default=True
+            self._function, samples, self._pin, default=True
         )
         return failed
 
@@ -295,39 +260,35 @@ class DirectFilling:
                 return None
             self.release()
         self._result, self.nbytes, failed = call_collate(
-            self._path.function, samples, self._path.pin, default=True, rows=rows
+            self._function, samples, self._pin, default=True, rows=rows
         )
         return failed
 
     def take(self) -> Any:
         """Return the batch."""
-        if self._stacked is not None:
-            stacked, self._stacked = self._stacked, None
-            return self._path.batch(*stacked)
         if self._laid_out is None:
-            result, self._result = self._result, None
-            return result
+            return super().take()
         (layout, memory), self._laid_out = self._laid_out, None
         return layout.batch(memory.take())
 
     def copy_to(self, device: Device) -> DeviceBatch:
         """Begin to copy the batch to a device."""
         if self._laid_out is None:
-            return DeviceBatch(*device.move(self._result))
+            return super().copy_to(device)
         layout, memory = self._laid_out
         parts, tensors = memory.copy_to(device)
         return DeviceBatch(layout.batch(parts), tensors)
 
     def release(self) -> None:
         """Give the memory back; see `Filling`."""
-        self._result = None
+        super().release()
         laid_out, self._laid_out = self._laid_out, None
         if laid_out is not None:
             laid_out[1].release()
 
     def retire(self) -> None:
         """Never use the memory again; see `Filling`."""
-        leak(self._result)
+        super().retire()
         laid_out, self._laid_out = self._laid_out, None
         if laid_out is not None:
             laid_out[1].retire()

@@ -1,16 +1,32 @@
-"""A batch that is being made: filled row by row, finished, then taken or copied to a device."""
+"""A batch that is being made: filled row by row, finished, then taken or copied to a device.
+
+Here are batches that a function makes of a list of samples, and single samples that are not
+collated.
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections import UserDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from threadloader import _torch
+from threadloader._batch.odd_sample import advise, odd_row
+from threadloader._fetch.array_rows import as_list
+from threadloader._lifetime.never_freed import leak
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from threadloader._torch.device import Device
 
-__all__ = ["CollateFailure", "DeviceBatch", "Filling"]
+__all__ = ["CollateFailure", "DeviceBatch", "Filling", "ListFilling", "SampleFilling"]
+__all__ += ["call_collate"]
+
+MAX_PARTS = 64  # the most parts of a batch whose bytes are counted
 
 # An error of the collate function, and the row that caused it; None if that is not known.
 CollateFailure = tuple[BaseException, int | None]
@@ -24,8 +40,15 @@ class DeviceBatch:
     tensors: list[Any]  # all tensors in it, for the device's `receive`
 
 
-class Filling(Protocol):
+class Filling:
     """A batch that is being made: rows arrive in any order, then it is finished, then taken.
+
+    Args:
+        function: Makes the batch.
+        pin: Puts it into page-locked memory then; None to leave it.
+
+    Attributes:
+        nbytes: Of the batch; 0 if that is not known, and before it is finished.
 
     Threads:
         write, leave_out: shared; one of them, once for each row.
@@ -34,7 +57,14 @@ class Filling(Protocol):
         copy_to, then release or retire: copier, instead; `copy_to` again where it fails.
     """
 
-    nbytes: int  # of the batch; 0 if that is not known, and before it is finished
+    __slots__ = ("__weakref__", "_function", "_left_out", "_pin", "_result", "nbytes")
+
+    def __init__(self, function: Callable[[Any], Any], pin: Callable[[Any], Any] | None) -> None:
+        self._function = function
+        self._pin = pin
+        self._left_out: set[int] = set()  # rows; adding to a set is atomic on both builds
+        self._result: Any = None
+        self.nbytes = 0
 
     def write(self, start: int, stop: int, samples: Any) -> None:
         """Add rows ``start`` to ``stop``.
@@ -45,12 +75,15 @@ class Filling(Protocol):
             samples: A list with a sample for each row, or `Rows`; for a whole batch any object that
                 ``__getitems__`` returned.
         """
+        raise NotImplementedError
 
     def leave_out(self, row: int) -> None:
         """Make the batch without a row."""
+        self._left_out.add(row)
 
     def is_complete(self) -> bool:
         """Whether all rows are in their place, so that there is nothing to finish."""
+        return False
 
     def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> CollateFailure | None:
         """Collate the samples that are not in their place yet; return the error, if there is one.
@@ -58,15 +91,135 @@ class Filling(Protocol):
         Args:
             collate_fn: The calling worker's own copy of the user's function; None for no copy.
         """
+        raise NotImplementedError
 
     def take(self) -> Any:
         """Return the batch."""
+        result, self._result = self._result, None
+        return result
 
     def copy_to(self, device: Device) -> DeviceBatch:
         """Begin to copy the batch to a device."""
+        return DeviceBatch(*device.move(self._result))
 
     def release(self) -> None:
         """Give the memory back after all copies from it have finished."""
+        self._result = None
 
     def retire(self) -> None:
         """Never use the memory again: nobody knows whether a copy still reads it."""
+        leak(self._result)
+
+
+class ListFilling(Filling):
+    """A batch that is collated from a list of its samples."""
+
+    __slots__ = ("_default", "_parts")
+
+    def __init__(
+        self, function: Callable[[Any], Any], pin: Callable[[Any], Any] | None, *, default: bool
+    ) -> None:
+        super().__init__(function, pin)
+        self._default = default
+        self._parts: dict[int, Any] = {}  # first row -> samples; see `Filling.write`
+
+    def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
+        """Add samples; see `Filling`."""
+        self._parts[start] = as_list(samples)
+
+    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> CollateFailure | None:
+        """Collate; see `Filling`."""
+        function = self._function if collate_fn is None else collate_fn
+        parts = [self._parts[start] for start in sorted(self._parts)]
+        if self._left_out and not parts:
+            return None
+        # One part is passed on as it is: __getitems__ may return any object.
+        samples = parts[0] if len(parts) == 1 else [sample for part in parts for sample in part]
+        rows = self._rows() if self._left_out else None
+        self._parts.clear()
+        self._result, self.nbytes, failed = call_collate(
+            function, samples, self._pin, default=self._default, rows=rows
+        )
+        return failed
+
+    def _rows(self) -> list[int]:
+        """Return the rows that have samples."""
+        starts = sorted(self._parts)
+        return [start + row for start in starts for row in range(len(self._parts[start]))]
+
+
+class SampleFilling(Filling):
+    """A single sample, converted but not collated (``batch_size=None``)."""
+
+    __slots__ = ("_sample",)
+
+    def __init__(self, function: Callable[[Any], Any], pin: Callable[[Any], Any] | None) -> None:
+        super().__init__(function, pin)
+        self._sample: Any = None
+
+    def write(self, start: int, stop: int, samples: Any) -> None:  # noqa: ARG002
+        """Add samples; see `Filling`."""
+        self._sample = as_list(samples)[0]
+
+    def finish(self, collate_fn: Callable[[Any], Any] | None = None) -> CollateFailure | None:
+        """Collate; see `Filling`."""
+        if self._left_out:
+            return None
+        function = self._function if collate_fn is None else collate_fn
+        self._result, self.nbytes, failed = call_collate(
+            function, self._sample, self._pin, default=False
+        )
+        self._sample = None
+        return failed
+
+
+def call_collate(
+    function: Callable[[Any], Any],
+    samples: Any,
+    pin: Callable[[Any], Any] | None,
+    *,
+    default: bool,
+    rows: Sequence[int] | None = None,
+) -> tuple[Any, int, CollateFailure | None]:
+    """Call a collate function; return its error, and of a default one the row that caused it.
+
+    Args:
+        function: The collate function.
+        samples: Its argument.
+        pin: Puts the batch into page-locked memory; None to leave it.
+        default: Whether the function is ours or torch's.
+        rows: The rows of the samples if some were left out.
+
+    Returns:
+        The batch, its bytes, and the failure or None.
+    """
+    try:
+        batch = function(samples)
+    except BaseException as error:  # noqa: BLE001  # handed to the consumer
+        if not default:
+            return None, 0, (error, None)
+        row = odd_row(function, samples, error)
+        advise(error)
+        return None, 0, (error, row if row is None or rows is None else rows[row])
+    try:
+        nbytes = _nbytes_of(batch)
+        return batch if pin is None else pin(batch), nbytes, None
+    except BaseException as error:  # noqa: BLE001  # likewise; no row caused it
+        return None, 0, (error, None)
+
+
+def _nbytes_of(batch: Any) -> int:
+    """Return the bytes of the arrays and tensors in lists, tuples and dicts; 0 of all else."""
+    nbytes, parts, seen = 0, [batch], 0
+    while parts and seen < MAX_PARTS:
+        part = parts.pop()
+        seen += 1
+        if isinstance(part, (dict, UserDict)):  # a UserDict: transformers' batches
+            parts += itertools.islice(part.values(), MAX_PARTS)
+        elif isinstance(part, (list, tuple)):
+            parts += part[:MAX_PARTS]
+        elif type(part) is np.ndarray:
+            nbytes += part.nbytes
+        elif type(part) is _torch.Tensor:
+            nbytes += _torch.dense_nbytes(part)
+    return nbytes

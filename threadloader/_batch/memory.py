@@ -6,7 +6,7 @@ small leaf has new memory, which an allocator has at hand; a large one has a slo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from threadloader._layout.layout import Field, Layout
     from threadloader._torch.device import Device
 
-__all__ = ["BatchMemory", "LeasedMemory"]
+__all__ = ["BatchMemory", "LeasedMemory", "StackedMemory"]
 
 # A leaf of so many bytes, or more, takes a slot.  glibc keeps smaller blocks when they are freed.
 # It may return larger ones to the system; then each page costs a fault when it is touched again.
@@ -25,8 +25,8 @@ __all__ = ["BatchMemory", "LeasedMemory"]
 SLOT_NBYTES = 128 << 10
 
 
-class BatchMemory(Protocol):
-    """The memory of one batch.
+class BatchMemory:
+    """The memory of one batch; some kinds can't be copied from, others can't be taken.
 
     Threads:
         fields: workers write disjoint rows of them.
@@ -35,23 +35,50 @@ class BatchMemory(Protocol):
         release: the last worker, instead, if the collate function makes the batch.
     """
 
+    __slots__ = ("__weakref__", "fields", "nbytes")
+
     fields: list[Field]  # one for each leaf: an array `Place.flat`, or a list for text
     nbytes: int  # of all leaves
 
     def take(self) -> list[Any]:
         """Return the parts of the batch: one for each leaf, a list for text."""
+        raise NotImplementedError
 
     def copy_to(self, device: Device) -> tuple[list[Any], list[Any]]:
         """Begin to copy all leaves; return the parts, as `take` does, and the tensors."""
+        raise NotImplementedError(device)
 
     def release(self) -> None:
         """Give the memory back; nothing reads or writes it any more."""
 
     def retire(self) -> None:
         """Never use the memory again: nobody knows whether a copy still reads it."""
+        raise NotImplementedError
 
 
-class LeasedMemory:
+class StackedMemory(BatchMemory):
+    """The parts of a small batch that were made at once, of all its samples.
+
+    Args:
+        parts: As `Layout.stack` returns them.
+        convert: Makes a part of the batch of a leaf's array ``(rows, *shape)``.
+        nbytes: Of all leaves.
+    """
+
+    __slots__ = ("_convert", "_parts")
+
+    def __init__(self, parts: list[Any], convert: Callable[[Any], Any], nbytes: int) -> None:
+        self._parts = parts
+        self._convert = convert
+        self.nbytes = nbytes
+
+    def take(self) -> list[Any]:
+        """Return the parts; see `BatchMemory`."""
+        convert = self._convert
+        return [convert(part) if type(part) is np.ndarray else part for part in self._parts]
+
+
+class LeasedMemory(BatchMemory):
     """Ordinary memory; a large leaf is leased to the consumer.
 
     It is the holder of its slots: they are not reused while it lives.
@@ -63,7 +90,7 @@ class LeasedMemory:
         rows: Samples in it.
     """
 
-    __slots__ = ("__weakref__", "_convert", "_made", "_ring", "_slots", "fields", "nbytes")
+    __slots__ = ("_convert", "_made", "_ring", "_slots")
 
     def __init__(
         self, ring: Ring, convert: Callable[[Any], Any], layout: Layout, rows: int
@@ -75,7 +102,7 @@ class LeasedMemory:
         self._slots = ring.take(sizes, self) if sizes else ()
         # For each leaf: its place and its slot; or the array of a small one; or a list of text.
         self._made: list[Any] = []
-        self.fields: list[Field] = []
+        self.fields = []
         self.nbytes = number = 0
         for place in places:
             made: Any
@@ -108,15 +135,7 @@ class LeasedMemory:
                 parts.append(self._convert(made))
         return parts
 
-    def copy_to(self, device: Device) -> NoReturn:
-        """Refuse: nothing copies from ordinary memory."""
-        raise NotImplementedError(device)
-
     def release(self) -> None:
         """Give the slots back; see `BatchMemory`."""
         self._ring.release(self._slots)
         self._slots = ()
-
-    def retire(self) -> None:
-        """Refuse: nothing copies from ordinary memory."""
-        raise NotImplementedError

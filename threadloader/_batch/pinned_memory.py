@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from threadloader import _torch
+from threadloader._batch.memory import BatchMemory
 from threadloader._batch.ring import ALIGNMENT
 
 if TYPE_CHECKING:
     from threadloader._batch.ring import Ring
-    from threadloader._layout.layout import Field, Layout, Place
+    from threadloader._layout.layout import Layout, Place
     from threadloader._torch.device import Device
 
 __all__ = ["PinnedMemory", "StagingMemory"]
 
 
-class PinnedMemory:
+class PinnedMemory(BatchMemory):
     """Page-locked memory of torch's, which the user copies from.
 
     Only torch's allocator knows which copies are pending.  So the memory goes back to it when a
@@ -28,11 +29,11 @@ class PinnedMemory:
         rows: Samples in it.
     """
 
-    __slots__ = ("_parts", "fields", "nbytes")
+    __slots__ = ("_parts",)
 
     def __init__(self, layout: Layout, rows: int) -> None:
         self._parts: list[Any] = []
-        self.fields: list[Field] = []
+        self.fields = []
         self.nbytes = 0
         for place in layout.places(rows):
             if place is None:
@@ -49,19 +50,8 @@ class PinnedMemory:
         """Return the parts; see `BatchMemory`."""
         return self._parts
 
-    def copy_to(self, device: Device) -> NoReturn:
-        """Refuse: the user copies the batch."""
-        raise NotImplementedError(device)
 
-    def release(self) -> None:
-        """Do nothing: the memory lives as long as something refers to it."""
-
-    def retire(self) -> None:
-        """Refuse: the user copies the batch."""
-        raise NotImplementedError
-
-
-class StagingMemory:
+class StagingMemory(BatchMemory):
     """One page-locked slot for a whole batch, which is copied to a device from there.
 
     Each leaf is copied into memory of its own.  This object is the holder of the slot.
@@ -72,7 +62,7 @@ class StagingMemory:
         rows: Samples in it.
     """
 
-    __slots__ = ("__weakref__", "_places", "_ring", "_slots", "fields", "nbytes")
+    __slots__ = ("_places", "_ring", "_slots")
 
     def __init__(self, ring: Ring, layout: Layout, rows: int) -> None:
         self._ring = ring
@@ -89,10 +79,6 @@ class StagingMemory:
             else np.ndarray(placed[1].flat, placed[1].dtype, memory, placed[0])
             for placed in self._places
         ]
-
-    def take(self) -> NoReturn:
-        """Refuse: the consumer gets the copy."""
-        raise NotImplementedError
 
     def copy_to(self, device: Device) -> tuple[list[Any], list[Any]]:
         """Begin to copy all leaves; see `BatchMemory`."""

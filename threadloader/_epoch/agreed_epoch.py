@@ -77,7 +77,7 @@ class AgreedEpoch(Epoch):
             if self._repeats:
                 self._check()
                 if self._progress.cancelled:
-                    self._stop_or_raise()
+                    raise StopIteration if self._ended else self._closed()
                 self._end()
             take, count_as, failure = super()._next_delivery()
             if failure is None and self._votes.pads and self._may_be_last():
@@ -89,11 +89,6 @@ class AgreedEpoch(Epoch):
             return partial(_copied, *(self._last or ())), None, None
         finally:
             self = take = count_as = failure = DROPPED
-
-    def _stop_or_raise(self) -> NoReturn:
-        if self._ended:
-            raise StopIteration
-        raise self._closed()
 
     def _may_be_last(self) -> bool:
         """Whether no later batch of this rank is known; or none has failed yet, but may."""

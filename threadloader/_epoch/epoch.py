@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from threading import RLock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -141,6 +142,8 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 copied=stats.copied,
             )
         self._delivery: Copier | Progress = self._copier or progress
+        # Whether a batch may be taken: its copy has begun, or it is done.
+        self._has = attrgetter("done" if device is None else "arrived")
         self._pid = os.getpid()
         # Held while one thread gets its batch, so that threads that share an iterator take turns;
         # also while the calling thread runs the dataset's code.  Re-entrant, or a sample that asks
@@ -240,7 +243,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                 counted.latest = now = perf_counter()
                 counted.loading_seconds += now - entered
                 if now >= counted.due or now - entered >= LONG_SECONDS:
-                    self._stats.note(counted, now - entered, self)
+                    self._stats.note(counted, now - entered, self.moment)
             if failure is not None:
                 set_notes(failure.error, failure.notes)
                 raise failure.error
@@ -494,7 +497,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
                     patience.check(head, begun=self._begun)
             if isinstance(head, FailedBatch):
                 return head
-            return next(filter(self._delivery.has, self._deliverable(head)), head)
+            return next(filter(self._has, self._deliverable(head)), head)
         finally:
             counted.waits_since = 0.0
             seconds = perf_counter() - began - (counted.busy_seconds - here)
@@ -510,13 +513,11 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         """Wait for a batch that other threads make; return False if that takes too long."""
         if isinstance(head, FailedBatch):
             return True
-        tracer = None if self._delivery.has(head) else stages.tracer
+        tracer = None if self._has(head) else stages.tracer
         if tracer is not None:
             tracer.begin("wait", self._progress.key)
         try:
-            if self._in_order:
-                return self._delivery.wait(head, seconds)
-            return self._delivery.wait_for_any(self._deliverable(head), seconds)
+            return self._delivery.wait(self._deliverable(head), seconds)
         finally:
             if tracer is not None:
                 tracer.end("wait")
@@ -530,7 +531,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         if not removed:
             raise self._closed()
         if isinstance(batch, OpenBatch):
-            if not self._delivery.has(batch):  # closed, and so it never comes
+            if not self._has(batch):  # closed, and so it never comes
                 raise self._closed()
             tracer = stages.tracer
             if tracer is not None and not batch.exhausted:  # up to the end of `next`

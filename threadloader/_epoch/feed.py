@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.planner import Planner
-from threadloader._work.open_batch import OpenBatch, Pipeline, work_here
+from threadloader._work.open_batch import OpenBatch, Pipeline, make_at_once, work_here
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from threadloader._batch.collate import Collation
     from threadloader._epoch.iterable_feed import IterableFeed
     from threadloader._order.sampler_pass import SamplerPass
@@ -28,89 +26,13 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
     from threadloader._threads.pool import Pool
     from threadloader._work.calling_thread import CallingThread
+    from threadloader._work.copies import Worker
     from threadloader._work.progress import Progress
-    from threadloader._work.worker import Worker
     from threadloader._work.workers import Workers
 
 __all__ = ["Feed", "SamplerFeed", "open_feed"]
 
-
-class Feed(Protocol):
-    """Plans the batches of an epoch, and counts them.
-
-    Threads:
-        end: shared; all others: consumer.
-    """
-
-    eager: bool  # whether batches may be planned before the first is asked for
-
-    @property
-    def least(self) -> int:
-        """The batches that are planned ahead at the least, whatever the window."""
-
-    def start(self, calling: CallingThread) -> None:
-        """Begin at ``iter()`` what torch begins there."""
-
-    def draw(self) -> PlannedBatch | None:
-        """Return the next batch for `make`; None after the last, or where none is made at once.
-
-        Raises:
-            Exception: What the sampler raises; the next call goes on with what it yields then.
-        """
-
-    def draw_ahead(self, batches: int) -> None:
-        """Draw from the sampler until so many batches are there for `draw` and `plan`."""
-
-    def make(
-        self,
-        calling: CallingThread,
-        make_at_once: Callable[..., Any],
-        plan: PlannedBatch,
-        progress: Progress,
-    ) -> Any:
-        """Return what ``make_at_once`` makes of a batch in the calling thread."""
-
-    def plan(self, progress: Progress) -> OpenBatch | None:
-        """Return the next batch, which nobody has begun to make; None after the last.
-
-        Raises:
-            Exception: As `draw`.
-        """
-
-    def give(self, batch: OpenBatch) -> None:
-        """Give a batch to the workers, or what the calling thread has left of it."""
-
-    def work(self, calling: CallingThread, batch: OpenBatch, until: float = math.inf) -> None:
-        """Make a batch in the calling thread.
-
-        Args:
-            calling: The calling thread.
-            batch: The batch.
-            until: On `perf_counter`; then the tickets that are left are not begun.
-        """
-
-    def done(self, batch: OpenBatch) -> None:
-        """Note that a batch is done, or has failed, and was taken out of the window."""
-
-    def count(self, batch: Any, *, returned: bool) -> None:
-        """Count a batch in the epoch's position.
-
-        Args:
-            batch: Its ``count_as``: as what it is counted.  None counts nothing, for the end of a
-                replica, and for an error of the sampler.
-            returned: Whether the consumer gets it.  If not, an error was raised in its place, or
-                all of its samples were left out.
-        """
-
-    def take_back(self, batch: Any) -> None:
-        """Count a batch no longer, if it was counted last: the consumer did not get it."""
-
-    def end(self, *, finished: bool = False) -> None:
-        """Plan no more batches.  Idempotent.
-
-        Args:
-            finished: Whether all were delivered; the consumer calls it then.
-        """
+Feed: TypeAlias = "SamplerFeed | IterableFeed"
 
 
 def open_feed(
@@ -123,7 +45,7 @@ def open_feed(
     *,
     isolates: bool,
     share: Share | None = None,
-) -> SamplerFeed | IterableFeed:
+) -> Feed:
     """Return the feed of one epoch.
 
     Args:
@@ -168,17 +90,20 @@ def open_feed(
 
 
 class SamplerFeed:
-    """Plans the batches of a map-style dataset; see `Feed`.
+    """Plans the batches of a map-style dataset, and counts them.
 
     Args:
         planner: Draws the batches.
         pipeline: What workers need.
         pool: The threads that make them; None for the calling thread.
         position: Where the epoch is; with one lane.
-        eager: See `Feed`.
+        eager: Whether batches may be planned before the first is asked for.
+
+    Threads:
+        end: shared; all others: consumer.
     """
 
-    least = 0
+    least = 0  # the batches that are planned ahead at the least, whatever the window
 
     def __init__(
         self,
@@ -198,12 +123,87 @@ class SamplerFeed:
         self._ahead: deque[PlannedBatch | Exception | None] = deque()
 
     def start(self, calling: CallingThread) -> None:  # noqa: ARG002
-        """Let the sampler draw its first batch, as torch does with workers; see `Feed`."""
+        """Let the sampler draw its first batch at ``iter()``, as torch does with workers."""
         if self._pool is not None and self.eager:
             self._planner.start()
 
-    def draw(self) -> PlannedBatch | None:
-        """Draw the next batch from the sampler; see `Feed`."""
+    def draw_ahead(self, batches: int) -> None:
+        """Draw from the sampler until so many batches are there for `make_next` and `plan`."""
+        ahead = self._ahead
+        while len(ahead) < batches and not (ahead and ahead[-1] is None):
+            try:
+                ahead.append(self._planner.draw())
+            except Exception as error:  # noqa: BLE001  # raised in its turn
+                ahead.append(error)
+
+    def make_next(
+        self, calling: CallingThread, progress: Progress
+    ) -> tuple[Any, PlannedBatch] | None:
+        """Return what `make_at_once` makes of the next batch in the calling thread, and its plan.
+
+        Returns:
+            None after the last, or where none is made at once.
+
+        Raises:
+            Exception: What the sampler raises; the next call goes on with what it yields then.
+        """
+        plan = None
+        try:
+            plan = self._draw()
+            if plan is None:
+                return None
+            return calling.call(make_at_once, plan, self._pipeline, progress), plan
+        finally:
+            self = calling = plan = progress = DROPPED  # an error of a sample keeps this frame
+
+    def plan(self, progress: Progress) -> OpenBatch | None:
+        """Return the next batch, which nobody has begun to make; None after the last.
+
+        Raises:
+            Exception: As `make_next`.
+        """
+        plan = self._draw()
+        return None if plan is None else OpenBatch(plan, self._pipeline, progress)
+
+    def give(self, batch: OpenBatch) -> None:
+        """Give a batch to the workers, or what the calling thread has left of it."""
+        if self._pool is not None:
+            self._pool.put(batch)
+
+    def work(self, calling: CallingThread, batch: OpenBatch, until: float = math.inf) -> None:
+        """Make a batch in the calling thread.
+
+        Args:
+            calling: The calling thread.
+            batch: The batch.
+            until: On `perf_counter`; then the tickets that are left are not begun.
+        """
+        try:
+            calling.call(work_here, batch, until)
+        finally:
+            self = calling = batch = DROPPED  # noqa: F841  # the same
+
+    def done(self, batch: OpenBatch) -> None:
+        """Do nothing for a batch that is done and was taken out of the window."""
+
+    def count(self, batch: PlannedBatch | None, *, returned: bool) -> None:  # noqa: ARG002
+        """Count a batch in the epoch's position.
+
+        Args:
+            batch: Its ``count_as``: as what it is counted.  None counts nothing, for the end of a
+                replica, and for an error of the sampler.
+            returned: Whether the consumer gets it.  If not, an error was raised in its place, or
+                all of its samples were left out.
+        """
+        if batch is not None:
+            self._position.lanes[0].delivered(batch.sequence, batch.checkpoint)
+
+    def take_back(self, batch: PlannedBatch | None) -> None:
+        """Count a batch no longer, if it was counted last: the consumer did not get it."""
+        if batch is not None:
+            self._position.lanes[0].take_back(batch.sequence)
+
+    def _draw(self) -> PlannedBatch | None:
         try:
             drawn = self._ahead.popleft() if self._ahead else self._planner.draw()
             if isinstance(drawn, Exception):
@@ -213,59 +213,11 @@ class SamplerFeed:
             self._position.refused = True
             raise
 
-    def draw_ahead(self, batches: int) -> None:
-        """Draw as many batches as threads would have; see `Feed`."""
-        ahead = self._ahead
-        while len(ahead) < batches and not (ahead and ahead[-1] is None):
-            try:
-                ahead.append(self._planner.draw())
-            except Exception as error:  # noqa: BLE001  # raised in its turn
-                ahead.append(error)
-
-    def make(
-        self,
-        calling: CallingThread,
-        make_at_once: Callable[..., Any],
-        plan: PlannedBatch,
-        progress: Progress,
-    ) -> Any:
-        """Make a batch at once; see `Feed`."""
-        try:
-            return calling.call(make_at_once, plan, self._pipeline, progress)
-        finally:
-            self = calling = plan = progress = DROPPED  # an error of a sample keeps this frame
-
-    def plan(self, progress: Progress) -> OpenBatch | None:
-        """Plan the next batch; see `Feed`."""
-        plan = self.draw()
-        return None if plan is None else OpenBatch(plan, self._pipeline, progress)
-
-    def give(self, batch: OpenBatch) -> None:
-        """Give a batch to the workers; see `Feed`."""
-        if self._pool is not None:
-            self._pool.put(batch)
-
-    def work(self, calling: CallingThread, batch: OpenBatch, until: float = math.inf) -> None:
-        """Make a batch in the calling thread; see `Feed`."""
-        try:
-            calling.call(work_here, batch, until)
-        finally:
-            self = calling = batch = DROPPED  # noqa: F841  # the same
-
-    def done(self, batch: OpenBatch) -> None:
-        """Do nothing: the sampler has been asked already; see `Feed`."""
-
-    def count(self, batch: PlannedBatch | None, *, returned: bool) -> None:  # noqa: ARG002
-        """Count a batch; see `Feed`."""
-        if batch is not None:
-            self._position.lanes[0].delivered(batch.sequence, batch.checkpoint)
-
-    def take_back(self, batch: PlannedBatch | None) -> None:
-        """Count a batch no longer; see `Feed`."""
-        if batch is not None:
-            self._position.lanes[0].take_back(batch.sequence)
-
     def end(self, *, finished: bool = False) -> None:
-        """Note the end; see `Feed`."""
+        """Plan no more batches.  Idempotent.
+
+        Args:
+            finished: Whether all were delivered; the consumer calls it then.
+        """
         if finished:
             self._position.finished = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
@@ -14,9 +15,10 @@ from threadloader._lifetime.dropping import DROPPED
 from threadloader._ranks.parts import Part
 from threadloader._ranks.share import named_ranks
 from threadloader._resume.position import Lane
+from threadloader._threads.thread_group import SingleJob
 from threadloader._warnings import warn_user
 from threadloader._work.iterable_reader import IterableReader
-from threadloader._work.read_job import IterableBatch, ReadJob, read_here
+from threadloader._work.read_job import IterableBatch, read
 from threadloader.errors import EmptyReplicaWarning, StateError
 
 if TYPE_CHECKING:
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
     from threadloader._threads.pool import Pool
     from threadloader._work.calling_thread import CallingThread
+    from threadloader._work.copies import Worker
     from threadloader._work.open_batch import OpenBatch, Pipeline
     from threadloader._work.progress import Progress
-    from threadloader._work.worker import Worker
     from threadloader._work.workers import Workers
 
 __all__ = ["IterableFeed", "Shares", "empty_ranks", "open_iterable_feed", "used_up"]
@@ -85,27 +87,24 @@ class IterableFeed:
         self._readers = readers
 
     def start(self, calling: CallingThread) -> None:
-        """Ask the dataset for its iterator, as torch does without workers; see `Feed`."""
+        """Ask the dataset for its iterator, as torch does without workers; see `SamplerFeed`."""
         if not self._pools:
             for reader in self._readers:
                 calling.call(_start, reader)
 
     @property
     def least(self) -> int:
-        """Return the number of replicas: they may wait for one another; see `Feed`."""
+        """Return the number of replicas: they may wait for one another; see `SamplerFeed`."""
         return len(self._turns) if self._pools else 0
 
-    def draw(self) -> None:
-        """Return None: a batch is read when it is worked on; see `Feed`."""
-
     def draw_ahead(self, batches: int) -> None:
-        """Do nothing: there is no sampler; see `Feed`."""
+        """Do nothing: there is no sampler; see `SamplerFeed`."""
 
-    def make(self, *_: Any) -> None:
-        """Make nothing at once; see `Feed`."""
+    def make_next(self, *_: Any) -> None:
+        """Make nothing at once: a batch is read when it is worked on; see `SamplerFeed`."""
 
     def plan(self, progress: Progress) -> OpenBatch | None:
-        """Plan the next batch; see `Feed`."""
+        """Plan the next batch; see `SamplerFeed`."""
         turns = self._turns  # another thread may end the feed meanwhile
         if not turns:
             return None
@@ -123,9 +122,10 @@ class IterableFeed:
         return batch
 
     def give(self, batch: OpenBatch) -> None:
-        """Have a batch read; see `Feed`."""
+        """Have a batch read; see `SamplerFeed`."""
         if self._pools and isinstance(batch, IterableBatch):
-            self._pools[batch.reader.number].put(ReadJob(batch, self._hand_on))
+            job = partial(read, batch=batch, hand_on=self._hand_on)
+            self._pools[batch.reader.number].put(SingleJob(job))
 
     def work(
         self,
@@ -133,15 +133,15 @@ class IterableFeed:
         batch: OpenBatch,
         until: float = math.inf,  # noqa: ARG002
     ) -> None:
-        """Read and collate a batch in the calling thread; see `Feed`."""
+        """Read and collate a batch in the calling thread; see `SamplerFeed`."""
         try:
             if isinstance(batch, IterableBatch):
-                calling.call(read_here, batch)
+                calling.call(read, batch)
         finally:
             self = calling = batch = DROPPED  # noqa: F841  # an error of the dataset keeps this frame
 
     def done(self, batch: OpenBatch) -> None:
-        """Plan no more of a replica that has ended; see `Feed`."""
+        """Plan no more of a replica that has ended; see `SamplerFeed`."""
         if not isinstance(batch, IterableBatch):
             return
         number = batch.reader.number
@@ -156,7 +156,7 @@ class IterableFeed:
             turns.remove(batch.reader)
 
     def count(self, batch: IterableBatch | None, *, returned: bool) -> None:
-        """Count a batch in its replica's lane, and whose turn it was; see `Feed`."""
+        """Count a batch in its replica's lane, and whose turn it was; see `SamplerFeed`."""
         if batch is None or batch.exhausted:
             return
         if returned:
@@ -166,7 +166,7 @@ class IterableFeed:
         self._position.lanes[replica].delivered(batch.number, batch.checkpoint)
 
     def take_back(self, batch: IterableBatch | None) -> None:
-        """Count a batch no longer; see `Feed`."""
+        """Count a batch no longer; see `SamplerFeed`."""
         if batch is None:
             return
         self._position.lanes[batch.reader.number].take_back(batch.number)
@@ -174,7 +174,7 @@ class IterableFeed:
             self._position.turn, self._turn_before = self._turn_before, None
 
     def end(self, *, finished: bool = False) -> None:
-        """Warn of what gave nothing; see `Feed`."""
+        """Warn of what gave nothing; see `SamplerFeed`."""
         # An iterator that is kept keeps no file of the dataset open.
         self._turns, self._readers = deque(), []
         if not finished:

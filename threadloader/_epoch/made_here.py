@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import INLINE_SECONDS, START_SECONDS
-from threadloader._work.open_batch import OpenBatch, make_at_once
+from threadloader._work.open_batch import OpenBatch
 from threadloader._work.workers import runs_event_loop
 from threadloader.errors import ClosedError
 
@@ -161,11 +161,8 @@ class MadeHere:
         started, nbytes = perf_counter(), self._counted.nbytes
         try:
             self._making = True
-            plan = self._feed.draw()
-            if plan is None:
-                return None
-            made = self._feed.make(self._calling, make_at_once, plan, self._progress)
-            if isinstance(made, tuple):
+            made, plan = self._feed.make_next(self._calling, self._progress) or (None, None)
+            if plan is not None and isinstance(made, tuple):
                 self._note(len(plan.indices), perf_counter() - started)
                 if self._draws_for_threads:
                     self._depth.delivered(self._counted.nbytes - nbytes)

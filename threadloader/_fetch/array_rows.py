@@ -45,14 +45,14 @@ class DatasetArrays:
     """
 
     __slots__ = (
-        "_arrays",
-        "_dataset",
         "_fits",
         "_length",
         "_made_of",
-        "_takes",
         "_through",
+        "arrays",
+        "dataset",
         "layout",
+        "takes",
     )
 
     def __init__(
@@ -63,11 +63,11 @@ class DatasetArrays:
         through: list[Sequence[int]],
         made_of: list[Any],
     ) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self.layout = self._fits = layout
-        self._arrays = arrays
+        self.arrays = arrays
         # take() would first copy all of any other array.
-        self._takes = [array.flags.c_contiguous and array.flags.aligned for array in arrays]
+        self.takes = [array.flags.c_contiguous and array.flags.aligned for array in arrays]
         self._through = through
         self._made_of = made_of
         self._length = len(arrays[0])
@@ -89,7 +89,7 @@ class DatasetArrays:
 
     def is_current(self) -> bool:
         """Whether the dataset still consists of these same arrays (1 us)."""
-        now = _made_of(self._dataset)
+        now = _made_of(self.dataset)
         return len(now) == len(self._made_of) and all(map(operator.is_, now, self._made_of))
 
     def fits(self, layout: Layout) -> bool:
@@ -100,26 +100,6 @@ class DatasetArrays:
             return False
         self._fits = layout  # an equal one of another worker's, which is compared only once
         return True
-
-    def write(self, places: slice | NDArray[Any], columns: list[NDArray[Any]]) -> None:
-        """Gather rows.
-
-        Args:
-            places: Where the rows are in the arrays, all in range.
-            columns: Where they are written, one for each leaf: ``(rows, *shape)``.
-        """
-        for array, takes, column in zip(self._arrays, self._takes, columns, strict=True):
-            if takes and type(places) is np.ndarray:
-                # Any other mode gathers into memory of its own first.  "clip" would change an index
-                # out of range, and there is none.
-                array.take(places, 0, column, "clip")
-            else:
-                column[...] = array[places]
-
-    def as_list(self, indices: Any) -> list[Any]:
-        """Return the rows as samples."""
-        dataset = self._dataset
-        return [dataset[index] for index in _plain(indices)]
 
 
 class Rows:
@@ -138,14 +118,23 @@ class Rows:
 
     def write(self, layout: Layout, fields: list[Field], start: int, stop: int) -> bool:
         """Write the rows into rows ``start`` to ``stop``; return False if the layout is another."""
-        if not self.arrays.fits(layout):
+        arrays, places = self.arrays, self._places
+        if not arrays.fits(layout):
             return False
-        self.arrays.write(self._places, layout.columns(fields, start, stop))
+        columns = layout.columns(fields, start, stop)
+        for array, takes, column in zip(arrays.arrays, arrays.takes, columns, strict=True):
+            if takes and type(places) is np.ndarray:
+                # Any other mode gathers into memory of its own first.  "clip" would change an index
+                # out of range, and there is none.
+                array.take(places, 0, column, "clip")
+            else:
+                column[...] = array[places]
         return True
 
     def as_list(self) -> list[Any]:
         """Return the samples."""
-        return self.arrays.as_list(self._indices)
+        dataset = self.arrays.dataset
+        return [dataset[index] for index in _plain(self._indices)]
 
 
 def as_list(samples: Any) -> Any:

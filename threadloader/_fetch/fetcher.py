@@ -1,27 +1,36 @@
-"""Index → sample: a worker's access to a map-style dataset.
+"""A worker's access to its samples: the user's dataset, or its transform, is called here.
 
-Each worker has a fetcher with its own copy of the dataset.  The user's code runs here, in frames
-that refer to no slot: an exception keeps its frames, and they keep their variables.
+Each worker has a fetcher with its own copy.  The user's code runs in frames that refer to no slot:
+an exception keeps its frames, and they keep their variables.
+
+Samples are made one after the other in a loop of C.  A loop in Python costs more than an empty
+``__getitem__``, above all on a free-threaded build: there each of its lines counts references to
+objects of other threads (CPython 3.13 without GIL: 145 ns a call, and 70 in C).
 """
 
 from __future__ import annotations
 
+from functools import partial
+from operator import getitem
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from threadloader import _torch
 from threadloader._fetch.array_rows import arrays_of
-from threadloader._fetch.each_sample import call_each, getitem_of
 from threadloader._fetch.own_generators import OwnGenerators
+from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.streams import enter_sample_streams, leave_streams, seeding
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from threadloader._fetch.dataset_copy import Copied
-    from threadloader._fetch.each_sample import RunningEpoch
     from threadloader._order.tickets import PlannedBatch, Ticket
 
-__all__ = ["Cancellable", "Fetched", "Fetcher", "Fetches", "Samples", "fetches_whole_batches"]
+__all__ = ["Cancellable", "Fetched", "Fetcher", "Fetches", "ReadSamples", "Samples"]
+__all__ += ["fetches_whole_batches"]
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -37,36 +46,17 @@ class Samples(Protocol[T_co]):
 
 
 class Cancellable(Protocol):
-    """An epoch, as far as a worker asks whether it goes on."""
+    """An epoch, as far as workers ask whether it goes on."""
 
     @property
     def cancelled(self) -> bool:
         """Whether no further sample is to be fetched."""
 
+    def fetching(self, left: list[Any], samples: list[Any]) -> None:
+        """Empty a list as soon as the epoch is cancelled, until `fetched`; see the samples grow."""
 
-class Fetches(Protocol):
-    """A worker's access to its samples: a `Fetcher`, or `ReadSamples` for an iterable."""
-
-    @property
-    def dataset(self) -> Any:
-        """The worker's own copy."""
-
-    def fetch(
-        self,
-        ticket: Ticket,
-        epoch: RunningEpoch,
-        seed: int | None = None,
-        *,
-        singly: bool = False,
-    ) -> Fetched:
-        """Fetch the samples of a ticket; see `Fetcher.fetch`."""
-
-    def can_fetch_singly(self, plan: PlannedBatch) -> bool:
-        """Whether samples of a batch can be fetched one by one."""
-
-    @property
-    def gathers(self) -> bool:
-        """Whether samples are rows of arrays, which are written without the user's code."""
+    def fetched(self, left: list[Any]) -> None:
+        """Leave a list alone."""
 
 
 def fetches_whole_batches(dataset: Any) -> bool:
@@ -74,33 +64,30 @@ def fetches_whole_batches(dataset: Any) -> bool:
     return _torch.gives_whole_batches(dataset)
 
 
-class Fetcher:
-    """Fetches samples of one dataset; of an array dataset it only says which rows they are.
+class Fetches:
+    """What gives a worker its samples: a `Fetcher`, or `ReadSamples` for an iterable.
 
     Args:
-        dataset: This worker's own copy.
-        whole_batches: Whether to call ``__getitems__`` with all indices of a batch.
-        copied: What the worker has copies of; None for none, where the dataset is the user's own.
+        dataset: The worker's own copy.
+        generators: Those of its objects; None for none.
 
     Threads:
         fetch: one thread, the worker that owns it.
     """
 
-    __slots__ = ("_arrays", "_generators", "_whole_batches", "dataset")
+    __slots__ = ("_generators", "dataset")
 
-    def __init__(self, dataset: Any, *, whole_batches: bool, copied: Copied | None = None) -> None:
+    def __init__(self, dataset: Any, generators: OwnGenerators | None) -> None:
         self.dataset = dataset
-        self._whole_batches = whole_batches
-        self._arrays = arrays_of(dataset)
-        self._generators = None if self._arrays else OwnGenerators(dataset, copied)
+        self._generators = generators
+
+    @property
+    def gathers(self) -> bool:
+        """Whether samples are rows of arrays, which are written without the user's code."""
+        return False
 
     def fetch(
-        self,
-        ticket: Ticket,
-        epoch: RunningEpoch,
-        seed: int | None = None,
-        *,
-        singly: bool = False,
+        self, ticket: Ticket, epoch: Cancellable, seed: int | None, *, singly: bool
     ) -> Fetched:
         """Fetch the samples of a ticket.
 
@@ -114,6 +101,61 @@ class Fetcher:
             A list of samples, in the order of the rows; or `Rows`; or any object that
             ``__getitems__`` returned.  With an error, the samples before the one that failed.
         """
+        raise NotImplementedError
+
+    def can_fetch_singly(self, plan: PlannedBatch) -> bool:  # noqa: ARG002  # a `Fetcher` asks it
+        """Whether samples of a batch can be fetched one by one."""
+        return True
+
+    def _fetch_each(
+        self,
+        function: Callable[[Any], Any],
+        arguments: list[Any],
+        epoch: Cancellable,
+        position: int,
+        seed: int | None,
+    ) -> Fetched:
+        """Return what the user's function makes of each argument."""
+        samples: list[Any] = []
+        own = self._generators
+        try:
+            if seed is not None:
+                enter_sample_streams(seed, position, samples)
+                function = seeding(function)
+            if own is None:
+                call_each(function, arguments, samples, epoch)
+            else:
+                own.call(call_each, function, arguments, samples, epoch, each=True)
+            return samples, None
+        except BaseException as error:  # noqa: BLE001  # handed to the consumer
+            return samples, error
+        finally:
+            if seed is not None:  # the streams may be those of a sample that loads from here
+                leave_streams()
+            # The error keeps this frame.
+            self = function = arguments = samples = own = epoch = DROPPED
+
+
+class Fetcher(Fetches):
+    """Fetches samples of one dataset; of an array dataset it only says which rows they are.
+
+    Args:
+        dataset: This worker's own copy.
+        whole_batches: Whether to call ``__getitems__`` with all indices of a batch.
+        copied: What the worker has copies of; None for none, where the dataset is the user's own.
+    """
+
+    __slots__ = ("_arrays", "_whole_batches")
+
+    def __init__(self, dataset: Any, *, whole_batches: bool, copied: Copied | None = None) -> None:
+        self._whole_batches = whole_batches
+        self._arrays = arrays_of(dataset)
+        super().__init__(dataset, None if self._arrays else OwnGenerators(dataset, copied))
+
+    def fetch(
+        self, ticket: Ticket, epoch: Cancellable, seed: int | None, *, singly: bool
+    ) -> Fetched:
+        """Fetch the samples of a ticket; see `Fetches`."""
         batch = ticket.batch
         if self._whole_batches and not singly:
             return self._fetch_whole(batch.drawn, batch.position, seed)
@@ -127,7 +169,8 @@ class Fetcher:
             if rows is not None:
                 return rows, None
         left = indices.tolist() if isinstance(indices, np.ndarray) else list(indices)
-        return self._fetch_each(left, epoch, batch.position + ticket.start, seed)
+        position = batch.position + ticket.start
+        return self._fetch_each(getitem_of(self.dataset), left, epoch, position, seed)
 
     @property
     def gathers(self) -> bool:
@@ -137,27 +180,6 @@ class Fetcher:
     def can_fetch_singly(self, plan: PlannedBatch) -> bool:
         """Whether samples of a batch can be fetched one by one."""
         return type(plan.drawn) in (list, tuple) and _torch.has_getitem(self.dataset)
-
-    def _fetch_each(
-        self, indices: list[Any], epoch: RunningEpoch, position: int, seed: int | None
-    ) -> Fetched:
-        samples: list[Any] = []
-        try:
-            getitem, own = getitem_of(self.dataset), self._generators
-            if seed is not None:
-                enter_sample_streams(seed, position, samples)
-                getitem = seeding(getitem)
-            if own is None:
-                call_each(getitem, indices, samples, epoch)
-            else:
-                own.call(call_each, getitem, indices, samples, epoch, each=True)
-            return samples, None
-        except BaseException as error:  # noqa: BLE001  # handed to the consumer
-            return samples, error
-        finally:
-            if seed is not None:
-                leave_streams()
-            del samples  # the error keeps this frame
 
     def _fetch_whole(self, indices: Any, position: int, seed: int | None) -> Fetched:
         try:
@@ -171,3 +193,81 @@ class Fetcher:
         finally:
             if seed is not None:
                 leave_streams()
+
+
+class ReadSamples(Fetches):
+    """Fetches samples of an iterable that were read already: a transform is applied to them here.
+
+    Args:
+        dataset: The worker's replica, for `get_worker_info()`.
+        transform: This worker's own copy, applied to each sample; None for none.
+        copied: As for `Fetcher`.
+    """
+
+    __slots__ = ("_transform",)
+
+    def __init__(
+        self,
+        dataset: Any,
+        transform: Callable[[Any], Any] | None = None,
+        copied: Copied | None = None,
+    ) -> None:
+        super().__init__(dataset, None if transform is None else OwnGenerators(transform, copied))
+        self._transform = transform
+
+    def fetch(
+        self,
+        ticket: Ticket,
+        epoch: Cancellable,
+        seed: int | None,
+        *,
+        singly: bool,  # noqa: ARG002  # as a `Fetcher`
+    ) -> Fetched:
+        """Fetch the samples of a ticket; see `Fetches`."""
+        batch = ticket.batch
+        samples: list[Any] = batch.drawn[ticket.start : ticket.stop]
+        if self._transform is None:
+            batch.drawn.clear()  # the batch is one ticket: nobody else needs them
+            return samples, None
+        position = batch.position + ticket.start
+        return self._fetch_each(self._transform, samples, epoch, position, seed)
+
+
+def call_each(
+    function: Callable[[Any], Any],
+    arguments: list[Any],
+    results: list[Any],
+    epoch: Cancellable,
+) -> None:
+    """Call a function with each argument, and add the results to a list.
+
+    Args:
+        function: The user's.
+        arguments: Emptied if the epoch is cancelled: no further call is made.
+        results: Empty; grows with each call, and has the results before an error.
+        epoch: Of the samples.
+    """
+    calls, left = len(arguments), iter(arguments)
+    try:
+        epoch.fetching(arguments, results)  # a list that is emptied ends the loop over it
+        results.extend(map(function, left))
+        if len(results) < calls and (argument := arguments[len(results) :][:1]):
+            # A call raised StopIteration, which ended the loop, too, and is lost.  To call again
+            # brings it back with its traceback; where it does not, the sample failed all the same.
+            function(*argument)
+            raise StopIteration
+    finally:
+        epoch.fetched(arguments)
+        # An error keeps this frame.
+        function = arguments = results = epoch = argument = left = DROPPED
+
+
+def getitem_of(dataset: Any) -> Callable[[Any], Any]:
+    """Return a function that does ``dataset[index]``, but looks up ``__getitem__`` only now."""
+    for kind in type(dataset).__mro__:
+        method = vars(kind).get("__getitem__")
+        if type(method) is FunctionType:
+            return MethodType(method, dataset)
+        if "__getitem__" in vars(kind):
+            break
+    return partial(getitem, dataset)

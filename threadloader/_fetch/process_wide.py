@@ -17,25 +17,13 @@ from threadloader._warnings import warn_user
 
 if TYPE_CHECKING:
     import dis
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from threadloader._fetch.object_copy import Copied, SharedPart
 
-__all__ = ["process_wide_in", "shared_by_name", "warn_of_process_wide"]
+__all__ = ["shared_by_name", "warn_of_process_wide"]
 
-# Names of modules, and of what they have that concerns the whole process.
-_OF_THE_PROCESS = {
-    "os": """chdir chroot dup2 environ fchdir fork getpid kill nice putenv register_at_fork
-        sched_setaffinity sched_setscheduler setgid setpriority setsid setuid umask unsetenv
-        _exit""",
-    "signal": "alarm pthread_sigmask setitimer signal",
-    "resource": "setrlimit",
-    "socket": "setdefaulttimeout",
-    "locale": "setlocale",
-    "setproctitle": "setproctitle",
-    "multiprocessing": "current_process parent_process",
-}
-# What threads share, and processes don't, though neither is at fault.
+# Names of modules, and of what they have that threads share, and processes don't.
 _SHARED = {
     "os": """chdir dup2 environ fchdir putenv sched_setaffinity setgid setuid umask unsetenv""",
     "cv2": "setNumThreads setUseOptimized",
@@ -55,19 +43,6 @@ _METHODS = {"cpu_affinity": "the process's affinity", "setLevel": "the level of 
 _CHANGES = {"update", "setdefault", "pop", "clear", "popitem"}
 _LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_DEREF"}
 _ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"}
-
-
-def process_wide_in(function: Any) -> str | None:
-    """Return the first name in a function that concerns the whole process, or asks which it is.
-
-    Args:
-        function: Anything that can be called, or None.
-    """
-    for code, names in _codes_of(function):
-        found = _found_in(code, names, _OF_THE_PROCESS)
-        if found:
-            return found[0]
-    return None
 
 
 def warn_of_process_wide(worker_init_fn: Any, *others: Any) -> None:
@@ -100,7 +75,7 @@ def _set_in(function: Any, *, also_globals: bool) -> str | None:
         mentions = any(set(table.split()).intersection(code.co_names) for table in _SHARED.values())
         if "catch_warnings" in code.co_names or not (mentions or also_globals):
             continue
-        found = _found_in(code, names, _SHARED, also_globals=also_globals)
+        found = _found_in(code, names, also_globals=also_globals)
         if found is not None:
             return f"{code.co_name} sets {found[0]} ({short_path(code.co_filename)}:{found[1]})"
     return None
@@ -186,11 +161,7 @@ def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _found_in(
-    code: types.CodeType,
-    names: dict[str, Any],
-    table: Mapping[str, str],
-    *,
-    also_globals: bool = True,
+    code: types.CodeType, names: dict[str, Any], *, also_globals: bool
 ) -> tuple[str, int] | None:
     """Return what a piece of code uses that concerns the whole process, and the line."""
     local: dict[str, str] = {}  # names of modules that it imports itself
@@ -212,9 +183,9 @@ def _found_in(
             value = names.get(name)
             own = value.__name__ if isinstance(value, types.ModuleType) else None
             module = own or local.get(name, "")
-            found = _listed(*_imported_as(value), table)
+            found = _listed(*_imported_as(value))
         elif _is_used(kind, name, steps[place + 1 : place + 6]):
-            found = _listed(imported or module, name, table)
+            found = _listed(imported or module, name)
         if found:
             return found, line
     return None
@@ -229,10 +200,10 @@ def _imported_as(value: Any) -> tuple[str, str]:
     return module.removesuffix(".process"), str(getattr(value, "__name__", ""))
 
 
-def _listed(module: str, name: str, table: Mapping[str, str]) -> str | None:
-    if table is _SHARED and name in _METHODS:
+def _listed(module: str, name: str) -> str | None:
+    if name in _METHODS:
         return _METHODS[name]
-    return f"{module}.{name}" if name in table.get(module, "").split() else None
+    return f"{module}.{name}" if name in _SHARED.get(module, "").split() else None
 
 
 def _is_used(kind: str, name: Any, then: list[dis.Instruction]) -> bool:

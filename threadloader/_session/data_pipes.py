@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.fetcher import Cancellable
     from threadloader._settings import Settings
-    from threadloader._work.worker import Worker
+    from threadloader._work.copies import Worker
     from threadloader._work.workers import Workers
 
 __all__ = ["prepare_pipes"]

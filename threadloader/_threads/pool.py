@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from mmap import mmap
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child, is_exiting
@@ -112,8 +112,9 @@ class Pool(Generic[W]):
         self._first = first
         self._failed = _raise if failed is None else failed
         self.thread_group: ThreadGroup[W] = ThreadGroup(exit_seconds, alone_seconds)
-        self._threads = _Threads(
-            self.thread_group, f"{name}-{role}", enter, self._failed, first_job
+        # Nothing in it refers to the pool.
+        self._make: Callable[[int], Thread] = partial(
+            _thread, self.thread_group, f"{name}-{role}", enter, self._failed, first_job
         )
         self._to_start = [True]  # popped by who starts the threads, which is atomic on both builds
         # Dropping the pool only signals: a finalizer must not wait for anybody.
@@ -213,7 +214,7 @@ class Pool(Generic[W]):
         """
         group = self.thread_group
         numbers = range(self._first + begun, self._first + self._size)
-        threads = [self._threads.make(number) for number in numbers]
+        threads = list(map(self._make, numbers))
         # First they are noted, and then `_check` looks whether the interpreter exits.  The exit
         # sets its flag first, and then looks who runs.  So one of the two sees the other.
         for number, thread in zip(numbers, threads, strict=True):
@@ -230,26 +231,20 @@ class Pool(Generic[W]):
             raise
 
 
-class _Threads(NamedTuple, Generic[W]):
-    """What the threads of a pool are made of; nothing in it refers to the pool."""
-
-    group: ThreadGroup[W]
-    name: str  # before their numbers
-    enter: Callable[[int], AbstractContextManager[W]]
-    failed: Callable[[int, BaseException], None]
-    first_job: Callable[[Job[W], W], bool] | None
-
-    def make(self, number: int) -> Thread:
-        """Return a thread, which is not started."""
-        died = partial(_died, self.group, self.failed, number)
-        thread = Joinable(
-            target=_run,
-            args=(self.group, self.enter, number, died, self.first_job),
-            name=f"{self.name}-{number}",
-            daemon=True,
-        )
-        thread.died = died
-        return thread
+def _thread(
+    group: ThreadGroup[W],
+    name: str,
+    enter: Callable[[int], AbstractContextManager[W]],
+    failed: Callable[[int, BaseException], None],
+    first_job: Callable[[Job[W], W], bool] | None,
+    number: int,
+) -> Thread:
+    """Return a thread, which is not started."""
+    died = partial(_died, group, failed, number)
+    args = group, enter, number, died, first_job
+    thread = Joinable(target=_run, args=args, name=f"{name}-{number}", daemon=True)
+    thread.died = died
+    return thread
 
 
 def _check(group: ThreadGroup[Any]) -> None:

@@ -18,7 +18,7 @@ from threadloader._lifetime.dropping import DROPPED
 from threadloader._lifetime.exit_and_fork import in_forked_child
 from threadloader._threads.debugging import TURNS
 from threadloader._threads.process_blocks import untangle
-from threadloader._threads.propagation import Propagation
+from threadloader._threads.propagation import propagate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,7 +98,6 @@ def _in_context(info: Any, seed: int | None) -> Iterator[None]:
         _here.info, _here.pass_seed = before
 
 
-_propagation = Propagation(_context_here)
 untangle()
 
 
@@ -141,7 +140,7 @@ def in_pass(seed: int | None, function: Callable[..., T], *args: Any) -> T:
 
     It also returns it in threads that the function starts, as long as they live.
     """
-    _propagation.install()
+    propagate(_context_here)
     # No context manager: Ctrl-C can come up in one before it has put back what was there.
     before, _here.pass_seed = _here.pass_seed, seed
     try:
@@ -186,7 +185,7 @@ class Introduction:
     def __init__(
         self, number: int, workers: int, base_seed: int, dataset: Any, rng: Any = None
     ) -> None:
-        _propagation.install()
+        propagate(_context_here)
         self._info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
@@ -221,7 +220,7 @@ def introduced(
         dataset: This worker's copy.
         rng: An object with its generators.
     """
-    _propagation.install()
+    propagate(_context_here)
     before = _here.info
     _here.info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
     try:

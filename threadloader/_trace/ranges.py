@@ -21,26 +21,16 @@ if TYPE_CHECKING:
 __all__ = ["mark_with_nvtx", "profile"]
 
 
-class Ranges:
-    """Marks each stage by a range in its thread; a `Listener`.
-
-    Args:
-        range_of: Returns a range of a name, which is entered and left in one thread.
-    """
-
-    def __init__(self, range_of: Range) -> None:
-        self._range_of = range_of
-
-    def opened(
-        self,
-        stage: str,
-        rows: Rows | None,  # noqa: ARG002  # profilers add up the ranges of one name
-        counts: Counts | None,  # noqa: ARG002
-    ) -> Callable[[], object]:
-        """Enter a range; see `Listener`."""
-        entered = self._range_of(f"threadloader: {stage}")
-        entered.__enter__()
-        return partial(entered.__exit__, None, None, None)
+def _enter(
+    range_of: Range,
+    stage: str,
+    rows: Rows | None,  # noqa: ARG001  # profilers add up the ranges of one name
+    counts: Counts | None,  # noqa: ARG001
+) -> Callable[[], object]:
+    """Mark a stage by a range in its thread, which is entered and left there; a `Listener`."""
+    entered = range_of(f"threadloader: {stage}")
+    entered.__enter__()
+    return partial(entered.__exit__, None, None, None)
 
 
 def profile(**options: Any) -> Profile:
@@ -69,7 +59,7 @@ def profile(**options: Any) -> Profile:
         record_function,
     )
 
-    ranges = Ranges(record_function)
+    ranges = partial(_enter, record_function)
     return Profile(partial(add_listener, ranges), partial(remove_listener, ranges), **options)
 
 
@@ -78,7 +68,7 @@ def mark_with_nvtx() -> None:
     """Mark the stages of all loaders by NVTX ranges, if there is a package that can."""
     range_of = _nvtx_of_torch() or _nvtx_of_its_own_package()
     if range_of is not None:
-        add_listener(Ranges(range_of))
+        add_listener(partial(_enter, range_of))
 
 
 def _nvtx_of_torch() -> Range | None:

@@ -28,7 +28,7 @@ _log = logging.getLogger("threadloader")
 
 
 class _Recorder:
-    """Keeps the stages of one loader; a `Listener`.
+    """Keeps the stages of one loader; `opened` is a `Listener`.
 
     Args:
         loader: See `EpochKey`.
@@ -79,11 +79,11 @@ def recorded(path: str | os.PathLike[str], loader: object, limit: int) -> Iterat
     about: dict[str, object] = {"program": "threadloader", "python": platform.python_version()}
     with open(path, "wb") as file:  # noqa: PTH123  # now: a wrong path is not to cost an epoch
         about["began"], began = datetime.now(UTC).isoformat(), perf_counter()
-        add_listener(recorder)
+        add_listener(recorder.opened)
         try:
             yield
         finally:
-            remove_listener(recorder)
+            remove_listener(recorder.opened)
             if pid == os.getpid():
                 slices, about["dropped events"] = recorder.slices()
                 if about["dropped events"]:

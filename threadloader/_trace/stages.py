@@ -17,7 +17,7 @@ So a listener that comes or goes in the middle of a stage is told of both its en
 from __future__ import annotations
 
 from threading import local
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,16 +48,10 @@ class Counts(NamedTuple):
     leased: int  # slots
 
 
-class Listener(Protocol):
-    """Is told of the stages of all loaders, in the thread that they run in.
-
-    Threads:
-        opened: shared, also from a finalizer, in the middle of another call.
-    """
-
-    def opened(self, stage: str, rows: Rows | None, counts: Counts | None) -> Callable[[], object]:
-        """Note that a stage begins; return what is called as it ends, in the same thread."""
-
+# Is told of the stages of all loaders, in the thread that they run in, and also from a finalizer in
+# the middle of another call: notes that a stage begins, and returns what is called as it ends, in
+# the same thread.
+Listener: TypeAlias = "Callable[[str, Rows | None, Counts | None], Callable[[], object]]"
 
 # A stage that is open: its name, its rows, whether it is a part, and what tells of its end.
 _Open: TypeAlias = "tuple[str, Rows | None, bool, list[Callable[[], object]]]"
@@ -112,7 +106,7 @@ class Tracer:
         ends: list[Callable[[], object]] = []
         opened.append((stage, rows, is_part, ends))  # first, since Ctrl-C may come up in between
         for listener in self._listeners:
-            ends.append(listener.opened(stage, rows, counts))  # noqa: PERF401  # see above
+            ends.append(listener(stage, rows, counts))  # noqa: PERF401  # see above
 
     def end(self, stage: str) -> None:
         """Tell that a stage ends, with all in it that is open: parts, and what an error has left.

@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._fetch.fetcher import Fetcher
+from threadloader._fetch.fetcher import Fetcher, ReadSamples
 from threadloader._fetch.own_generators import seeded
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._rng.isolation import isolated_batch, isolated_here, redirect_for
 from threadloader._rng.streams import Current, WorkerStream
 from threadloader._threads.worker_info import Introduction
-from threadloader._work.copies import copies_of
-from threadloader._work.worker import Worker
+from threadloader._work.copies import Worker, copies_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,8 +79,6 @@ class CallingThread:
             self._stream = WorkerStream(self._base_seed, 0)
             self._end = redirect_for(self._stream)
         if settings.iterable:
-            from threadloader._fetch.read_samples import ReadSamples  # noqa: PLC0415  # rarely used
-
             samples = ReadSamples(_torch.unwrapped(settings.dataset), settings.transform)
             return Worker(0, PLACE, self._counters, samples)
         dataset, copied, collate_fn = settings.dataset, None, seeded(settings.collate_fn, None)

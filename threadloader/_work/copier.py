@@ -32,7 +32,7 @@ from threadloader._trace import stages
 from threadloader.errors import DeviceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from threadloader._batch.filling import DeviceBatch, Filling
     from threadloader._lifetime.never_freed import DeviceMemory
@@ -69,10 +69,15 @@ class Copier:
         name: Prefix of the thread's name.
         copied: Told the seconds that it took to begin each copy.
 
+    Invariants, whenever ``_lock`` is not held:
+        1. Of a batch that has arrived only ``on_device`` changes, when the consumer takes it.
+
     Threads:
-        start, put, wait, wait_for_any, has, take, drop, end, take_error: consumer.
+        start, put, wait, take, drop, end, take_error: consumer.
         wake: shared, also from a finalizer; it takes no lock.
         nudge, join: shared.
+        arrived: copier.
+        failed: copier, or the thread that starts it.
     """
 
     def __init__(
@@ -85,15 +90,26 @@ class Copier:
         name: str,
         copied: Callable[[float], None] = lambda _: None,
     ) -> None:
-        room = 1 + device_prefetch
+        self.device = device
+        self.copied = copied
+        self.progress = progress
+        self.room = 1 + device_prefetch  # the most batches that are on the device and not taken
+        self.in_order = in_order
+        self._error: BaseException | None = None  # ended the thread
+        # Messages to the thread: a batch that was planned, a batch that was taken, the end, or None
+        # to look again.
+        self.inbox: SimpleQueue[Any] = SimpleQueue()
+        self.wake = progress.on_change = partial(self.inbox.put, None)
+        self._tokens: Tokens = SimpleQueue()  # wake the consumer
         # The batch that was taken last.  A loop that meets an error of the device drops its batch
         # before the traceback is printed: only this keeps torch from ending the process there.
         self._last: DeviceMemory | None = device.keep()
-        self._shared = shared = _Shared(device, progress, room, in_order=in_order, copied=copied)
         self._pool: Pool[None] = Pool(
-            1, name, _enter, role="copier", failed=shared.failed, exit_seconds=EXIT_SECONDS
+            1, name, _enter, role="copier", failed=self.failed, exit_seconds=EXIT_SECONDS
         )
-        self.wake = progress.on_change = partial(shared.inbox.put, None)
+        self._lock = Lock()
+        # All below, and whether a batch has arrived: guarded by _lock.
+        self._awaited: Sequence[OpenBatch] = ()
 
     @property
     def thread_group(self) -> ThreadGroup[None]:
@@ -103,112 +119,27 @@ class Copier:
     def start(self) -> None:
         """Start the thread, once."""
         # The job refers to the pool, so that it always runs.
-        self._pool.put(SingleJob(partial(_run, self._shared, self._pool.stop)))
+        self._pool.put(SingleJob(partial(_run, self)))
 
     def put(self, batch: OpenBatch) -> None:
         """Queue a batch, which is copied once it is done."""
-        self._shared.inbox.put(batch)
+        self.inbox.put(batch)
 
     def take_error(self) -> BaseException | None:
         """Return the error that ended the thread, once; None if there is none."""
-        error, self._shared.error = self._shared.error, None
+        error, self._error = self._error, None
         return error
 
-    def wait(self, batch: OpenBatch, timeout: float | None = None) -> bool:
-        """Wait until the copy of ``batch`` has begun, or the epoch is closed.
+    def wait(self, batches: Sequence[OpenBatch], timeout: float | None = None) -> bool:
+        """Wait until the copy of any of ``batches`` has begun, or the epoch is closed.
 
         Args:
-            batch: The batch; one that failed is not waited for.
+            batches: The batches; one that failed is not waited for.
             timeout: Seconds; None waits for ever.
 
         Returns:
             False if it takes too long.
         """
-        return self._shared.wait((batch,), timeout)
-
-    def wait_for_any(self, batches: Iterable[OpenBatch], timeout: float | None = None) -> bool:
-        """Wait until the copy of any of ``batches`` has begun; otherwise as `wait`."""
-        return self._shared.wait(tuple(batches), timeout)
-
-    def has(self, batch: OpenBatch) -> bool:
-        """Whether the copy of ``batch`` has begun, or the batch failed."""
-        return batch.arrived
-
-    def take(self, batch: OpenBatch) -> DeviceBatch:
-        """Return a batch that arrived without a failure, for the calling thread's stream.
-
-        For the copier it is taken when that stream has come here, so that a host that runs ahead of
-        its device does not fill the device's memory.
-        """
-        assert batch.on_device is not None  # noqa: S101  # for the type checker: `has` said so
-        (device_batch, event), batch.on_device = batch.on_device, None
-        reached = None
-        try:
-            reached = self._shared.device.receive(event, device_batch.tensors)
-        finally:
-            self._shared.inbox.put(_BatchTaken(reached))
-        if self._last is not None:
-            self._last.memory = device_batch.tensors
-        return device_batch
-
-    def drop(self, batch: OpenBatch) -> None:
-        """Make room for one more batch if ``batch`` has arrived and was not taken."""
-        if batch.on_device is not None:
-            batch.on_device = None
-            self._shared.inbox.put(_BatchTaken(None))
-
-    def end(self) -> None:
-        """End the thread: all batches have arrived."""
-        self._shared.inbox.put(_END)
-
-    def nudge(self) -> None:
-        """Wake whoever waits for a batch, to see that the epoch is closed."""
-        self._shared.nudge()
-
-    def join(self) -> None:
-        """Wait until the thread has ended; the epoch is closed."""
-        self._pool.stop()
-        self._pool.join()
-        self._last = None
-
-
-class _Shared:
-    """What a copier and its thread share; it refers to neither.
-
-    Invariants, whenever ``_lock`` is not held:
-        1. Of a batch that has arrived only ``on_device`` changes, when the consumer takes it.
-
-    Threads:
-        wait: consumer.
-        arrived: copier.
-        failed: copier, or the thread that starts it.
-        nudge: shared.
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        progress: Progress,
-        room: int,
-        *,
-        in_order: bool,
-        copied: Callable[[float], None],
-    ) -> None:
-        self.device = device
-        self.copied = copied
-        self.progress = progress
-        self.room = room  # the most batches that are on the device and not taken
-        self.in_order = in_order
-        self.error: BaseException | None = None  # ended the thread
-        # Messages to the copier: a batch that was planned, a batch that was taken, the end, or None
-        # to look again.
-        self.inbox: SimpleQueue[Any] = SimpleQueue()
-        self._tokens: Tokens = SimpleQueue()  # wake the consumer
-        self._lock = Lock()
-        # All below, and whether a batch has arrived: guarded by _lock.
-        self._awaited: tuple[OpenBatch, ...] = ()
-
-    def wait(self, batches: tuple[OpenBatch, ...], timeout: float | None) -> bool:
         # Unlocked first: one attribute load each, and a batch that has arrived stays so.
         if any(batch.arrived for batch in batches):
             return True
@@ -224,20 +155,60 @@ class _Shared:
             self._awaited = ()
 
     def arrived(self, batch: OpenBatch) -> None:
+        """Note that the copy of a batch has begun, or that it failed."""
         with self._lock:
             batch.arrived = True
             if batch in self._awaited:
                 self._tokens.put(None)
 
+    def take(self, batch: OpenBatch) -> DeviceBatch:
+        """Return a batch that arrived without a failure, for the calling thread's stream.
+
+        For the copier it is taken when that stream has come here, so that a host that runs ahead of
+        its device does not fill the device's memory.
+        """
+        assert batch.on_device is not None  # noqa: S101  # for the type checker: it has arrived
+        (device_batch, event), batch.on_device = batch.on_device, None
+        reached = None
+        try:
+            reached = self.device.receive(event, device_batch.tensors)
+        finally:
+            self.inbox.put(_BatchTaken(reached))
+        if self._last is not None:
+            self._last.memory = device_batch.tensors
+        return device_batch
+
+    def drop(self, batch: OpenBatch) -> None:
+        """Make room for one more batch if ``batch`` has arrived and was not taken."""
+        if batch.on_device is not None:
+            batch.on_device = None
+            self.inbox.put(_BatchTaken(None))
+
+    def end(self) -> None:
+        """End the thread: all batches have arrived."""
+        self.inbox.put(_END)
+
+    def nudge(self) -> None:
+        """Wake whoever waits for a batch, to see that the epoch is closed."""
+        self._tokens.put(None)
+
     def failed(self, number: int, error: BaseException) -> None:  # noqa: ARG002  # one thread
+        """Note the error that ends the thread."""
         with suppress(BaseException):  # an error that refuses notes
             error.add_note("the copier could not run")
-        self.error = error
+        self._error = error
         self.progress.close()
         self.nudge()
 
-    def nudge(self) -> None:
-        self._tokens.put(None)
+    def stop(self) -> None:
+        """Let the thread end after what it does now."""
+        self._pool.stop()
+
+    def join(self) -> None:
+        """Wait until the thread has ended; the epoch is closed."""
+        self._pool.stop()
+        self._pool.join()
+        self._last = None
 
 
 @contextmanager
@@ -246,28 +217,27 @@ def _enter(number: int) -> Iterator[None]:  # noqa: ARG001  # one thread
     yield
 
 
-def _run(shared: _Shared, stop: Callable[[], None], worker: None) -> None:  # noqa: ARG001
+def _run(copier: Copier, worker: None) -> None:  # noqa: ARG001
     """Copy batches until the epoch is closed; an error of the device becomes that of its batch.
 
     Args:
-        shared: What the copier and its thread share.
-        stop: Ends the thread after this job, its only one.
+        copier: Whose thread this is, for this one job.
         worker: None, from the pool.
     """
     loop = None
     try:
-        loop = _CopyLoop(shared)
-        shared.device.adopt()
+        loop = _CopyLoop(copier)
+        copier.device.adopt()
         loop.run()
     except BaseException as error:  # handed to the consumer
         if loop is None:
-            raise  # which ends the thread: see `_Shared.failed`
+            raise  # which ends the thread: see `Copier.failed`
         BaseException.with_traceback(error, None)
         loop.fail(error)
     finally:
         if loop is not None:
             loop.end()
-        stop()
+        copier.stop()
         del loop
 
 
@@ -278,17 +248,16 @@ class _CopyLoop:
         all: copier.
     """
 
-    def __init__(self, shared: _Shared) -> None:
-        self._shared = shared
+    def __init__(self, copier: Copier) -> None:
+        self._copier = copier
         self._waiting: deque[OpenBatch] = deque()  # planned, and not copied
         self._copying: deque[tuple[Event, Filling]] = deque()  # copies under way, oldest first
-        self._copied = shared.copied
         self._taken: deque[Event | None] = deque()  # each that was reached makes room for a batch
-        self._room = shared.room
+        self._room = copier.room
 
     def run(self) -> None:
         """Copy batches until there are no more, or the epoch is closed."""
-        while not self._shared.progress.cancelled:
+        while not self._copier.progress.cancelled:
             message = self._next_message()
             if message is _END:
                 return
@@ -301,18 +270,18 @@ class _CopyLoop:
 
     def fail(self, error: BaseException) -> None:
         """Fail every batch that is done, instead of copying it, until the epoch is closed."""
-        shared, first = self._shared, error
-        while not shared.progress.cancelled:
+        copier, first = self._copier, error
+        while not copier.progress.cancelled:
             for batch in [batch for batch in self._waiting if batch.done]:
                 if batch.failure is None and not batch.empty:
-                    batch.failure = failure_of_copy(error, batch.plan, shared.device)
+                    batch.failure = failure_of_copy(error, batch.plan, copier.device)
                     # The first batch has the device's own error.
                     error = DeviceError(f"the device failed before: {first!r}")
                     error.__cause__ = first
                 self._waiting.remove(batch)
-                shared.arrived(batch)
+                copier.arrived(batch)
                 del batch
-            message = shared.inbox.get()
+            message = copier.inbox.get()
             if message is _END:
                 return
             if message is not None and not isinstance(message, _BatchTaken):
@@ -321,11 +290,11 @@ class _CopyLoop:
 
     def end(self) -> None:
         """Wait for the copies under way, and give back all slots."""
-        self._shared.progress.stop_reporting()
+        self._copier.progress.stop_reporting()
         self._waiting.clear()
         with suppress(Empty):  # a cycle: its batches lead back to it
             while True:
-                self._shared.inbox.get_nowait()
+                self._copier.inbox.get_nowait()
         with suppress(Exception):  # the device has failed, and the consumer has that error
             while self._copying:
                 self._finish_oldest()
@@ -337,7 +306,7 @@ class _CopyLoop:
 
         `Event.synchronize` and never a query: that holds the GIL, also while the driver is busy.
         """
-        copying, inbox = self._copying, self._shared.inbox
+        copying, inbox = self._copying, self._copier.inbox
         while True:
             try:
                 return inbox.get_nowait()
@@ -352,8 +321,8 @@ class _CopyLoop:
             if batch.failure is None and not batch.empty:
                 self._copy(batch)
             self._waiting.remove(batch)
-            self._shared.arrived(batch)
-            if len(self._copying) > self._shared.room:
+            self._copier.arrived(batch)
+            if len(self._copying) > self._copier.room:
                 self._finish_oldest()
 
     def _next_ready(self) -> OpenBatch | None:
@@ -362,7 +331,7 @@ class _CopyLoop:
             # A batch that failed needs no room.
             if batch.done and (batch.failure or batch.empty or self._has_room()):
                 return batch
-            if self._shared.in_order:
+            if self._copier.in_order:
                 break
         return None
 
@@ -385,11 +354,11 @@ class _CopyLoop:
 
     def _copy(self, batch: OpenBatch) -> None:
         """Begin to copy a batch; an error, no memory on the device say, is the batch's failure."""
-        device, filling = self._shared.device, batch.filling
+        device, filling = self._copier.device, batch.filling
         device_batch = event = None
         started, tracer = perf_counter(), stages.tracer
         if tracer is not None:
-            tracer.begin("copy", self._shared.progress.key, batch.plan.sequence)
+            tracer.begin("copy", self._copier.progress.key, batch.plan.sequence)
         try:
             try:
                 device_batch = self._begin_copy(filling)
@@ -401,7 +370,7 @@ class _CopyLoop:
         except BaseException as error:  # noqa: BLE001  # handed to the consumer
             batch.failure = failure_of_copy(error, batch.plan, device)
         finally:
-            self._copied(perf_counter() - started)
+            self._copier.copied(perf_counter() - started)
             if tracer is not None:
                 tracer.end("copy")
             device_batch = event = None
@@ -413,7 +382,7 @@ class _CopyLoop:
         A tensor that the consumer has dropped is free once its stream has come there.  torch also
         waits for that when it finds no memory, but then does not look again (pytorch#189504).
         """
-        device = self._shared.device
+        device = self._copier.device
         try:
             return filling.copy_to(device)
         except device.full as error:
@@ -426,7 +395,7 @@ class _CopyLoop:
     def _record(self, filling: Filling) -> Event:
         """Return an event behind what was copied last."""
         try:
-            event = self._shared.device.record()
+            event = self._copier.device.record()
         except BaseException:
             filling.retire()
             raise
@@ -438,7 +407,7 @@ class _CopyLoop:
         event, filling = self._copying.popleft()
         tracer = stages.tracer
         if tracer is not None:
-            tracer.begin("wait for the device", self._shared.progress.key)
+            tracer.begin("wait for the device", self._copier.progress.key)
         try:
             event.synchronize()
         except BaseException:

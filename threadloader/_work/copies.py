@@ -27,16 +27,20 @@ from threadloader._warnings import warn_user
 from threadloader._work.first_samples import SHARED_ADVICE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from threadloader._fetch.dataset_copy import DatasetCopy
+    from threadloader._fetch.fetcher import Fetches
     from threadloader._fetch.loaded import Change
     from threadloader._fetch.object_copy import SharedPart
     from threadloader._settings import Settings
+    from threadloader._work.counters import Counters
 
 __all__ = [
     "Original",
-    "collate_copy",
+    "Worker",
     "copies_of",
-    "exchanged_collate_fn",
+    "exchanged",
     "named",
     "original_of",
     "replicas_of",
@@ -92,43 +96,21 @@ def copies_of(original: Original) -> Original:
     return Original(twin, collate_fn, init_fn, how, again)
 
 
-def exchanged_collate_fn(settings: Settings, dataset: Any) -> Original:
-    """Return what kept workers copy of a collate function that was exchanged since they began.
-
-    Args:
-        settings: Of the epoch; with the function.
-        dataset: What stands for the user's dataset where the function refers to that.
-    """
-    copied = _knowing(settings.dataset, dataset)
-    function = _collate_fn(settings, copied)
-    return Original(dataset, function, None, settings.dataset_copy, copied)
-
-
-def collate_copy(original: Original, dataset: Any) -> Any:
-    """Return a worker's copy of an exchanged collate function; None for the user's own.
-
-    Args:
-        original: As `exchanged_collate_fn` returned it.
-        dataset: The worker's copy, which the function refers to.
-    """
-    if original.collate_fn is None:
-        return None
-    copied = _knowing(original.dataset, dataset)
-    return seeded(copy_function(unseeded(original.collate_fn), original.how, copied), copied)
-
-
-def _knowing(dataset: Any, twin: Any) -> Copied:
-    copied, dataset = Copied(), _torch.unwrapped(dataset)
-    copied[id(dataset)] = dataset, twin
-    return copied
+def exchanged(settings: Settings) -> Original:
+    """Return what kept workers copy of a collate function that was exchanged since they began."""
+    dataset = _torch.unwrapped(settings.dataset)
+    return Original(dataset, settings.collate_fn, None, settings.dataset_copy, Copied())
 
 
 def _collate_fn(settings: Settings, copied: Copied) -> Any:
-    """Return a copy of the collate function; None where there is nothing to copy."""
-    collate_fn = settings.collate_fn
+    return _collate_copy(settings.collate_fn, settings.dataset_copy, copied)
+
+
+def _collate_copy(collate_fn: Any, how: DatasetCopy, copied: Copied) -> Any:
+    """Return a copy of a collate function; None where there is nothing to copy."""
     if collate_fn is None or collate_fn is _torch.default_collate:
         return None
-    twin = seeded(copy_function(unseeded(collate_fn), settings.dataset_copy, copied), copied)
+    twin = seeded(copy_function(unseeded(collate_fn), how, copied), copied)
     return None if twin is collate_fn else twin
 
 
@@ -221,3 +203,71 @@ def _replicate(dataset: Any, init_fn: Any, how: DatasetCopy, copied: Copied) -> 
         return twin, bound
     twin = copy_dataset(dataset, how, copied, deep=True)
     return twin, copy_function(init_fn, how, copied, "worker_init_fn")
+
+
+def _nothing() -> None:
+    """Adopt nothing: the calling thread is the one that called ``iter()``."""
+
+
+class Worker:
+    """The identity of a worker, and what it has of its own.
+
+    Args:
+        number: From 0.
+        place: "worker 3", for notes on errors.
+        counters: Its own; nobody else writes them.
+        fetcher: Gives it samples of its own copy of the dataset.
+        copied: From the user's objects to its copies.
+        collate_fn: Its copy; None for the user's own function.
+        adopt: Called before a job, in a thread that may be kept.
+
+    Threads:
+        all: its own thread.
+    """
+
+    __slots__ = (
+        "_collate_fn",
+        "_exchanged",
+        "_exchanged_fn",
+        "adopt",
+        "copied",
+        "counters",
+        "fetcher",
+        "number",
+        "place",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        place: str,
+        counters: Counters,
+        fetcher: Fetches,
+        copied: Copied | None = None,
+        collate_fn: Any = None,
+        adopt: Callable[[], None] = _nothing,
+    ) -> None:
+        self.number = number
+        self.place = place
+        self.counters = counters
+        self.fetcher = fetcher
+        self.copied = copied
+        self.adopt = adopt
+        self._collate_fn = collate_fn
+        self._exchanged: Original | None = None
+        self._exchanged_fn: Any = None
+
+    def collate_fn(self, exchanged: Original | None) -> Any:
+        """Return its copy of an epoch's collate function; None for the user's own.
+
+        Args:
+            exchanged: Has the function, if it is another one than when the worker began.
+        """
+        if exchanged is None:
+            return self._collate_fn
+        if exchanged is not self._exchanged:
+            copied = Copied()
+            copied[id(exchanged.dataset)] = exchanged.dataset, self.fetcher.dataset
+            self._exchanged_fn = _collate_copy(exchanged.collate_fn, exchanged.how, copied)
+            self._exchanged = exchanged
+        return self._exchanged_fn

@@ -27,6 +27,7 @@ from threadloader._rng.streams import (
 )
 from threadloader._threads.debugging import TURNS
 from threadloader._trace import stages
+from threadloader._work.progress import Awaited
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
@@ -39,9 +40,8 @@ if TYPE_CHECKING:
     from threadloader._threads.thread_group import Job
     from threadloader._torch.device import Event
     from threadloader._trace.stages import Tracer
-    from threadloader._work.copies import Original
+    from threadloader._work.copies import Original, Worker
     from threadloader._work.progress import Progress
-    from threadloader._work.worker import Worker
 
 __all__ = ["FailedBatch", "OpenBatch", "Pipeline", "make_at_once", "work_here"]
 
@@ -58,25 +58,21 @@ class Pipeline(NamedTuple):
     exchanged: Original | None = None  # has another collate function than workers began with
 
 
-class OpenBatch:
+class OpenBatch(Awaited):
     """A batch from its planning to its delivery; the pool's work, which is cut into tickets.
 
     Threads:
         claim, jobs: the pool, with its lock held.
-        keep_lowest, missing, done: guarded by the epoch's `Progress`.
-        failure: likewise, except for an unlocked read in `_work`, which may come one sample late.
+        as `Awaited`; failure: also an unlocked read in `_work`, which may come one sample late.
     """
 
     __slots__ = (
         "_cutter",
         "_dropped",
         "arrived",
-        "done",
         "exhausted",
-        "failure",
         "fetched",
         "filling",
-        "missing",
         "on_device",
         "pipeline",
         "plan",
@@ -85,17 +81,15 @@ class OpenBatch:
         "unread",
     )
 
-    # These three are set by `begin`: of an iterable's batch only when it was read.
+    # These, and the missing rows, are set by `begin`: of an iterable's batch only when it was read.
     filling: Filling
-    missing: int  # rows
     _cutter: TicketCutter
 
     def __init__(
         self, plan: PlannedBatch, pipeline: Pipeline, progress: Progress, *, begin: bool = True
     ) -> None:
+        super().__init__()
         self.plan = plan
-        self.failure: Failure | None = None
-        self.done = False
         self.exhausted = False  # whether there was nothing to read; it is not delivered then
         self.skipped: list[Failure] = []  # of rows left out; appending is atomic on both builds
         self.unread: list[Failure] = []  # of samples that could not be read, and are no rows
@@ -155,14 +149,6 @@ class OpenBatch:
     def take(self) -> Any:
         """Return the batch, which is done without a failure."""
         return self.filling.take()
-
-    def keep_lowest(self, failure: Failure | None) -> Failure | None:
-        """Keep the error of the lowest row; return the other of the two, if there are two."""
-        if failure is None or failure is self.failure:
-            return None
-        if self.failure is None or failure.row < self.failure.row:
-            failure, self.failure = self.failure, failure
-        return failure
 
 
 # The functions between a worker's loop and the user's code drop what leads to a slot before they

@@ -9,14 +9,14 @@ from itertools import count
 from queue import SimpleQueue
 from threading import Lock, get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child
 from threadloader._threads.waiting import Tokens, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Sequence
 
     from threadloader._fetch.failure import Failure
     from threadloader._order.tickets import Ticket
@@ -25,19 +25,28 @@ if TYPE_CHECKING:
 __all__ = ["Awaited", "Progress"]
 
 
-class Awaited(Protocol):
+class Awaited:
     """A batch that the consumer may wait for.
 
     Threads:
         all: guarded by its `Progress`, except for an unlocked read of ``done``.
     """
 
-    done: bool
+    __slots__ = ("done", "failure", "missing")
+
     missing: int  # rows
-    failure: Failure | None
+
+    def __init__(self) -> None:
+        self.done = False
+        self.failure: Failure | None = None
 
     def keep_lowest(self, failure: Failure | None) -> Failure | None:
         """Keep the error of the lowest row; return the other of the two, if there are two."""
+        if failure is None or failure is self.failure:
+            return None
+        if self.failure is None or failure.row < self.failure.row:
+            failure, self.failure = self.failure, failure
+        return failure
 
 
 # Every epoch that may have open batches, for the interpreter's exit.
@@ -72,7 +81,7 @@ class Progress:
         begun: planner, or the worker that has read the batch.
         share: any.
         finished, collated: worker.
-        wait, wait_for_any, close: consumer.
+        wait, close: consumer.
         cancel: shared, also from a finalizer; it takes no lock.
         fetching, fetched: worker.
         fetched_by: shared.
@@ -91,8 +100,7 @@ class Progress:
         self.reached_at = 0.0  # on the clock: when a batch that was waited for was done
         self._lock = Lock()
         # All below, and the progress of each open batch: guarded by _lock.
-        self._awaited: Awaited | None = None
-        self._any_awaited = False
+        self._awaited: Sequence[Awaited] = ()
         self._any_done = False
         # The ids of batches that were begun and are not done.  Not guarded by the lock, for which
         # planner and workers would compete: adding and discarding are atomic on both builds.
@@ -157,35 +165,29 @@ class Progress:
             higher = batch.keep_lowest(failure)  # noqa: F841  # dropped after the lock is released
             self._mark_done(batch)
 
-    def wait(self, batch: Awaited, timeout: float | None = None) -> bool:
-        """Wait until ``batch`` is done, or the epoch is closed; return False if it takes too long.
+    def wait(self, batches: Sequence[Awaited], timeout: float | None = None) -> bool:
+        """Wait until any of ``batches`` is done, or the epoch is closed.
 
         Args:
-            batch: The batch.
+            batches: The batches.
             timeout: Seconds; None waits for ever.
-        """
-        # Unlocked first: one attribute load, and a batch that is done stays so.
-        if batch.done:
-            return True
-        try:
-            with self._lock:  # otherwise it could be done in between, and wake nobody
-                self._awaited = batch
-            return wait_until(lambda: batch.done or self.cancelled, self._tokens, timeout)
-        finally:
-            self._awaited = None
 
-    def wait_for_any(self, batches: Iterable[Awaited], timeout: float | None = None) -> bool:
-        """Wait until any of ``batches`` is done; otherwise as `wait`."""
+        Returns:
+            False if it takes too long.
+        """
+        # Unlocked first: one attribute load each, and a batch that is done stays so.
+        if any(batch.done for batch in batches):
+            return True
 
         def reached() -> bool:
             return self.cancelled or any(batch.done for batch in batches)
 
         try:
-            with self._lock:
-                self._any_awaited = True
+            with self._lock:  # otherwise one could be done in between, and wake nobody
+                self._awaited = batches
             return wait_until(reached, self._tokens, timeout)
         finally:
-            self._any_awaited = False
+            self._awaited = ()
 
     def stop_reporting(self) -> None:
         """Drop ``on_change``."""
@@ -200,7 +202,7 @@ class Progress:
     def _mark_done(self, batch: Awaited) -> None:
         self._open.discard(id(batch))
         batch.done = self._any_done = True
-        if batch is self._awaited or self._any_awaited:
+        if batch in self._awaited:
             self.reached_at = perf_counter()
             self._tokens.put(None)
         if self.on_change is not None:
@@ -210,7 +212,3 @@ class Progress:
         on_change = self.on_change  # once: another thread may drop it
         if on_change is not None:
             on_change()
-
-    def has(self, batch: Awaited) -> bool:
-        """Whether ``batch`` is done."""
-        return batch.done

@@ -9,7 +9,6 @@ read, or other threads take tickets of it, to apply a transform.
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from threadloader._fetch.failure import failure_of
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.tickets import PlannedBatch
 from threadloader._threads.debugging import TURNS
-from threadloader._threads.thread_group import SingleJob
 from threadloader._trace import stages
 from threadloader._work.open_batch import OpenBatch, work_here
 from threadloader.errors import ClosedError
@@ -26,12 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._resume.position import Checkpoint
+    from threadloader._work.copies import Worker
     from threadloader._work.iterable_reader import IterableReader
     from threadloader._work.open_batch import Pipeline
     from threadloader._work.progress import Progress
-    from threadloader._work.worker import Worker
 
-__all__ = ["IterableBatch", "ReadJob", "read_here"]
+__all__ = ["IterableBatch", "read"]
 
 
 class IterableBatch(OpenBatch):
@@ -64,30 +62,16 @@ class IterableBatch(OpenBatch):
         return self
 
 
-class ReadJob(SingleJob["Worker"]):
-    """The work of reading one batch.
+def read(
+    worker: Worker, batch: IterableBatch, hand_on: Callable[[OpenBatch], None] | None = None
+) -> None:
+    """Read one batch.
 
     Args:
+        worker: The one that reads.
         batch: The batch.
         hand_on: Takes the batch when it was read; None: the thread that read it collates it.
     """
-
-    __slots__ = ()
-
-    def __init__(self, batch: IterableBatch, hand_on: Callable[[OpenBatch], None] | None) -> None:
-        super().__init__(partial(_read, batch, hand_on))
-
-
-def read_here(worker: Worker, batch: IterableBatch) -> None:
-    """Read and collate a batch in the calling thread."""
-    _read(batch, None, worker)
-    batch = DROPPED
-
-
-def _read(
-    batch: IterableBatch, hand_on: Callable[[OpenBatch], None] | None, worker: Worker
-) -> None:
-    """Read one batch."""
     samples = plan = None
     counters, progress = worker.counters, batch.progress
     try:

@@ -10,14 +10,14 @@ from collections import deque
 from operator import attrgetter
 from threading import Lock, get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from threadloader._work.counters import VALUES, Counters, Deliveries, Sums, process_use
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["LONG_SECONDS", "InWindow", "Stats"]
+__all__ = ["LONG_SECONDS", "Stats"]
 
 SNAPSHOT_SECONDS = 1.0  # from one snapshot to the next, at first
 LONG_SECONDS = 1e-4  # of a call of ``next()``: shorter ones are not sorted by their time
@@ -26,13 +26,8 @@ MOST_SNAPSHOTS = 512  # kept: with more, every second one goes, and they come ha
 
 # Records that are still to be added up.
 Rows: TypeAlias = list[tuple[Any, ...]]
-
-
-class InWindow(Protocol):
-    """Knows the window of an epoch."""
-
-    def moment(self) -> tuple[int, int, int]:
-        """Return threads that may run, batches that are planned, and those of them done."""
+# Threads that may run, batches that are planned, and those of them done.
+Moment: TypeAlias = tuple[int, int, int]
 
 
 class Stats:
@@ -106,13 +101,13 @@ class Stats:
         """When the epoch that began last was given its last batch, on the clock; 0 for none."""
         return 0.0 if self.last is None else self.last.latest
 
-    def note(self, counted: Deliveries, seconds: float, window: InWindow) -> None:
+    def note(self, counted: Deliveries, seconds: float, moment: Callable[[], Moment]) -> None:
         """Note the end of a call of ``next()`` that took long, or ended when a snapshot was due.
 
         Args:
             counted: Of the epoch whose consumer calls this.
             seconds: That it took.
-            window: Of that epoch.
+            moment: Tells how its window is.
         """
         now, due = counted.latest, counted.due
         if due and seconds >= LONG_SECONDS:
@@ -123,7 +118,7 @@ class Stats:
         if not due:
             counted.first_seconds += seconds
             return
-        running, planned, done = window.moment()
+        running, planned, done = moment()
         counted.seen += planned
         counted.seen_done += done
         with self._lock:

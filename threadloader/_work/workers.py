@@ -17,7 +17,7 @@ from threadloader import _torch
 from threadloader._fetch.array_rows import arrays_of, is_data
 from threadloader._fetch.dataset_copy import Copied, copy_function
 from threadloader._fetch.failure import hint_of, set_notes, without_stop
-from threadloader._fetch.fetcher import Fetcher
+from threadloader._fetch.fetcher import Fetcher, ReadSamples
 from threadloader._fetch.loaded import changes, give, settled, snapshot
 from threadloader._fetch.parts import attributes
 from threadloader._fetch.single_owner import is_shared
@@ -35,15 +35,15 @@ from threadloader._threads.worker_info import introduced
 from threadloader._threads.worker_startup import Startup
 from threadloader._tuning.tuner import Limits, gil_is_enabled
 from threadloader._work.copies import (
+    Worker,
     copies_of,
-    exchanged_collate_fn,
+    exchanged,
     named,
     original_of,
     replicas_of,
     shared_parts,
     warn_of_shared,
 )
-from threadloader._work.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,9 +257,7 @@ class Workers:
         """Return what workers copy of a collate function, if it was exchanged since they began."""
         if settings.collate_fn is self._collate_fn:
             return None
-        originals = self._original or self.replicas
-        dataset = originals[0].dataset if originals else settings.dataset
-        return exchanged_collate_fn(settings, dataset)
+        return exchanged(settings)
 
     def ready(self, timeout: float | None, epoch: Cancellable) -> bool:
         """Wait until all workers have run ``worker_init_fn``; return False if that takes too long.
@@ -437,8 +435,6 @@ def _fetcher(own: Original, *, whole_batches: bool) -> Fetches:
 
 def _reader(own: Original, settings: Settings) -> Fetches:
     """Return what gives a worker samples of an iterable, which were read."""
-    from threadloader._fetch.read_samples import ReadSamples  # noqa: PLC0415  # for iterables only
-
     transform = copy_function(settings.transform, own.how, own.copied, "transform")
     return ReadSamples(own.dataset, transform, own.copied)
 
