@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader._order.known_samplers import is_users
-from threadloader._order.window import Window
+from threadloader._order.tickets import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable

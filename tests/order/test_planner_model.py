@@ -12,7 +12,7 @@ from threadloader._order.planner import Planner
 from threadloader._order.sampler_pass import UserPass
 from threadloader._order.samplers import BatchSampler
 from threadloader._order.tickets import TicketCutter, TicketSize
-from threadloader._resume.position import Lane
+from threadloader._resume import Lane
 
 if TYPE_CHECKING:
     from threadloader._order.tickets import PlannedBatch

@@ -5,7 +5,7 @@
 
 An adapter knows what decides the order, and how to begin in the middle of it.  Only these very
 classes are known: a subclass of the user's may do anything.  Another kind is one more class in this
-module, and its line in `_KINDS` (`_torch.datasets` names torch's classes).
+module, and its line in `_KINDS` (`_torch.data` names torch's classes).
 
 The order is all that is saved of a pass: one seed decides it, or the state of a generator.  Where
 the user gave no generator, these come from the process's random state.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from threadloader._order.sampler_pass import SamplerPass
-    from threadloader._resume.position import Lane
+    from threadloader._resume import Lane
 
 __all__ = ["NO_LENGTH", "Planner"]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from threadloader import _torch
 from threadloader._order.planner import NO_LENGTH
-from threadloader._ranks.parts import PROTOCOL, check_askable
+from threadloader._ranks.share import PROTOCOL, check_askable
 from threadloader._tuning.machine import default_threads
 from threadloader._warnings import warn_user
 
