@@ -152,11 +152,6 @@ def test_without_threads_nothing_is_drawn_before_it_is_wanted(batch_size: int) -
     assert list(drawn(ours(0))) == list(drawn(torchs))
 
 
-def test_without_a_first_dimension_there_are_no_samples(alike: Alike) -> None:
-    for dataset in (torch.tensor(3.0), np.array(3)):
-        alike(lambda loader, dataset=dataset: loader(dataset, batch_sampler=[[0], [0, 1]]))
-
-
 # Subclasses --------------------------------------------------------------------------------------
 
 
@@ -229,10 +224,6 @@ def test_a_collate_function_is_given_what_torch_gives_it(
     for kind in (torch.Tensor, np.ndarray, np.int64):
         monkeypatch.setitem(collate.default_collate_fn_map, kind, lambda batch, **_: len(batch))
         alike(lambda loader: loader(make(), 4))
-
-
-def test_pinned_batches_are_the_same(alike: Alike) -> None:
-    alike(lambda loader: loader(DATASETS["tensors"](), 4, shuffle=True, pin_memory=True))
 
 
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode, torch.no_grad])

@@ -101,59 +101,6 @@ def test_numbers_are_those_of_the_seeds_with_any_threads_and_the_users_generator
         assert first != epochs(dataset(kind(1)), threads=0, seed=6)
 
 
-def test_numpys_hidden_generator_gives_the_same_with_any_threads_and_stays() -> None:
-    """What `check_random_state(None)` of scikit-learn returns."""
-    hidden = np.random.mtrand._rand  # noqa: SLF001
-    told = []
-    for threads in THREADS:
-        hidden.seed(1)
-        told.append((epochs(Sampled(Draws(hidden, of_legacy(0).draw)), **threads), hidden.rand()))
-    assert all(each == told[0] for each in told)
-
-
-def drawn_by(draw: Any, generator: Any) -> Callable[[Any], int]:
-    return lambda _: draw(generator)
-
-
-class Holds(Sampled):
-    """A dataset with a generator in a container."""
-
-    def __init__(self, held: Any, draw: Callable[[Any], int]) -> None:
-        super().__init__(lambda _: 0)
-        self.held, self.draw = held, draw
-
-    def __getitem__(self, index: int) -> Any:
-        return index, self.draw(self.held[0])
-
-
-HELD: dict[str, Callable[[Any, Any], Any]] = {
-    "list": lambda generator, draw: Holds([generator], draw),
-    "dict": lambda generator, draw: Holds({0: generator}, draw),
-    "tuple": lambda generator, draw: Holds((generator,), draw),
-    "partial": lambda generator, draw: Sampled(
-        functools.partial(lambda it, _: draw(it), generator)
-    ),
-    "keyword": lambda generator, draw: Sampled(
-        functools.partial(lambda _, it: draw(it), it=generator)
-    ),
-    "closure": lambda generator, draw: Sampled(drawn_by(draw, generator)),
-    "default": lambda generator, draw: Sampled(lambda _, it=generator: draw(it)),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("held", HELD)
-def test_a_generator_may_be_held_by_a_container_or_a_function(held: str, kind: Any) -> None:
-    def loaded(threads: dict[str, int], seed: int = 1) -> list[list[int]]:
-        made = kind(seed)
-        return epochs(HELD[held](made.generator, made.draw), **threads)
-
-    first, *others = map(loaded, THREADS)
-    assert all(other == first for other in others)
-    assert len({*first[0], *first[1]}) == 2 * SIZE
-    assert first != loaded({"threads": 2}, seed=2)
-
-
 nobody_can_tell = pytest.mark.skipif(np.__version__ < "2", reason="nobody can tell")
 
 
@@ -276,38 +223,3 @@ def test_a_collate_function_draws_for_each_batch(kind: Any) -> None:
     first, *others = (loaded(**threads) for threads in THREADS)
     assert all(other == first for other in others)
     assert len({*first[0], *first[1]}) == 2 * SIZE
-
-
-def test_a_resumed_epoch_draws_the_same() -> None:
-    def loader(threads: int) -> Any:
-        return ThreadLoader(Sampled(of_python(1)), 4, seed=5, threads=threads)
-
-    whole = [batch[1].tolist() for batch in loader(0)]
-    begun = loader(3)
-    batches = iter(begun)
-    got = [next(batches)[1].tolist() for _ in range(2)]
-    state = begun.state_dict()
-    begun.close()
-    rest = loader(2)
-    rest.load_state_dict(state)
-    assert got + [batch[1].tolist() for batch in rest] == whole
-
-
-def test_without_isolation_generators_are_left_alone() -> None:
-    generator = np.random.default_rng(1)
-    dataset = Sampled(Draws(generator, lambda generator: int(generator.integers(1 << 40))))
-    with ThreadLoader(dataset, 4, threads=3, isolate_rng=False) as loader:
-        assert len(set(drawn(loader))) == SIZE
-    assert generator.integers(1 << 40) != np.random.default_rng(1).integers(1 << 40)
-
-
-def test_an_error_of_a_sample_shows_the_users_code_alone() -> None:
-    def fail(_: int) -> int:
-        raise ValueError("mine")
-
-    transform = of_numpy(1)
-    transform.draw = fail  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="mine") as caught:
-        epochs(Sampled(transform), threads=2)
-    files = [str(entry.path) for entry in caught.traceback]
-    assert "_fetch" not in " ".join(files[-3:])

@@ -213,18 +213,6 @@ def test_an_open_file_is_opened_again_for_each_worker(
             assert file.tell() == 2
 
 
-def test_a_file_that_is_written_is_one_for_all(tmp_path: Path) -> None:
-    class Logs(Mapped):
-        def __getitem__(self, index: int) -> int:
-            self.transform.write(f"{index}\n")
-            return index
-
-    with (tmp_path / "log").open("w+") as log:
-        assert together(Logs(log)) == EACH
-        log.seek(0)
-        assert sorted(set(log)) == [f"{index}\n" for index in EACH]
-
-
 def test_members_of_an_archive_are_read_from_each_workers_own(tmp_path: Path) -> None:
     for number in EACH:
         (tmp_path / str(number)).write_bytes(bytes([number]))
@@ -378,13 +366,6 @@ def test_what_a_collate_function_shares_is_named(ends: Any) -> None:
         assert list(ThreadLoader(range(4), 4, threads=2, collate_fn=collate)) == [EACH]
 
 
-def test_one_worker_shares_with_nobody(ends: Any) -> None:
-    dataset = Mapped(float)
-    dataset.part = ends[0]  # type: ignore[attr-defined]
-    with ThreadLoader(dataset, 4, threads=1) as loader:
-        assert [np.asarray(batch).tolist() for batch in loader] == [EACH]
-
-
 def _closed() -> Any:
     with open(__file__, encoding="utf-8") as file:  # noqa: PTH123
         return file
@@ -408,39 +389,3 @@ def test_what_threads_may_share_is_not_named(make: Any) -> None:
     dataset = Mapped(float)
     dataset.part = make()  # type: ignore[attr-defined]
     assert together(dataset) == EACH
-
-
-class Table:
-    """As a dataset of Hugging Face's: it lets go of its data itself."""
-
-    def __init__(self) -> None:
-        self._data = memoryview(b"abc")
-
-    def __del__(self) -> None:
-        if hasattr(self, "_data"):
-            del self._data
-
-
-def test_what_only_lets_go_of_its_data_is_copied() -> None:
-    dataset = Mapped(float)
-    dataset.part = Table()  # type: ignore[attr-defined]
-    assert together(dataset) == EACH
-
-
-def test_entries_of_a_dataset_that_a_collate_function_has_are_not_copied() -> None:
-    class Graph:
-        def describe(self) -> None:
-            """Have a method, as a helper has."""
-
-    graphs = [Graph() for _ in range(1500)]
-
-    class Collater:
-        def __init__(self, dataset: Any) -> None:
-            self.dataset = dataset
-
-        def __call__(self, samples: Any) -> Any:
-            return self.dataset, samples
-
-    for dataset, samples in ThreadLoader(graphs, 500, threads=2, collate_fn=Collater(graphs)):
-        assert dataset is graphs
-        assert all(any(sample is graph for graph in graphs) for sample in samples[:2])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import array
-import copy
 import json
 import math
-import pickle
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -72,16 +70,6 @@ def test_every_sample_comes_once_and_no_batch_costs_more_than_max_tokens(
     assert all(type(index) is int for batch in batches for index in batch)
 
 
-@given(samplers())
-def test_its_length_is_the_number_of_batches_of_the_next_pass(
-    case: tuple[list[float], int, dict[str, Any]],
-) -> None:
-    lengths, max_tokens, options = case
-    sampler = TokenBatches(lengths, max_tokens, **options)
-    for _ in range(3):
-        assert len(sampler) == len(list(sampler))
-
-
 @given(samplers(), st.data())
 def test_a_pass_goes_on_from_any_batch(
     case: tuple[list[float], int, dict[str, Any]], data: st.DataObject
@@ -121,12 +109,6 @@ def test_little_is_padding_and_ranks_in_turn_have_about_equal_costs_and_lengths(
     assert together < np.ptp(np.sort(longest)[::8]) / 10
 
 
-def test_no_batch_of_a_pool_is_small_because_it_was_the_last() -> None:
-    costs = costs_of(list(TokenBatches(np.full(1000, 10), 990, pool_size=1000)), np.full(1000, 10))
-    assert len(costs) == 11
-    assert costs.min() > 0.9 * costs.max()
-
-
 def test_each_epoch_has_an_order_of_its_own() -> None:
     sampler = TokenBatches(LENGTHS, 8192)
     first, second = list(sampler), list(sampler)
@@ -159,12 +141,6 @@ def test_lengths_are_rounded_up_where_they_will_be_padded() -> None:
     batches = list(TokenBatches(lengths, 32, pad_to_multiple_of=8, pool_size=4))
     assert costs_of(batches, lengths, 8).max() <= 32
     assert sorted(map(len, batches)) == [2, 2]
-
-
-@pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "u8", "i1", "i2", "f2", "f4", "f8", ">i4"])
-def test_lengths_of_any_type_are_sorted(dtype: str) -> None:
-    lengths = np.array([100, 1, 90, 2], dtype)
-    assert sorted(map(sorted, TokenBatches(lengths, 200))) == [[0, 2], [1, 3]]
 
 
 def test_lengths_may_be_of_many_kinds(tmp_path: Path) -> None:
@@ -284,13 +260,6 @@ def test_more_samples_than_can_be_counted_at_once_have_no_len() -> None:
         TokenBatches(many, 2)
 
 
-def test_a_copy_has_the_same_batches() -> None:
-    sampler = TokenBatches(LENGTHS, 8192, seed=4)
-    sampler.set_epoch(2)
-    for twin in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
-        assert list(islice(twin, 20)) == list(islice(copy.copy(sampler), 20))
-
-
 def loader_of(lengths: np.ndarray = LENGTHS[:3000]) -> ThreadLoader[Any]:
     return ThreadLoader(
         Numbers(len(lengths)), batch_sampler=TokenBatches(lengths, 8192), collate_fn=list
@@ -339,13 +308,3 @@ def test_lengths_of_another_dataset_are_refused(threads: int, samples: int) -> N
     loader = ThreadLoader(range(samples), batch_sampler=TokenBatches([3] * 50, 12), threads=threads)
     with pytest.raises(ValueError, match=f"of 50 samples, and the dataset has {samples}"):
         iter(loader)
-
-
-def test_torchs_loader_takes_it_too() -> None:
-    data = pytest.importorskip("torch.utils.data")
-    loader = data.DataLoader(
-        Numbers(3000), batch_sampler=TokenBatches(LENGTHS[:3000], 8192), collate_fn=list
-    )
-    count = len(loader)
-    assert list(loader) == list(loader_of())
-    assert count == len(TokenBatches(LENGTHS[:3000], 8192))

@@ -344,20 +344,6 @@ def test_an_iterable_without_a_state_is_read_again_up_to_there(threads: int, spa
 
 
 @each_kind
-@pytest.mark.parametrize("delivered", [0, 1, 2])
-@each_number_of_threads
-def test_with_a_state_no_row_is_read_again(
-    kind: Any, delivered: int, threads: int, spawn: Spawn
-) -> None:
-    state = spawn(state_after, make(kind(11), threads=threads), delivered).result(PATIENCE)
-    data = kind(11)
-    spawn(after, make(data, threads=threads), state).result(PATIENCE)
-    rest = list(range(11))[3 * delivered :]
-    # One row more may tell whether the next pass is going to be whole.
-    assert data.read in (rest, [*rest, 0])
-
-
-@each_kind
 def test_a_state_is_that_of_the_batch_delivered_not_of_those_read_ahead(
     kind: Any, spawn: Spawn
 ) -> None:

@@ -110,40 +110,6 @@ def test_a_rank_that_yields_nothing_is_named(told: list[list[Any]]) -> None:
         assert len(warned) == (rank == 2)
 
 
-def test_ranks_that_leave_an_epoch_at_the_same_step_go_on(told: list[list[Any]]) -> None:
-    assert [counts for *_, counts in told] == [[5, 2, 30]] * WORLD_SIZE
-
-
-KILLED = """
-import signal
-from threadloader._session import agreement
-
-dist.barrier()
-agreement.SECONDS = 4.0
-loader = ThreadLoader(Rows((40, 40, 40)), 2, threads=1, prefetch=1, shard="auto", uneven="drop")
-try:
-    for step, batch in enumerate(loader):
-        if rank == 1 and step == 3:
-            tell(None)
-            os.kill(os.getpid(), signal.SIGKILL)
-    tell("no error")
-except RankError as error:
-    tell(str(error))
-store = dist.distributed_c10d._get_default_store()
-if rank == 0:
-    store.wait(["rank 2 has told"])  # the store ends with this process
-else:
-    store.set("rank 2 has told", "")
-os._exit(0)  # torch would wait for the rank that is gone
-"""
-
-
-def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
-    errors = run_ranks(LOADING + KILLED, 3, tmp_path, killed=(1,))
-    for rank in (0, 2):
-        assert "rank 1 did not say within 4 s" in errors[rank]
-
-
 FIRST_ENDS = """
 import time
 from threadloader._ranks import waiting
