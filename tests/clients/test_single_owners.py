@@ -48,6 +48,13 @@ def clahe(_: Path) -> Opened:
     return cv2.createCLAHE(3.0, (4, 4)), lambda it, index: it.apply(PIXELS[index])
 
 
+def orb(_: Path) -> Opened:
+    cv2 = pytest.importorskip("cv2")
+    images = np.repeat(np.repeat(PIXELS, 2, 1), 2, 2)
+    made = cv2.ORB_create(50, fastThreshold=9)
+    return made, lambda it, index: it.detectAndCompute(images[index], None)[1]
+
+
 def parquet(folder: Path, **options: Any) -> Opened:
     files, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     table = pyarrow.table({"x": np.arange(100 * SIZE)})
@@ -61,12 +68,29 @@ def parquet(folder: Path, **options: Any) -> Opened:
     return files.ParquetFile(folder / "it.parquet", **options), read
 
 
+def parquet_mapped(folder: Path) -> Opened:
+    return parquet(folder, memory_map=True)
+
+
+def arrow_table(_: Path) -> Opened:
+    pyarrow = pytest.importorskip("pyarrow")
+    return pyarrow.table({"x": np.arange(SIZE)}), lambda it, index: it["x"][index].as_py()
+
+
 def lmdb_environment(folder: Path) -> Any:
     environment = pytest.importorskip("lmdb").open(str(folder / "it.lmdb"), map_size=1 << 24)
     with environment.begin(write=True) as transaction:
         for number in range(SIZE):
             transaction.put(b"%03d" % number, b"%d" % number * 99)
     return environment
+
+
+def lmdb_of_begin(folder: Path) -> Opened:
+    def get(environment: Any, index: int) -> bytes:
+        with environment.begin(buffers=bool(index % 2)) as transaction:
+            return bytes(transaction.get(b"%03d" % index))
+
+    return lmdb_environment(folder), get
 
 
 def hdf5(folder: Path) -> Opened:
@@ -105,6 +129,12 @@ def geo_tiff(folder: Path) -> Opened:
     return made, lambda it, index: it.read(1, window=((index, index + 8), (0, 64)))
 
 
+def tiff(folder: Path) -> Opened:
+    tifffile = pytest.importorskip("tifffile")
+    tifffile.imwrite(folder / "it.tif", PIXELS)
+    return tifffile.TiffFile(folder / "it.tif"), lambda it, index: it.asarray(key=index)
+
+
 def sound(folder: Path) -> Opened:
     soundfile = pytest.importorskip("soundfile")
     soundfile.write(folder / "it.wav", PIXELS.ravel() / 256.0, 8000)
@@ -138,8 +168,9 @@ def session(_: Path) -> Opened:
     return made, lambda it, index: index if it.headers["x"] == "y" else -1
 
 
-SHARED = [hdf5]  # threads may share it
-OWN = [clahe, parquet, av_container, geo_tiff, sound, database, tokenizer, session]
+SHARED = [arrow_table, lmdb_of_begin, hdf5]  # threads may share them
+OWN = [clahe, orb, parquet, parquet_mapped, av_container, geo_tiff, tiff, sound, database]
+OWN += [tokenizer, session]
 
 
 @pytest.mark.parametrize("make", [*OWN, *SHARED], ids=lambda make: make.__name__)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import signal
 import threading
 import time
 import warnings
-import weakref
 from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -529,24 +527,6 @@ class Trainer:
 
     def collated(self, samples: list[Any]) -> list[Any]:
         return samples
-
-
-def test_what_the_user_has_dropped_is_not_kept_alive() -> None:
-    class Table:
-        pass
-
-    class Tables(Slow):
-        table: Any = None
-
-    dataset = Tables()
-    dataset.table = Table()
-    loader = ThreadLoader(dataset, 8, collate_fn=list)
-    list(loader)
-    loader.close()  # the threads have ended
-    dropped = weakref.ref(dataset.table)
-    dataset.table = None
-    gc.collect()
-    assert dropped() is None
 
 
 def test_samples_that_meet_at_an_object_of_the_dataset_begin_at_once(spawn: Spawn) -> None:

@@ -206,20 +206,3 @@ def test_a_transform_of_an_iterable_has_generators_of_its_own() -> None:
     first = loaded(0)
     assert first == loaded(2) == loaded(5)
     assert len({*first[0], *first[1]}) == 2 * SIZE
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_collate_function_draws_for_each_batch(kind: Any) -> None:
-    class Masks:
-        def __init__(self) -> None:
-            self.draws = kind(7)
-
-        def __call__(self, samples: list[int]) -> Any:
-            return samples, [self.draws(sample) for sample in samples]
-
-    def loaded(**threads: int) -> list[list[int]]:
-        return epochs(range(SIZE), collate_fn=Masks(), **threads)
-
-    first, *others = (loaded(**threads) for threads in THREADS)
-    assert all(other == first for other in others)
-    assert len({*first[0], *first[1]}) == 2 * SIZE

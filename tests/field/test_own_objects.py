@@ -213,6 +213,18 @@ def test_an_open_file_is_opened_again_for_each_worker(
             assert file.tell() == 2
 
 
+def test_a_file_that_is_written_is_one_for_all(tmp_path: Path) -> None:
+    class Logs(Mapped):
+        def __getitem__(self, index: int) -> int:
+            self.transform.write(f"{index}\n")
+            return index
+
+    with (tmp_path / "log").open("w+") as log:
+        assert together(Logs(log)) == EACH
+        log.seek(0)
+        assert sorted(set(log)) == [f"{index}\n" for index in EACH]
+
+
 def test_members_of_an_archive_are_read_from_each_workers_own(tmp_path: Path) -> None:
     for number in EACH:
         (tmp_path / str(number)).write_bytes(bytes([number]))

@@ -302,6 +302,16 @@ def test_a_loader_refuses_the_state_of_other_lengths() -> None:
         next(iter(other))
 
 
+def test_torchs_loader_takes_it_too() -> None:
+    data = pytest.importorskip("torch.utils.data")
+    loader = data.DataLoader(
+        Numbers(3000), batch_sampler=TokenBatches(LENGTHS[:3000], 8192), collate_fn=list
+    )
+    count = len(loader)
+    assert list(loader) == list(loader_of())
+    assert count == len(TokenBatches(LENGTHS[:3000], 8192))
+
+
 @pytest.mark.parametrize("samples", [49, 51])  # of 51 one would be left out, and nobody told
 @pytest.mark.parametrize("threads", [0, 2])
 def test_lengths_of_another_dataset_are_refused(threads: int, samples: int) -> None:

@@ -120,26 +120,6 @@ class Remade(Counter):
         self.state.update(state)
 
 
-class Wraps:
-    """Its own iterator, which gives the items of an iterator that ``__iter__`` makes."""
-
-    def __init__(self, size: int) -> None:
-        self.inner = OnIterator(size)
-
-    def __iter__(self) -> Wraps:
-        self.iterator = iter(self.inner)
-        return self
-
-    def __next__(self) -> int:
-        return 2 * next(self.iterator)
-
-    def state_dict(self) -> Any:
-        return {"inner": self.iterator.state_dict()}
-
-    def load_state_dict(self, state: Any) -> None:
-        self.iterator.load_state_dict(state["inner"])
-
-
 class Waits(Remade):
     """Its own iterator, whose ``__iter__`` goes to the place that was loaded, like litdata's."""
 
@@ -152,20 +132,6 @@ class Waits(Remade):
 
     def load_state_dict(self, state: Any) -> None:
         self.waiting = state
-
-
-class GoesBoth(Remade):
-    """Its own iterator, which goes to a place that is loaded at once, and in ``__iter__``, too."""
-
-    waiting: Any = None
-
-    def __iter__(self) -> GoesBoth:
-        self.state = self.waiting or {"at": 0, "passes": [0]}
-        self.waiting = None
-        return self
-
-    def load_state_dict(self, state: Any) -> None:
-        self.state, self.waiting = state, dict(state)
 
 
 class CountsPasses:
@@ -242,8 +208,8 @@ class NeedsArguments(Rows):
 each_kind = pytest.mark.parametrize("kind", [OnDataset, OnIterator, Itself])
 
 
-KINDS = [OnDataset, OnIterator, Itself, Remade, Wraps, Waits, GoesBoth]
-KINDS += [Stays, CountsPasses, Prepares, NeedsArguments]
+KINDS = [OnDataset, OnIterator, Itself, Remade, Waits, Stays, CountsPasses, Prepares]
+KINDS += [NeedsArguments]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ from threadloader import (
     _torch,
 )
 from threadloader._epoch.feed import open_feed
-from threadloader._ranks.votes import Votes
 from threadloader._session import agreement, begin
 
 if TYPE_CHECKING:
@@ -203,24 +202,6 @@ def test_waiting_for_other_ranks_is_counted_and_told(uneven: Any, ranks: RankThr
     (steps, waited), other = ranks.run(load)
     assert steps == other[0] == (4 if padded else 2)
     assert waited > 0
-
-
-@pytest.mark.parametrize("uneven", ["drop", "pad"])
-def test_an_epoch_ends_though_the_store_ends_with_it(
-    uneven: Any, ranks: RankThreads, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = []
-
-    def refused(votes: Votes) -> None:
-        tried.append((votes, votes.step))
-        raise ConnectionError
-
-    monkeypatch.setattr(Votes, "_end", refused)
-    lengths = [8] * ranks.world_size
-    got = ranks.run(lambda _: len(batches(loader_of(Files(*lengths), uneven=uneven))))
-    assert got == [4] * ranks.world_size
-    assert {step for _, step in tried} == {4}
-    assert len(tried) == ranks.world_size
 
 
 @pytest.mark.parametrize(("uneven", "more"), [("pad", 0), ("drop", 0), ("drop", 4)])
