@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 SAMPLES = 900
 LENGTHS = np.arange(SAMPLES) * 37 % 191 + 10
-KILLS = 200
+KILLS = 80
 
 
 class Drawing:
