@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from threadloader._check.loading import LoadedSample, Loading, Twin, WorkerThread
-    from threadloader._check.states import SharedObject
+    from threadloader._check.sharing import SharedObject
     from threadloader._check.tracing import Write
 
 __all__ = ["Interleaved", "TwoThreads"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from threadloader._check.findings import Line
-    from threadloader._check.states import SharedObject
+    from threadloader._check.sharing import SharedObject
 
 __all__ = ["Recording", "Tracer", "Write", "chosen_steps", "trace_nothing"]
 

@@ -15,8 +15,15 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.arguments import in_one_line, made_dataset, named_object, positive, whole
-from threadloader.cli.errors import CommandError, printable
+from threadloader.cli.arguments import (
+    CommandError,
+    in_one_line,
+    made_dataset,
+    named_object,
+    positive,
+    printable,
+    whole,
+)
 from threadloader.cli.terminal import in_seconds, paragraph, show_progress, table
 
 if TYPE_CHECKING:

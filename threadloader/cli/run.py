@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.arguments import whole
-from threadloader.cli.errors import CommandError, printable
+from threadloader.cli.arguments import CommandError, printable, whole
 from threadloader.cli.terminal import in_seconds, table
 
 if TYPE_CHECKING:
