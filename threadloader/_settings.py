@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._order.known_samplers import is_users
+from threadloader._order.samplers import is_users
 from threadloader._order.tickets import Window
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from threadloader._report.reports import Reports
 from threadloader._rng.seeds import Seeds
 from threadloader._session.arguments import (
     ARGUMENTS,
+    Attributes,
     check_no_order,
     check_order,
     check_runnable,
@@ -34,7 +35,6 @@ from threadloader._session.arguments import (
     is_iterable,
     plain_int,
 )
-from threadloader._session.attributes import Attributes
 from threadloader._session.begin import begin
 from threadloader._session.session import RunState, Session
 from threadloader._session.state import checked_state, fingerprint_of, make_state

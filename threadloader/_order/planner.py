@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._order.known_samplers import KnownPass
+from threadloader._order.samplers import KnownPass
 from threadloader._order.tickets import PlannedBatch
 from threadloader.errors import StateError
 

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._order.known_samplers import is_known
-from threadloader._order.samplers import units_of
+from threadloader._order.samplers import is_known, units_of
 from threadloader._ranks.share import Share, check_askable, rank_and_world
 from threadloader._warnings import warn_user
 

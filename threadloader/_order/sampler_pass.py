@@ -20,23 +20,21 @@ from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from threadloader._order.known_samplers import (
-    KnownOrder,
-    KnownPass,
-    is_known,
-    known,
-    own_generator,
-    with_generator,
-)
 from threadloader._order.ranks import epoch_of
 from threadloader._order.samplers import (
     SPAN,
     BatchSampler,
+    KnownOrder,
+    KnownPass,
     batches_of,
     inner_sampler,
     is_batching,
+    is_known,
+    known,
     length_of,
+    own_generator,
     units_of,
+    with_generator,
 )
 from threadloader._resume import (
     Checkpoint,

@@ -8,7 +8,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._order.known_samplers import known
+from threadloader._order.samplers import known
 from threadloader._ranks.agreeing import agree
 from threadloader._ranks.votes import Votes
 from threadloader._rng.seeds import draw_seed, encoded_state, state_of

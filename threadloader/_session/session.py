@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from threadloader._epoch.epoch import Epoch
     from threadloader._epoch.skipped import Skipped
     from threadloader._layout.layout import Layout
-    from threadloader._order.known_samplers import KnownOrder
+    from threadloader._order.samplers import KnownOrder
     from threadloader._ranks.share import Share
     from threadloader._report.interval import Interval
     from threadloader._rng.seeds import EpochDraws, Seeds

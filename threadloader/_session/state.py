@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from threadloader import _torch
-from threadloader._order.known_samplers import known
 from threadloader._order.ranks import share_of
-from threadloader._order.samplers import inner_sampler, length_of
+from threadloader._order.samplers import inner_sampler, known, length_of
 from threadloader._resume import Position
 from threadloader.errors import StateError
 
