@@ -522,13 +522,6 @@ def test_what_each_sample_writes_is_each_threads_own(
     assert [value for _, value, _ in samples] == list(range(200))
 
 
-class Trainer:
-    step = 0
-
-    def collated(self, samples: list[Any]) -> list[Any]:
-        return samples
-
-
 def test_samples_that_meet_at_an_object_of_the_dataset_begin_at_once(spawn: Spawn) -> None:
     class Meeting(Slow):
         def __init__(self) -> None:

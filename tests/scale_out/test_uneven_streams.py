@@ -6,7 +6,9 @@ would wait for ever.  `test_streams_in_processes` has real ones.
 
 from __future__ import annotations
 
+import re
 import threading
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -172,6 +174,34 @@ def test_ranks_without_a_batch_are_named_on_all_ranks(ranks: RankThreads) -> Non
     empty = range(1, ranks.world_size)
     together = "rank 1" if len(empty) == 1 else "ranks 1, 2"
     assert texts == {together, *(f"rank {rank}" for rank in empty)}
+
+
+def test_a_rank_without_a_batch_has_none_to_repeat(ranks: RankThreads) -> None:
+    gone = []
+
+    def load(_: int) -> None:
+        gone.extend(loader_of(Files(6)))  # no rank goes a step
+
+    for error in ranks.run(load):
+        assert not gone
+        assert isinstance(error, RankError)
+        assert re.search("rank.* 1.* had no batch left of its own", str(error))
+
+
+def test_short_names_a_rank_without_a_batch_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.warns(EmptyReplicaWarning, match="rank 1 of 2 had no batch"):
+        assert not batches(loader_of(Files(6), uneven="short"))
+
+
+def test_ranks_that_leave_an_epoch_at_the_same_step_go_on(ranks: RankThreads) -> None:
+    def load(rank: int) -> list[int]:
+        files = Files(*[40] * ranks.world_size)
+        loader = loader_of(files, uneven="drop", prefetch=1 + 3 * rank)
+        return [sum(1 for _ in islice(loader, most)) for most in (5, 2, 100)]
+
+    assert ranks.run(load) == [[5, 2, 20]] * ranks.world_size
 
 
 @pytest.mark.parametrize("uneven", ["drop", "pad"])
