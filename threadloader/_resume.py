@@ -18,24 +18,6 @@ from threadloader.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = [
-    "Checkpoint",
-    "Lane",
-    "Position",
-    "begin",
-    "fresh_state",
-    "has_ended",
-    "is_stateful",
-    "restore",
-    "restore_after",
-    "restore_begun",
-    "restore_between",
-    "restore_whole",
-    "snapshot",
-    "snapshot_between",
-    "states_of",
-]
-
 
 class Checkpoint(NamedTuple):
     """The states of a sampler or an iterable between two batches, to go back to."""

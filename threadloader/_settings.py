@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from threadloader._torch.device import Device
     from threadloader._tuning.tuner import Tuner
 
-__all__ = ["TORCHS", "Settings"]
-
 
 # The fields that are attributes of torch's loader, too; the others are arguments of ours.
 TORCHS = (

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from threadloader._check.loading import LoadedSample, Twin
     from threadloader._fetch.dataset_copy import DatasetCopy
 
-__all__ = ["UncheckableError", "check", "hammer"]
 
 SECONDS = 120.0
 MOST_CHANGING = 2  # samples that change something, and are held

@@ -35,14 +35,6 @@ from threadloader._threads.per_thread import PerThread
 if TYPE_CHECKING:
     from types import CodeType
 
-__all__ = [
-    "SharedObject",
-    "Sharing",
-    "class_attributes",
-    "parts_of_object",
-    "process_parts",
-    "variables",
-]
 
 WHOLE_NBYTES = 1 << 20  # of larger arrays some elements are looked at
 SOME = 4096  # elements

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._resume import Lane
 
-__all__ = ["NO_LENGTH", "Planner"]
 
 NO_LENGTH = """the order follows from the dataset's length: give it a __len__, or the loader a \
 sampler or batch_sampler"""

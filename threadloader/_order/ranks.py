@@ -22,22 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = [
-    "SavedEpoch",
-    "epoch_of",
-    "index_sampler_of",
-    "rank_of",
-    "rank_with_own_streams",
-    "sampled_batches",
-    "share_of",
-    "tell_again",
-    "tell_of_epoch",
-    "told_epoch",
-    "warn_of_same_order",
-    "within",
-]
-
-
 def share_of(loader: Any, *, iterable: bool = False) -> Share | None:
     """Return the share of this rank; None where all is loaded here, or the sampler has a share.
 

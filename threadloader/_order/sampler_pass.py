@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from threadloader._resume import Position
     from threadloader._rng.seeds import EpochDraws
 
-__all__ = ["SamplerPass", "UserPass", "checkpoint_between", "open_pass", "order_between"]
-
 
 class UserPass:
     """One pass over a sampler of the user's.

@@ -39,27 +39,6 @@ if TYPE_CHECKING:
     from threadloader._rng.permutation import KeyedPermutation
     from threadloader._rng.seeds import EpochDraws
 
-__all__ = [
-    "BatchSampler",
-    "KeyedSampler",
-    "KnownOrder",
-    "KnownPass",
-    "KnownSampler",
-    "RandomSampler",
-    "SequentialSampler",
-    "batches_of",
-    "inner_sampler",
-    "is_batching",
-    "is_known",
-    "is_list",
-    "is_users",
-    "known",
-    "length_of",
-    "make_sampler",
-    "own_generator",
-    "units_of",
-    "with_generator",
-]
 
 SPAN = 1024  # indices that are computed at once, in 0.3 ms
 

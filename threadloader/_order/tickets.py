@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 
     from threadloader._resume import Checkpoint
 
-__all__ = [
-    "START_SECONDS",
-    "PlannedBatch",
-    "PrefetchDepth",
-    "Ticket",
-    "TicketCutter",
-    "TicketSize",
-    "Window",
-]
 
 SLOWEST = 32  # times the mean, from which on a sample is an exception that nobody prepares for
 FORGOTTEN = 1 / 512  # of the slowest and the fastest sample's time, by each ticket

@@ -23,19 +23,6 @@ from threadloader import _torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = [
-    "PROTOCOL",
-    "Part",
-    "Share",
-    "Uneven",
-    "asked",
-    "check_askable",
-    "has_share",
-    "is_askable",
-    "named_ranks",
-    "no_answer",
-    "rank_and_world",
-]
 
 _MOST_NAMED = 8  # ranks, in a message
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["LoaderRates", "MemoryMeter", "Place", "RunReport", "made_here"]
 
 BETWEEN = 1.0  # seconds
 SHARE = 0.01  # of the time, at the most: to read the PSS of a large process takes milliseconds

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from threadloader._report.interval import Interval
     from threadloader._report.verdict import Verdict
 
-__all__ = ["page"]
 
 _LIGHT = (
     "--ink:#1f2328;--soft:#59636e;--rail:#e4e7eb;"

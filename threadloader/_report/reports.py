@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from threadloader._work.counters import Deliveries
     from threadloader._work.stats import Stats
 
-__all__ = ["Reports", "judged", "warn_if_slow"]
 
 E = TypeVar("E")  # an epoch
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from threadloader._report.interval import Interval
     from threadloader._tuning.tuner import Slower, Tuner
 
-__all__ = ["NOTICED", "Setup", "Verdict", "in_words", "verdict_of"]
 
 NOTICED = 0.05  # the share of its time that a loop may lose to loading before anybody is told
 # All below: choices.  The tests build each case so that it is far on one side of them.

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from threadloader._session.state import State
     from threadloader._settings import Settings
 
-__all__ = ["Agreement"]
 
 SECONDS = 600.0  # to wait for other ranks: one may prepare the data while others wait
 

@@ -37,26 +37,6 @@ if TYPE_CHECKING:
 
     Check = Callable[[str, Any], Any]  # of a name and a value: returns what is kept, or raises
 
-__all__ = [
-    "ARGUMENTS",
-    "Attributes",
-    "check_no_order",
-    "check_order",
-    "check_runnable",
-    "check_shuffle",
-    "check_threads",
-    "check_together",
-    "checked_count",
-    "checked_function",
-    "default_num_workers",
-    "default_threads",
-    "given_num_workers",
-    "is_iterable",
-    "open_device",
-    "plain_int",
-    "warn_of_near_miss",
-]
-
 
 def given_num_workers(threads: int | None, num_workers: int | None) -> int | None:
     """Return the number of workers that the user gave, by either name; None if by neither.

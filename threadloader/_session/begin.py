@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
     from threadloader._work.workers import Workers
 
-__all__ = ["begin"]
-
 
 def begin(session: Session, settings: Settings) -> Epoch | None:
     """Begin the next epoch; return None if all of it was delivered when its state was saved.

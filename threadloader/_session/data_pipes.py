@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from threadloader._work.worker import Worker
     from threadloader._work.workers import Workers
 
-__all__ = ["prepare_pipes"]
-
 
 def prepare_pipes(
     settings: Settings, workers: Workers | None, shared_seed: int, *, new: bool

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from threadloader._work.counters import Sums
     from threadloader._work.workers import Workers
 
-__all__ = ["LastEpoch", "RunState", "Session", "Statistics"]
-
 
 class LastEpoch(NamedTuple):
     """What a state says of the epoch that was begun last.  Nothing here keeps that alive."""

@@ -17,8 +17,6 @@ from threadloader._order.samplers import inner_sampler, known, length_of
 from threadloader._resume import Position
 from threadloader.errors import StateError
 
-__all__ = ["VERSION", "State", "checked_state", "fingerprint_of", "make_state"]
-
 State: TypeAlias = "Mapping[str, Any]"  # of a loader, as its `state_dict` returns it
 
 VERSION = 5

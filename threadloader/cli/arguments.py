@@ -18,17 +18,6 @@ from threadloader.errors import ThreadLoaderError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "CommandError",
-    "in_one_line",
-    "made_dataset",
-    "named_object",
-    "positive",
-    "printable",
-    "search_here",
-    "whole",
-]
-
 
 class CommandError(ThreadLoaderError):
     """A command failed.

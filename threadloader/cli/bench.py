@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from threadloader.cli.race import Contender
 
-__all__ = ["add_to", "compare"]
 
 NOISY = 0.15  # a larger range of a loader's rates, as a share of their median, gets a remark
 COLOURS = {"loop": "#8c959f", "torch": "#bc4c00", "ours": "#0969da"}

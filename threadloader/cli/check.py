@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from threadloader._check.findings import Report
 
-__all__ = ["add_to"]
 
 DESCRIPTION = """\
 Load samples of a dataset one by one, then with one thread held at each place while another loads

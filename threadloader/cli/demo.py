@@ -18,7 +18,6 @@ from threadloader.cli.terminal import show_progress
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["add_to"]
 
 PHOTOS = 128
 WIDTH, HEIGHT = 500, 375  # pixels; the most frequent size in ImageNet

@@ -17,7 +17,6 @@ from threadloader.cli.terminal import paragraph
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["add_to", "advice", "examine"]
 
 INDENT = 10  # columns
 DESCRIPTION = """\

@@ -20,7 +20,6 @@ from threadloader.cli.arguments import CommandError, printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["run_program", "traceback_of"]
 
 _HERE = str(Path(__file__).parent) + os.sep
 

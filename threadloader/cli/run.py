@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from threadloader._replacement.report import RunReport
 
-__all__ = ["add_to"]
 
 STEPS = 50  # of --compare
 COLUMNS = ("loaded by", "batches", "first batch", "waited", "share", "batches/s")
