@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).parents[1] / "support" / "interrupts.py"
 STRIDE = int(os.environ.get("INTERRUPTS_STRIDE", "307"))
-FORMS = ("map", "inline", "stream", "persistent", "transform", "initialized", "unordered")
+FORMS = (
+    *("map", "inline", "stream", "inline stream", "persistent", "transform"),
+    *("initialized", "timeout", "unordered"),
+)
 
 
 def interrupt(form: str, stride: int, *, torch: bool = False) -> int:

@@ -84,16 +84,18 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "map": {"threads": 2},
     "inline": {"threads": 0},
     "stream": {"threads": 1},
+    "inline stream": {"threads": 0},
     "persistent": {"threads": 2, "persistent_workers": True},
     "transform": {"threads": 2, "transform": transformed},
     "initialized": {"threads": 2, "worker_init_fn": initialize},
     "unordered": {"threads": 2, "in_order": False},
+    "timeout": {"threads": 2, "timeout": PATIENCE},
 }
 FORMS = list(OPTIONS)
 
 
 def make(form: str) -> Any:
-    dataset: Any = Stream() if form in ("stream", "transform") else Rows()
+    dataset: Any = Stream() if form in ("stream", "inline stream", "transform") else Rows()
     return ThreadLoader(dataset, 4, seed=5, **OPTIONS[form])
 
 
