@@ -59,35 +59,26 @@ __all__ = [
     "sample_seed",
 ]
 
-_LAZY = frozenset({"Statistics", "ThreadLoader", "get_worker_info", "sample_rng", "sample_seed"})
-# What a loader has no need of: where each name is.
-_APART = {
+# Where each name is that is imported when it is first asked for.
+_LAZY = {
+    "Statistics": "threadloader._session.session",
+    "ThreadLoader": "threadloader.loader",
     "TokenBatches": "threadloader._order.token_batches",
+    "get_worker_info": "threadloader._threads.worker_info",
     "pack": "threadloader.datasets._packing.packed",
     "profile": "threadloader._trace.ranges",
+    "sample_rng": "threadloader._rng.streams",
+    "sample_seed": "threadloader._rng.streams",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _APART:
-        return getattr(import_module(_APART[name]), name)
     if name not in _LAZY:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    from threadloader import loader
-    from threadloader._rng import streams
-    from threadloader._session import session
-    from threadloader._threads import worker_info
-
-    globals().update(
-        Statistics=session.Statistics,
-        ThreadLoader=loader.ThreadLoader,
-        get_worker_info=worker_info.get_worker_info,
-        sample_rng=streams.sample_rng,
-        sample_seed=streams.sample_seed,
-    )
-    return globals()[name]
+    globals()[name] = found = getattr(import_module(_LAZY[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_APART})
+    return sorted({*globals(), *_LAZY})

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from threadloader._order.known_samplers import is_users
-from threadloader._order.window import Window
+from threadloader._order.samplers import is_users
+from threadloader._order.tickets import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from threadloader._ranks.share import Uneven
     from threadloader._torch.device import Device
     from threadloader._tuning.tuner import Tuner
-
-__all__ = ["TORCHS", "Settings"]
 
 
 # The fields that are attributes of torch's loader, too; the others are arguments of ours.

@@ -14,13 +14,14 @@ from threadloader import _torch
 from threadloader._fetch.fetcher import fetches_whole_batches
 from threadloader._fetch.kinds import is_ours
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
-from threadloader._notebook.shown import Shown
+from threadloader._order.ranks import sampled_batches
 from threadloader._order.samplers import BatchSampler, KeyedSampler, make_sampler
 from threadloader._order.tickets import TicketSize
 from threadloader._report.reports import Reports
 from threadloader._rng.seeds import Seeds
 from threadloader._session.arguments import (
     ARGUMENTS,
+    Attributes,
     check_no_order,
     check_order,
     check_runnable,
@@ -34,11 +35,8 @@ from threadloader._session.arguments import (
     is_iterable,
     plain_int,
 )
-from threadloader._session.attributes import Attributes
 from threadloader._session.begin import begin
-from threadloader._session.ranks import sampled_batches
-from threadloader._session.run_state import RunState
-from threadloader._session.session import Session, Statistics
+from threadloader._session.session import RunState, Session
 from threadloader._session.state import checked_state, fingerprint_of, make_state
 from threadloader._tuning.tuner import Tuner
 
@@ -53,6 +51,7 @@ if TYPE_CHECKING:
     from threadloader._fetch.fetcher import Samples
     from threadloader._layout.leaves import Output
     from threadloader._ranks.share import Uneven
+    from threadloader._session.session import Statistics
     from threadloader._torch import Dataset
 
 __all__ = ["ThreadLoader"]
@@ -70,7 +69,7 @@ class _Local(threading.local):
 _here = _Local()
 
 
-class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports, Shown):
+class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
     """Loads batches with threads, in order: ``torch.utils.data.DataLoader`` without processes.
 
     Batches equal those of torch's loader with the same arguments: tensors where torch is

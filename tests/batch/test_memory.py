@@ -12,8 +12,8 @@ from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
 from threadloader._batch import ring as ring_module
-from threadloader._order import window as window_module
-from threadloader._order.window import PrefetchDepth, Window
+from threadloader._order import tickets as window_module
+from threadloader._order.tickets import PrefetchDepth, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import sys
 import threading
-import weakref
-from contextlib import nullcontext
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -53,25 +51,6 @@ def test_an_unsafe_dataset_is_found_with_its_cause_and_a_line_of_it(
 @pytest.mark.parametrize("make", [*SAFE, *SEEDED, *COPIED], ids=lambda make: make.__name__)
 def test_nothing_is_found_in_a_safe_dataset(make: Callable[[Path], Any], tmp_path: Path) -> None:
     assert_thread_safe(make(tmp_path))
-
-
-def test_the_line_is_the_one_that_moved_the_handle(tmp_path: Path) -> None:
-    with open(FILE, encoding="utf-8") as file:  # noqa: PTH123
-        seeks = [number for number, line in enumerate(file, 1) if "self.file.seek(index *" in line]
-    with pytest.raises(AssertionError, match=f"{FILE}:{seeks[0]}: shared-handle: dataset.file is"):
-        assert_thread_safe(SeekAndRead(tmp_path), indices=[0, 5], dataset_copy="shared")
-
-
-def test_a_lock_that_can_not_be_seen_hangs_nothing(spawn: Spawn) -> None:
-    lock = threading.Lock()
-    hidden = weakref.ref(lock)
-
-    class Held(Dataset):
-        def __getitem__(self, index: int) -> int:
-            with hidden() or nullcontext():
-                return index
-
-    spawn(assert_thread_safe, Held()).result(PATIENCE)
 
 
 def test_threads_that_wait_for_each_other_are_found(

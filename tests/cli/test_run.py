@@ -274,10 +274,3 @@ def test_compare_runs_some_steps_both_ways_and_shows_both(tmp_path: Path) -> Non
         assert f"whole run with {way}: " in done.stderr
         assert by in done.stderr
     assert len(done.stdout.splitlines()) == 2 * (7 + 1)  # 5 batches, a test, 2 batches, twice
-
-
-@needs_torch
-def test_compare_ends_with_the_exit_code_of_a_program_that_fails(tmp_path: Path) -> None:
-    done = python(*RUN, "--compare", written(tmp_path, "import sys; sys.exit(5)"))
-    assert done.returncode == 5
-    assert "failed with threads, with exit code 5" in done.stderr

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +13,6 @@ pytest.importorskip("accelerate")
 import accelerate
 import torch
 from accelerate import Accelerator
-from support.patience import PATIENCE
 from torch.utils.data import DataLoader
 
 from clients.points import Points, Stream, lists, model
@@ -141,29 +135,3 @@ def test_what_has_no_threads_to_keep_is_refused(accelerator: Accelerator) -> Non
             skip_first_batches(loader, 1)
     with pytest.raises(TypeError, match="IterableDataset"):
         prepare(accelerator, ThreadLoader(n for n in range(4)))
-
-
-def test_two_processes_get_what_torch_gives_them_and_resume() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    cluster = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "clients.two_processes"],
-            env=os.environ | cluster | {"RANK": rank, "LOCAL_RANK": rank, "PYTHONPATH": paths},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in "01"
-    ]
-    try:
-        for process in processes:
-            said, _ = process.communicate(timeout=PATIENCE)
-            assert process.returncode == 0, said
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()

@@ -20,7 +20,6 @@ from transformers import (
     DataCollatorForSeq2Seq,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
-    PreTrainedTokenizer,
     PreTrainedTokenizerFast,
 )
 
@@ -51,28 +50,6 @@ def backend() -> Tokenizer:
 
 def fast() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend(), **SPECIAL)
-
-
-class Slow(PreTrainedTokenizer):
-    """A tokenizer in Python."""
-
-    def __init__(self) -> None:
-        self.words = {word: number for number, word in enumerate([*SPECIAL.values(), *WORDS])}
-        super().__init__(**SPECIAL)
-
-    vocab_size = property(lambda self: len(self.words))
-
-    def get_vocab(self) -> dict[str, int]:
-        return dict(self.words)
-
-    def _tokenize(self, text: str, **_: Any) -> list[str]:
-        return text.split()
-
-    def _convert_token_to_id(self, token: str) -> int:
-        return self.words.get(token, 1)
-
-    def _convert_id_to_token(self, index: int) -> str:
-        return list(self.words)[index]
 
 
 class Texts:
@@ -152,13 +129,12 @@ COLLATORS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("make", [fast, Slow], ids=["fast", "slow"])
 @pytest.mark.parametrize("name", COLLATORS)
-def test_batches_are_those_of_one_thread(name: str, make: Any, spawn: Spawn) -> None:
+def test_batches_are_those_of_one_thread(name: str, spawn: Spawn) -> None:
     labels = ("labels",) if name in {"seq2seq", "token classification"} else ()
     takes_texts = any(word in name for word in ("partial", "closure", "method", "lightning"))
     dataset = Texts() if takes_texts else Encoded(*labels)
-    collate_fn = COLLATORS[name](make())
+    collate_fn = COLLATORS[name](fast())
 
     def told(loader: Any) -> list[str]:
         return [repr(batch) for batch in loader]
@@ -167,13 +143,3 @@ def test_batches_are_those_of_one_thread(name: str, make: Any, spawn: Spawn) -> 
     with ThreadLoader(dataset, 2, collate_fn=collate_fn, num_workers=4) as loader:
         for _ in range(3):
             assert spawn(told, loader).result(PATIENCE) == expected
-
-
-def test_a_tokenizer_of_the_user_s_keeps_its_own_settings(spawn: Spawn) -> None:
-    pads = Pads()
-    pads.tokenizer.enable_padding(length=9, pad_id=0, pad_token=SPECIAL["pad_token"])
-    pads.tokenizer.enable_truncation(7, stride=2)
-    with ThreadLoader(Texts(), 2, collate_fn=pads.collate, num_workers=4) as loader:
-        spawn(list, loader).result(PATIENCE)
-    assert pads.tokenizer.padding["length"] == 9
-    assert pads.tokenizer.truncation["max_length"] == 7

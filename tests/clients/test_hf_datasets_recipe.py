@@ -17,8 +17,8 @@ import datasets
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
-from clients.points import WORKER, stopped
-from threadloader import EmptyReplicaWarning, ThreadLoader, pack
+from clients.points import stopped
+from threadloader import ThreadLoader, pack
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,15 +54,6 @@ def targets(batches: Any) -> list[int]:
     return [y for batch in batches for y in np.asarray(batch["y"]).tolist()]
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_batches_of_a_map_are_torch_s(rows: datasets.Dataset, shuffle: bool) -> None:
-    def epoch(kind: type, **options: Any) -> list[Any]:
-        torch.manual_seed(3)
-        return plain(kind(rows.with_format("torch"), batch_size=4, shuffle=shuffle, **options))
-
-    assert epoch(ThreadLoader, threads=2) == epoch(DataLoader)
-
-
 @each_format
 def test_whole_batches_are_those_of_single_rows_in_the_same_order(
     rows: datasets.Dataset, kind: str
@@ -72,18 +63,6 @@ def test_whole_batches_are_those_of_single_rows_in_the_same_order(
     assert all(type(column) is torch.Tensor for batch in found for column in batch.values())
     assert plain(found) == plain(row_by_row(rows))
     assert targets(found) != sorted(targets(found)) == list(range(ROWS))
-
-
-def test_whole_batches_are_read_by_workers(rows: datasets.Dataset) -> None:
-    readers: list[str] = []
-
-    def note(batch: dict[str, Any]) -> dict[str, Any]:
-        readers.append(threading.current_thread().name)
-        return {name: np.asarray(column) for name, column in batch.items()}
-
-    list(batch_by_batch(rows.with_transform(note)))
-    assert ROWS / 8 <= len(readers) < ROWS  # once a batch, not once a row
-    assert all(map(WORKER.fullmatch, readers))
 
 
 def stream(rows: datasets.Dataset, kind: str = "torch", buffer: int = 0) -> Any:
@@ -132,13 +111,6 @@ def test_a_stream_shares_out_its_shards_as_among_torch_s_workers(
     assert [first, second] == epochs(DataLoader)
     assert first != second
     assert sorted(first) == sorted(second) == list(range(ROWS))
-
-
-def test_a_replica_without_a_shard_is_warned_of(rows: datasets.Dataset) -> None:
-    samples = rows.to_iterable_dataset(num_shards=2).with_format("numpy")
-    with pytest.warns(EmptyReplicaWarning, match=r"1 of 3 \(worker 2\)"):
-        found = targets(ThreadLoader(samples, batch_size=8, num_workers=3))
-    assert sorted(found) == list(range(ROWS))
 
 
 # A stream with a buffer is read again from its beginning, where no state of it is kept.

@@ -93,10 +93,6 @@ def test_each_row_comes_once_an_epoch_in_an_order_that_follows_from_the_seed(
     assert all(("-worker-" in name) == (threads > 0) for name in dataset.readers)
 
 
-def test_only_the_columns_asked_for_are_read(paths: list[Path]) -> None:
-    assert list(next(batches(load(RowGroups(paths, ["x"]), 1), BATCH))) == ["x"]
-
-
 def test_a_run_goes_on_at_the_next_row_group(paths: list[Path]) -> None:
     whole = targets(load(RowGroups(paths), 2))
     stopped = load(RowGroups(paths), 2)

@@ -136,36 +136,3 @@ def _monai(seed: int | None) -> Any:
 def test_a_seed_of_the_user_s_counts_and_none_is_needed(make: Any) -> None:
     assert assert_one_result(lambda: make(7)) != assert_one_result(lambda: make(8))
     assert_one_result(lambda: make(None))
-
-
-def test_monai_s_own_ways_to_seed() -> None:
-    data, utils = pytest.importorskip("monai.data"), pytest.importorskip("monai.utils")
-    assert_one_result(lambda: _monai(None), worker_init_fn=lambda: data.utils.worker_init_fn)
-    utils.set_determinism(5)
-    try:
-        assert_one_result(lambda: _monai(None))
-    finally:
-        utils.set_determinism(None)
-
-
-def _masks(seed: int) -> Any:
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(99))]
-    numbers = {word: number for number, word in enumerate(words)}
-    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token="[UNK]"))  # noqa: S106
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    special = {
-        f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")
-    }
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special)
-    return transformers.DataCollatorForLanguageModeling(tokenizer, mlm=True, seed=seed)
-
-
-def _texts() -> Any:
-    return [{"input_ids": [5 + (row + place) % 90 for place in range(20)]} for row in range(SIZE)]
-
-
-def test_masks_of_hugging_face() -> None:
-    seven = assert_one_result(_texts, collate_fn=lambda: _masks(7))
-    assert seven != assert_one_result(_texts, collate_fn=lambda: _masks(8))

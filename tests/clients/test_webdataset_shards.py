@@ -18,7 +18,6 @@ import numpy as np
 import webdataset as wds
 from torch.utils.data import DataLoader
 
-from clients.points import WORKER
 from threadloader import ThreadLoader
 from threadloader.datasets import TarShards, TarStream
 
@@ -84,13 +83,6 @@ def test_batches_are_those_of_torch_s_loader(
     assert plain(DataLoader(mine, **options)) == expected  # worker processes know them, too
 
 
-def test_each_shard_is_read_by_one_worker(shards: list[str]) -> None:
-    visitors: list[str] = []
-    list(ThreadLoader(pipeline(shards, visitors), num_workers=2))
-    assert len(set(visitors)) == 2
-    assert all(map(WORKER.fullmatch, visitors))
-
-
 # Its shards by our readers
 
 
@@ -134,14 +126,3 @@ def test_samples_are_the_same_in_the_same_order(
         found = list(kind(mine, decode=decode))
         assert len(found) == len(expected) == COUNT
         assert all(map(same, found, expected))
-
-
-def test_fields_are_those_of_to_tuple(shards: list[str]) -> None:
-    fields = ("jpg;png", "cls", "__key__")
-    expected = list(wds.WebDataset(shards, shardshuffle=False).decode("rgb8").to_tuple(*fields))
-    for kind in (TarStream, TarShards):
-        found = list(kind(shards, fields=fields))
-        assert all(
-            np.array_equal(mine[0], its[0]) for mine, its in zip(found, expected, strict=True)
-        )
-        assert [mine[1:] for mine in found] == [its[1:] for its in expected]

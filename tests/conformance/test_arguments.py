@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -126,16 +125,6 @@ def test_values_of_a_wrong_kind_that_torch_takes_are_taken(
         assert spawn(told, ThreadLoader, dataset, arguments).result(PATIENCE) == expected
 
 
-def test_the_words_for_a_prefetch_factor_come_again_when_it_is_assigned() -> None:
-    loader: Any = ThreadLoader(range(SIZE), num_workers=1)
-    loader.prefetch_factor = 1.5
-    for _ in range(2):
-        with pytest.raises(TypeError):
-            iter(loader)
-    loader.prefetch_factor = 1
-    assert [batch.item() for batch in loader] == list(range(SIZE))
-
-
 PROTECTED = {
     "batch_size": 3,
     "batch_sampler": [[0]],
@@ -244,25 +233,3 @@ def test_without_an_accelerator_pinning_warns_as_torch_does_at_the_loop(device: 
             assert got == expected != []
             places = {(warning.filename, warning.lineno) for warning in caught}
             assert make is torchs or places == {(__file__, loop)}
-
-
-class Owner:
-    """Sample ``i`` is ``i``; has something that no other process can be given."""
-
-    def __init__(self, owned: Any) -> None:
-        self.owned = owned
-
-    def __len__(self) -> int:
-        return SIZE
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-@pytest.mark.parametrize("owned", [Lock(), lambda: None], ids=["lock", "lambda"])
-def test_what_can_not_be_sent_to_a_process_works_with_threads(owned: Any, spawn: Spawn) -> None:
-    arguments: Any = {"num_workers": 1, "multiprocessing_context": "spawn"}
-    with pytest.raises(Exception, match=r"pickle|local object"):
-        iter(DataLoader(Owner(owned), **arguments))
-    batches = spawn(list, ThreadLoader(Owner(owned), **arguments)).result(PATIENCE)
-    assert [batch.item() for batch in batches] == list(range(SIZE))

@@ -16,7 +16,6 @@ from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     RandomSampler,
-    SequentialSampler,
     StackDataset,
     Subset,
     WeightedRandomSampler,
@@ -26,7 +25,7 @@ from torch.utils.data import (
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from conformance.datasets import Raises, Samples, WholeBatches
-from conformance.loading import THREADS, MakeLoader, batches, errors, ours, outcomes, story
+from conformance.loading import THREADS, MakeLoader, batches, errors, outcomes, story
 from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
@@ -141,15 +140,6 @@ def test_torch_s_wrappers(case: str, alike: Alike) -> None:
             alike(lambda make, k=kind, b=batch_size: make(WRAPPERS[case](k(PAIRS)), b))
 
 
-def test_errors_inside_a_wrapper(alike: Alike) -> None:
-    made = [0, 1, Raises(lambda: ValueError("two")), 3, Raises(lambda: KeyError("four")), 5]
-    for kind in KINDS:
-        told = alike(lambda make, kind=kind: make(Subset(kind(made), [5, 2, 4, 0, 1]), 2))
-        assert errors(told) == [ValueError, KeyError] * 2
-    short = WholeBatches(PAIRS, lambda samples: samples[1:])
-    assert errors(alike(lambda loader: loader(StackDataset(short, short), 2)))
-
-
 # Order -------------------------------------------------------------------------------------------
 
 
@@ -210,12 +200,6 @@ def test_a_sampler(case: str, alike: Alike) -> None:
         alike(lambda loader, b=batch_size: loader(TEN, sampler=SAMPLERS[case](), batch_size=b))
 
 
-def test_a_list_of_indices_may_be_one_index(alike: Alike) -> None:
-    sampler = BatchSampler(SequentialSampler(TEN), 4, drop_last=False)
-    told = alike(lambda loader: loader(np.arange(10.0), sampler=sampler, batch_size=None))
-    assert not errors(told)
-
-
 @pytest.mark.parametrize("case", BATCH_SAMPLERS)
 def test_a_batch_sampler(case: str, alike: Alike) -> None:
     alike(lambda loader: loader(TEN, batch_sampler=BATCH_SAMPLERS[case]()))
@@ -273,23 +257,6 @@ def test_batches_and_random_state_are_those_of_worker_processes(
         return [list(outcomes(loader)) for _ in range(3)], torch.rand(()).item()
 
     alike_workers(run, 2)
-
-
-@pytest.mark.parametrize("shuffle", [False, True, "keyed"])
-def test_a_dataset_is_asked_for_plain_ints(shuffle: Any, spawn: Spawn) -> None:
-    class Asked:
-        def __len__(self) -> int:
-            return 10
-
-        def __getitem__(self, index: int) -> int:
-            asked.append(index)
-            return index
-
-    for threads in THREADS:
-        asked: list[int] = []
-        spawn(list, ours(threads)(Asked(), batch_size=4, shuffle=shuffle)).result(PATIENCE)
-        assert {type(index) for index in asked} == {int}
-        assert sorted(asked) == list(range(10))
 
 
 # Collating ---------------------------------------------------------------------------------------
@@ -434,50 +401,3 @@ def test_samples_that_cannot_be_compared_fail_their_batch_alone(
         first, second = spawn(lambda loader=loader: list(outcomes(loader))).result(PATIENCE)
         assert first[0] == "error"
         assert second == ("batch", picture(torch.tensor([2, 3])))
-
-
-class FailsAt:
-    """An iterable of batches of one index that fails at some and goes on after."""
-
-    def __init__(self, *positions: int, when_started: bool = False) -> None:
-        self.positions = positions
-        self.when_started = when_started
-        self.position = -1
-
-    def __iter__(self) -> Iterator[list[int]]:
-        if self.when_started:
-            raise OSError("no sampler")
-        self.position = -1
-        return self
-
-    def __next__(self) -> list[int]:
-        self.position += 1
-        if self.position in self.positions:
-            raise OSError(self.position)
-        if self.position >= 8:
-            raise StopIteration
-        return [self.position, self.position + 1]
-
-
-def _fails_as_generator() -> Iterator[list[int]]:
-    yield [1, 2]
-    yield [3]
-    raise OSError("generator")
-
-
-FAILING_SAMPLERS: dict[str, Callable[[], Any]] = {
-    "at first": lambda: FailsAt(0),
-    "in the middle": lambda: FailsAt(3),
-    "at last": lambda: FailsAt(8),
-    "several times": lambda: FailsAt(1, 2, 7),
-    "when started": lambda: FailsAt(when_started=True),
-    "and ends": _fails_as_generator,
-}
-
-
-@pytest.mark.parametrize("case", FAILING_SAMPLERS)
-def test_a_sampler_that_fails_among_samples_that_fail_or_not(case: str, alike: Alike) -> None:
-    sampler = FAILING_SAMPLERS[case]
-    for made in (range(10), [0, BAD, 2, 3, BAD, 5, 6, 7, 8, 9]):
-        told = alike(lambda make, made=made: make(Samples(made), batch_sampler=sampler()))
-        assert OSError in errors(told)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from conformance.loading import MakeLoader
 
-SIZE = 512
+SIZE = 64
 
 
 class Texts(Dataset[Any]):

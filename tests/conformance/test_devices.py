@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import types
-from collections import OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
+from collections import UserDict, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -124,18 +124,12 @@ def labelled(parts: list[Any]) -> Any:
 
 
 STRUCTURES: dict[str, Callable[[list[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
     "subclass of tuple": Pair,
     "named tuple": lambda parts: Point(parts, 1),
-    "old named tuple": lambda parts: namedtuple("Old", "a b")(parts, 2),  # noqa: PYI024
     "dict": lambda parts: {"a": parts, 1: "text", None: b"bytes"},
     "subclass of dict": labelled,
-    "OrderedDict": lambda parts: OrderedDict(b=parts, a=1.5),
     "defaultdict": lambda parts: defaultdict(list, a=parts),
     "UserDict": lambda parts: UserDict(a=parts),
-    "UserList": UserList,
-    "deque": deque,
     "range": lambda parts: [range(3), *parts],
     "mapping proxy": lambda parts: types.MappingProxyType({"a": parts}),
     "mapping that can't be changed": lambda parts: Frozen({"a": parts}),

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import re
 import warnings
 from functools import partial
-from itertools import islice
-from threading import Event, Lock
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,11 +12,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.patience import PATIENCE
-from support.pictures import picture
 from support.streams import Hiccups, patiently
 from torch.utils.data import IterableDataset, get_worker_info
 
-from conformance.loading import batches, errors, kinds, ours, processes, story
+from conformance.loading import kinds, ours, processes, story
 from threadloader import ClosedError, ThreadLoader
 
 if TYPE_CHECKING:
@@ -164,19 +160,6 @@ def test_an_error_of_iter_comes_as_soon_as_with_torch(
     alike_workers(partial(first_error, Made(make)), 0, 1, 2)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_replica_that_can_not_start_fails_once_and_the_others_give_all(
-    workers: int, spawn: Spawn
-) -> None:
-    def last() -> Iterator[Any]:
-        info: Any = get_worker_info()
-        return iter(range(3)) if info.id == info.num_workers - 1 else unstartable()
-
-    told = spawn(story, lambda make: make(Made(last), None), ours(workers), 1).result(PATIENCE)
-    assert errors(told) == [LookupError] * (workers - 1)
-    assert batches(told) == [picture(row) for row in range(3)]
-
-
 def test_an_error_of_worker_init_fn_comes_at_the_first_next(spawn: Spawn) -> None:
     def fail(worker: int) -> None:
         raise LookupError(worker)
@@ -302,40 +285,6 @@ def test_replicas_are_as_fresh_as_torch_s_and_share_what_processes_share(
     assert [epoch[0] for epoch in told] == [[1 + persistent * e, e] for e in range(3)]
 
 
-def test_a_method_of_the_dataset_given_as_worker_init_fn_sets_up_the_replica(
-    alike_workers: Alike,
-) -> None:
-    def epochs(make_loader: MakeLoader) -> list[Any]:
-        dataset = Restarts()
-        loader = make_loader(dataset, 2, worker_init_fn=dataset.set_up)
-        return [[batch.tolist() for batch in loader], dataset.start]
-
-    alike_workers(epochs, 2)
-
-
-def test_an_endless_stream_may_be_left(alike_workers: Alike) -> None:
-    def some(make_loader: MakeLoader) -> list[Any]:
-        endless = Made(lambda: iter(lambda: 3, 4))
-        return [batch.tolist() for batch in islice(make_loader(endless, 3), 5)]
-
-    alike_workers(some, 2)
-
-
-def test_process_workers_beside_an_open_loader_are_told_of_themselves(spawn: Spawn) -> None:
-    def tells() -> Iterator[Any]:
-        for row in range(3):
-            info: Any = get_worker_info()
-            yield [info.id, info.num_workers, info.seed - torch.initial_seed(), row]
-
-    alone = list(processes(2)(Made(tells), None))
-    with ThreadLoader(Made(tells), None, threads=2) as loader:
-        iterator = iter(loader)
-        told = [spawn(next, iterator).result(PATIENCE)]
-        assert list(processes(2)(Made(tells), None)) == alone
-        assert [*told, *spawn(list, iterator).result(PATIENCE)] == alone
-    assert alone == [[worker, 2, 0, row] for row in range(3) for worker in (0, 1)]
-
-
 def rows(iterator: Any) -> list[int]:
     return [int(sample) for sample in iterator]
 
@@ -356,47 +305,6 @@ def test_a_new_epoch_of_persistent_replicas_ends_the_one_before(
             assert spawn(rows, after).result(PATIENCE) == expected
             with pytest.raises(ClosedError):
                 spawn(next, before).result(PATIENCE)
-
-
-class TooLong(IterableDataset[Any]):
-    """Has more samples than its length; its name takes until another thread asks for it, too."""
-
-    def __init__(self) -> None:
-        self.counting = Lock()
-        self.asked = 0
-        self.another = Event()
-
-    def __deepcopy__(self, memo: Any) -> TooLong:
-        return TooLong()
-
-    def __len__(self) -> int:
-        return 2
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(range(12))
-
-    def __repr__(self) -> str:
-        with self.counting:
-            self.asked += 1
-            if self.asked == 2:
-                self.another.set()
-        self.another.wait(0.05)
-        with self.counting:
-            self.asked -= 1
-        return "TooLong"
-
-
-def test_threads_that_share_an_iterator_are_warned_with_the_right_counts(spawn: Spawn) -> None:
-    loader = ThreadLoader(TooLong(), None, threads=1)
-    assert len(loader) == 2
-    iterator = iter(loader)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        consumers = [spawn(rows, iterator) for _ in range(4)]
-        got = [row for consumer in consumers for row in consumer.result(PATIENCE)]
-    assert sorted(got) == list(range(12))
-    counts = [re.findall(r"but (\d+) samples", str(warning.message)) for warning in caught]
-    assert counts == [[str(fetched)] for fetched in range(3, 13)]
 
 
 # A replica that is late ---------------------------------------------------------------------------
@@ -500,22 +408,3 @@ def test_behind_a_transform_one_replica_is_read_and_the_dataset_is_left_alone(
     shared = ThreadLoader(dataset, None, threads=threads, transform=same, dataset_copy="shared")
     assert spawn(rows, shared).result(PATIENCE) == list(range(9))
     assert dataset.passes == 1
-
-
-@pytest.mark.parametrize("threads", [0, 1, 3])
-def test_behind_a_transform_a_dataset_that_shards_itself_is_whole_and_has_one_order(
-    threads: int, spawn: Spawn
-) -> None:
-    def shards() -> Iterator[Any]:
-        info = get_worker_info()
-        return iter(range(11)[info.id :: info.num_workers]) if info else iter(range(11))
-
-    def order(dataset: Any, threads: int) -> list[int]:
-        torch.manual_seed(0)
-        loader = ThreadLoader(dataset, 4, num_workers=threads, transform=same)
-        return [row for batch in loader for row in batch.tolist()]
-
-    assert spawn(order, Made(shards), threads).result(PATIENCE) == list(range(11))
-    alone = spawn(order, pipe(), 0).result(PATIENCE)
-    assert sorted(alone) == list(range(11)) != alone
-    assert spawn(order, pipe(), threads).result(PATIENCE) == alone

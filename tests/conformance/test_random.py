@@ -14,16 +14,16 @@ import torch
 from support.patience import PATIENCE
 from support.pictures import picture
 from torch import nn
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from conformance.loading import THREADS, processes
 from threadloader import ThreadLoader
-from threadloader._rng.streams import SampleStream, sample_seed
+from threadloader._rng.streams import sample_seed
 from threadloader.datasets import Cached
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from support.patience import Spawn
@@ -88,46 +88,27 @@ def ones(*shape: int) -> torch.Tensor:
 
 DRAWS: dict[str, Draw] = {
     "rand": lambda: torch.rand(2),
-    "rand double out": lambda: torch.rand(2, out=torch.empty(2, dtype=torch.float64)),
     "randn": lambda: torch.randn(3),
-    "randn many": lambda: torch.randn(40),
     "randint": lambda: torch.randint(1 << 40, (2,)),
     "randperm": lambda: torch.randperm(20),
     "normal": lambda: torch.normal(0.0, 1.0, (3,)),
-    "normal of tensors": lambda: torch.normal(ones(3), ones(3)),
     "bernoulli": lambda: torch.bernoulli(0.5 * ones(40)),
     "multinomial": lambda: torch.multinomial(ones(1000), 4),
     "poisson": lambda: torch.poisson(1000 * ones(4)),
     "rand_like": lambda: torch.rand_like(ones(2)),
-    "randn_like": lambda: torch.randn_like(ones(3)),
-    "randint_like": lambda: torch.randint_like(ones(2), 1 << 20),
-    "uniform_": lambda: ones(2).uniform_(),
     "normal_": lambda: ones(3).normal_(),
     "random_": lambda: ones(2).long().random_(),
     "bernoulli_": lambda: ones(40).bernoulli_(),
     "exponential_": lambda: ones(2).exponential_(),
     "geometric_": lambda: ones(6).geometric_(0.01),
-    "cauchy_": lambda: ones(2).cauchy_(),
-    "log_normal_": lambda: ones(3).log_normal_(),
     "dropout": lambda: nn.functional.dropout(ones(40)),
-    "alpha_dropout": lambda: nn.functional.alpha_dropout(ones(40), training=True),
     "feature dropout": lambda: nn.functional.dropout2d(ones(1, 40, 2, 2)),
-    "Dropout": lambda: nn.Dropout()(ones(40)),
     "rrelu": lambda: nn.functional.rrelu(-ones(3), training=True),
-    "gumbel_softmax": lambda: nn.functional.gumbel_softmax(ones(3)),
-    "attention": lambda: nn.functional.scaled_dot_product_attention(
-        ones(1, 2, 8, 4), ones(1, 2, 8, 4), torch.arange(64.0).view(1, 2, 8, 4), dropout_p=0.5
-    ),
     "xavier_uniform_": lambda: initialised(nn.init.xavier_uniform_),
-    "kaiming_normal_": lambda: initialised(nn.init.kaiming_normal_),
     "trunc_normal_": lambda: initialised(nn.init.trunc_normal_),
-    "orthogonal_": lambda: initialised(nn.init.orthogonal_),
     "Linear": lambda: nn.Linear(2, 3).weight.detach() + 0,
-    "Normal": lambda: torch.distributions.Normal(0.0, 1.0).sample((3,)),
     "Beta": lambda: torch.distributions.Beta(1.0, 2.0).sample((2,)),
-    "Dirichlet": lambda: torch.distributions.Dirichlet(ones(3)).sample(),
     "Categorical": lambda: torch.distributions.Categorical(ones(1000)).sample((3,)),
-    "Binomial": lambda: torch.distributions.Binomial(100_000, 0.5 * ones(3)).sample(),
     "scripted": lambda: scripted(ones(3)),
     "given the default": lambda: torch.rand(2, generator=torch.default_generator),
     "seeded": seeded,
@@ -202,54 +183,6 @@ def test_whatever_draws_draws_the_same_for_all_numbers_of_threads(case: str, spa
     assert len(set(drawn)) == len(drawn), "each sample draws numbers of its own"
 
 
-def test_a_sample_draws_the_same_in_batches_of_any_size(spawn: Spawn) -> None:
-    def rows(threads: int, size: int) -> list[Any]:
-        arguments: dict[str, Any] = {"batch_size": size, "collate_fn": list}
-        told = epoch(EpochDraws(DRAWS["all at once"]), threads, **arguments)
-        return [row for batch in told for row in batch[1]]
-
-    for threads, size in ((0, 1), (1, 40), (3, 4), (9, 3)):
-        assert spawn(rows, threads, size).result(PATIENCE) == rows(0, 7)
-
-
-@each_number_of_threads
-def test_the_second_of_a_pair_of_normal_values_is_not_kept_for_the_next_sample(
-    threads: int, spawn: Spawn
-) -> None:
-    class Normals(EpochDraws):
-        def __getitem__(self, index: int) -> Any:
-            values = [torch.randn(()).item() for _ in range(1 + index % self.draw())]
-            return values[0]
-
-    even = epoch(Normals(lambda: 1), threads, shuffle=False)
-    assert spawn(lambda: epoch(Normals(lambda: 2), threads, shuffle=False)).result(PATIENCE) == even
-
-
-@each_number_of_threads
-def test_seeding_torch_in_a_sample_changes_that_sample_only(threads: int, spawn: Spawn) -> None:
-    state = torch.Generator().manual_seed(8).get_state()
-
-    class Meddles(EpochDraws):
-        def __getitem__(self, index: int) -> Any:
-            if index % 4 == 1:
-                torch.manual_seed(1)
-            elif index % 4 == 2:
-                torch.set_rng_state(state)
-            elif index % 4 == 3:
-                torch.seed()
-            return super().__getitem__(index)
-
-    def rows(dataset: Any, threads: int) -> list[float]:
-        torch.manual_seed(5)
-        return [batch.item() for batch in ThreadLoader(dataset, threads=threads)]
-
-    plain = rows(EpochDraws(lambda: torch.rand(())), 0)
-    meddled = spawn(rows, Meddles(lambda: torch.rand(())), threads).result(PATIENCE)
-    assert meddled[::4] == plain[::4]
-    assert meddled[1] == meddled[13]  # seeded alike, and one draw before
-    assert meddled[1] != plain[1]
-
-
 class Seeds:
     """Each sample is the seed that torch tells it, and its worker's."""
 
@@ -283,49 +216,6 @@ def test_the_seed_that_torch_tells_a_sample_is_its_own_and_a_worker_s_the_worker
     first = int(torch.empty((), dtype=torch.int64).random_().item())
     expected = {first + number for number in range(threads)} or {None}
     assert {seed for _, seed in samples} <= expected
-
-
-@each_number_of_threads
-def test_a_replica_is_told_its_worker_s_seed_and_its_transform_the_sample_s(
-    threads: int, spawn: Spawn
-) -> None:
-    class Replica(Seeds, IterableDataset[Any]):
-        def __iter__(self) -> Iterator[tuple[int, int | None]]:
-            return (self[index] for index in range(self.size))
-
-    replicas = spawn(told, Replica(), threads).result(PATIENCE)
-    if threads:
-        assert all(seed == worker for seed, worker in replicas)
-    else:
-        assert {seed for seed, _ in replicas} == {5}
-    for size in (1, 12):
-        tell = spawn(
-            lambda size=size: told(Replica(size), threads, transform=lambda _: torch.initial_seed())
-        )
-        assert tell.result(PATIENCE) == told(EpochDraws(torch.initial_seed, size), 0)
-
-
-@each_number_of_threads
-def test_a_sample_that_seeds_torch_is_told_that_seed(threads: int, spawn: Spawn) -> None:
-    class Reseeds(Seeds):
-        def __getitem__(self, index: int) -> Any:
-            if index % 3 == 0:
-                torch.manual_seed(index)
-            elif index % 3 == 1:
-                torch.seed()
-                torch.manual_seed(7)
-            return torch.initial_seed()
-
-    seeds = [seed for seed, _ in told(Seeds(), 0)]
-    expected = [(index, 7, seed)[index % 3] for index, seed in enumerate(seeds)]
-    assert spawn(told, Reseeds(), threads).result(PATIENCE) == expected
-
-
-def test_to_ask_for_the_seed_draws_nothing() -> None:
-    asked = epoch(EpochDraws(lambda: [torch.rand(2), torch.initial_seed()][0]), 0)
-    assert asked == epoch(EpochDraws(lambda: torch.rand(2)), 0)
-    first = epoch(EpochDraws(lambda: [torch.initial_seed(), torch.rand(2)][1]), 0)
-    assert first == asked
 
 
 def left_behind(loader: Any, between: Callable[[], Any]) -> list[Any]:
@@ -364,32 +254,6 @@ def test_the_consumer_is_left_as_torchs_worker_processes_leave_it(spawn: Spawn) 
 
 
 @each_number_of_threads
-def test_threads_may_share_a_generator_and_make_their_own(threads: int, spawn: Spawn) -> None:
-    shared = torch.Generator()
-
-    def draw() -> torch.Tensor:
-        torch.rand(2, generator=shared)
-        torch.rand(2, generator=torch.default_generator)
-        return torch.rand(2, generator=torch.Generator().manual_seed(5))
-
-    expected = picture(draw().repeat(5, 1))
-    got = spawn(lambda: epoch(EpochDraws(draw, 300), threads)).result(PATIENCE)
-    assert got == [expected] * 60
-
-
-def test_torchs_first_draws_of_positions_do_not_collide() -> None:
-    stream = SampleStream()
-    counted: list[None] = []
-    stream.move(9, b"sample", 0, counted)
-    drawn = set()
-    for _ in range(20_000):
-        generator = stream.torch_generator
-        drawn.add(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
-        counted.append(None)
-    assert len(drawn) == 20_000
-
-
-@each_number_of_threads
 def test_without_isolation_draws_and_seeds_are_the_worker_s(threads: int, spawn: Spawn) -> None:
     def rows(threads: int) -> list[float]:
         torch.manual_seed(5)
@@ -415,30 +279,6 @@ class Rare:
         return index + (torch.rand(1).item() if index in (0, 11) else 0.0)
 
 
-class Nested(Rare):
-    """Samples that load from a loader without threads, and draw before and behind it."""
-
-    def __getitem__(self, index: int) -> list[float]:
-        before = torch.rand(1).item()
-        inner = list(ThreadLoader(Rare(), 2, threads=0, seed=5, collate_fn=sum))
-        return [before, *inner, torch.rand(1).item()]
-
-
-@each_number_of_threads
-def test_loaders_beside_the_main_thread_leave_its_draws_alone(threads: int, spawn: Spawn) -> None:
-    def load() -> list[Any]:
-        return list(ThreadLoader(Nested(), 2, threads=threads, seed=3, collate_fn=list))
-
-    generator = torch.Generator().manual_seed(7)
-    torch.manual_seed(7)
-    loading = spawn(load)
-    while not loading.done():
-        assert torch.equal(torch.rand(3), torch.rand(3, generator=generator))
-    expected = list(ThreadLoader(Nested(), 2, threads=0, seed=3, collate_fn=list))
-    assert loading.result(PATIENCE) == expected
-    assert torch.equal(torch.rand(3), torch.rand(3, generator=generator))
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("threads", [0, 1])
@@ -460,15 +300,6 @@ def test_a_child_that_a_sample_forks_draws_what_the_program_would(
     list(ThreadLoader(Forking(), 2, threads=threads, seed=3, output="numpy"))
     expected = torch.rand(1, generator=torch.Generator().manual_seed(7)).item()
     assert float((tmp_path / "drawn").read_text(encoding="utf-8")) == expected
-
-
-def test_a_seed_for_another_generator_gives_other_numbers_than_torch_s() -> None:
-    class Both(Rare):
-        def __getitem__(self, index: int) -> bool:
-            own = torch.Generator().manual_seed(sample_seed())
-            return bool(torch.rand(1) == torch.rand(1, generator=own))
-
-    assert not any(map(any, ThreadLoader(Both(), 2, threads=0, collate_fn=list)))
 
 
 @each_number_of_threads

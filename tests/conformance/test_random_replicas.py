@@ -11,7 +11,7 @@ import torch
 from support.patience import PATIENCE
 from support.pictures import picture
 from torch import nn
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset
 
 from conformance.loading import processes
 from threadloader import ThreadLoader
@@ -113,23 +113,3 @@ def test_data_pipes_and_their_transforms_follow_a_seed_with_any_threads(spawn: S
         assert spawn(epochs, threads, 1).result(PATIENCE) == first
     assert epochs(0, 2) != first
     assert first[0] != first[1]
-
-
-@pytest.mark.skipif(
-    not hasattr(torch.random, "thread_safe_generator"), reason="torch is older than 2.13"
-)
-def test_thread_safe_generator_is_the_samples_own(spawn: Spawn) -> None:
-    class Both:
-        def __len__(self) -> int:
-            return 9
-
-        def __getitem__(self, _: int) -> Any:
-            state = torch.get_rng_state()
-            given = torch.rand(2, generator=torch.random.thread_safe_generator())
-            torch.set_rng_state(state)
-            info = get_worker_info()
-            return torch.equal(given, torch.rand(2)), info is None or info.rng is not None
-
-    loader = ThreadLoader(Both(), 9, threads=2, collate_fn=list)
-    assert spawn(list, loader).result(PATIENCE) == [[(True, True)] * 9]
-    assert torch.random.thread_safe_generator() is None

@@ -1,103 +1,129 @@
-"""A loaded state: what follows is what torchdata's StatefulDataLoader gives.
-
-Orders are compared with torchdata's where both have the same; its shuffle is not torch's.
-"""
+"""A loaded state: what follows is what torchdata's StatefulDataLoader gives."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
 from support.patience import PATIENCE
-
-from conformance.loading import MakeLoader, ours
+from support.resuming import Cursor
 
 pytest.importorskip("torchdata")
+from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
-from conformance.stateful import (
-    COMMON,
-    DATA,
-    END,
-    LAST,
-    MAPS,
-    Batching,
-    Build,
-    MapStyle,
-    Stop,
-    Stream,
-    resume,
-    save,
-    save_and_resume,
-)
+from conformance.loading import ours
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from support.patience import Spawn
 
-torchdatas: MakeLoader = partial(StatefulDataLoader, num_workers=0)
+SIZE = 11
 
-each_kind = pytest.mark.parametrize(
-    ("make", "kind"),
-    [*((MapStyle, kind) for kind in COMMON), *((Stream, kind) for kind in DATA)],
+
+class Forgets:
+    """A worker's share of some numbers, downwards; has no state."""
+
+    def items(self) -> list[int]:
+        info = get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        return list(range(SIZE))[::-1][worker::workers]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.items())
+
+
+class KeepsPlace(Forgets):
+    """Its passes go on at its place, which is the beginning after the end of a pass."""
+
+    place = 0
+
+    def __iter__(self) -> Iterator[int]:
+        items = self.items()
+        while self.place < len(items):
+            self.place += 1
+            yield items[self.place - 1]
+        self.place = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+class IteratorKeepsPlace(Forgets):
+    """Its iterator has a state."""
+
+    def __iter__(self) -> Iterator[int]:
+        return Cursor(self.items())
+
+
+def loader_of(make_loader: Any, kind: Any, *, stream: bool, **arguments: Any) -> Any:
+    if stream:
+        return make_loader(type("Shard", (kind, IterableDataset), {})(), **arguments)
+    if kind is StatefulDistributedSampler:
+        arguments["sampler"] = kind(range(SIZE), 2, 1)
+    elif kind is not None:
+        arguments["sampler"] = kind()
+    return make_loader(range(SIZE), **arguments)
+
+
+def epoch(loader: Any, number: int) -> Iterator[Any]:
+    if hasattr(loader.sampler, "set_epoch"):
+        loader.sampler.set_epoch(number)
+    return (getattr(batch, "tolist", lambda batch=batch: batch)() for batch in loader)
+
+
+def resumed(make_loader: Any, stop: tuple[int, int], kind: Any, **arguments: Any) -> list[Any]:
+    """Return two epochs of a loader that goes on from the state of another."""
+    before, taken = stop
+    loader = loader_of(make_loader, kind, **arguments)
+    for number in range(before):
+        list(epoch(loader, number))
+    begun = epoch(loader, before)
+    ended = len(list(islice(begun, taken))) < taken
+    state = json.loads(json.dumps(loader.state_dict()))
+    other = loader_of(make_loader, kind, **arguments)
+    other.load_state_dict(state)
+    return [list(epoch(other, before + ended + number)) for number in range(2)]
+
+
+STOPS = [(0, 1), (1, 3), (0, 99)]  # whole epochs, and batches of the next one
+
+
+@pytest.mark.parametrize(
+    ("kind", "stop"),
+    [
+        *((kind, stop) for kind in (None, Forgets, IteratorKeepsPlace) for stop in STOPS),
+        # Between two epochs torchdata's sampler has nothing left.
+        *((StatefulDistributedSampler, stop) for stop in ((0, 1), (1, 1))),
+    ],
 )
-
-# `spawn` has no state that one example could leave to the next.
-many = settings(
-    max_examples=20,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-
-batchings = st.builds(
-    Batching,
-    size=st.integers(1, 9),
-    rows=st.sampled_from([2, 3, 1, 10, None]),
-    drop_last=st.booleans(),
-    batch_sampler=st.booleans(),
-    every=st.sampled_from([1, 2, 5, None]),
-)
-stops = st.builds(Stop, st.integers(0, 2), st.sampled_from([LAST, END, None, 0, 1, 2, 3]))
-datasets = st.sampled_from(sorted(MAPS))
-
-
-def built(make: Any, kind: str, batching: Batching, dataset: str) -> Build:
-    return make(kind, batching, dataset) if make is MapStyle else make(kind, batching)
-
-
-@each_kind
-@many
-@given(batching=batchings, dataset=datasets, stop=stops, threads=st.integers(0, 2))
+@pytest.mark.parametrize("batch", [{"batch_size": 2}, {"batch_size": 3, "drop_last": True}])
+@pytest.mark.parametrize("every", [1, 2])
 def test_what_follows_is_torchdata_s(
-    *,
-    make: Any,
-    kind: str,
-    batching: Batching,
-    dataset: str,
-    stop: Stop,
-    threads: int,
-    spawn: Spawn,
+    kind: Any, stop: Any, batch: Any, every: int, spawn: Spawn
 ) -> None:
-    build = built(make, kind, batching, dataset)
-    saved = save(torchdatas, build, stop)
-    ended = saved.complete and batching.ends_in_a_part
-    if make is MapStyle:
-        assume(not (kind == "stateful" and ended))
-        assume(not (kind in ("distributed", "skips once") and saved.between))
-    else:
-        threads = min(threads, 1)
-        assume(not (kind == "skips once" and (ended or saved.between)))
-    expected = resume(torchdatas, build, saved)
-    assert spawn(save_and_resume, ours(threads), build, stop).result(PATIENCE) == expected
+    given = {"kind": kind, "stream": False, "snapshot_every_n_steps": every, **batch}
+    expected = resumed(StatefulDataLoader, stop, **given)
+    for threads in (0, 2):
+        assert spawn(partial(resumed, ours(threads), stop, **given)).result(PATIENCE) == expected
 
 
-@pytest.mark.parametrize("data", ["no state", "stateful", "stateful iterator", "its own iterator"])
-@pytest.mark.parametrize("stop", [Stop(0, 1), Stop(1, 3), Stop(0, END)], ids=str)
-def test_what_follows_of_shards_is_that_of_torchdata_s_processes(
-    data: str, stop: Stop, spawn: Spawn
+@pytest.mark.parametrize("kind", [Forgets, KeepsPlace, IteratorKeepsPlace])
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("replicas", [0, 2])
+def test_what_follows_of_a_stream_is_torchdata_s(
+    kind: Any, stop: Any, replicas: int, spawn: Spawn
 ) -> None:
-    build = Stream(data, Batching(size=11))
-    make_loader = partial(StatefulDataLoader, num_workers=2, multiprocessing_context="fork")
-    expected = save_and_resume(make_loader, build, stop)
-    assert spawn(save_and_resume, ours(2), build, stop).result(PATIENCE) == expected
+    given = {"kind": kind, "stream": True, "batch_size": 2}
+    context = {"multiprocessing_context": "fork"} if replicas else {}
+    make_loader = partial(StatefulDataLoader, num_workers=replicas, **context)
+    expected = resumed(make_loader, stop, **given)
+    assert spawn(partial(resumed, ours(replicas), stop, **given)).result(PATIENCE) == expected

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import signal
 import threading
 import time
 import warnings
-import weakref
 from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,20 +70,6 @@ def test_what_samples_count_goes_on_from_epoch_to_epoch(batch_size: int) -> None
     assert len(told) == 1
 
 
-@pytest.mark.filterwarnings("ignore::threadloader.InProcessWarning")
-def test_an_epoch_that_is_over_before_that_shows_leaves_the_next_one_in_process() -> None:
-    class Few(Counting):
-        length = 2
-
-        def value(self, index: int) -> int:
-            time.sleep(20 * SLOW)
-            return super().value(index)
-
-    loader = ThreadLoader(Few(), 2, collate_fn=list)
-    values = [value for _ in range(3) for batch in loader for _, value, _ in batch]
-    assert values == [1, 2, 3, 4, 5, 6]
-
-
 class Warming:
     """A transform whose strength grows with each sample."""
 
@@ -140,15 +124,6 @@ def test_what_the_loop_sets_is_seen_by_the_next_batch(first: int) -> None:
     assert [str(each.message).partition(" ")[0] for each in told] in ([], ["'level'"])
 
 
-def test_what_the_loop_sets_between_epochs_is_no_reason_to_warn() -> None:
-    dataset = Level()
-    loader = ThreadLoader(dataset, 4, collate_fn=list)
-    for level in range(3):
-        dataset.level = level
-        samples = [sample for batch in loader for sample in batch]
-        assert {value for _, value, _ in samples} == {level}
-
-
 class Curriculum:
     """A sampler that follows the loop."""
 
@@ -174,15 +149,6 @@ def test_a_sampler_of_the_users_is_drawn_when_its_batch_is_asked_for(*, slow: bo
     assert drawn == list(range(12))
 
 
-def test_with_prefetch_it_is_drawn_ahead() -> None:
-    sampler = Curriculum()
-    drawn = []
-    for batch in ThreadLoader(Slow(), batch_sampler=sampler, collate_fn=list, prefetch=4):
-        drawn.append(batch[0][1])
-        sampler.level[0] += 1
-    assert drawn[:4] == [0] * 4
-
-
 # What fails.
 
 
@@ -197,13 +163,6 @@ class Broken(Slow):
 def test_what_fails_in_the_calling_thread_too_is_the_users_error() -> None:
     with pytest.raises(ValueError, match="sample 20"):
         load(Broken())
-
-
-def test_samples_that_fail_everywhere_are_left_out_as_ever() -> None:
-    with pytest.warns(UserWarning, match="left out"):
-        samples = load(Broken(), on_error="skip")
-    assert [index for index, _, _ in samples] == [n for n in range(64) if n not in (20, 40)]
-    assert not all(made_here for _, _, made_here in samples)
 
 
 # What the first samples load and open.
@@ -279,29 +238,6 @@ def test_threads_that_open_something_each_are_at_most_two_a_core(tmp_path: Path)
 
     load(Many(path))
     assert Many.opened <= 2 * (os.cpu_count() or 1) + 1  # and the calling thread
-
-
-class Imports(Slow):
-    """The first use of something that only one thread may begin."""
-
-    began: list[int]
-    ready = False
-
-    def value(self, index: int) -> int:
-        if not self.ready:
-            self.began.append(index)
-            time.sleep(0.05)
-            type(self).ready = True
-        return index
-
-
-@pytest.mark.parametrize("threads", [2, 4, 16])
-def test_the_first_sample_of_all_runs_alone(threads: int) -> None:
-    class Fresh(Imports):
-        began: list[int] = []  # noqa: RUF012
-
-    load(Fresh(), threads=threads)
-    assert Fresh.began == [0]
 
 
 # Objects of which workers can't have copies
@@ -507,32 +443,6 @@ def test_the_calling_thread_stays_where_a_sample(case: str) -> None:
     assert len(told) == 1
 
 
-class Writes(Slow):
-    """Has scratch memory, in which each sample writes its index."""
-
-    def __init__(self) -> None:
-        self.scratch = np.zeros(2, int)
-
-    def value(self, index: int) -> int:
-        self.scratch[:] = index
-        time.sleep(SLOW)
-        return int(self.scratch[1])
-
-
-@pytest.mark.parametrize(
-    "given",
-    [{}, {"sampler": range(64)}, {"sampler": [*range(63, -1, -1)]}, {"batch_sampler": [[0], [1]]}],
-    ids=str,
-)
-def test_scratch_memory_is_seen_whatever_the_first_sample_writes(given: dict[str, Any]) -> None:
-    if "batch_sampler" in given:
-        given |= {"batch_sampler": [[n, n + 1] for n in range(0, 64, 2)], "batch_size": 1}
-    with pytest.warns(InProcessWarning, match="samples write into 'scratch'"):
-        samples = load(Writes(), **given)
-    assert len(samples) == 64
-    assert all(index == value for index, value, _ in samples)
-
-
 # A sampler that gives one object again and again.
 
 
@@ -559,13 +469,6 @@ def test_an_array_that_a_sampler_refills_is_copied(
         Rows(), None, sampler=Refills(), threads=threads, prefetch=4, output="numpy"
     )
     assert list(loader) == [[n, n + 1] for n in range(20)]
-
-
-def test_a_warning_is_an_error_where_users_ask_for_that() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", InProcessWarning)
-        with pytest.raises(InProcessWarning):
-            load(Counting())
 
 
 # What is a worker's own all the same.
@@ -617,44 +520,6 @@ def test_what_each_sample_writes_is_each_threads_own(
 ) -> None:
     samples = load(Scratch(make, write), **given)
     assert [value for _, value, _ in samples] == list(range(200))
-
-
-class Trainer:
-    step = 0
-
-    def collated(self, samples: list[Any]) -> list[Any]:
-        return samples
-
-
-def test_an_owner_of_the_collate_function_may_count_its_steps() -> None:
-    trainer = Trainer()
-    for _ in ThreadLoader(Slow(), 8, collate_fn=trainer.collated):
-        trainer.step += 1
-
-
-def test_another_loader_over_the_same_dataset_is_no_loop_that_sets_attributes() -> None:
-    dataset = Transformed(Drawing())
-    for number, _ in enumerate(ThreadLoader(dataset, 8, collate_fn=list)):
-        if number == 3:
-            load(dataset)
-
-
-def test_what_the_user_has_dropped_is_not_kept_alive() -> None:
-    class Table:
-        pass
-
-    class Tables(Slow):
-        table: Any = None
-
-    dataset = Tables()
-    dataset.table = Table()
-    loader = ThreadLoader(dataset, 8, collate_fn=list)
-    list(loader)
-    loader.close()  # the threads have ended
-    dropped = weakref.ref(dataset.table)
-    dataset.table = None
-    gc.collect()
-    assert dropped() is None
 
 
 def test_samples_that_meet_at_an_object_of_the_dataset_begin_at_once(spawn: Spawn) -> None:

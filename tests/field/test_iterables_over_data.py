@@ -77,16 +77,6 @@ def test_large_data_of_what_cannot_be_deep_copied_is_shared(lock: bool) -> None:
     assert len({id(replica.small) for replica in found}) == 3
 
 
-def test_small_arrays_are_each_replicas_own() -> None:
-    class Shuffles(Rows):
-        def __iter__(self) -> Iterator[Any]:
-            self.order[:] = get_worker_info().id
-            yield self.order
-
-    found = replicas(Shuffles(order=np.zeros(3)))
-    assert sorted(int(order[0]) for order in found) == [0, 1, 2]
-
-
 def test_a_file_of_an_iterable_is_opened_again_for_each_replica(tmp_path: Path) -> None:
     path = tmp_path / "it"
     path.write_bytes(bytes(range(9)))
@@ -100,13 +90,6 @@ def test_a_file_of_an_iterable_is_opened_again_for_each_replica(tmp_path: Path) 
         got = replicas(Reads(file=file))
         assert sorted(got) == sorted([*range(3, 9)] * 3)
         assert file.tell() == 3
-
-
-def test_a_generator_that_replicas_share_is_named() -> None:
-    dataset = Rows(numbers=(number for number in range(3)))
-    with pytest.warns(UserWarning, match=r"share dataset\.numbers \(builtins\.generator\)"):
-        replicas(dataset)
-    assert replicas(dataset, threads=1)[0].numbers is dataset.numbers
 
 
 class Shuffled(IterableDataset):  # type: ignore[type-arg]

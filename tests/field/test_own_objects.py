@@ -378,13 +378,6 @@ def test_what_a_collate_function_shares_is_named(ends: Any) -> None:
         assert list(ThreadLoader(range(4), 4, threads=2, collate_fn=collate)) == [EACH]
 
 
-def test_one_worker_shares_with_nobody(ends: Any) -> None:
-    dataset = Mapped(float)
-    dataset.part = ends[0]  # type: ignore[attr-defined]
-    with ThreadLoader(dataset, 4, threads=1) as loader:
-        assert [np.asarray(batch).tolist() for batch in loader] == [EACH]
-
-
 def _closed() -> Any:
     with open(__file__, encoding="utf-8") as file:  # noqa: PTH123
         return file
@@ -408,39 +401,3 @@ def test_what_threads_may_share_is_not_named(make: Any) -> None:
     dataset = Mapped(float)
     dataset.part = make()  # type: ignore[attr-defined]
     assert together(dataset) == EACH
-
-
-class Table:
-    """As a dataset of Hugging Face's: it lets go of its data itself."""
-
-    def __init__(self) -> None:
-        self._data = memoryview(b"abc")
-
-    def __del__(self) -> None:
-        if hasattr(self, "_data"):
-            del self._data
-
-
-def test_what_only_lets_go_of_its_data_is_copied() -> None:
-    dataset = Mapped(float)
-    dataset.part = Table()  # type: ignore[attr-defined]
-    assert together(dataset) == EACH
-
-
-def test_entries_of_a_dataset_that_a_collate_function_has_are_not_copied() -> None:
-    class Graph:
-        def describe(self) -> None:
-            """Have a method, as a helper has."""
-
-    graphs = [Graph() for _ in range(1500)]
-
-    class Collater:
-        def __init__(self, dataset: Any) -> None:
-            self.dataset = dataset
-
-        def __call__(self, samples: Any) -> Any:
-            return self.dataset, samples
-
-    for dataset, samples in ThreadLoader(graphs, 500, threads=2, collate_fn=Collater(graphs)):
-        assert dataset is graphs
-        assert all(any(sample is graph for graph in graphs) for sample in samples[:2])

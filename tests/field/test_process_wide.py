@@ -25,7 +25,7 @@ from threadloader import ThreadLoader, _torch
 from threadloader._fetch import process_wide
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 def recorded() -> Any:
@@ -77,27 +77,6 @@ def test_blocks_that_overlap_in_samples_leave_what_was_before(
     with contextlib.redirect_stdout(text):
         sys.stdout.write("seen")
     assert text.getvalue() == "seen"
-
-
-def test_a_block_of_the_loop_survives_those_of_samples() -> None:
-    begun, left = threading.Event(), threading.Event()
-
-    def sample(index: int) -> int:
-        if index == 2:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                begun.set()
-                assert left.wait(PATIENCE)
-        return index
-
-    before = warnings.filters
-    iterator = iter(ThreadLoader(Acting(8, sample=sample), threads=1, prefetch=4))
-    next(iterator)
-    with warnings.catch_warnings():
-        assert begun.wait(PATIENCE)
-    left.set()
-    assert len(list(iterator)) == 7
-    assert warnings.filters is before
 
 
 @pytest.mark.skipif(not _torch.AVAILABLE, reason="torch is not installed")
@@ -165,22 +144,6 @@ def test_an_error_of_being_a_thread_says_what_to_do(
     with pytest.raises(error) as caught:
         list(ThreadLoader(Acting(8), threads=2, worker_init_fn=sample))
     assert hint in caught.value.__notes__[1]
-
-
-@pytest.mark.parametrize("options", [{}, {"prefetch": 1}, {"in_order": False, "prefetch": 2}])
-def test_replicas_that_wait_for_one_another_are_all_begun(options: dict[str, Any]) -> None:
-    data = pytest.importorskip("torch.utils.data")
-    turn = threading.Barrier(4)
-
-    class Streams(data.IterableDataset):  # type: ignore[misc, name-defined]
-        def __iter__(self) -> Iterator[int]:
-            for shard in range(3):
-                turn.wait(PATIENCE)
-                yield from (shard, shard)
-
-    loader = ThreadLoader(Streams(), batch_size=2, num_workers=4, dataset_copy="shared", **options)
-    for _ in range(2):
-        assert sum(len(batch) for batch in loader) == 24
 
 
 FUNCTIONS = [random.random, random.getrandbits, np.random.rand, np.random.uniform]

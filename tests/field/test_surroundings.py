@@ -95,22 +95,6 @@ def test_each_epoch_has_the_context_of_its_iter(
                 assert {text for batch in loader for text in batch} == {look()}
 
 
-def test_what_a_sample_changes_of_its_context_stays_in_its_worker() -> None:
-    def change() -> str:
-        before = str(decimal.getcontext().prec)
-        decimal.getcontext().prec = 3
-        bare.config["names"].append("changed")
-        return before
-
-    with precision(9), option(4):
-        loader = ThreadLoader(
-            Acting(16, sample=lambda _: change()), threads=2, worker_init_fn=lambda _: None
-        )
-        assert "9" in {text for batch in loader for text in batch}
-        assert decimal.getcontext().prec == 9
-        assert bare.config["names"] == ["a", None]
-
-
 @pytest.mark.parametrize("names", [{"slot": 3}, {"ready": True}, {"mode": "fast", "handle": set}])
 def test_what_a_thread_has_opened_or_set_up_is_not_for_others(names: dict[str, Any]) -> None:
     vars(bare).update(names)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from threadloader import ThreadLoader, _torch
+from threadloader import ThreadLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,15 +143,6 @@ def test_an_iterator_is_kept_only_with_persistent_workers() -> None:
     assert batches(iterator) == [[0, 1], [2, 3]]
 
 
-def test_a_loader_with_a_kept_iterator_can_be_copied() -> None:
-    with ThreadLoader(range(4), batch_size=2, threads=2, persistent_workers=True) as loader:
-        assert batches(loader) == [[0, 1], [2, 3]]
-        for twin in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
-            with twin:
-                assert twin._iterator is None
-                assert batches(twin) == [[0, 1], [2, 3]]
-
-
 # On torch's iterator without worker processes, but for what says how it fetches.
 READ = [
     *("_IterableDataset_len_called", "_auto_collation", "_dataset", "_dataset_kind", "_drop_last"),
@@ -220,15 +211,6 @@ def test_indices_that_are_taken_out_of_the_sampler_are_left_out(
         if options.get("in_order", True):
             assert delivered == ([0, 1, 4, 5] if size else [0, 2])
         assert next(iterator, None) is None
-
-
-def test_batches_that_are_made_together_can_be_left_out_singly() -> None:
-    torch = pytest.importorskip("torch")
-    rows = torch.utils.data.TensorDataset(torch.arange(400))
-    iterator = iter(ThreadLoader(rows, batch_size=2, threads=2))
-    for start in range(0, 400, 4):
-        assert next(iterator)[0].tolist() == [start, start + 1]
-        assert next(iterator._sampler_iter) == [start + 2, start + 3]
 
 
 def test_a_sampler_that_fails_does_so_for_who_takes_its_indices() -> None:
@@ -346,26 +328,3 @@ def test_an_argument_that_was_given_is_not_a_subclasss_own() -> None:
     assert (loader.seed, loader.prefetch) == ("mine", "mine")
     expected = ThreadLoader(range(8), shuffle=True, seed=3)
     assert batches(loader) == batches(expected)
-
-
-@pytest.mark.skipif(not _torch.AVAILABLE, reason="torch is not installed")
-@pytest.mark.parametrize("options", [{}, {"num_workers": 2}], ids=str)
-def test_a_loader_of_timm_begins_again(options: dict[str, Any]) -> None:
-    class MultiEpochs(ThreadLoader[Any]):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self._DataLoader__initialized = False
-            self.batch_sampler = Forever(self.batch_sampler)
-            self._DataLoader__initialized = True
-            self.iterator = super().__iter__()
-
-        def __len__(self) -> int:
-            return len(self.batch_sampler.sampler)  # type: ignore[union-attr]
-
-        def __iter__(self) -> Any:
-            for _ in range(len(self)):
-                yield next(self.iterator)
-
-    loader = MultiEpochs(range(6), batch_size=2, **options)
-    assert [batches(loader) for _ in range(3)] == [[[0, 1], [2, 3], [4, 5]]] * 3
-    loader.iterator.close()

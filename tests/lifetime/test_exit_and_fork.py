@@ -90,10 +90,10 @@ def test_the_locks_of_the_process_are_free_in_a_forked_child(spawn: Spawn) -> No
     script = """
 import warnings
 from threadloader import ThreadLoader
-from threadloader._torch import accelerators, sharding
+from threadloader._torch import accelerators, data
 warnings.simplefilter("ignore")
 """
-    for lock in ("accelerators._making", "sharding._walking"):
+    for lock in ("accelerators._making", "data._walking"):
         does = f"os._exit(0 if {lock}.acquire(blocking=False) else 1)"
         script += FORK_WHILE_HELD.format(lock=lock, does=does, seconds=int(PATIENCE))
     assert spawn(run_child, script).result(3 * PATIENCE)[:2] == (0, "0\n0")

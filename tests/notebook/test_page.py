@@ -93,12 +93,6 @@ def test_an_epoch_under_way_shows_its_window() -> None:
     assert "window: up to 3 batches ahead, 3 now, " in text
 
 
-def test_colours_follow_the_system_and_jupyterlab() -> None:
-    source = loaded(0).source
-    assert "prefers-color-scheme:dark" in source
-    assert "data-jp-theme-light" in source
-
-
 def test_names_are_escaped() -> None:
     source = loaded(0, type("<script>alert(1)</script>", (list,), {})([1, 2])).source
     assert "&lt;script&gt;" in source

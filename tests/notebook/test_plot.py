@@ -34,7 +34,7 @@ def test_without_matplotlib_the_error_says_what_to_install() -> None:
         pytest.raises(ModuleNotFoundError, match=r"pip install .*extra: plot"),
     ):
         loader.plot()
-    assert "threadloader._notebook.plot" not in sys.modules
+    assert "threadloader._report.plot" not in sys.modules
 
 
 @drawn

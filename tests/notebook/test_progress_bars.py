@@ -74,14 +74,3 @@ def test_tqdm_ends_where_the_epoch_ends_and_begins_where_it_goes_on(
             counted = sum(1 for _ in bar)
         assert (bar.total, bar.initial, bar.n) == (12, begins, 12)
         assert counted == 12 - begins
-
-
-def test_rich_shows_the_batches_that_are_left() -> None:
-    progress = pytest.importorskip("rich.progress")
-    console = pytest.importorskip("rich.console").Console(file=StringIO())
-    for loader, begins in ((made(), 0), (resumed(5), 5)):
-        with loader, progress.Progress(console=console) as shown:
-            left = len(loader) - loader.resumes_after()  # in the end it sets `completed` to them
-            counted = sum(1 for _ in shown.track(loader, total=left))
-            (task,) = shown.tasks
-        assert task.total == task.completed == counted == 12 - begins

@@ -54,18 +54,6 @@ def tensor(batch: list[int]) -> Any:
     return pytest.importorskip("torch").tensor(batch)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [list, tuple, iter, np.array, dict.fromkeys, lambda batch: (index for index in batch), tensor],
-    ids=["list", "tuple", "iterator", "array", "dict", "generator", "tensor"],
-)
-@each_number_of_threads
-def test_any_iterable_of_indices_is_a_batch(kind: Any, threads: int, spawn: Spawn) -> None:
-    given = [kind([3, 1, 2]), kind([]), kind([4])]
-    batches = spawn(loaded, threads, given).result(PATIENCE)
-    assert [list(map(int, batch)) for batch in batches] == [[3, 1, 2], [], [4]]
-
-
 @each_number_of_threads
 def test_without_batches_each_index_is_a_sample_as_it_is(threads: int, spawn: Spawn) -> None:
     given = [7, "key", (1, 2), [3, 4], None]
@@ -73,15 +61,6 @@ def test_without_batches_each_index_is_a_sample_as_it_is(threads: int, spawn: Sp
         Itself(), None, sampler=given, threads=threads, collate_fn=lambda sample: sample
     ) as loader:
         assert spawn(list, loader).result(PATIENCE) == given
-
-
-@each_number_of_threads
-def test_getitems_gets_what_the_sampler_gave(threads: int, spawn: Spawn) -> None:
-    given = [np.array([1, 2]), [3], (4, 5)]
-    batches = spawn(loaded, threads, given, Whole()).result(PATIENCE)
-    assert batches == [[np.ndarray, 1, 2], [list, 3], [tuple, 4, 5]]
-    drawn = spawn(loaded, threads, map(iter, [[3, 1], [2]]), Whole()).result(PATIENCE)
-    assert [batch[1:] for batch in drawn] == [[3, 1], [2]]
 
 
 @each_number_of_threads
@@ -95,22 +74,6 @@ def test_a_sampler_may_reuse_its_list(threads: int, spawn: Spawn) -> None:
                 batch.clear()
 
     assert spawn(loaded, threads, reusing()).result(PATIENCE) == [[0, 1], [2, 3]]
-
-
-@each_number_of_threads
-def test_an_error_of_the_sampler_is_raised_as_it_is(threads: int, spawn: Spawn) -> None:
-    error = LookupError("no more")
-
-    def sampler() -> Iterator[list[int]]:
-        yield [1]
-        raise error
-
-    with ThreadLoader(Itself(), batch_sampler=sampler(), threads=threads) as loader:
-        iterator = iter(loader)
-        spawn(next, iterator).result(PATIENCE)
-        with pytest.raises(LookupError) as caught:
-            spawn(next, iterator).result(PATIENCE)
-    assert caught.value is error
 
 
 @each_number_of_threads

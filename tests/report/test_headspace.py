@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections import UserDict
 from itertools import islice
@@ -140,14 +139,6 @@ def test_a_loop_may_take_parts_out_of_its_batches(kind: Any, spawn: Spawn) -> No
     assert headspace.finished
 
 
-def test_a_copy_of_a_loader_measures_nothing(spawn: Spawn) -> None:
-    with ThreadLoader(Acting(SIZE), threads=1) as loader:
-        headspace = loader.headspace(steps=5)
-        with copy.deepcopy(loader) as other:
-            assert spawn(_numbers, other).result(PATIENCE) == list(range(SIZE))
-        assert not headspace.finished
-
-
 def test_the_length_is_that_of_the_epoch_and_other_methods_are_its(spawn: Spawn) -> None:
     with ThreadLoader(Acting(SIZE), threads=1) as loader:
         loader.headspace()
@@ -156,8 +147,3 @@ def test_the_length_is_that_of_the_epoch_and_other_methods_are_its(spawn: Spawn)
         iterator.close()
         with pytest.raises(RuntimeError, match="closed"):
             spawn(next, iterator).result(PATIENCE)
-
-
-def test_at_least_one_step_is_measured() -> None:
-    with pytest.raises(ValueError, match="at least 1, but got 0"):
-        ThreadLoader(Acting(SIZE)).headspace(steps=0)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from support.acting import Acting
-from support.fake_device import FakeDevice
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
@@ -20,7 +18,6 @@ from threadloader._report.interval import interval_of
 from threadloader._work import counters as counters_module
 from threadloader._work import stats as stats_module
 from threadloader._work.counters import Counters, Sums
-from threadloader._work.stats import Stats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,17 +59,6 @@ def test_an_epoch_is_counted_by_itself(threads: int | None, spawn: Spawn) -> Non
     assert statistics.recent.batches <= 10
 
 
-def test_before_the_first_epoch_there_are_zeros_and_what_is_unknown_is_none() -> None:
-    with made() as loader:
-        list(loader)
-        statistics = copy.copy(loader).statistics()  # a copy has counted nothing
-    assert statistics.epochs == 0
-    epoch = statistics.epoch
-    assert (epoch.seconds, epoch.batches, epoch.samples_per_second, epoch.wait_p99) == (0, 0, 0, 0)
-    shares = (epoch.cpu_share, epoch.delay_share, epoch.waiting_share, epoch.window_share)
-    assert (*shares, epoch.worker_cores, epoch.pool_share) == (None,) * 6
-
-
 def test_rates_and_shares_are_those_of_the_seconds_that_passed(clock: DrivenClock) -> None:
     def act(_: int) -> None:
         clock.idle(0.75)
@@ -109,19 +95,6 @@ def test_stages_are_apart_in_an_epoch_and_collating_is_with_writing_in_the_total
     assert totals.collate_seconds == totals.write_seconds
 
 
-def test_the_time_that_copying_to_a_device_takes_is_counted(
-    clock: DrivenClock, spawn: Spawn
-) -> None:
-    class Slow(FakeDevice):
-        def begin(self, *arguments: Any) -> Any:
-            clock.idle(1.0)
-            return super().begin(*arguments)
-
-    with made(device=Slow(), output="numpy") as loader:
-        spawn(list, loader).result(PATIENCE)
-        assert loader.statistics().epoch.stages.copy >= 10
-
-
 def test_what_is_neither_waiting_nor_making_batches_is_planning(clock: DrivenClock) -> None:
     class Sampler:
         def __iter__(self) -> Iterator[list[int]]:
@@ -142,13 +115,6 @@ def test_percentiles_are_of_all_batches_but_the_first(clock: DrivenClock) -> Non
     assert epoch.first_seconds == pytest.approx(100)
     assert epoch.loading_share == 1.0
     assert epoch.steady_share == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("seconds", [2e-4, 0.003, 0.05, 0.999, 1.0, 7.0, 3600.0])
-def test_a_wait_is_found_again_to_some_percent(seconds: float, clock: DrivenClock) -> None:
-    epoch = epoch_of(made(lambda _: clock.idle(seconds), batch_size=1))
-    assert epoch.wait_p50 == pytest.approx(seconds, rel=0.1)
-    assert epoch.wait_p99 == epoch.wait_p50
 
 
 def test_samples_have_no_more_cpu_time_than_the_process() -> None:
@@ -260,17 +226,6 @@ def test_threads_that_take_epochs_at_once_lose_no_count(spawn: Spawn) -> None:
         totals, of_threads = loader.statistics().totals, threaded.statistics().totals
     assert (totals.batches, totals.samples) == (4000, 16_000)
     assert (of_threads.batches, of_threads.samples) == (400, 1600)
-
-
-def test_a_long_run_of_epochs_at_once_takes_no_more_memory() -> None:
-    stats = Stats()
-    for _ in range(3):
-        training, validation = stats.begin_epoch(), stats.begin_epoch()
-        for epoch in (training, validation):
-            epoch.batches += 1
-            epoch.ended = True
-    assert len(stats._deliveries) == 2
-    assert stats.total().batches == 6
 
 
 @pytest.mark.parametrize("gil", [False, True])

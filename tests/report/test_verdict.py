@@ -75,37 +75,25 @@ CHEAP = changed(
 
 CASES: dict[str, tuple[Interval, Setup, str]] = {
     "the loop is slower": (changed(loading_seconds=0.3, wait_seconds=0.3), GIL, "consumer-bound"),
-    "only the first batch is slow": (changed(first_seconds=5.9), GIL, "consumer-bound"),
     "decoding": (SLOW, GIL, "cpu-bound"),
     "decoding on a busy machine": (
         changed(cpu=0.4, delay=0.55, late_seconds=0.5),
         GIL,
         "cpu-bound",
     ),
-    "decoding, one thread is enough": (ONE_THREAD, GIL._replace(running=1), "cpu-bound"),
     "decoding without threads": (IN_PROCESS, ALONE, "cpu-bound"),
     "cheap samples in the calling thread": (CHEAP, TUNED._replace(running=2), "cpu-bound"),
-    "one thread is found without GIL": (ONE_THREAD, SLOWER._replace(running=1), "cpu-bound"),
-    "threads that were slower in an epoch before": (SLOW, SLOWER, "cpu-bound"),
     "reading": (READING, GIL, "waiting"),
-    "reading by as many as there may be": (READING, TUNED._replace(running=256), "waiting"),
-    "reading without threads": (replace(IN_PROCESS, timed_cpu_seconds=0.01), ALONE, "waiting"),
     "reading for the first time": (changed(cpu=0.01, read_nbytes=9_000_000), FIRST, "cold-cache"),
     "reading the program for the first time": (
         changed(cpu=0.01, read_nbytes=900_000),
         FIRST,
         "waiting",
     ),
-    "reading again": (changed(cpu=0.01, read_nbytes=9_000_000), GIL, "waiting"),
     "a lock without GIL": (changed(cpu=0.25, late_seconds=0.5), NO_GIL, "waiting"),
     "data loaded in each epoch": (changed(first_use_seconds=30.0), GIL, "start-bound"),
     "data loaded in the first epoch": (changed(first_use_seconds=30.0), FIRST, "cpu-bound"),
     "pure Python": (changed(cpu=0.25, late_seconds=0.5), GIL, "gil-bound"),
-    "pure Python, one thread is enough": (
-        replace(ONE_THREAD, late_seconds=0.5),
-        GIL._replace(running=1),
-        "gil-bound",
-    ),
     "pure Python, one thread is found": (ONE_THREAD, TUNED._replace(running=1), "gil-bound"),
     "pure Python in the calling thread": (IN_PROCESS, TUNED._replace(running=1), "gil-bound"),
     "samples that threads make more slowly": (
@@ -118,7 +106,6 @@ CASES: dict[str, tuple[Interval, Setup, str]] = {
         SLOWER._replace(running=1, gil=True),
         "contention-bound",
     ),
-    "a core's worth, and waiting": (changed(cpu=0.25), GIL, "unknown"),
     "half computing, half waiting": (changed(cpu=0.6), NO_GIL, "unknown"),
     "large samples": (changed(2.0, 36.0, nbytes=10**11), GIL, "memory-bound"),
     "many small parts": (changed(2.0, 36.0), GIL, "write-bound"),
@@ -131,17 +118,11 @@ CASES: dict[str, tuple[Interval, Setup, str]] = {
     ),
     "slow ranks": (changed(wait_seconds=0.1, rank_wait_seconds=5.0), GIL, "rank-bound"),
     "a slow device": (changed(copy_wait_seconds=5.0), GIL, "copy-bound"),
-    "a slow device without streams": (
-        changed(1.0, 0.0, copy=5.0, wait_seconds=0.1),
-        GIL,
-        "copy-bound",
-    ),
     "the first batch alone": (
         changed(batches=1, loading_seconds=0.4, first_seconds=0.4, seconds=0.5, wait_seconds=0.4),
         GIL,
         "unknown",
     ),
-    "threads that do not begin": (changed(0.1, 0.0), GIL, "unknown"),
     "nothing measured": (changed(timed_seconds=0.0), GIL, "unknown"),
     "no batch yet": (changed(batches=0), GIL, "unknown"),
 }

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 legacy = np.random  # its old functions are what is tested
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 3])
-each_source = pytest.mark.parametrize("source", ["seed", "generator", "process"])
 
 
 class Augmented:
@@ -190,37 +189,6 @@ def test_a_resumed_epoch_draws_nothing_from_the_process(
     before = random_states()
     spawn(after, make("process", threads, shuffle=shuffle), state, 1).result(PATIENCE)
     assert random_states() == before
-
-
-@each_source
-@each_number_of_threads
-def test_asking_for_the_state_changes_nothing(source: str, threads: int, spawn: Spawn) -> None:
-    def epoch(*, asking: bool) -> list[Any]:
-        seeded_globally(3)
-        batches = []
-        with make(source, threads) as loader:
-            for batch in loader:
-                batches.append(batch)
-                assert not asking or loader.state_dict() == loader.state_dict()
-        return [batches, random_states()]
-
-    plain = spawn(lambda: epoch(asking=False)).result(PATIENCE)
-    assert spawn(lambda: epoch(asking=True)).result(PATIENCE) == plain
-
-
-@each_source
-@pytest.mark.parametrize("delivered", [0, 2, 4])
-@each_number_of_threads
-def test_what_is_loaded_is_what_is_saved_next(
-    source: str, delivered: int, threads: int, spawn: Spawn
-) -> None:
-    state = spawn(state_after, make(source, threads), delivered).result(PATIENCE)
-    with make(source, threads) as loader:
-        loader.load_state_dict(state)
-        assert loader.state_dict() == state
-        iterator = iter(loader)
-        assert loader.state_dict() == state
-        assert len(spawn(list, iterator).result(PATIENCE)) == 4 - delivered
 
 
 @each_number_of_threads

@@ -120,26 +120,6 @@ class Remade(Counter):
         self.state.update(state)
 
 
-class Wraps:
-    """Its own iterator, which gives the items of an iterator that ``__iter__`` makes."""
-
-    def __init__(self, size: int) -> None:
-        self.inner = OnIterator(size)
-
-    def __iter__(self) -> Wraps:
-        self.iterator = iter(self.inner)
-        return self
-
-    def __next__(self) -> int:
-        return 2 * next(self.iterator)
-
-    def state_dict(self) -> Any:
-        return {"inner": self.iterator.state_dict()}
-
-    def load_state_dict(self, state: Any) -> None:
-        self.iterator.load_state_dict(state["inner"])
-
-
 class Waits(Remade):
     """Its own iterator, whose ``__iter__`` goes to the place that was loaded, like litdata's."""
 
@@ -152,20 +132,6 @@ class Waits(Remade):
 
     def load_state_dict(self, state: Any) -> None:
         self.waiting = state
-
-
-class GoesBoth(Remade):
-    """Its own iterator, which goes to a place that is loaded at once, and in ``__iter__``, too."""
-
-    waiting: Any = None
-
-    def __iter__(self) -> GoesBoth:
-        self.state = self.waiting or {"at": 0, "passes": [0]}
-        self.waiting = None
-        return self
-
-    def load_state_dict(self, state: Any) -> None:
-        self.state, self.waiting = state, dict(state)
 
 
 class CountsPasses:
@@ -242,8 +208,8 @@ class NeedsArguments(Rows):
 each_kind = pytest.mark.parametrize("kind", [OnDataset, OnIterator, Itself])
 
 
-KINDS = [OnDataset, OnIterator, Itself, Remade, Wraps, Waits, GoesBoth]
-KINDS += [Stays, CountsPasses, Prepares, NeedsArguments]
+KINDS = [OnDataset, OnIterator, Itself, Remade, Waits, Stays, CountsPasses, Prepares]
+KINDS += [NeedsArguments]
 
 
 @pytest.mark.parametrize(
@@ -341,20 +307,6 @@ def test_an_iterable_without_a_state_is_read_again_up_to_there(threads: int, spa
         assert [warning.filename for warning in caught] == [__file__]
         rest = spawn(lists, iterator).result(PATIENCE)
     assert [[int(row) for row in batch] for batch in rest] == [[6, 7, 8], [9, 10]]
-
-
-@each_kind
-@pytest.mark.parametrize("delivered", [0, 1, 2])
-@each_number_of_threads
-def test_with_a_state_no_row_is_read_again(
-    kind: Any, delivered: int, threads: int, spawn: Spawn
-) -> None:
-    state = spawn(state_after, make(kind(11), threads=threads), delivered).result(PATIENCE)
-    data = kind(11)
-    spawn(after, make(data, threads=threads), state).result(PATIENCE)
-    rest = list(range(11))[3 * delivered :]
-    # One row more may tell whether the next pass is going to be whole.
-    assert data.read in (rest, [*rest, 0])
 
 
 @each_kind

@@ -48,16 +48,6 @@ def chi_square(counts: np.ndarray) -> float:
     return float((((counts - expected) ** 2 / expected).sum() - freedom) / (2 * freedom) ** 0.5)
 
 
-def assert_unrelated_neighbours(values: np.ndarray, length: int) -> None:
-    bins = values * 64 // length
-    counts = np.zeros((64, 64), int)
-    np.add.at(counts, (bins[:-1], bins[1:]), 1)
-    assert abs(chi_square(counts)) < SIGMAS
-    for lag in (1, 2, 64, 1000, 1001, 1 << 10):
-        correlation = np.corrcoef(values[:-lag], values[lag:])[0, 1]
-        assert abs(correlation) * length**0.5 < SIGMAS
-
-
 def keys_of(count: int) -> np.ndarray:
     return mixed(np.arange(1, count + 1, dtype=np.uint64))
 
@@ -94,29 +84,10 @@ def test_a_length_out_of_range_is_named(length: int) -> None:
 @pytest.mark.parametrize("length", [1000, LARGE])
 def test_each_place_gets_every_part_of_the_data_equally_often(length: int) -> None:
     counts = np.zeros((16, 16), int)  # place, sixteenth of the data
-    for seed in range(2000):
+    for seed in range(500):
         values = KeyedPermutation(length, seed).span(length // 2, length // 2 + 16)
         counts[np.arange(16), values * 16 // length] += 1
     assert abs(chi_square(counts)) < SIGMAS
-
-
-def test_neighbours_are_pairs_of_any_two_parts_of_the_data() -> None:
-    assert_unrelated_neighbours(KeyedPermutation(1 << 20, 7).span(0, 1 << 20), 1 << 20)
-
-
-def test_low_and_high_bits_of_an_index_say_nothing_of_where_it_goes() -> None:
-    values = KeyedPermutation(1 << 20, 11).span(0, 1 << 20)
-    indices = np.arange(1 << 20)
-    for shift in (0, 14):
-        counts = np.zeros((64, 64), int)
-        np.add.at(counts, ((indices >> shift) & 63, values & 63), 1)
-        assert abs(chi_square(counts)) < SIGMAS
-
-
-def test_two_seeds_have_unrelated_orders() -> None:
-    one, two = (KeyedPermutation(1 << 20, seed).span(0, 1 << 20) for seed in (0, 1))
-    assert abs(np.corrcoef(one, two)[0, 1]) * 2**10 < SIGMAS
-    assert (one == two).sum() < 1 + SIGMAS  # one is what chance gives
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -133,17 +104,6 @@ def test_a_billion_samples_are_shuffled_in_a_megabyte(threads: int) -> None:
     assert peak < 1 << 20
     assert len(set(first.tolist())) == 256
     assert first.max() > HUGE // 2
-
-
-def test_a_generator_of_numpy_decides_the_order() -> None:
-    one, two = (
-        ThreadLoader(range(50), 7, shuffle="keyed", generator=np.random.default_rng(3), threads=0)
-        for _ in range(2)
-    )
-    first, second = [[int(i) for batch in one for i in batch] for _ in range(2)]
-    assert first != second
-    assert sorted(first) == list(range(50))
-    assert [first, second] == [[int(i) for batch in two for i in batch] for _ in range(2)]
 
 
 @pytest.mark.parametrize(
@@ -188,26 +148,6 @@ def test_an_entry_does_not_depend_on_the_others(
         )
         assert alone.tolist() == [together[place]]
         assert 0 <= together[place] < lengths[which]
-
-
-@pytest.mark.parametrize("length", [1025, 3001])
-@pytest.mark.parametrize("distance", [1, 7, 32, 55])
-def test_a_number_and_its_distance_to_another_go_anywhere(length: int, distance: int) -> None:
-    many, keys = ManyPermutations([length]), keys_of(KEYS)
-    which, number = np.zeros(KEYS, np.int64), np.full(KEYS, length // 3)
-    one = many.entries(which, number, keys)
-    other = many.entries(which, number + distance, keys)
-    assert chi_square(np.bincount(one, minlength=length)) < SIGMAS
-    assert chi_square(np.bincount((other - one) % length, minlength=length)[1:]) < SIGMAS
-
-
-def test_of_many_permutations_neighbours_are_pairs_of_any_two_parts() -> None:
-    length = 1_000_003
-    numbers = np.arange(length)
-    entries = ManyPermutations([length]).entries(
-        np.zeros(length, np.int64), numbers, np.full(length, 99, np.uint64)
-    )
-    assert_unrelated_neighbours(entries, length)
 
 
 @pytest.mark.parametrize("length", [2, 3, 4, 5, 6])

@@ -119,26 +119,6 @@ def test_functions_are_redirected_in_samples_and_plain_however_the_epoch_ends(
     assert plain()
 
 
-def test_functions_are_redirected_as_long_as_one_of_two_loaders_has_workers(spawn: Spawn) -> None:
-    first, second = make(sample), make(sample)
-    one, two = iter(first), iter(second)
-    spawn(next, one).result(PATIENCE)
-    spawn(next, two).result(PATIENCE)
-    spawn(first.close).result(PATIENCE)
-    assert not plain()
-    spawn(second.close).result(PATIENCE)
-    assert plain()
-
-
-def test_persistent_workers_keep_functions_redirected_until_they_are_closed(spawn: Spawn) -> None:
-    loader = make(sample, persistent_workers=True)
-    for _ in range(3):
-        spawn(epoch, loader).result(PATIENCE)
-        assert not plain()
-    spawn(loader.close).result(PATIENCE)
-    assert plain()
-
-
 def sample(_: int) -> list[float]:
     return [random.random(), float(legacy.rand()), randrange(1 << 30)]
 
@@ -157,22 +137,6 @@ def test_the_consumer_draws_as_if_there_were_no_loader(threads: int, spawn: Spaw
 
     beside = spawn(drawn_beside, make(sample, threads)).result(PATIENCE)
     assert beside == spawn(drawn_beside, range(6)).result(PATIENCE)
-
-
-def test_the_consumer_seeds_and_restores_while_workers_run(spawn: Spawn) -> None:
-    def consume() -> list[Any]:
-        told: list[Any] = []
-        for _ in make(sample):
-            random.seed(5)
-            legacy.seed(5)
-            states = random.getstate(), legacy.get_state()
-            first = random.gauss(0, 1), legacy.normal()
-            random.setstate(states[0])
-            legacy.set_state(states[1])
-            told.append(first == (random.gauss(0, 1), legacy.normal()))
-        return told
-
-    assert spawn(consume).result(PATIENCE) == [True] * 6
 
 
 def test_functions_imported_while_redirected_go_on_to_work(spawn: Spawn) -> None:
@@ -361,18 +325,6 @@ def test_without_isolation_nothing_is_replaced_and_draws_come_from_the_global_st
     assert all(was_plain for was_plain, *_ in got)
 
 
-@each_number_of_threads
-def test_worker_init_fn_does_not_touch_the_global_state(threads: int, spawn: Spawn) -> None:
-    def seed(number: int) -> None:
-        random.seed(number)
-        legacy.seed(number)
-
-    before = random.getstate(), legacy.get_state()[1].tolist()
-    got = spawn(epoch, make(sample, threads, worker_init_fn=seed)).result(PATIENCE)
-    assert (random.getstate(), legacy.get_state()[1].tolist()) == before
-    assert got == epoch(make(sample, 0))
-
-
 def test_a_worker_info_has_the_generators_of_the_sample(spawn: Spawn) -> None:
     def drawn(_: int) -> Any:
         info = get_worker_info()
@@ -449,28 +401,6 @@ first = batches(threads={threads})
 print(loaded(), first == batches(threads=2) == batches(threads=0))
 """
     assert printed(program) == ["False", "True True"]
-
-
-@needs_torch
-def test_an_interrupted_first_epoch_redirects_all_the_same_next_time() -> None:
-    program = """
-import torch
-from threadloader._torch import random_state
-whole = random_state.OperatorsByKey
-def interrupted(*_):
-    random_state.OperatorsByKey = whole
-    raise KeyboardInterrupt
-random_state.OperatorsByKey = interrupted
-try:
-    batches(threads=2)
-except KeyboardInterrupt:
-    print("interrupted")
-torch.manual_seed(3)
-first = torch.rand(1)
-torch.manual_seed(3)
-print(torch.equal(torch.rand(1), first), batches(threads=2) == batches(threads=0))
-"""
-    assert printed(program, torch=True) == ["interrupted", "True True"]
 
 
 @needs_torch

@@ -95,23 +95,6 @@ def nothing_of_the_consumer_changes() -> Iterator[None]:
     assert states() == before
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_all_epochs_are_the_same_for_all_numbers_of_threads(shuffle: bool, spawn: Spawn) -> None:
-    expected = epochs(make(0, shuffle=shuffle))
-    assert all(sorted(row[0] for row in epoch) == list(range(20)) for epoch in rows(expected))
-    assert len({str([row[0] for row in epoch]) for epoch in rows(expected)}) == (
-        3 if shuffle else 1
-    )
-    assert len({row[-1] for epoch in rows(expected) for row in epoch}) == 60
-    for threads in (1, 2, 7, 32):
-        seeded_globally(threads)
-        got = spawn(epochs, make(threads, shuffle=shuffle)).result(PATIENCE)
-        assert got == expected
-    for threads in (1, 3):
-        loader = make(threads, shuffle=shuffle, persistent_workers=True)
-        assert spawn(epochs, loader).result(PATIENCE) == expected
-
-
 def test_seeds_differ_in_order_and_in_what_samples_draw(spawn: Spawn) -> None:
     seeds = [0, 1, 2, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
     told = [spawn(epochs, make(2, seed=seed)).result(PATIENCE) for seed in seeds]
@@ -185,13 +168,6 @@ def test_whatever_the_seed_is_it_decides_order_and_streams(
     assert expected[0] != expected[1]
     assert spawn(lambda: epochs(seeded(1, threads))).result(PATIENCE) == expected
     assert spawn(lambda: epochs(seeded(2, threads))).result(PATIENCE) != expected
-
-
-@each_number_of_threads
-def test_without_a_seed_python_random_is_never_touched(threads: int, spawn: Spawn) -> None:
-    before = random.getstate()
-    spawn(epochs, make(threads, seed=None)).result(PATIENCE)
-    assert random.getstate() == before
 
 
 def test_without_a_seed_persistent_workers_begin_as_others_do(spawn: Spawn) -> None:

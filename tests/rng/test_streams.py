@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from random import choices, gauss, randint, sample, shuffle, uniform
+from random import gauss, randint, sample, shuffle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader
-from threadloader._rng.streams import SampleStream, sample_rng, sample_seed
+from threadloader._rng.streams import sample_rng, sample_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from support.patience import Spawn
 
@@ -44,30 +44,18 @@ DRAWS: dict[str, Draw] = {
     "random": lambda: random.random(),  # noqa: PLW0108  # the function of that moment
     "getrandbits": lambda: random.getrandbits(30),
     "randint imported early": lambda: randint(0, 1 << 30),
-    "uniform imported early": lambda: uniform(-1, 1),
     "gauss": lambda: gauss(0, 1),
-    "choices": lambda: choices(range(1000), k=4),
     "shuffle": lambda: shuffled(shuffle),
     "sample": lambda: sample(range(1000), 4),
-    "normalvariate": lambda: random.normalvariate(0, 1),
-    "betavariate": lambda: random.betavariate(1, 2),
     "randbytes": lambda: list(random.randbytes(4)),
     "np rand": lambda: legacy.rand(2),
-    "np randn": lambda: legacy.randn(3),
     "np randint": lambda: legacy.randint(0, 1 << 30, 2),
     "np normal": lambda: legacy.normal(0, 1),
     "np permutation": lambda: legacy.permutation(20),
     "np shuffle": lambda: shuffled(legacy.shuffle),
     "np choice": lambda: legacy.choice(1000, 3, replace=False),
-    "np random": lambda: legacy.random(1),
-    "np random_sample": lambda: legacy.random_sample(2),
-    "np sample": lambda: legacy.sample(2),
     "np ranf": lambda: legacy.ranf(2),
-    "np uniform": lambda: legacy.uniform(-1, 1),
-    "np multivariate_normal": lambda: legacy.multivariate_normal([0, 1], [[1, 0], [0, 1]]),
     "np bytes": lambda: list(legacy.bytes(4)),
-    "np ranf imported early": lambda: ranf(2),
-    "np sample imported early": lambda: numpy_sample(2),
     "np seed": seeded,
     "np _rand": lambda: legacy.mtrand._rand.random_sample(1),  # noqa: SLF001  # libraries do
     "sample_rng": lambda: sample_rng().integers(1 << 60, size=2),
@@ -147,21 +135,6 @@ def test_collate_functions_and_transforms_draw_the_same_for_all_numbers_of_threa
         assert spawn(told, threads).result(PATIENCE) == expected
 
 
-def test_an_iterable_and_its_transform_draw_from_different_streams(spawn: Spawn) -> None:
-    class Reads:
-        def __iter__(self) -> Iterator[float]:
-            for _ in range(11):
-                yield random.random()
-
-    def epoch(threads: int) -> list[Any]:
-        return load(Reads(), threads, transform=lambda row: (row, random.random()))
-
-    expected = spawn(epoch, 0).result(PATIENCE)
-    assert len({value for batch in expected for row in batch for value in row}) == 22
-    for threads in (1, 2, 5):
-        assert spawn(epoch, threads).result(PATIENCE) == expected
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -183,15 +156,6 @@ def test_no_argument_changes_what_a_sample_draws(arguments: dict[str, Any], spaw
     expected = rows(0)
     for threads in (1, 3):
         assert spawn(lambda n: rows(n, **arguments), threads).result(PATIENCE) == expected
-
-
-def test_out_of_order_only_the_order_differs(spawn: Spawn) -> None:
-    expected = load(EpochDraws(DRAWS["random"]), 0, shuffle=True)
-    for threads in (1, 3, 7):
-        got = spawn(
-            lambda n: load(EpochDraws(DRAWS["random"]), n, shuffle=True, in_order=False), threads
-        ).result(PATIENCE)
-        assert sorted(got) == sorted(expected)
 
 
 @settings(max_examples=40)
@@ -302,43 +266,10 @@ def test_sample_seeds_of_samples_and_epochs_do_not_collide(threads: int, spawn: 
     assert max(seeds) < 1 << 63
 
 
-def test_sample_seed_is_the_same_whenever_a_sample_asks(spawn: Spawn) -> None:
-    def twice() -> bool:
-        first = sample_seed()
-        DRAWS["all at once"]()
-        return first == sample_seed()
-
-    assert spawn(in_a_sample, twice, 2).result(PATIENCE)
-
-
 def test_outside_of_a_loader_each_generator_and_seed_is_a_fresh_one() -> None:
     assert len({sample_seed() for _ in range(100)}) == 100
     assert len({sample_rng().random() for _ in range(100)}) == 100
     assert sample_rng() is not sample_rng()
-
-
-GENERATORS: dict[str, Callable[[SampleStream], int]] = {
-    "seed": lambda stream: stream.seed(),
-    "random": lambda stream: stream.random_generator.getrandbits(64),
-    "legacy": lambda stream: int(stream.legacy_generator.randint(1 << 63, dtype=np.uint64)),
-    "numpy": lambda stream: int(stream.numpy_generator.integers(1 << 63)),
-}
-
-
-@pytest.mark.parametrize("generator", GENERATORS.values(), ids=GENERATORS)
-def test_first_draws_of_samples_batches_and_seeds_do_not_collide(
-    generator: Callable[[Any], int],
-) -> None:
-    stream = SampleStream()
-    drawn = set()
-    for kind in (b"sample", b"batch"):
-        for seed in range(5):
-            counted: list[None] = []
-            stream.move(seed, kind, 0, counted)
-            for _ in range(2_000):
-                drawn.add(generator(stream))
-                counted.append(None)
-    assert len(drawn) == 20_000
 
 
 # What is called in a sample gives what it gives anywhere
@@ -362,29 +293,6 @@ def draws(number: int = 12) -> list[Any]:
 
 each_few_threads = pytest.mark.parametrize("threads", [0, 2])
 each_number_before = pytest.mark.parametrize("before", [0, 1, 11, 12, 13])
-
-
-@each_number_before
-@each_few_threads
-def test_a_seed_gives_python_s_and_numpy_s_own_numbers(
-    before: int, threads: int, spawn: Spawn
-) -> None:
-    def check() -> bool:
-        for _ in range(before):
-            random.random()
-            legacy.rand()
-        for seed in (5, 6, 5):
-            random.seed(seed)
-            legacy.seed(seed)
-            own, own_legacy = random.Random(seed), legacy.RandomState(seed)
-            assert [random.random() for _ in range(20)] == [own.random() for _ in range(20)]
-            assert random.gauss(0, 1) == own.gauss(0, 1)
-            assert random.getrandbits(70) == own.getrandbits(70)
-            assert legacy.rand(20).tolist() == own_legacy.rand(20).tolist()
-            assert legacy.normal() == own_legacy.normal()
-        return True
-
-    assert spawn(in_a_sample, check, threads).result(PATIENCE)
 
 
 @each_number_before

@@ -101,26 +101,6 @@ def test_who_calls_set_epoch_or_does_not_shuffle_is_left_alone() -> None:
     assert indices(loader) == indices(loader)
 
 
-@pytest.mark.usefixtures("strict")
-def test_an_epoch_that_did_not_begin_is_not_the_one_before() -> None:
-    fails = []
-
-    def copied(data: Any) -> Any:
-        if fails:
-            raise KeyboardInterrupt
-        return data
-
-    sampler = sampler_of(0)
-    loader = loader_of(0, sampler=sampler, threads=1, dataset_copy=copied)
-    list(loader)
-    sampler.set_epoch(1)
-    fails.append(True)
-    with pytest.raises(KeyboardInterrupt):
-        list(loader)
-    fails.clear()
-    list(loader)
-
-
 class Counting:
     """Another order an epoch, by ``set_epoch()``; no ranks."""
 
@@ -196,18 +176,6 @@ def test_the_rest_of_an_epoch_is_loaded_if_nobody_tells_of_it(kind: str, threads
     again = json.loads(json.dumps(loader.state_dict()))
     assert first + [index for batch in iterator for index in batch[0].tolist()] == rest
     assert indices(resumed(again, made(), threads=threads)) == rest[4:]
-
-
-def test_after_the_rest_the_next_epoch_is_the_user_s_to_tell_of() -> None:
-    sampler = sampler_of(0)
-    state, rest = stopped(loader_of(0, sampler=sampler), sampler, 0)
-    resuming = sampler_of(0)
-    loader = resumed(state, resuming)
-    assert indices(loader) == rest
-    with pytest.warns(UserWarning, match="has the same order"):
-        assert indices(loader) == indices(loader_of(0, sampler=told_of(3)))
-    resuming.set_epoch(4)
-    assert indices(loader) == indices(loader_of(0, sampler=told_of(4)))
 
 
 @pytest.mark.parametrize("other", [1, 2])
@@ -310,27 +278,6 @@ def test_an_epoch_whose_end_was_known_is_over(kind: str) -> None:
             again.set_epoch(told)
         for _ in range(2):
             assert indices(resuming) == indices(loader)
-
-
-class Stateful(Counting):
-    """Has its number in a state of its own, too, and shares out."""
-
-    rank, num_replicas = 0, 2
-
-    def state_dict(self) -> dict[str, int]:
-        return {"epoch": self.epoch}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.epoch = state["epoch"]
-
-
-def test_a_sampler_s_own_state_has_plain_numbers() -> None:
-    sampler = Stateful()
-    loader = loader_of(0, sampler=sampler)
-    indices(loader)
-    (lane,) = loader.state_dict()["lanes"]
-    kept = lane["mark"]["states"]["sampler"]["epoch"]
-    assert type(kept) is type(lane["epoch"]) is type(sampler.epoch) is int
 
 
 def test_a_sampler_that_has_a_share_is_not_cut_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,26 +32,6 @@ def test_fsdp_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
     check_same_as_one_process(tmp_path, begins=[0, 2])
 
 
-@pytest.mark.scale_out_long
-def test_torchrun_starts_four_ranks_of_ddp_again_and_again(tmp_path: Path) -> None:
-    project(tmp_path, "train_ddp.py")
-    command = block("start torchrun").replace("-node=2", "-node=4")
-    (tmp_path / "start").write_text(command, encoding="utf-8")
-    run(["bash", "start"], tmp_path, KILL="0:3:3 1:0:4 2:1:4")
-    check_same_as_one_process(tmp_path, begins=[0, 2, 4, 6], ranks=4)
-
-
-@pytest.mark.scale_out_long
-def test_fsdp_goes_on_with_four_ranks_where_two_were_killed(tmp_path: Path) -> None:
-    project(tmp_path, "train_fsdp.py")
-    command = block("start torchrun").replace("train_ddp", "train_fsdp")
-    for ranks, life, kill in (("2", "0", "0:0:8"), ("4", "1", "")):
-        again = command.replace("-node=2", f"-node={ranks}").replace("restarts=3", "restarts=0")
-        (tmp_path / "start").write_text(again, encoding="utf-8")
-        run(["bash", "start"], tmp_path, fails=bool(kill), LIFE=life, KILL=kill)
-    check_same_as_one_process(tmp_path, begins=[0, 6], ranks=4)
-
-
 SRUN = """#!{python}
 # Stands for SLURM's: starts the tasks of this allocation.
 import os, subprocess, sys

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 SAMPLES = 900
 LENGTHS = np.arange(SAMPLES) * 37 % 191 + 10
-KILLS = 200
+KILLS = 80
 
 
 class Drawing:
@@ -47,33 +47,6 @@ class Striding:
 
     def __len__(self) -> int:
         return SAMPLES
-
-
-class Counting(Striding):
-    """A sampler of the user's whose iterator has a state."""
-
-    def __iter__(self) -> Any:
-        return CountingIterator()
-
-
-class CountingIterator:
-    def __init__(self) -> None:
-        self.at = 0
-
-    def __iter__(self) -> CountingIterator:
-        return self
-
-    def __next__(self) -> int:
-        if self.at == SAMPLES:
-            raise StopIteration
-        self.at += 1
-        return (self.at - 1) * 7
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
 
 
 class Growing:
@@ -116,7 +89,6 @@ KINDS: dict[str, Any] = {
     "keyed": lambda: {"shuffle": "keyed"},
     "weighted": weighted,
     "user's": lambda: {"dataset": Modulo(), "sampler": Striding()},
-    "user's with a state": lambda: {"dataset": Modulo(), "sampler": Counting()},
     "user's batches": lambda: {"batch_sampler": Growing()},
     "by cost": by_cost,
     "mixed": mixed,
@@ -128,7 +100,6 @@ HASHES = {
     "keyed": "2953e565f4628ddb",
     "weighted": "25ee43f3bfa3bf8f",
     "user's": "a5fa857cacf65c57",
-    "user's with a state": "a5fa857cacf65c57",
     "user's batches": "964308f7530f3e8f",
     "by cost": "5bc83b419572d958",
     "mixed": "e346d812d06639c4",

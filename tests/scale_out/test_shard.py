@@ -5,7 +5,6 @@ Ranks are simulated, one after the other, by ``shard=(rank, world_size)``.
 
 from __future__ import annotations
 
-import json
 import random
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from threadloader import StateError, ThreadLoader
+from threadloader import ThreadLoader
 from threadloader.datasets import ArrayDataset
 
 if TYPE_CHECKING:
@@ -122,12 +121,6 @@ def test_the_length_is_the_number_of_steps(uneven: Any) -> None:
                 assert len(loader) == len(list(loader))
 
 
-def test_a_last_batch_that_is_not_whole_is_left_out_by_all() -> None:
-    loaders = loaders_of(2, range(30), 4, drop_last=True, threads=2)
-    got = np.concatenate([batch for loader in loaders for batch in loader])
-    assert sorted(got.tolist()) == list(range(24))
-
-
 @pytest.mark.parametrize("threads", [0, 2])
 def test_arrays_are_shared_out_as_other_data(threads: int) -> None:
     data = ArrayDataset(np.arange(100) * 10)
@@ -135,11 +128,6 @@ def test_arrays_are_shared_out_as_other_data(threads: int) -> None:
         loaders = loaders_of(3, data, 4, shuffle=shuffle, uneven="short", threads=threads)
         got = np.concatenate([np.ravel(batch) for loader in loaders for batch in loader])
         assert sorted(got.tolist()) == [10 * index for index in range(100)]
-
-
-def test_single_samples_are_shared_out() -> None:
-    got = [list(loader) for loader in loaders_of(3, range(10), None, uneven="short")]
-    assert got == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
 
 
 def test_ranks_draw_different_numbers_also_in_the_collate_function() -> None:
@@ -177,22 +165,6 @@ def test_a_billion_samples_resume_at_once_with_another_number_of_ranks() -> None
         each.load_state_dict(state)
     halves = [next(iter(each)) for each in many]
     assert next(iter(one)).tolist() == np.concatenate(halves).tolist()
-
-
-def test_a_state_of_one_process_that_loads_all_is_as_good() -> None:
-    options: dict[str, Any] = {**options_of("shuffled", 4), "threads": 0}
-    whole = flat([list(ThreadLoader(**options))])
-    loader = ThreadLoader(**options)
-    iterator = iter(loader)
-    got = flat([[next(iterator) for _ in range(3)]])
-    for sharded in loaders_of(3, **options, uneven="short"):
-        sharded.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-        got += flat([list(sharded)])
-    assert sorted(got) == sorted(whole)
-    (alone,) = loaders_of(1, **options)
-    next(iter(alone))
-    with pytest.raises(StateError, match=r"shard=\(0, 1\)"):
-        loader.load_state_dict(alone.state_dict())
 
 
 def test_a_batch_that_other_ranks_have_is_not_left_out() -> None:

@@ -99,16 +99,6 @@ def test_all_ranks_together_have_all(kind: str, threads: int, folder: Path) -> N
         assert sorted(got) == sorted(expected)
 
 
-def test_a_rank_without_workers_reads_the_same_files_with_and_without_shard(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    stream = cls_only(folder, shuffle=4)
-    alone: ThreadLoader[Any] = ThreadLoader(stream, None, threads=1, seed=5)
-    assert loaded(cls_only(folder, shuffle=4), 1, 2) == list(alone)
-
-
 def test_the_epoch_of_the_loader_decides_unless_one_was_set(folder: Path) -> None:
     def epochs(stream: TarStream) -> list[list[int]]:
         loader: ThreadLoader[Any] = ThreadLoader(
@@ -121,12 +111,6 @@ def test_the_epoch_of_the_loader_decides_unless_one_was_set(folder: Path) -> Non
     stream = cls_only(folder, shuffle=4, seed=1)
     stream.set_epoch(1)
     assert epochs(stream) == [two, two]
-
-
-def test_a_stream_with_a_rank_of_its_own_keeps_it(folder: Path) -> None:
-    stream = cls_only(folder, rank=1, world_size=3)
-    assert stream.shard(0, 2, 0) is None
-    assert loaded(stream, 0, 2) == list(cls_only(folder, rank=1, world_size=3))
 
 
 class Asked(Parts):
@@ -155,12 +139,6 @@ def test_a_dataset_is_asked_once_an_epoch(threads: int, asked: Any) -> None:
         assert json.loads(told) == [*asked[:2], epoch, asked[3]]
 
 
-def test_each_worker_of_each_rank_has_a_part_and_shares_nothing_out_again() -> None:
-    for rank in range(2):
-        parts = [json.loads(told) for told in loaded(Asked(), rank, 2, threads=3)]
-        assert parts == [[rank + 2 * worker, 6, 0, [0, 1]] for worker in range(3)]
-
-
 def test_a_dataset_that_shares_itself_out_knows_its_worker() -> None:
     class Itself(Asked):
         def shard(self, rank: int, world_size: int, epoch: int) -> None:  # type: ignore[override]
@@ -184,15 +162,6 @@ def test_what_can_not_be_asked_is_refused() -> None:
         assert ("split_dataset_by_node" in str(refused.value)) is (type(dataset) is HuggingFaces)
         with pytest.raises(TypeError, match="shard needs an iterable dataset"):
             loaded(pack(dataset, 4), 0, 2)
-
-
-def test_a_dataset_that_hugging_face_has_split_keeps_its_share() -> None:
-    class Config:
-        rank, world_size = 1, 2
-
-    split = HuggingFaces(range(3))
-    vars(split)["_distributed"] = Config
-    assert loaded(split, 1, 2) == [0, 1, 2]
 
 
 class Drawing(Parts):

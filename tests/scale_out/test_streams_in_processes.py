@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from support.ranks import run_ranks
@@ -27,121 +27,37 @@ class Rows:
         raise AssertionError("not shared out")
 """
 
-CHECKS = """
+TRAINED = """
 from torch.nn.parallel import DistributedDataParallel
 
-def trained():
-    torch.set_num_threads(1)
-    model = DistributedDataParallel(torch.nn.Linear(2, 1))
-    told = {}
-    for uneven, threads in (("drop", 0), ("drop", 2), ("pad", 0), ("pad", 2)):
-        loader = ThreadLoader(
-            Rows((9, 21, 4)), 2, threads=threads, shard="auto", uneven=uneven,
-            transform=None if threads == 0 else torch.Tensor.float,
-        )
-        told[f"{uneven} {threads}"] = epochs = []
-        for _ in range(2):
-            epochs.append([])
-            for batch in loader:
-                model(batch.float()).mean().backward()  # waits for all ranks
-                epochs[-1].append(batch[:, 1].tolist())
-    short = ThreadLoader(Rows((9, 21, 4)), 2, threads=1, shard="auto", uneven="short")
-    return told, [batch[:, 1].tolist() for batch in short]
-
-def empty():
-    told = []
-    for uneven in ("drop", "pad", "short"):
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            loader = ThreadLoader(Rows((6, 6)), 2, threads=1, shard="auto", uneven=uneven)
-            try:
-                got = len(list(loader))
-            except RankError as error:
-                got = str(error)
-        said = [str(each.message) for each in warned if "no batch" in str(each.message)]
-        told.append([got, said])
-    return told
-
-def left():
-    loader = ThreadLoader(Rows((40, 60, 40)), 2, threads=1, prefetch=1 + 3 * rank, shard="auto")
-    counts = []
-    for most in (5, 2, 100):
-        counts.append(0)
+torch.set_num_threads(1)
+model = DistributedDataParallel(torch.nn.Linear(2, 1))
+told = {}
+for uneven, threads in (("drop", 0), ("drop", 2), ("pad", 0), ("pad", 2)):
+    loader = ThreadLoader(
+        Rows((9, 21, 4)), 2, threads=threads, shard="auto", uneven=uneven,
+        transform=None if threads == 0 else torch.Tensor.float,
+    )
+    told[f"{uneven} {threads}"] = epochs = []
+    for _ in range(2):
+        epochs.append([])
         for batch in loader:
-            dist.all_reduce(batch.sum())
-            counts[-1] += 1
-            if counts[-1] == most:
-                break
-    return counts
-
-told = []
-for check in (trained, empty, left):
-    told.append(check())
-    dist.barrier()
-tell(told)
+            model(batch.float()).mean().backward()  # waits for all ranks
+            epochs[-1].append(batch[:, 1].tolist())
+short = ThreadLoader(Rows((9, 21, 4)), 2, threads=1, shard="auto", uneven="short")
+tell([told, [batch[:, 1].tolist() for batch in short]])
 """
-WORLD_SIZE = 3
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
-    """What each rank tells of all checks that one start of the ranks is enough for."""
-    return run_ranks(LOADING + CHECKS, WORLD_SIZE, tmp_path_factory.mktemp("ranks"))
-
-
-def test_ranks_that_end_at_different_steps_train_to_the_end(told: list[list[Any]]) -> None:
+def test_ranks_that_end_at_different_steps_train_to_the_end(tmp_path: Path) -> None:
     own = [[list(range(row, min(row + 2, n))) for row in range(0, n, 2)] for n in (9, 21, 4)]
     least, most = min(map(len, own)), max(map(len, own))
-    for rank, ((trained, short), *_) in enumerate(told):
+    for rank, (trained, short) in enumerate(run_ranks(LOADING + TRAINED, 3, tmp_path)):
         assert short == own[rank]
         padded = own[rank] + [own[rank][-1]] * (most - len(own[rank]))
         for name, epochs in trained.items():
             expected = own[rank][:least] if name.startswith("drop") else padded
             assert epochs == [expected] * 2
-
-
-def test_a_rank_that_yields_nothing_is_named(told: list[list[Any]]) -> None:
-    for rank, (_, empty, _) in enumerate(told):
-        (dropped, said), (padded, _), (short, warned) = empty
-        assert dropped == 0
-        assert said[0].startswith("rank 2 of 3 had no batch")
-        assert padded.startswith("rank 2 of 3 had no batch left of its own")
-        assert short == (0 if rank == 2 else 3)
-        assert len(warned) == (rank == 2)
-
-
-def test_ranks_that_leave_an_epoch_at_the_same_step_go_on(told: list[list[Any]]) -> None:
-    assert [counts for *_, counts in told] == [[5, 2, 30]] * WORLD_SIZE
-
-
-KILLED = """
-import signal
-from threadloader._session import agreement
-
-dist.barrier()
-agreement.SECONDS = 4.0
-loader = ThreadLoader(Rows((40, 40, 40)), 2, threads=1, prefetch=1, shard="auto", uneven="drop")
-try:
-    for step, batch in enumerate(loader):
-        if rank == 1 and step == 3:
-            tell(None)
-            os.kill(os.getpid(), signal.SIGKILL)
-    tell("no error")
-except RankError as error:
-    tell(str(error))
-store = dist.distributed_c10d._get_default_store()
-if rank == 0:
-    store.wait(["rank 2 has told"])  # the store ends with this process
-else:
-    store.set("rank 2 has told", "")
-os._exit(0)  # torch would wait for the rank that is gone
-"""
-
-
-def test_a_rank_that_is_killed_is_named(tmp_path: Path) -> None:
-    errors = run_ranks(LOADING + KILLED, 3, tmp_path, killed=(1,))
-    for rank in (0, 2):
-        assert "rank 1 did not say within 4 s" in errors[rank]
 
 
 FIRST_ENDS = """

@@ -169,31 +169,6 @@ def test_an_epoch_that_iter_could_not_begin_does_not_count(
         assert spawn(orders, failed).result(PATIENCE) == spawn(orders, other).result(PATIENCE)
 
 
-def test_who_waits_for_threads_that_another_thread_starts_is_told_if_that_fails(
-    monkeypatch: pytest.MonkeyPatch, spawn: Spawn
-) -> None:
-    starting, gate = Event(), Event()
-
-    class Late(threading.Thread):
-        def start(self) -> None:
-            starting.set()
-            assert gate.wait(PATIENCE)
-            raise RuntimeError("can't start new thread")
-
-    loader = KINDS["persistent"]()
-    with monkeypatch.context() as patch:
-        patch.setattr(pool_module, "Joinable", Late)
-        first = spawn(end_of, loader)
-        assert starting.wait(PATIENCE)
-        second = spawn(next, spawn(iter, loader).result(PATIENCE))
-        gate.set()
-        told = {type(first.result(PATIENCE)), type(second.exception(PATIENCE))}
-    assert told <= {RuntimeError, ClosedError}
-    assert RuntimeError in told
-    assert spawn(total, loader).result(PATIENCE) == TOTALS["persistent"]
-    spawn(loader.close).result(PATIENCE)
-
-
 # Threads that call iter() at once
 
 
@@ -224,23 +199,6 @@ def test_threads_that_begin_epochs_at_once_each_get_all_samples(
         spawn(loader.close).result(PATIENCE)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_with_a_seed_epochs_that_begin_at_once_are_those_of_a_row(
-    persistent: bool, spawn: Spawn
-) -> None:
-    def order(loader: Any) -> tuple[int, ...]:
-        return tuple(int(row) for batch in loader for row in batch)
-
-    def shuffled() -> Any:
-        return make(list(range(12)), 2, shuffle=True, seed=7, persistent_workers=persistent)
-
-    with shuffled() as loader:
-        expected = {order(loader) for _ in range(4)}
-    for _ in range(10):
-        with shuffled() as loader:
-            assert set(at_once(spawn, lambda loader=loader: order(loader))) == expected
-
-
 def test_what_an_epoch_draws_lies_between_what_others_draw(spawn: Spawn) -> None:
     events: list[str] = []
 
@@ -255,23 +213,6 @@ def test_what_an_epoch_draws_lies_between_what_others_draw(spawn: Spawn) -> None
     loader = make(list(range(12)), 2, sampler=Sampler(), persistent_workers=True)
     assert at_once(spawn, lambda: total(loader)) == [66] * 4
     assert events == ["begin", "drawn"] * 4
-    spawn(loader.close).result(PATIENCE)
-
-
-def test_a_dataset_whose_code_begins_an_epoch_of_its_own_loader_may(spawn: Spawn) -> None:
-    class Nested:
-        inner: Any = None
-
-        def __iter__(self) -> Iterator[int]:
-            if not Nested.inner:
-                Nested.inner = True
-                Nested.inner = total(loader)
-            return iter(range(12))
-
-    loader = make(list(range(12)), 2, sampler=Nested(), persistent_workers=True, seed=1)
-    assert spawn(total, loader).result(PATIENCE) == 66
-    assert Nested.inner == 66
-    assert spawn(total, loader).result(PATIENCE) == 66
     spawn(loader.close).result(PATIENCE)
 
 

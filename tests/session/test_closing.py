@@ -85,19 +85,6 @@ def test_close_waits_for_the_samples_of_a_dropped_iterator(
     assert not [thread for thread in threading.enumerate() if "-worker-" in thread.name]
 
 
-@each_kind
-@each_crew
-def test_dropping_an_iterator_alone_waits_for_nothing(
-    kind: Any, crew: dict[str, Any], spawn: Spawn
-) -> None:
-    gated = Gated()
-    loader = kind(gated, crew)
-    spawn(drop_half_way, loader, gated).result(PATIENCE)
-    assert not gated.ended.is_set()
-    gated.gate.set()
-    spawn(loader.close).result(PATIENCE)
-
-
 @each_crew
 def test_close_waits_for_the_copier_of_a_dropped_iterator(
     crew: dict[str, Any], spawn: Spawn
@@ -118,18 +105,6 @@ def test_close_waits_for_the_copier_of_a_dropped_iterator(
     closing.result(PATIENCE)
     assert waits
     assert not [thread for thread in threading.enumerate() if "-copier-" in thread.name]
-
-
-def test_two_threads_may_close_at_once(spawn: Spawn) -> None:
-    gated = Gated()
-    loader = of_map(gated, {"threads": 3})
-    spawn(drop_half_way, loader, gated).result(PATIENCE)
-    closing = [spawn(loader.close), spawn(loader.close)]
-    waits = [is_waiting(future) for future in closing]
-    gated.gate.set()
-    for future in closing:
-        future.result(PATIENCE)
-    assert all(waits)
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SCRIPT = Path(__file__).parents[1] / "support" / "interrupts.py"
-STRIDE = int(os.environ.get("INTERRUPTS_STRIDE", "211"))
+STRIDE = int(os.environ.get("INTERRUPTS_STRIDE", "307"))
 FORMS = (
     *("map", "inline", "stream", "inline stream", "persistent", "transform"),
     *("initialized", "timeout", "unordered"),
@@ -53,9 +53,8 @@ def test_an_interrupt_at_any_instruction_leaves_a_usable_loader(form: str) -> No
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
-@pytest.mark.parametrize("form", ["inline", "map"])
-def test_an_interrupt_at_any_instruction_leaves_a_usable_loader_with_torch(form: str) -> None:
-    assert interrupt(form, 2 * STRIDE, torch=True) > 1000 / STRIDE
+def test_an_interrupt_at_any_instruction_leaves_a_usable_loader_with_torch() -> None:
+    assert interrupt("map", 2 * STRIDE, torch=True) > 1000 / STRIDE
 
 
 def code_in(code: CodeType) -> Iterator[CodeType]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import pickle
 from typing import TYPE_CHECKING, Any
@@ -20,12 +19,7 @@ if TYPE_CHECKING:
 
     from support.patience import Spawn
 
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 each_number_of_threads = pytest.mark.parametrize("threads", [0, 2])
-
-
-class NormalizedAugmentedImageFolderDataset(list[int]):
-    """A class with a name of normal length."""
 
 
 class DistributedLengthBalancedSampler:
@@ -77,26 +71,6 @@ def epochs(loader: ThreadLoader[Any], number: int) -> list[Any]:
         return [list(loader) for _ in range(number)]
 
 
-def far(loader: ThreadLoader[Any]) -> Any:
-    """Return a state after very many batches of a late epoch."""
-    state = state_after(loader, 1)
-    state["epoch"], state["lanes"][0]["batches"] = 10**6, 10**8
-    return state
-
-
-@pytest.mark.parametrize("seed", [None, (1 << 64) - 1])
-@pytest.mark.parametrize("shuffle", [False, True, "keyed"])
-def test_a_state_is_small_far_into_a_long_training(shuffle: Any, seed: int | None) -> None:
-    # A length that torch makes no permutation of before it is far.
-    data: Any = range(10**9)
-    if shuffle is True:
-        data = NormalizedAugmentedImageFolderDataset(range(10))
-    state = far(make(data, 0, shuffle=shuffle, seed=seed))
-    state["loader"]["dataset"] = NormalizedAugmentedImageFolderDataset.__name__
-    state["loader"]["samples"] = 10**9
-    assert len(json.dumps(state)) < 500
-
-
 @pytest.mark.parametrize("bits", [np.random.PCG64, np.random.MT19937, np.random.SFC64])
 def test_a_numpy_generator_of_any_kind_goes_through_json(bits: Any, spawn: Spawn) -> None:
     def made() -> ThreadLoader[Any]:
@@ -119,38 +93,6 @@ def test_a_numpy_generator_of_another_kind_is_refused() -> None:
     other = shuffled(seed=None, generator=np.random.Generator(np.random.MT19937(3)))
     with pytest.raises(StateError, match=r"another kind of generator.*MT19937"), other:
         after(other, state)
-
-
-@pytest.mark.skipif(not HAS_TORCH, reason="no torch")
-def test_a_generator_of_torch_s_goes_on_and_numpy_s_does_not_for_it(spawn: Spawn) -> None:
-    import torch  # noqa: PLC0415  # optional
-
-    def made() -> ThreadLoader[Any]:
-        return shuffled(seed=None, generator=torch.Generator().manual_seed(3))
-
-    expected = spawn(epochs, made(), 2).result(PATIENCE)
-    state = spawn(state_after, made(), 2).result(PATIENCE)
-    assert len(json.dumps(state)) < 5000
-    got = spawn(after, made(), state, 2).result(PATIENCE)
-    assert got == [expected[0][2:], expected[1]]
-    with pytest.raises(StateError, match=r"generator was 'torch\.Generator'"):
-        shuffled(seed=None, generator=np.random.default_rng(3)).load_state_dict(state)
-
-
-@each_number_of_threads
-def test_two_states_are_equal_and_independent(threads: int, spawn: Spawn) -> None:
-    with shuffled(threads) as loader:
-        iterator = iter(loader)
-        spawn(next, iterator).result(PATIENCE)
-        one, two = loader.state_dict(), loader.state_dict()
-        assert one == two
-        one["lanes"].clear()
-        one["loader"]["samples"] = one["epoch"] = one["draws"] = None
-        assert loader.state_dict() == two
-        loader.load_state_dict(two)
-        two["lanes"][0]["batches"] = 3  # of no effect any more
-        loader.state_dict()["lanes"].clear()
-        assert len(spawn(list, loader).result(PATIENCE)) == 3
 
 
 OTHERS: list[tuple[str, Any]] = [
@@ -275,21 +217,6 @@ def test_after_close_the_state_is_that_of_the_last_iterator(threads: int, spawn:
     assert len(spawn(after, shuffled(threads), before).result(PATIENCE)) == 3
 
 
-@each_number_of_threads
-def test_breaking_off_and_beginning_again_is_the_next_epoch(threads: int, spawn: Spawn) -> None:
-    def leave() -> Any:
-        with shuffled(threads) as loader:
-            for _ in loader:
-                break
-            iter(loader)
-            return loader.state_dict()
-
-    state = spawn(leave).result(PATIENCE)
-    assert (state["epoch"], state["lanes"]) == (1, [{"batches": 0}])
-    expected = spawn(epochs, shuffled(threads), 3).result(PATIENCE)
-    assert spawn(after, shuffled(threads), state, 2).result(PATIENCE) == expected[1:]
-
-
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_an_iterator_that_is_alive_ends_when_a_state_is_loaded(
@@ -306,9 +233,3 @@ def test_an_iterator_that_is_alive_ends_when_a_state_is_loaded(
             spawn(next, old).result(PATIENCE)
         assert loader.state_dict() == state
         assert spawn(list, loader).result(PATIENCE) == expected[3:]
-
-
-def test_an_empty_state_is_no_state(spawn: Spawn) -> None:
-    loader = shuffled()
-    loader.load_state_dict({})
-    assert spawn(list, loader).result(PATIENCE) == list(shuffled(0))

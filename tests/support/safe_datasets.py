@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import io
 import random
-import sqlite3
 import tarfile
 import threading
-from collections import Counter, deque
-from functools import lru_cache, partial
+from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,23 +27,6 @@ if TYPE_CHECKING:
 
 def rows(_: Path) -> Any:
     return [(np.full(3, i, np.float32), i % 10) for i in range(ROWS)]
-
-
-def pictures(folder: Path) -> Path:
-    image = pytest.importorskip("PIL.Image")
-    for label in "ab":
-        (folder / "photos" / label).mkdir(parents=True)
-        for number in range(4):
-            colour = (40 * number, 100, 200)
-            image.new("RGB", (50, 40), colour).save(folder / "photos" / label / f"{number}.jpg")
-    return folder / "photos"
-
-
-def image_folder(folder: Path) -> Any:
-    pytest.importorskip("PIL")
-    from threadloader.datasets import ImageFolder  # noqa: PLC0415  # it needs Pillow
-
-    return ImageFolder(pictures(folder), size=24)
 
 
 def shards(folder: Path) -> list[str]:
@@ -66,20 +48,6 @@ def tar_shards(folder: Path) -> Any:
 
 def tar_stream(folder: Path) -> Any:
     return TarStream(shards(folder))
-
-
-class Cursor(Dataset):
-    """Keeps on itself what it is at."""
-
-    def __init__(self, _: Path) -> None:
-        self.current = 0
-
-    def __getitem__(self, index: int) -> int:
-        self.current = index
-        return self.double()
-
-    def double(self) -> int:
-        return 2 * self.current
 
 
 class OpenedOnFirstUse(Dataset):
@@ -132,20 +100,6 @@ class LockedHelper(Dataset):
         return self.reader.read(index)
 
 
-class SQLite(Dataset):
-    def __init__(self, folder: Path) -> None:
-        path = folder / "rows.db"
-        with sqlite3.connect(path) as connection:
-            connection.execute("create table rows (number)")
-            connection.executemany("insert into rows values (?)", [(i,) for i in range(ROWS)])
-        connection.close()
-        self.connection = PerThread(partial(sqlite3.connect, path))
-
-    def __getitem__(self, index: int) -> int:
-        query = "select number from rows where number = ?"
-        return int(self.connection().execute(query, (index,)).fetchone()[0])
-
-
 class Cache(Dataset):
     """Two threads may compute an entry twice, which is harmless."""
 
@@ -156,19 +110,6 @@ class Cache(Dataset):
         if index not in self.cache:
             self.cache[index] = np.full(3, index)
         return self.cache[index]
-
-
-@lru_cache(maxsize=4)
-def squared(index: int) -> int:
-    return index * index
-
-
-class Remembered(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.offset = 1
-
-    def __getitem__(self, index: int) -> int:
-        return squared(index) + self.offset
 
 
 class LateTable(Dataset):
@@ -192,19 +133,6 @@ class LateTable(Dataset):
         return self.table.get(index)
 
 
-class Log(Dataset):
-    """Notes what was loaded; the order is chance, and nothing depends on it."""
-
-    def __init__(self, _: Path) -> None:
-        self.loaded: deque[int] = deque()
-        self.seen: set[int] = set()
-
-    def __getitem__(self, index: int) -> int:
-        self.loaded.append(index)
-        self.seen.add(index)
-        return index
-
-
 class LastLoaded(Dataset):
     """Notes the last index in a shared object, which no sample reads."""
 
@@ -217,31 +145,6 @@ class LastLoaded(Dataset):
     def __getitem__(self, index: int) -> int:
         self.note.last = index
         return index
-
-
-class Turn:
-    """A transform with parameters on itself, as torchvision's first ones."""
-
-    def __init__(self) -> None:
-        self.angle = 0.0
-
-    def __call__(self, value: Any) -> Any:
-        self.angle = random.uniform(-10, 10)
-        return self.turned(value)
-
-    def turned(self, value: Any) -> Any:
-        return value * self.angle
-
-
-class Transformed(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.transforms = [Turn(), partial(np.multiply, 2.0), Turn()]
-
-    def __getitem__(self, index: int) -> Any:
-        value: Any = np.full(3, float(index))
-        for transform in self.transforms:
-            value = transform(value)
-        return value
 
 
 class GlobalRandom(Dataset):
@@ -302,10 +205,6 @@ def subset(folder: Path) -> Any:
     return data.ConcatDataset(parts)
 
 
-def stacked(folder: Path) -> Any:
-    return torch().utils.data.StackDataset(x=Cursor(folder), y=GlobalRandom(folder))
-
-
 class Augmented(Dataset):
     def __init__(self, _: Path) -> None:
         self.rows = torch().arange(3.0 * ROWS).reshape(ROWS, 3)
@@ -317,37 +216,8 @@ class Augmented(Dataset):
         return self.dropout(row + torch().randn(3))
 
 
-class HDF5(Dataset):
-    def __init__(self, folder: Path) -> None:
-        self.h5py = pytest.importorskip("h5py")
-        with self.h5py.File(folder / "rows.h5", "w") as file:
-            file["rows"] = np.arange(4 * ROWS).reshape(ROWS, 4)
-        self.file = PerThread(partial(self.h5py.File, folder / "rows.h5"))
-
-    def __getitem__(self, index: int) -> Any:
-        return self.file()["rows"][index]
-
-
-def vision(name: str) -> Any:
-    """Return a module of torchvision's, which may be for another build of torch."""
-    try:
-        return pytest.importorskip(f"torchvision.{name}", exc_type=ImportError)
-    except RuntimeError as error:
-        pytest.skip(str(error))
-
-
-def vision_images(folder: Path) -> Any:
-    transforms = vision("transforms")
-    steps = [transforms.RandomHorizontalFlip(), transforms.Resize(16), transforms.ToTensor()]
-    composed = transforms.Compose(steps)
-    return vision("datasets").ImageFolder(str(pictures(folder)), transform=composed)
-
-
 SAFE: list[Callable[[Path], Any]] = [
-    *(rows, image_folder, tar_shards, tar_stream),
-    *(Cursor, OpenedOnFirstUse, OneForEachThread, LockedHelper),
-    *(SQLite, Cache, Remembered),
-    *(LateTable, Log, LastLoaded, Transformed, GlobalRandom, OfTheSample),
-    *(InEachThread, ViewsOfData, Generated),
-    *(subset, stacked, Augmented, HDF5, vision_images),
+    *(rows, tar_shards, tar_stream, OpenedOnFirstUse, OneForEachThread, LockedHelper, Cache),
+    *(LateTable, LastLoaded, GlobalRandom, OfTheSample, InEachThread, ViewsOfData, Generated),
+    *(subset, Augmented),
 ]

@@ -7,9 +7,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections import OrderedDict
 from contextlib import redirect_stdout
-from decimal import Decimal, getcontext, localcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -55,23 +53,6 @@ class SeekAndRead(Dataset):
         self.file.close()
 
 
-class SeekInHelper(Dataset):
-    """The helper is no dataset, so workers share it."""
-
-    class Reader:
-        def __init__(self, folder: Path) -> None:
-            self.file = io.BytesIO(records(folder).read_bytes())
-
-        def read(self, index: int) -> bytes:
-            return (self.file.seek(index * WIDTH), self.file.read(WIDTH))[1]
-
-    def __init__(self, folder: Path) -> None:
-        self.reader = self.Reader(folder)
-
-    def __getitem__(self, index: int) -> bytes:
-        return self.reader.read(index)
-
-
 class Descriptor(Dataset):
     def __init__(self, folder: Path) -> None:
         self.fd = os.open(records(folder), os.O_RDONLY)
@@ -96,23 +77,6 @@ class ViewOfScratch(Dataset):
         return {"x": self.scratch[1], "y": index}
 
 
-class TransformWithBuffer(Dataset):
-    class Fill:
-        def __init__(self) -> None:
-            self.row: list[int] = []
-
-        def __call__(self, index: int) -> list[int]:
-            self.row.clear()
-            self.row.extend([index] * 4)
-            return self.row
-
-    def __init__(self, _: Path) -> None:
-        self.transform = self.Fill()
-
-    def __getitem__(self, index: int) -> Any:
-        return self.transform(index)
-
-
 # Attributes of objects that workers share
 
 
@@ -131,36 +95,6 @@ class SharedCursor(Dataset):
 
     def __getitem__(self, index: int) -> int:
         return self.cursor.at(index)
-
-
-class Slotted(Dataset):
-    class State:
-        __slots__ = ("angle",)
-
-    def __init__(self, _: Path) -> None:
-        self.state = self.State()
-
-    def __getitem__(self, index: int) -> float:
-        self.state.angle = index / 7
-        return self.turned()
-
-    def turned(self) -> float:
-        return 2 * self.state.angle
-
-
-class Counted(Dataset):
-    """An update is lost, and no sample is wrong."""
-
-    class Counter:
-        def __init__(self) -> None:
-            self.loaded = 0
-
-    def __init__(self, _: Path) -> None:
-        self.counter = self.Counter()
-
-    def __getitem__(self, index: int) -> int:
-        self.counter.loaded += 1
-        return index
 
 
 class HalfMade(Dataset):
@@ -240,18 +174,6 @@ class GlobalSettings(Dataset):
 # Containers on the dataset
 
 
-class SmallCache(Dataset):
-    def __init__(self, _: Path) -> None:
-        self.cache: OrderedDict[int, int] = OrderedDict()
-
-    def __getitem__(self, index: int) -> int:
-        if index not in self.cache:
-            self.cache[index] = index * index
-            while len(self.cache) > 2:
-                self.cache.popitem(last=False)
-        return self.cache[index]
-
-
 class Histogram(Dataset):
     def __init__(self, _: Path) -> None:
         self.counts = np.zeros(4, np.int64)
@@ -300,18 +222,6 @@ class Connection(Dataset):
     def __getitem__(self, index: int) -> int:
         query = "select number from rows where number = ?"
         return int(self.connection.execute(query, (index,)).fetchone()[0])
-
-
-class Context(Dataset):
-    """The precision of a thread's context is not that of the thread that made the dataset."""
-
-    def __init__(self, _: Path) -> None:
-        self.thread = threading.get_ident()
-
-    def __getitem__(self, index: int) -> str:
-        with localcontext() as context:
-            context.prec = 5 if threading.get_ident() == self.thread else getcontext().prec
-            return str(Decimal(index) / 7)
 
 
 # What belongs to the process
@@ -364,20 +274,6 @@ class TwoLocks(Dataset):
         with self.locks[index % 2]:
             self.file.seek(index)
             return self.file.read(4)
-
-
-class PutBack(Dataset):
-    """Data is changed, copied, and changed back."""
-
-    def __init__(self, _: Path) -> None:
-        self.rows = np.ones((ROWS, 3))
-
-    def __getitem__(self, index: int) -> Any:
-        row = self.rows[0]
-        row += index
-        found = row.copy()
-        row -= index
-        return found
 
 
 def total(index: int, parts: list[int] = []) -> int:  # noqa: B006  # what is found
@@ -477,12 +373,8 @@ SEEDED: list[Callable[[Path], Any]] = [OwnNumPy]
 # The kind of the finding, its message, "..." for more words, and the datasets of which it is found.
 UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("shared-handle", "dataset.file is shared", [SeekAndRead, TwoLocks]),
-    ("shared-handle", "dataset.reader.file is shared", [SeekInHelper]),
     ("shared-buffer", "sample...: samples change dataset.scratch", [ViewOfScratch]),
-    ("shared-buffer", "sample... was different", [TransformWithBuffer]),
     ("shared-attribute", "dataset.cursor.position is shared", [SharedCursor]),
-    ("shared-attribute", "dataset.state.angle is shared", [Slotted]),
-    ("shared-attribute", "dataset.counter.loaded is shared by all workers: an update", [Counted]),
     ("shared-attribute", "dataset.table.rows is shared", [HalfMade]),
     ("shared-attribute", "dataset.note.index is shared", [FewSamples]),
     ("shared-attribute", "dataset.current is shared", [Rows]),
@@ -492,20 +384,18 @@ UNSAFE: list[tuple[str, str, list[Callable[[Path], Any]]]] = [
     ("shared-container", f"{__name__}.settings is shared", [GlobalSettings]),
     ("shared-container", f"a variable of {__name__}.total is shared", [DefaultValue]),
     ("shared-container", "ClassBuffer.row is shared", [ClassBuffer]),
-    ("shared-container", "dataset.cache is shared", [SmallCache]),
     (
         "shared-container",
         "dataset.counts is shared by all workers: an update was lost",
         [Histogram],
     ),
-    ("shared-container", "dataset.rows is shared by all workers: index", [PutBack]),
     ("shared-container", "a variable of dataset.double is shared", [Closure]),
     ("random-state", f"index 11: {__name__}.module_rng is shared", [OfTheModule]),
     ("not-repeatable", "index 11: loaded again", [Unseeded]),
     ("not-repeatable", "index 11: loaded again", [DependsOnOthers]),
     ("not-repeatable", "index 1: ...; samples change dataset.source.row, which", [Replicas]),
     ("mixed-samples", "index ... came out wrong", [Descriptor]),
-    ("thread-bound", "index 11: in a worker's thread", [Connection, Context]),
+    ("thread-bound", "index 11: in a worker's thread", [Connection]),
     ("process-state", "samples change the working directory", [Folder]),
     ("process-state", "samples change the environment", [Environment]),
     ("process-state", "samples change the standard output", [Output]),

@@ -14,7 +14,7 @@ from threadloader._batch.direct_filling import DirectFilling, DirectPath
 from threadloader._batch.filling import ListFilling, SampleFilling
 from threadloader._batch.memory import LeasedMemory
 from threadloader._batch.numpy_collate import numpy_collate, numpy_convert
-from threadloader._order.window import PrefetchDepth
+from threadloader._order.tickets import PrefetchDepth
 
 if TYPE_CHECKING:
     from collections.abc import Callable

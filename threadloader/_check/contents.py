@@ -17,7 +17,6 @@ from threadloader._fetch.parts import attributes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["array_of", "contents", "difference"]
 
 DEEPEST = 12  # levels of containers and attributes
 MOST_PARTS = 20_000

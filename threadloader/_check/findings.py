@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ADVICE", "Finding", "Line", "Report"]
-
 
 class Line(NamedTuple):
     """A line of code."""

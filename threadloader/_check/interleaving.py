@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from threadloader._check.loading import LoadedSample, Loading, Twin, WorkerThread
-    from threadloader._check.states import SharedObject
+    from threadloader._check.sharing import SharedObject
     from threadloader._check.tracing import Write
 
-__all__ = ["Interleaved", "TwoThreads"]
 
 BLOCKED_SECONDS = 0.25  # after which a thread counts as waiting for a lock
 LEAST_SECONDS = 0.02  # the same, where it often waits for one that nobody knows

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from threadloader._check.findings import Line
     from threadloader._fetch.dataset_copy import DatasetCopy
 
-__all__ = ["HangError", "LoadedSample", "Loading", "Twin", "WorkerThread"]
 
 SEED = 17  # of all random streams
 REPLICAS = 2  # of an iterable dataset

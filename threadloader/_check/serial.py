@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from threadloader._check.loading import LoadedSample, Loading
     from threadloader._check.tracing import Recording
 
-__all__ = ["Serial"]
-
 
 class Serial:
     """The samples of a dataset, loaded by one thread after the other.

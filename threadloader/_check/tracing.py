@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from threadloader._check.findings import Line
-    from threadloader._check.states import SharedObject
+    from threadloader._check.sharing import SharedObject
 
-__all__ = ["Recording", "Tracer", "Write", "chosen_steps", "trace_nothing"]
 
 MOST_STEPS = 20_000  # that are recorded of a sample
 MOST_OF_USER, MOST_BESIDE = 120, 40  # at which a thread is held

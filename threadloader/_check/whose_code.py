@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
 
-__all__ = ["LIBRARY", "OURS", "USER", "innermost", "whose"]
 
 USER, LIBRARY, OURS = "user", "library", "ours"
 

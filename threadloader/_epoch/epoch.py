@@ -25,8 +25,8 @@ from threadloader._epoch.torch_names import TorchNames
 from threadloader._fetch.failure import set_notes, strip_all
 from threadloader._lifetime.dropping import DROPPED, when_dropped
 from threadloader._lifetime.exit_and_fork import end_thread_at_exit
-from threadloader._order.known_samplers import is_known
-from threadloader._report.ending import warn_if_slow
+from threadloader._order.samplers import is_known
+from threadloader._report.reports import warn_if_slow
 from threadloader._trace import stages
 from threadloader._trace.stages import Counts
 from threadloader._tuning.machine import default_memory_budget

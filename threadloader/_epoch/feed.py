@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._order.tickets import PlannedBatch
     from threadloader._ranks.share import Share
-    from threadloader._resume.position import Position
+    from threadloader._resume import Position
     from threadloader._rng.seeds import EpochSeeds
     from threadloader._settings import Settings
     from threadloader._threads.pool import Pool

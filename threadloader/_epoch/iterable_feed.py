@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._ranks.parts import Part
-from threadloader._ranks.share import named_ranks
-from threadloader._resume.position import Lane
+from threadloader._ranks.share import Part, named_ranks
+from threadloader._resume import Lane
 from threadloader._threads.thread_group import SingleJob
 from threadloader._warnings import warn_user
 from threadloader._work.iterable_reader import IterableReader
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from threadloader._ranks.share import Share
-    from threadloader._resume.position import Position
+    from threadloader._resume import Position
     from threadloader._rng.seeds import EpochSeeds
     from threadloader._settings import Settings
     from threadloader._threads.pool import Pool

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from threadloader._epoch.feed import Feed
-    from threadloader._order.window import PrefetchDepth
+    from threadloader._order.tickets import PrefetchDepth
     from threadloader._settings import Settings
     from threadloader._work.calling_thread import CallingThread
     from threadloader._work.counters import Deliveries

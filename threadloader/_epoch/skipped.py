@@ -18,7 +18,7 @@ from threadloader.errors import shortened
 
 if TYPE_CHECKING:
     from threadloader._fetch.failure import Failure
-    from threadloader._resume.position import Position
+    from threadloader._resume import Position
     from threadloader._work.open_batch import OpenBatch
 
 __all__ = ["Skipped", "SkippedSamples", "Tally"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._order.known_samplers import KnownPass
+from threadloader._order.samplers import KnownPass
 from threadloader._order.tickets import PlannedBatch
 from threadloader.errors import StateError
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from threadloader._order.sampler_pass import SamplerPass
-    from threadloader._resume.position import Lane
+    from threadloader._resume import Lane
 
-__all__ = ["NO_LENGTH", "Planner"]
 
 NO_LENGTH = """the order follows from the dataset's length: give it a __len__, or the loader a \
 sampler or batch_sampler"""

@@ -20,36 +20,38 @@ from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from threadloader._order.known_samplers import (
-    KnownOrder,
-    KnownPass,
-    is_known,
-    known,
-    own_generator,
-    with_generator,
-)
-from threadloader._order.sampler_epoch import epoch_of
+from threadloader._order.ranks import epoch_of
 from threadloader._order.samplers import (
     SPAN,
     BatchSampler,
+    KnownOrder,
+    KnownPass,
     batches_of,
     inner_sampler,
     is_batching,
+    is_known,
+    known,
     length_of,
+    own_generator,
     units_of,
+    with_generator,
 )
-from threadloader._resume.position import Checkpoint
-from threadloader._resume.stateful import is_stateful, restore, restore_whole, snapshot, states_of
+from threadloader._resume import (
+    Checkpoint,
+    is_stateful,
+    restore,
+    restore_whole,
+    snapshot,
+    states_of,
+)
 from threadloader._rng.seeds import encoded_state, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from threadloader._ranks.share import Share
-    from threadloader._resume.position import Position
+    from threadloader._resume import Position
     from threadloader._rng.seeds import EpochDraws
-
-__all__ = ["SamplerPass", "UserPass", "checkpoint_between", "open_pass", "order_between"]
 
 
 class UserPass:

@@ -21,8 +21,6 @@ from threadloader.errors import RankError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["agree"]
-
 
 def agree(
     store: Any,

@@ -1,21 +1,28 @@
-"""Which rank this process is, and what a rank loads of each global batch.
+"""Which rank this process is, and what a rank loads: of each global batch, or of an iterable.
 
 A global batch is what all ranks together load for one step.  It consists of *units*: the indices
 that a sampler yields, or the batches of a user's batch sampler.  A rank's share of it is
 consecutive, so the order of all units is the same for any number of ranks.
+
+An iterable dataset is asked for a part by each replica:
+
+    rank r of R, worker w of W -> part w * R + r of R * W -> ``dataset.shard(part, R * W, epoch)``
+
+So the parts of a rank together are its share, with any number of workers, and ranks that deal out
+files have as many as one another, to one file.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from threadloader import _torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Share", "Uneven", "named_ranks", "no_answer", "rank_and_world"]
 
 _MOST_NAMED = 8  # ranks, in a message
 
@@ -104,3 +111,74 @@ def _environment() -> tuple[int, int]:
         )
         raise ValueError(msg) from None
     return rank, world
+
+
+PROTOCOL = "shard(rank, world_size, epoch)"
+
+
+class Part(NamedTuple):
+    """What a dataset is asked for."""
+
+    number: int  # from 0, below ``parts``
+    parts: int  # of all workers of all ranks
+    epoch: int
+
+    @classmethod
+    def of(cls, rank: int, world_size: int, worker: int, workers: int, epoch: int) -> Part:
+        """Return the part of a worker of a rank."""
+        return cls(worker * world_size + rank, workers * world_size, epoch)
+
+
+def is_askable(dataset: Any) -> bool:
+    """Whether a dataset can be asked for a part; Hugging Face's ``shard`` is something else."""
+    shard = getattr(dataset, "shard", None)
+    if not callable(shard):
+        return False
+    try:
+        parameters = list(inspect.signature(shard).parameters)
+    except (TypeError, ValueError):  # of a class written in C
+        return False
+    return parameters[:3] == ["rank", "world_size", "epoch"]
+
+
+def has_share(dataset: Any) -> bool:
+    """Whether a dataset of Hugging Face was shared out by its own ``split_dataset_by_node``."""
+    told = getattr(dataset, "_distributed", None)
+    return all(type(getattr(told, name, None)) is int for name in ("rank", "world_size"))
+
+
+def check_askable(dataset: Any) -> None:
+    """Refuse a dataset that can't be shared out.
+
+    Raises:
+        TypeError: It can't be asked for a part, and has no share.
+    """
+    if is_askable(dataset) or has_share(dataset):
+        return
+    has = "another shard()" if callable(getattr(dataset, "shard", None)) else "none"
+    msg = (
+        f"shard needs an iterable dataset with a method {PROTOCOL}, parameters of these names, "
+        "which returns a share of it, or None if it shares itself out; and "
+        f"{type(dataset).__name__} has {has}"
+    )
+    if type(dataset).__module__.partition(".")[0] == "datasets":
+        msg += (
+            ".  Give the loader split_dataset_by_node(dataset, rank, world_size), of "
+            "datasets.distributed"
+        )
+    raise TypeError(msg)
+
+
+def asked(dataset: Any, part: Part) -> Any:
+    """Ask a dataset for a part.
+
+    Returns:
+        What to iterate over; None if the dataset shares itself out, by ranks and workers.
+
+    Raises:
+        TypeError: It can't be asked.
+    """
+    check_askable(dataset)
+    if not is_askable(dataset):
+        return None
+    return dataset.shard(part.number, part.parts, part.epoch)

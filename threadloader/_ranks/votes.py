@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from threadloader._ranks.share import Uneven
 
-__all__ = ["Outcome", "Votes"]
 
 EXIT_SECONDS = 2.0  # how long the interpreter's exit waits for what others are to know
 

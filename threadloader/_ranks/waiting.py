@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from threadloader._threads.waiting import Stop
 
-__all__ = ["STAYING_SECONDS", "comes", "comes_soon"]
 
 # After so long torch prints a warning: so a key is waited for once.  Then the store is asked again
 # and again, which a `Stop` ends.

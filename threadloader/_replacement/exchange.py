@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from threadloader._replacement.report import Place
 
-__all__ = ["exchange_methods", "when_imported"]
 
 MODULE = "torch.utils.data.dataloader"
 

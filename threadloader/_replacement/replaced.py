@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from threadloader._replacement.report import LoaderRates
 
-__all__ = ["Replaced"]
 
 # Attributes of both loaders; the latter only of those with workers.  The same prefetch_factor draws
 # as far ahead as torch from a sampler, which may follow the program.

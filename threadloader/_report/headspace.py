@@ -15,8 +15,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-__all__ = ["Headspace", "Replaying"]
-
 ROUNDS = 5  # of two blocks each: what changes slowly, a clock rate say, is in both
 KEPT = 4  # batches, to be delivered again
 MOST_FRUITLESS = 3  # epochs in a row that are too short to measure anything

@@ -8,8 +8,6 @@ from operator import sub
 
 from threadloader._work.counters import DIGIT, STEPS, VALUES, Sums
 
-__all__ = ["Interval", "Stages", "interval_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Stages:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-__all__ = ["COUNTERS", "GAUGES", "metrics_of"]
-
 # What `ThreadLoader.statistics` has for each name (of several attributes the sum); the attribute
 # that is 0 where that is of nothing; and what it is.  Those that only grow:
 COUNTERS = {

@@ -1,8 +1,13 @@
-"""The methods with which a loader says how it does: metrics, verdict, headspace, trace."""
+"""What a loader says of itself: metrics, verdict, headspace, trace; and in a notebook, its page."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from threadloader._resume import Position, has_ended
+from threadloader._warnings import warn_user
+from threadloader.errors import SlowLoadingWarning
 
 if TYPE_CHECKING:
     import os
@@ -10,18 +15,20 @@ if TYPE_CHECKING:
 
     from threadloader._report.headspace import Headspace
     from threadloader._report.verdict import Verdict
+    from threadloader._tuning.tuner import Tuner
+    from threadloader._work.counters import Deliveries
+    from threadloader._work.stats import Stats
 
-__all__ = ["Reports"]
 
 E = TypeVar("E")  # an epoch
 
 
 class Reports:
-    """What a `ThreadLoader` says of itself; a part of that class.
+    """What a `ThreadLoader` says and shows of itself; a part of that class.
 
     Threads:
-        metrics, verdict, trace: shared.
-        headspace: consumer.
+        metrics, verdict, trace, plot: shared.
+        headspace, resumes_after: consumer.
     """
 
     _headspace: Headspace | None = None  # to be measured by the next epochs; None for nothing
@@ -40,8 +47,6 @@ class Reports:
 
     def verdict(self: Any) -> Verdict:
         """Return what the loop waits for, by what was counted in the last epoch."""
-        from threadloader._report.ending import judged  # noqa: PLC0415  # rarely needed
-
         self._live_here()
         return judged(
             self._session.stats, self._fixed.tuner, self.num_workers > 0, self._fixed.iterable
@@ -98,6 +103,36 @@ class Reports:
         self._live_here()
         return recorded(path, self._session.stats, limit)
 
+    def resumes_after(self: Any) -> int:
+        """Return how many batches the next ``iter()`` leaves out: it goes on from a loaded state.
+
+        ``len()`` is that of the whole epoch, for progress bars, too: they begin here, as in
+        ``tqdm(loader, initial=loader.resumes_after())``.  It is 0 where an epoch begins anew.
+        """
+        saved = self._session.run.saved
+        if saved is None or has_ended(saved):
+            return 0
+        return Position.of(saved["epoch"], saved).batches
+
+    def plot(self: Any) -> Any:
+        """Draw rate, waiting and threads over time, all epochs together.
+
+        A notebook shows the figure where it is the last value of a cell; ``.savefig(path)`` writes
+        it.  The loader notes what it has counted once a second, as batches are delivered; after
+        some minutes less often.
+
+        Returns:
+            A ``matplotlib.figure.Figure``.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is not installed (the extra ``plot``).
+        """
+        from threadloader._report.plot import plot  # noqa: PLC0415  # matplotlib is optional
+
+        self._live_here()
+        last = self._session.stats.last
+        return plot(self._session.history(), 0.0 if last is None else last.latest)
+
     def _observed(self, epoch: E) -> E:
         """Return an epoch, or what measures the headspace in it."""
         headspace = self._headspace
@@ -108,3 +143,80 @@ class Reports:
         from threadloader._report.headspace import Replaying  # noqa: PLC0415  # rarely needed
 
         return cast("E", Replaying(epoch, headspace))  # it has the epoch's methods, too
+
+    def __repr__(self: Any) -> str:
+        kind = type(self).__name__
+        try:
+            described = ", ".join(self._described())
+        except AttributeError:  # it is being made
+            return f"<{kind}>"
+        if self._fixed.tunes_threads:
+            threads = "as many threads as are fastest"
+        else:
+            threads = f"{self.num_workers} thread{'s' * (self.num_workers != 1)}"
+        return f"<{kind} of {described}, {threads}>"
+
+    def _repr_html_(self: Any) -> str:
+        """Return the page that a notebook shows."""
+        from threadloader._report.page import page  # noqa: PLC0415  # rarely used
+
+        statistics = self.statistics()
+        verdict = self.verdict() if statistics.epoch.batches else None
+        return page(type(self).__name__, self._described(), statistics, verdict)
+
+    def _described(self: Any) -> list[str]:
+        """Return in a few words what is loaded."""
+        described = [type(self.dataset).__name__]
+        # The length of an iterable is noted when it is asked for: see `__len__`.
+        if not self._fixed.iterable:
+            with suppress(Exception):  # a sampler of the user's may have none
+                batches = len(self)
+                described.append(f"{batches:,} {'batch' if batches == 1 else 'batches'}")
+        if self.batch_size is not None:
+            described.append(f"{self.batch_size:,} sample{'s' * (self.batch_size != 1)} in each")
+        return described
+
+
+LEAST_SECONDS = 1.0  # of an epoch, without its two longest waits
+
+
+def warn_if_slow(stats: Stats, counted: Deliveries, setup: tuple[Tuner, bool, bool]) -> None:
+    """Warn if the consumer of an epoch waited, not only for its first batch or for another one.
+
+    Args:
+        stats: Of the loader.
+        counted: Of the epoch.
+        setup: As of `Setup.of`.
+    """
+    if counted.latest - counted.began < LEAST_SECONDS or stats.told or counted is not stats.last:
+        return
+    from threadloader._report.verdict import NOTICED  # noqa: PLC0415  # rarely needed
+
+    before, after = stats.epoch()
+    first = after.first_seconds - before.first_seconds
+    once = first + counted.longest_seconds  # the machine may have stood still
+    seconds = after.seconds - before.seconds - once
+    if seconds < LEAST_SECONDS:
+        return
+    if after.loading_seconds - before.loading_seconds - once < NOTICED * seconds:
+        return
+    verdict = judged(stats, *setup)
+    if verdict.kind not in {"consumer-bound", "unknown"}:
+        stats.told = True
+        warn_user(str(verdict), SlowLoadingWarning)
+
+
+def judged(stats: Stats, tuner: Tuner, has_workers: bool, iterable: bool) -> Verdict:
+    """Return the verdict on the last epoch.
+
+    Args:
+        stats: Of the loader.
+        tuner: Of the same; see `Setup.of`.
+        has_workers: See there.
+        iterable: See there.
+    """
+    from threadloader._report.interval import interval_of  # noqa: PLC0415  # rarely needed
+    from threadloader._report.verdict import Setup, verdict_of  # noqa: PLC0415  # the same
+
+    setup = Setup.of(tuner, has_workers, iterable)._replace(first=stats.epochs <= 1)
+    return verdict_of(interval_of(*stats.epoch(), setup.running), setup)

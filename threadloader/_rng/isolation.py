@@ -19,14 +19,6 @@ if TYPE_CHECKING:
 
     from threadloader._rng.streams import WorkerStream
 
-__all__ = [
-    "isolated",
-    "isolated_batch",
-    "isolated_here",
-    "redirect_for",
-    "redirecting",
-    "redirection",
-]
 
 T = TypeVar("T")
 

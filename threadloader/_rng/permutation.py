@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["KeyedPermutation", "ManyPermutations", "mixed", "short_permutations"]
 
 _ROUNDS = 12
 _DIGIT_ROUNDS = 6  # 5 pass the tests of `ManyPermutations`, and 4 do not

@@ -38,8 +38,6 @@ from threadloader._warnings import warn_user
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Hooks", "hooks", "operators"]
-
 
 _Random = random.Random
 _shared: Any = vars(random).get("_inst")  # the instance whose methods the functions are

@@ -23,18 +23,6 @@ from threadloader.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = [
-    "EpochDraws",
-    "EpochSeeds",
-    "Seeds",
-    "draw_seed",
-    "encoded_state",
-    "epoch_seed",
-    "generator_with",
-    "key_of",
-    "restore_generator",
-    "state_of",
-]
 
 _input = struct.Struct("<QQ").pack
 _MASK = (1 << 64) - 1

@@ -31,22 +31,6 @@ from threadloader._rng.seeds import key_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sized
 
-__all__ = [
-    "Current",
-    "SampleStream",
-    "Seeded",
-    "Stream",
-    "WorkerStream",
-    "call_for_batch",
-    "drawing_from",
-    "enter_batch_stream",
-    "enter_sample_streams",
-    "here",
-    "leave_streams",
-    "sample_rng",
-    "sample_seed",
-    "seeding",
-]
 
 SAMPLE = b"sample"
 BATCH = b"batch"

@@ -8,7 +8,9 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from threadloader import _torch
-from threadloader._order.known_samplers import known
+from threadloader._order.samplers import known
+from threadloader._ranks.agreeing import agree
+from threadloader._ranks.votes import Votes
 from threadloader._rng.seeds import draw_seed, encoded_state, state_of
 from threadloader._session.state import fingerprint_of
 from threadloader._version import __version__
@@ -18,12 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from threadloader._ranks.share import Share
-    from threadloader._ranks.votes import Votes
     from threadloader._rng.seeds import Seeds
-    from threadloader._session.run_state import State
+    from threadloader._session.state import State
     from threadloader._settings import Settings
 
-__all__ = ["Agreement"]
 
 SECONDS = 600.0  # to wait for other ranks: one may prepare the data while others wait
 
@@ -38,20 +38,21 @@ class Agreement:
     """
 
     def __init__(self) -> None:
+        self.share: Any = None  # of this rank, one of several; set before each epoch
         self._compared = False  # whether this rank is known to load what the others load
         self._number = 0  # of the latest comparison
         self._epochs = 0  # that ranks have voted on since then
 
     def seed(
-        self, settings: Settings, share: Share | None, seeds: Seeds, saved: State | None
+        self, settings: Settings, seeds: Seeds, saved: State | None, seed: int | None
     ) -> int | None:
-        """Return the seed of a run: the user's, or one that the ranks agree on now.
+        """Return the seed of a run: the one that is known, or one that the ranks agree on now.
 
         Args:
             settings: Of the loader.
-            share: Of this rank; None where all is loaded here.
             seeds: Of the epoch; are told what was agreed.
             saved: The state to continue from; None for the beginning.
+            seed: The user's, or the one that was agreed on before; None for neither.
 
         Returns:
             None where a generator or the process's random state draws.
@@ -61,13 +62,8 @@ class Agreement:
             StateError: The state does not say how ranks draw.
             ValueError: Nothing can make the ranks' orders equal.
         """
-        given = settings.generator is not None
-        seed = settings.seed
-        if seed is None and not given:
-            seed = seeds.agreed if saved is None else saved["draws"].get("agreed")
-        if share is None or share.world_size == 1:
-            return seed
-        unknown = seed is None and not given
+        share = self.share
+        unknown = seed is None and settings.generator is None
         if unknown and saved is not None and saved["begun"]:
             msg = (
                 "the state was saved by one process without seed=: ranks can go on from it at the "
@@ -95,8 +91,6 @@ class Agreement:
             me = _torch.rank_and_world()
             self._number, self._epochs = next(_agreements), 0
             prefix = f"{self._number}/{ranks[0]}/"  # several groups of ranks may agree at once
-            from threadloader._ranks.agreeing import agree  # noqa: PLC0415  # for ranks only
-
             agreed = agree(store, prefix, me[0] if me else 0, ranks, record, SECONDS)
             if unknown:
                 seed = seeds.agreed = agreed["drawn"]
@@ -109,12 +103,11 @@ class Agreement:
         self._compared = True
         return seed
 
-    def votes(self, settings: Settings, share: Share | None) -> Votes | None:
+    def votes(self, settings: Settings) -> Votes | None:
         """Return the votes on how many steps all ranks go in an epoch; after `seed`.
 
         Args:
             settings: Of the loader.
-            share: Of this rank; None where the loader shares nothing out.
 
         Returns:
             None where each rank goes as many as it has, or they follow from the dataset's length.
@@ -122,9 +115,8 @@ class Agreement:
         Raises:
             ValueError: Nobody is there to agree with.
         """
-        if share is None or share.world_size == 1 or share.uneven == "short":
-            return None
-        if not settings.iterable:
+        share = self.share
+        if share.uneven == "short" or not settings.iterable:
             return None
         store, ranks = _store_of(settings.shard, share)
         if store is None:
@@ -134,8 +126,6 @@ class Agreement:
                 "end; with uneven='short' each ends when its own share does"
             )
             raise ValueError(msg)
-        from threadloader._ranks.votes import Votes  # noqa: PLC0415  # for iterables of ranks only
-
         prefix = f"{self._number}/{ranks[0]}/epoch {self._epochs}"
         self._epochs += 1
         me = _torch.rank_and_world()

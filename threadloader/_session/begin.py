@@ -16,9 +16,11 @@ from threadloader._epoch.epoch import Epoch
 from threadloader._epoch.feed import open_feed
 from threadloader._epoch.skipped import Tally
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._order.sampler_epoch import (
+from threadloader._order.ranks import (
     SavedEpoch,
     epoch_of,
+    rank_with_own_streams,
+    share_of,
     tell_again,
     tell_of_epoch,
     told_epoch,
@@ -26,25 +28,23 @@ from threadloader._order.sampler_epoch import (
 )
 from threadloader._order.sampler_pass import open_pass
 from threadloader._order.samplers import length_of
-from threadloader._session.data_pipes import prepare_pipes
-from threadloader._session.ranks import rank_with_own_streams, share_of
-from threadloader._session.run_state import LastEpoch
-from threadloader._session.state import has_ended
+from threadloader._resume import has_ended
+from threadloader._session.session import LastEpoch
 from threadloader._work.calling_thread import CallingThread
 from threadloader._work.workers import may_draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from threadloader._fetch.fetcher import Cancellable
     from threadloader._order.sampler_pass import SamplerPass
     from threadloader._ranks.share import Share
-    from threadloader._resume.position import Position
+    from threadloader._resume import Position
     from threadloader._rng.seeds import EpochDraws, Seeds
-    from threadloader._session.run_state import State
     from threadloader._session.session import Session
+    from threadloader._session.state import State
     from threadloader._settings import Settings
-
-__all__ = ["begin"]
+    from threadloader._work.workers import Workers
 
 
 def begin(session: Session, settings: Settings) -> Epoch | None:
@@ -112,10 +112,12 @@ def _plan(
     dataset = session.restore_dataset(settings, saved)
     position = session.next_position(settings, seeds.epoch, saved)
     # 2. Its seed, which ranks may have to agree on.
-    share, seed = None, settings.seed
-    if settings.shard is not None or seed is None:
-        share = share_of(settings, iterable=settings.iterable)
-        seed = session.agreement.seed(settings, share, seeds, saved)
+    share, seed = share_of(settings, iterable=settings.iterable), settings.seed
+    if seed is None and settings.generator is None:
+        seed = seeds.agreed if saved is None else saved["draws"].get("agreed")
+    agreement = session.agreement_of(share)
+    if agreement is not None:
+        seed = agreement.seed(settings, seeds, saved, seed)
     rank = rank_with_own_streams(settings, share)
     if not settings.iterable:
         _tell_of_epoch(settings.index_sampler, position, session, shares_out=rank is not None)
@@ -128,7 +130,7 @@ def _plan(
     workers = session.kept_workers.reuse(settings)
     is_new = workers is None
     epoch_seeds = draws.seeds(kept=not is_new, rank=rank or 0, replicas=settings.iterable)
-    votes = session.agreement.votes(settings, share)
+    votes = None if agreement is None else agreement.votes(settings)
     if votes is not None:
         undo.callback(votes.leave)
     if is_new and settings.num_workers:
@@ -138,7 +140,7 @@ def _plan(
         workers = session.kept_workers.make(settings, epoch_seeds.workers)
     if workers is not None and (is_new or settings.replicated):
         undo.push(partial(session.kept_workers.give_up, workers))
-    prepare = prepare_pipes(settings, workers, shared_seed, new=is_new)
+    prepare = _prepared_pipes(settings, workers, shared_seed, new=is_new)
     # 6. The feed, which plans the batches.
     isolates = settings.isolate_rng and may_draw(settings)
     feed = open_feed(
@@ -180,6 +182,17 @@ def _plan(
     order = None if sampler_pass is None else sampler_pass.order
     session.add(epoch, LastEpoch(position, draws, order, dataset))
     return epoch
+
+
+def _prepared_pipes(
+    settings: Settings, workers: Workers | None, shared_seed: int | None, *, new: bool
+) -> Callable[[Cancellable], None] | None:
+    """Return what `prepare_pipes` does of a data pipe; None if the dataset is none."""
+    if shared_seed is None:
+        return None
+    from threadloader._session.data_pipes import prepare_pipes  # noqa: PLC0415  # rarely needed
+
+    return prepare_pipes(settings, workers, shared_seed, new=new)
 
 
 def _tell_of_epoch(sampler: Any, position: Position, session: Session, *, shares_out: bool) -> None:

@@ -16,25 +16,21 @@ if TYPE_CHECKING:
     from threadloader._work.copies import Worker
     from threadloader._work.workers import Workers
 
-__all__ = ["prepare_pipes"]
-
 
 def prepare_pipes(
-    settings: Settings, workers: Workers | None, shared_seed: int | None, *, new: bool
+    settings: Settings, workers: Workers | None, shared_seed: int, *, new: bool
 ) -> Callable[[Cancellable], None] | None:
     """Seed and shard what is read of a data pipe.
 
     Args:
         settings: Of the loader.
         workers: Who reads it; None for the calling thread.
-        shared_seed: Of all ranks and workers; None if the dataset is no pipe.
+        shared_seed: Of all ranks and workers.
         new: Whether the workers are.  A kept worker may be reading, and prepares its pipe itself.
 
     Returns:
         Has each kept worker do so, unless the epoch is cancelled by then; None for no kept workers.
     """
-    if shared_seed is None:
-        return None
     pipes = [_torch.unwrapped(settings.dataset)]
     if workers is not None:
         pipes = [replica.dataset for replica in workers.replicas]

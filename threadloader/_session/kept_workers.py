@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._work.stats import Stats
 
-__all__ = ["KeptWorkers"]
-
 
 class KeptWorkers:
     """The workers and the epochs of one loader.

@@ -11,23 +11,23 @@ import weakref
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
 from threadloader._batch.collate import Collation
 from threadloader._batch.ring import Ring
 from threadloader._epoch.skipped import SkippedSamples
-from threadloader._order.sampler_epoch import epoch_of
+from threadloader._order.ranks import epoch_of
 from threadloader._order.sampler_pass import checkpoint_between, order_between
-from threadloader._resume.position import Lane, Position
-from threadloader._resume.stateful import (
+from threadloader._resume import (
+    Lane,
+    Position,
     is_stateful,
     restore,
     restore_whole,
     snapshot,
     snapshot_between,
 )
-from threadloader._session.agreement import Agreement
 from threadloader._session.kept_workers import KeptWorkers
 from threadloader._work.stats import Stats
 from threadloader.errors import StateError
@@ -40,14 +40,60 @@ if TYPE_CHECKING:
     from threadloader._epoch.epoch import Epoch
     from threadloader._epoch.skipped import Skipped
     from threadloader._layout.layout import Layout
+    from threadloader._order.samplers import KnownOrder
+    from threadloader._ranks.share import Share
     from threadloader._report.interval import Interval
-    from threadloader._session.run_state import LastEpoch, RunState, State
+    from threadloader._rng.seeds import EpochDraws, Seeds
+    from threadloader._session.agreement import Agreement
+    from threadloader._session.state import State
     from threadloader._settings import Settings
     from threadloader._tuning.tuner import Tuner
     from threadloader._work.counters import Sums
     from threadloader._work.workers import Workers
 
-__all__ = ["Session", "Statistics"]
+
+class LastEpoch(NamedTuple):
+    """What a state says of the epoch that was begun last.  Nothing here keeps that alive."""
+
+    position: Position
+    draws: EpochDraws
+    order: KnownOrder | None  # of a known sampler
+    dataset: Any  # the state of the user's dataset at the beginning; None if it has none
+
+    def state(self) -> dict[str, Any]:
+        """Return the parts of a loader's state that follow from the epoch."""
+        state = {"epoch": self.position.epoch, "begun": True, "draws": self.draws.state()}
+        order = None if self.order is None else self.order.state()
+        if order is not None:
+            state["order"] = dict(order)
+        return state | self.position.state()
+
+
+class RunState(NamedTuple):
+    """Replaced whole whenever an epoch begins, and put back if that epoch does not come about."""
+
+    seeds: Seeds  # of the next epoch
+    loaded: State | None = None  # the next epoch continues from it
+    last: LastEpoch | None = None
+
+    @property
+    def saved(self) -> State | None:
+        """The state that the next epoch continues from; None for none.
+
+        It was loaded, or the last epoch was to continue from it and could not.
+        """
+        if self.loaded is not None or self.last is None:
+            return self.loaded
+        position = self.last.position
+        return position.saved if position.refused else None
+
+    def advanced(self) -> RunState:
+        """Return what the epoch after the next finds; the next one draws its seeds in there."""
+        return RunState(self.seeds.copy(), None, self.last)
+
+    def carried_over(self) -> RunState:
+        """Return what a forked process, or a copy of the loader, begins with."""
+        return self._replace(seeds=self.seeds.copy(), last=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +125,8 @@ class Session:
         1. The last epoch of ``run`` is the one that the kept threads and the seeds are of.
 
     Threads:
-        renew, restore_dataset, next_position, add, put_back: compatible, with ``planning`` held.
+        agreement_of, renew, restore_dataset, next_position, add, put_back: compatible, with
+            ``planning`` held.
         load, state: consumer.
         close, statistics, history: shared.
     """
@@ -108,7 +155,7 @@ class Session:
         self.stats = Stats()
         _mark_stages_if_asked()
         self.skipped = SkippedSamples()
-        self.agreement = Agreement()
+        self._agreement: Agreement | None = None  # made where several ranks load
         self.kept_workers = KeptWorkers(self.stats)
         self._epoch: Callable[[], Epoch | None] = _no_epoch  # that began last, if it lives
         self.seen_number: int | None = None  # of the last epoch, in the user's sampler
@@ -118,6 +165,21 @@ class Session:
     def is_here(self) -> bool:
         """Whether it was made in this process."""
         return self._pid == os.getpid()
+
+    def agreement_of(self, share: Share | None) -> Agreement | None:
+        """Return what the ranks agree on; None where one process loads all.
+
+        Args:
+            share: Of this rank.
+        """
+        if share is None or share.world_size == 1:
+            return None
+        if self._agreement is None:
+            from threadloader._session.agreement import Agreement  # noqa: PLC0415  # for ranks only
+
+            self._agreement = Agreement()
+        self._agreement.share = share
+        return self._agreement
 
     def renew(self, settings: Settings) -> None:
         """Make the ring and the collation anew, if these settings need others."""

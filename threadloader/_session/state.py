@@ -9,16 +9,15 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from threadloader import _torch
-from threadloader._order.known_samplers import known
-from threadloader._order.samplers import inner_sampler, length_of
-from threadloader._resume.position import Position
-from threadloader._session.ranks import share_of
+from threadloader._order.ranks import share_of
+from threadloader._order.samplers import inner_sampler, known, length_of
+from threadloader._resume import Position
 from threadloader.errors import StateError
 
-__all__ = ["VERSION", "checked_state", "fingerprint_of", "has_ended", "make_state"]
+State: TypeAlias = "Mapping[str, Any]"  # of a loader, as its `state_dict` returns it
 
 VERSION = 5
 _VERSION_KEY, _ENTRIES_KEY = "threadloader", "entries"
@@ -208,15 +207,6 @@ def _wrong_parts(state: Mapping[str, Any], *, iterable: bool) -> list[str]:
     if ("base" in draws) != ("since" in draws):
         wrong.append("draws")
     return wrong
-
-
-def has_ended(state: Mapping[str, Any]) -> bool:
-    """Whether the epoch has ended, though its consumer did not ask for the end.
-
-    Accelerate's loaders are one batch ahead of their consumer, and note that in the state.
-    Source: ``DataLoaderAdapter._update_state_dict`` in accelerate/data_loader.py.
-    """
-    return bool(state["begun"] and state.get("_iterator_finished"))
 
 
 def _difference(name: str, saved: Mapping[str, Any], fingerprint: Mapping[str, Any]) -> str:

@@ -3,8 +3,7 @@
 `AVAILABLE` says whether torch is there.  All other names mean the same either way: where torch is
 missing, `Tensor` is a type that no object has, so that nobody calls the functions for tensors.
 
-A name is listed twice: in ``__all__`` of the module that calls torch, and of `absent`.  mypy
-compares the two objects, and a test the lists.
+Each name is in ``__all__`` of the module that calls torch, and in `absent`, as a test checks.
 
 The module for accelerators is imported when one of its names is first used (PEP 562): a loader
 without ``device`` and ``pin_memory`` needs none.
@@ -18,17 +17,14 @@ from typing import TYPE_CHECKING, Any
 AVAILABLE = importlib.util.find_spec("torch") is not None
 
 if AVAILABLE:
-    from threadloader._torch.collation import *
-    from threadloader._torch.datasets import *
+    from threadloader._torch.data import *
     from threadloader._torch.random_state import *
-    from threadloader._torch.sharding import *
     from threadloader._torch.threads import *
 
     if TYPE_CHECKING:
         from threadloader._torch.accelerators import *
 else:
-    from threadloader._torch.absent import *
-    from threadloader._torch.absent_types import *  # type: ignore[assignment]  # other classes
+    from threadloader._torch.absent import *  # type: ignore[assignment]  # other classes
 
 _OF_ACCELERATORS = frozenset({"can_pin", "empty_pinned", "open_device", "pinned"})
 

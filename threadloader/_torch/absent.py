@@ -1,14 +1,15 @@
-"""The functions of `_torch` where torch is not installed."""
+"""`_torch` where torch is not installed: the same names stand for its absence.
+
+For a type checker its classes are others than torch's.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import numpy as np
-
-from threadloader._torch.absent_types import Dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,63 +17,39 @@ if TYPE_CHECKING:
 
     from threadloader._torch.device import Device, TargetDevice
 
-__all__ = [
-    "BATCHING",
-    "CONTENTS",
-    "DRAWING",
-    "SEEDED",
-    "SEQUENTIAL",
-    "array_of",
-    "as_iterable_dataset",
-    "can_pin",
-    "default_collate",
-    "default_convert",
-    "default_generator",
-    "dense_nbytes",
-    "draw_base_seed",
-    "draw_shared_seed",
-    "empty_pinned",
-    "generator_state",
-    "get_worker_info",
-    "gives_whole_batches",
-    "grad_enabled",
-    "has_getitem",
-    "inherited_modes",
-    "is_dataset",
-    "is_extended",
-    "is_module",
-    "is_shared",
-    "is_subset",
-    "make_worker_info",
-    "new_generator",
-    "open_device",
-    "open_rank_store",
-    "permutations",
-    "permutes",
-    "pinned",
-    "prepare_pipe",
-    "rank_and_world",
-    "restore_grad",
-    "set_generator_state",
-    "stack_into",
-    "stacked",
-    "teach_num_threads",
-    "teach_random",
-    "teach_worker_info",
-    "tensor_of",
-    "tensors_in",
-    "unwrapped",
-    "use_threads",
-]
+T_co = TypeVar("T_co", covariant=True)
 
-
-BATCHING: tuple[Any, ...] = ()
+BATCHING = DRAWING = SEEDED = SEQUENTIAL = ()
 CONTENTS: Mapping[type, str] = MappingProxyType({})
-DRAWING: tuple[Any, ...] = ()
-SEEDED: tuple[Any, ...] = ()
-SEQUENTIAL: tuple[Any, ...] = ()
 
-T = TypeVar("T")
+
+def _nothing(*_: Any) -> None:
+    """Return None, or do nothing: there is none of it."""
+
+
+def _no(*_: Any) -> bool:
+    """Return False: nothing is so."""
+    return False
+
+
+def _itself(value: Any) -> Any:
+    """Return the value: nothing is to be wrapped, nor was it."""
+    return value
+
+
+def _missing(*_: Any, **__: Any) -> NoReturn:
+    msg = "this needs torch: pip install torch (extra: torch)"
+    raise ModuleNotFoundError(msg, name="torch")
+
+
+default_generator = draw_shared_seed = open_rank_store = rank_and_world = _nothing
+restore_grad = teach_random = use_threads = _nothing
+is_extended = is_module = is_shared = is_subset = permutes = _no
+as_iterable_dataset = unwrapped = _itself
+array_of = dense_nbytes = stack_into = stacked = tensor_of = _missing
+default_collate = default_convert = can_pin = empty_pinned = pinned = _missing
+generator_state = permutations = prepare_pipe = set_generator_state = _missing
+get_worker_info = teach_worker_info = teach_num_threads = _missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +64,7 @@ class WorkerInfo:
     worker_method: str = "thread"
 
 
-def make_worker_info(number: int, workers: int, seed: int, dataset: Any, rng: Any) -> WorkerInfo:
-    """Return the description of a worker."""
-    return WorkerInfo(number, workers, seed, dataset, rng)
-
-
-def teach_random(here: Any) -> None:
-    """Return None: there are no operators to redirect."""
+make_worker_info = WorkerInfo
 
 
 def grad_enabled() -> bool:
@@ -101,33 +72,7 @@ def grad_enabled() -> bool:
     return True
 
 
-def restore_grad(enabled: bool) -> None:  # same signature as with torch
-    """Do nothing: there are no gradients."""
-
-
-def use_threads(number: int) -> None:  # the same
-    """Do nothing: there are no threads of torch's."""
-
-
-def as_iterable_dataset(iterable: Any) -> Any:
-    """Return ``iterable``: there is no class to wrap it in."""
-    return iterable
-
-
-def unwrapped(dataset: Any) -> Any:
-    """Return ``dataset``: nothing is wrapped."""
-    return dataset
-
-
-def draw_shared_seed(dataset: object, generator: Any) -> None:  # the same
-    """Return None: there are no pipes to seed."""
-
-
-def default_generator() -> None:
-    """Return None: there is none."""
-
-
-def draw_base_seed(generator: Any) -> int:  # noqa: ARG001  # the same
+def draw_base_seed(generator: Any) -> int:  # noqa: ARG001  # same signature as with torch
     """Draw 63 bits from NumPy's global state, which also decides the order."""
     return int(np.random.randint(1 << 63, dtype=np.uint64))  # noqa: NPY002
 
@@ -148,11 +93,6 @@ def open_device(value: Any) -> TargetDevice:
     raise ModuleNotFoundError(msg, name="torch")
 
 
-def is_module(value: object) -> bool:  # noqa: ARG001  # same signature as with torch
-    """Return False: there are none."""
-    return False
-
-
 def is_dataset(value: object) -> bool:
     """Whether ``value`` is a dataset of this package; torch's do not exist."""
     return isinstance(value, Dataset)
@@ -163,19 +103,9 @@ def has_getitem(dataset: object) -> bool:
     return hasattr(dataset, "__getitem__")
 
 
-def is_subset(dataset: object) -> bool:  # noqa: ARG001  # same signature as with torch
-    """Return False: there is no `Subset`."""
-    return False
-
-
-def tensors_in(dataset: object) -> tuple[()]:  # noqa: ARG001  # the same
+def tensors_in(_: object) -> tuple[()]:
     """Return no tensors: there is no `TensorDataset`."""
     return ()
-
-
-def permutes(sampler: object) -> bool:  # noqa: ARG001  # the same
-    """Return False: there is no sampler of torch's."""
-    return False
 
 
 def gives_whole_batches(dataset: object) -> bool:
@@ -185,33 +115,135 @@ def gives_whole_batches(dataset: object) -> bool:
 
 def inherited_modes() -> Callable[[ExitStack], None]:
     """Return a function that does nothing."""
-    return lambda _: None
+    return _nothing
 
 
-def open_rank_store() -> None:
-    """Return None: there is no `torch.distributed`."""
+_FIXED = frozenset(
+    {"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"}
+)
 
 
-def rank_and_world() -> None:
-    """Return None: there is no `torch.distributed`."""
+class Tensor:
+    """A type that no object has."""
 
 
-def is_shared(value: object) -> bool:  # noqa: ARG001  # same signature as with torch
-    """Return False: there are no tensors."""
-    return False
+class Generator:
+    """A type that no object has."""
 
 
-def is_extended() -> bool:
-    """Return False: there is no map of torch's that could be extended."""
-    return False
+class Dataset(Generic[T_co]):
+    """The base of this package's map-style datasets, in place of torch's."""
 
 
-def _missing(*_: Any, **__: Any) -> NoReturn:
-    msg = "this needs torch: pip install torch (extra: torch)"
-    raise ModuleNotFoundError(msg, name="torch")
+class IterableDataset(Dataset[T_co]):
+    """The base of this package's iterable datasets; each worker reads a replica."""
 
 
-array_of = dense_nbytes = stack_into = stacked = tensor_of = _missing
-default_collate = default_convert = can_pin = empty_pinned = pinned = _missing
-generator_state = permutations = prepare_pipe = set_generator_state = _missing
-get_worker_info = teach_worker_info = teach_num_threads = _missing
+class DataLoader(Generic[T_co]):
+    """Checks and keeps torch's arguments as torch's class of this name does, with its messages.
+
+    Args:
+        As `torch.utils.data.DataLoader`.  Samplers are left as they are given.
+
+    Raises:
+        ValueError: An argument has a wrong value, or excludes another.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Any = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Any = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+    ) -> None:
+        _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
+        _check_order(batch_size, shuffle, sampler, batch_sampler, drop_last)
+        self.dataset = dataset
+        self.num_workers = num_workers
+        self.prefetch_factor = prefetch_factor
+        self.pin_memory = pin_memory
+        self.pin_memory_device = pin_memory_device
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.multiprocessing_context = multiprocessing_context
+        self.in_order = in_order
+        self.batch_size = None if batch_sampler is not None else batch_size
+        self.drop_last = drop_last
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.generator = generator
+        self.collate_fn = collate_fn
+        self.persistent_workers = persistent_workers
+        self._protected = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and getattr(self, "_protected", False):
+            kind = type(self).__name__
+            msg = f"{name} attribute should not be set after {kind} is initialized"
+            raise ValueError(msg)
+        super().__setattr__(name, value)
+
+
+def _check_workers(
+    num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool
+) -> None:
+    if num_workers < 0:
+        msg = (
+            "num_workers option should be non-negative; "
+            "use num_workers=0 to disable multiprocessing."
+        )
+        raise ValueError(msg)
+    if timeout < 0:
+        msg = "timeout option should be non-negative"
+        raise ValueError(msg)
+    if num_workers == 0 and prefetch_factor is not None:
+        msg = (
+            "prefetch_factor option could only be specified in multiprocessing."
+            "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
+        )
+        raise ValueError(msg)
+    if prefetch_factor is not None and prefetch_factor < 0:
+        msg = "prefetch_factor option should be non-negative"
+        raise ValueError(msg)
+    if persistent_workers and num_workers == 0:
+        msg = "persistent_workers option needs num_workers > 0"
+        raise ValueError(msg)
+
+
+def _check_order(
+    batch_size: int | None, shuffle: bool | None, sampler: Any, batch_sampler: Any, drop_last: bool
+) -> None:
+    if sampler is not None and shuffle:
+        msg = "sampler option is mutually exclusive with shuffle"
+        raise ValueError(msg)
+    if batch_sampler is not None and (
+        batch_size != 1 or shuffle or sampler is not None or drop_last
+    ):
+        msg = (
+            "batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, "
+            "and drop_last"
+        )
+        raise ValueError(msg)
+    if batch_size is None and drop_last:
+        msg = (
+            "batch_size=None option disables auto-batching and is mutually exclusive with drop_last"
+        )
+        raise ValueError(msg)
+    whole = isinstance(batch_size, int) and not isinstance(batch_size, bool)
+    if batch_size is not None and (not whole or batch_size <= 0):
+        msg = f"batch_size should be a positive integer value, but got batch_size={batch_size}"
+        raise ValueError(msg)

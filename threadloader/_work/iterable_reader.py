@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from threadloader._fetch.failure import error_to_raise
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._ranks.parts import asked
-from threadloader._resume.position import Checkpoint
-from threadloader._resume.stateful import (
+from threadloader._ranks.share import asked
+from threadloader._resume import (
+    Checkpoint,
     fresh_state,
     is_stateful,
     restore,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from threadloader._fetch.fetcher import Cancellable
-    from threadloader._ranks.parts import Part
-    from threadloader._resume.position import Position
+    from threadloader._ranks.share import Part
+    from threadloader._resume import Position
     from threadloader._settings import Settings
 
 __all__ = ["IterableReader"]

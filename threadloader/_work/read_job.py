@@ -23,7 +23,7 @@ from threadloader.errors import ClosedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._resume.position import Checkpoint
+    from threadloader._resume import Checkpoint
     from threadloader._work.copies import Worker
     from threadloader._work.iterable_reader import IterableReader
     from threadloader._work.open_batch import Pipeline

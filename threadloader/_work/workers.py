@@ -22,8 +22,8 @@ from threadloader._fetch.loaded import changes, give, settled, snapshot
 from threadloader._fetch.parts import attributes
 from threadloader._fetch.single_owner import is_shared
 from threadloader._lifetime.dropping import DROPPED
-from threadloader._order.known_samplers import is_known, is_list
-from threadloader._order.window import UNKNOWN_ROWS
+from threadloader._order.samplers import is_known, is_list
+from threadloader._order.tickets import UNKNOWN_ROWS
 from threadloader._rng.isolation import isolated, redirection
 from threadloader._rng.streams import Current, WorkerStream
 from threadloader._threads import thread_group

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from threadloader._version import __version__
 from threadloader.cli import bench, check, demo, doctor, run
-from threadloader.cli.errors import CommandError
+from threadloader.cli.arguments import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """What users name on the command line: numbers, and datasets as ``MODULE:NAME``.
 
-Whatever is wrong with that ends a command with one line, never with a traceback.
+Whatever is wrong with that ends a command with one line and an exit code, never with a traceback.
 """
 
 from __future__ import annotations
@@ -13,12 +13,30 @@ from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.errors import CommandError, printable
+from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["in_one_line", "made_dataset", "named_object", "positive", "search_here", "whole"]
+
+class CommandError(ThreadLoaderError):
+    """A command failed.
+
+    Args:
+        message: One line, for the user.
+        code: Exit code: 1 if something failed, 2 if the request itself is wrong, or its dataset
+            can't be loaded.
+    """
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def printable(path: str | Path) -> str:
+    """Return a path for one line in any encoding: names may hold newlines or stray bytes."""
+    text = str(path)
+    return text if text.isprintable() else ascii(text)
 
 
 def whole(least: int) -> Callable[[str], int]:

@@ -15,8 +15,15 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.arguments import in_one_line, made_dataset, named_object, positive, whole
-from threadloader.cli.errors import CommandError, printable
+from threadloader.cli.arguments import (
+    CommandError,
+    in_one_line,
+    made_dataset,
+    named_object,
+    positive,
+    printable,
+    whole,
+)
 from threadloader.cli.terminal import in_seconds, paragraph, show_progress, table
 
 if TYPE_CHECKING:
@@ -25,7 +32,6 @@ if TYPE_CHECKING:
 
     from threadloader.cli.race import Contender
 
-__all__ = ["add_to", "compare"]
 
 NOISY = 0.15  # a larger range of a loader's rates, as a share of their median, gets a remark
 COLOURS = {"loop": "#8c959f", "torch": "#bc4c00", "ours": "#0969da"}

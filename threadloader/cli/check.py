@@ -6,8 +6,7 @@ import faulthandler
 import json
 from typing import TYPE_CHECKING
 
-from threadloader.cli.arguments import made_dataset, positive
-from threadloader.cli.errors import CommandError
+from threadloader.cli.arguments import CommandError, made_dataset, positive
 from threadloader.cli.terminal import show_progress
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
     from threadloader._check.findings import Report
 
-__all__ = ["add_to"]
 
 DESCRIPTION = """\
 Load samples of a dataset one by one, then with one thread held at each place while another loads

@@ -11,15 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from threadloader.cli.arguments import whole
+from threadloader.cli.arguments import CommandError, whole
 from threadloader.cli.bench import add_timing, compare
-from threadloader.cli.errors import CommandError
 from threadloader.cli.terminal import show_progress
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["add_to"]
 
 PHOTOS = 128
 WIDTH, HEIGHT = 500, 375  # pixels; the most frequent size in ImageNet

@@ -11,14 +11,12 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.arguments import search_here
-from threadloader.cli.errors import CommandError
+from threadloader.cli.arguments import CommandError, search_here
 from threadloader.cli.terminal import paragraph
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["add_to", "advice", "examine"]
 
 INDENT = 10  # columns
 DESCRIPTION = """\

@@ -15,12 +15,11 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.errors import CommandError, printable
+from threadloader.cli.arguments import CommandError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["run_program", "traceback_of"]
 
 _HERE = str(Path(__file__).parent) + os.sep
 

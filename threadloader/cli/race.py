@@ -23,7 +23,6 @@ from threadloader.loader import ThreadLoader
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
-__all__ = ["ROUNDS", "Contender", "Round", "contenders", "race"]
 
 ROUNDS = 3
 

@@ -12,8 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from threadloader.cli.arguments import whole
-from threadloader.cli.errors import CommandError, printable
+from threadloader.cli.arguments import CommandError, printable, whole
 from threadloader.cli.terminal import in_seconds, table
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from threadloader._replacement.report import RunReport
 
-__all__ = ["add_to"]
 
 STEPS = 50  # of --compare
 COLUMNS = ("loaded by", "batches", "first batch", "waited", "share", "batches/s")

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["in_seconds", "paragraph", "show_progress", "table"]
-
 
 def show_progress(text: str = "") -> None:
     """Write over the last line of a terminal's how far it is; nothing where nobody looks."""

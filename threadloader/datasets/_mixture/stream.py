@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from threadloader import _torch
-from threadloader._ranks.parts import PROTOCOL, Part, asked, has_share, is_askable
-from threadloader._resume.stateful import (
+from threadloader._ranks.share import PROTOCOL, Part, asked, has_share, is_askable
+from threadloader._resume import (
     begin,
     fresh_state,
     is_stateful,

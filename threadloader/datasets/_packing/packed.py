@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
-from threadloader._ranks.parts import Part, asked
-from threadloader._resume.stateful import (
+from threadloader._ranks.share import Part, asked
+from threadloader._resume import (
     begin,
     is_stateful,
     restore_after,

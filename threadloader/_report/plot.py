@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from threadloader._work.counters import Sums
 
-__all__ = ["plot"]
 
 _RATE, _WAITED, _AT_WORK, _ALLOWED = "#0969da", "#bc4c00", "#1a7f64", "#59636e"
 

@@ -7,16 +7,16 @@ that is not trusted is shown without the style sheet; the text says all by itsel
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from threadloader._report.verdict import in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from threadloader._report.interval import Interval
     from threadloader._report.verdict import Verdict
-    from threadloader._session.session import Statistics
 
-__all__ = ["page"]
 
 _LIGHT = (
     "--ink:#1f2328;--soft:#59636e;--rail:#e4e7eb;"
@@ -42,9 +42,7 @@ column-gap:10px;align-items:center;margin:.4em 0}}
 </style>"""
 
 
-def page(
-    name: str, described: Sequence[str], statistics: Statistics, verdict: Verdict | None
-) -> str:
+def page(name: str, described: Sequence[str], statistics: Any, verdict: Verdict | None) -> str:
     """Return the page.
 
     Args:
@@ -71,7 +69,7 @@ def _bars(epoch: Interval) -> str:
     for name in ("fetch", "write", "collate", "copy"):
         seconds, each = getattr(epoch.stages, name), getattr(epoch.per_sample, name)
         if seconds:
-            bars.append((name, name, seconds, f"{_time(each)} a sample"))
+            bars.append((name, name, seconds, f"{in_words(each)} a sample"))
     waited = epoch.wait_seconds + epoch.inline_seconds
     bars.append(("you waited", "wait", waited, f"{epoch.wait_share:.0%} of the time"))
     longest = max(seconds for _, _, seconds, _ in bars) or 1.0
@@ -79,20 +77,20 @@ def _bars(epoch: Interval) -> str:
         f'<div class="row"><span>{name}</span> <span class="rail">'
         f'<span class="fill" style="width:{100 * seconds / longest:.1f}%;'
         f'background:var(--{colour})"></span></span> '
-        f'<span class="number">{_time(seconds)}</span> '
+        f'<span class="number">{in_words(seconds)}</span> '
         f'<span class="soft">{note}</span></div>'
         for name, colour, seconds, note in bars
     ]
     return f'<div class="rows">{"".join(rows)}</div>'
 
 
-def _progress(statistics: Statistics) -> list[str]:
+def _progress(statistics: Any) -> list[str]:
     epoch, epochs = statistics.epoch, statistics.epochs
     said = [
         _number(epoch.batches, "batch", "batches"),
         _number(epoch.samples, "sample", "samples"),
         f"{epoch.samples_per_second:,.0f} samples/s",
-        _time(epoch.seconds),
+        in_words(epoch.seconds),
     ]
     if epochs > 1:
         said.append(f"the last of {epochs:,} epochs")
@@ -101,7 +99,7 @@ def _progress(statistics: Statistics) -> list[str]:
     return said
 
 
-def _resources(statistics: Statistics) -> list[str]:
+def _resources(statistics: Any) -> list[str]:
     workers, running = statistics.workers, statistics.running
     threads = _number(workers, "thread", "threads") if workers else "no threads"
     if running < workers:
@@ -125,11 +123,3 @@ def _line(said: Sequence[str]) -> str:
 
 def _number(count: int, one: str, several: str) -> str:
     return f"{count:,} {one if count == 1 else several}"
-
-
-def _time(seconds: float) -> str:
-    """Return a time with a unit, and three digits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{1e6 * seconds:.3g} µs"

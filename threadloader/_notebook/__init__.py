@@ -1,1 +1,0 @@
-"""What a loader shows in a notebook: its stages as bars, and a plot over time."""

@@ -1,0 +1,377 @@
+"""torch's datasets, samplers and collating, and how its data pipes and ranks are shared out."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from operator import attrgetter
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.distributed
+from torch import Generator, Tensor
+from torch.nn import Module
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    IterDataPipe,
+    RandomSampler,
+    SequentialSampler,
+    StackDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    dataloader,
+    default_collate,
+    default_convert,
+    graph_settings,
+)
+from torch.utils.data._utils import collate
+
+from threadloader._lifetime.exit_and_fork import in_forked_child
+from threadloader._torch.random_state import draw_base_seed, new_generator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = [
+    "BATCHING",
+    "CONTENTS",
+    "DRAWING",
+    "SEEDED",
+    "SEQUENTIAL",
+    "DataLoader",
+    "Dataset",
+    "Generator",
+    "IterableDataset",
+    "Tensor",
+    "array_of",
+    "as_iterable_dataset",
+    "default_collate",
+    "default_convert",
+    "dense_nbytes",
+    "draw_shared_seed",
+    "gives_whole_batches",
+    "has_getitem",
+    "is_dataset",
+    "is_extended",
+    "is_module",
+    "is_shared",
+    "is_subset",
+    "open_rank_store",
+    "permutations",
+    "permutes",
+    "prepare_pipe",
+    "rank_and_world",
+    "stack_into",
+    "stacked",
+    "tensor_of",
+    "tensors_in",
+    "unwrapped",
+]
+
+BATCHING: tuple[Any, ...] = (BatchSampler,)  # have a ``sampler``
+DRAWING: tuple[Any, ...] = (  # have a ``generator``
+    RandomSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+SEEDED: tuple[Any, ...] = (RandomSampler,)  # without a generator, draw one number for it
+SEQUENTIAL: tuple[Any, ...] = (SequentialSampler,)
+
+# The attribute in which two objects of a class and a length may differ.
+CONTENTS: Mapping[type, str] = {
+    Subset: "indices",
+    SubsetRandomSampler: "indices",
+    WeightedRandomSampler: "weights",
+}
+
+
+def as_iterable_dataset(iterable: Any) -> IterableDataset[Any]:
+    """Return a dataset for DataLoader's checks, in the place of a plain iterable."""
+    return _Iterable(iterable)
+
+
+class _Iterable(IterableDataset[Any]):
+    def __init__(self, iterable: Any) -> None:
+        self.iterable = iterable
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.iterable)
+
+
+def is_module(value: object) -> bool:
+    """Whether ``value`` is a `torch.nn.Module`."""
+    return isinstance(value, Module)
+
+
+def is_dataset(value: object) -> bool:
+    """Whether ``value`` is an instance of torch's Dataset."""
+    return isinstance(value, Dataset)
+
+
+def has_getitem(dataset: object) -> bool:
+    """Whether a dataset gives single samples: torch's base class has a method that only raises."""
+    method = getattr(type(dataset), "__getitem__", None)
+    return method is not None and method is not Dataset.__getitem__
+
+
+def is_subset(dataset: object) -> bool:
+    """Whether ``dataset`` is a `Subset`, exactly: a subclass may return other samples."""
+    return type(dataset) is Subset
+
+
+def tensors_in(dataset: object) -> Sequence[Tensor]:
+    """Return the tensors of a `TensorDataset`, exactly; of other datasets, none."""
+    return dataset.tensors if type(dataset) is TensorDataset else ()
+
+
+def gives_whole_batches(dataset: Any) -> bool:
+    """Whether calling ``dataset.__getitems__`` is more than a loop over ``__getitem__``.
+
+    `Subset` and `StackDataset` always have the method; it is worth a whole batch in one ticket
+    only where a dataset inside them has one of its own.
+    """
+    kind = type(dataset)
+    if kind is Subset:
+        return gives_whole_batches(dataset.dataset)
+    if kind is StackDataset:
+        parts = dataset.datasets
+        inner = parts.values() if isinstance(parts, dict) else parts
+        return any(map(gives_whole_batches, inner))
+    if kind is ConcatDataset and not hasattr(ConcatDataset, "__getitems__"):
+        return False
+    return bool(getattr(dataset, "__getitems__", None))
+
+
+def permutes(sampler: Any) -> bool:
+    """Whether `permutations` yields the sampler's indices."""
+    return type(sampler) is RandomSampler and not sampler.replacement
+
+
+def permutations(sampler: RandomSampler) -> Iterator[NDArray[Any]]:
+    """Yield the indices of a pass over a `RandomSampler`, as arrays.
+
+    They are those that the sampler would yield, drawn at the same time.
+    Source: ``RandomSampler.__iter__`` in torch/utils/data/sampler.py; compared with it by
+    tests/conformance/test_array_datasets.py.
+    """
+    samples = len(sampler.data_source)
+    generator = sampler.generator
+    if generator is None:
+        generator = new_generator(draw_base_seed(None))
+    whole, rest = divmod(sampler.num_samples, samples)
+    for _ in range(whole):
+        yield torch.randperm(samples, generator=generator).numpy()
+    yield torch.randperm(samples, generator=generator)[:rest].numpy()
+
+
+# By name, not by a look at the map: it may be extended before threadloader is imported.
+_OWN = {
+    collate.collate_tensor_fn,
+    collate.collate_numpy_array_fn,
+    collate.collate_numpy_scalar_fn,
+    collate.collate_float_fn,
+    collate.collate_int_fn,
+    collate.collate_str_fn,
+}
+# A tensor of so many bytes, or fewer, is copied once more in less time than a look at its dtype
+# takes: 45 ns (batches of 64 to 2,048, on 3.11 and 3.13t).
+SMALL_NBYTES = 512
+_ENTRIES = 7  # str and bytes share a function; a canary test tells when torch has more
+
+tensor_of = torch.from_numpy
+_dtype = attrgetter("dtype")
+
+
+def is_extended() -> bool:
+    """Whether ``default_collate_fn_map`` was changed, as torch documents for types of one's own.
+
+    Only torch's function knows then what a batch becomes.  A subclass of `Tensor` that was added
+    changes nothing for others, and its own instances are not collated here: MONAI adds one as soon
+    as a loader of its own makes a batch.
+    """
+    functions = collate.default_collate_fn_map
+    if len(functions) != _ENTRIES:
+        functions = {
+            kind: function
+            for kind, function in functions.copy().items()
+            if not (isinstance(kind, type) and issubclass(kind, Tensor) and kind is not Tensor)
+        }
+    return len(functions) != _ENTRIES or not _OWN.issuperset(functions.values())
+
+
+def array_of(tensor: Tensor) -> NDArray[Any] | None:
+    """Return the tensor's memory as an array; None where NumPy has no such thing."""
+    try:
+        return tensor.numpy()
+    except (TypeError, RuntimeError):  # bfloat16, sparse, another device, requires grad ...
+        return None
+
+
+def stack_into(tensors: Sequence[Tensor], rows: NDArray[Any], *, promotes: bool) -> bool:
+    """Write tensors into an array; return False if they do not fit.
+
+    They are not broadcast.  One that is not dense, or in the memory of a device, or that requires
+    grad, does not fit, and neither does one of another dtype, unless ``promotes``.
+
+    Args:
+        tensors: At least one.
+        rows: The array, ``(len(tensors), *shape)``; some of it may be written in any case.
+        promotes: Whether some may have another dtype, if torch makes a batch of this one of them
+            all: it saves a look at each.
+    """
+    first, out = tensors[0], torch.from_numpy(rows)
+    # stack() compares the shapes with one another only, and would resize what it writes into.  All
+    # else that does not fit it refuses itself (conformance tests), but another dtype.
+    if first.dtype != out.dtype or first.shape != out.shape[1:] or not first.is_cpu:
+        return False
+    try:
+        if promotes and first.nbytes <= SMALL_NBYTES:
+            stacked = torch.stack(tensors)  # type: ignore[arg-type]  # any sequence will do
+            if stacked.dtype != out.dtype or stacked.requires_grad or not _is_plain(stacked):
+                return False
+            out.copy_(stacked)
+        elif set(map(_dtype, tensors)) == {out.dtype}:
+            torch.stack(tensors, out=out)  # type: ignore[arg-type]  # the same
+        else:
+            return False
+    except RuntimeError:  # also NotImplementedError
+        return False
+    return True
+
+
+def stacked(tensors: Sequence[Tensor], nbytes: int) -> Tensor | None:
+    """Return what `default_collate` makes of tensors; None if that has another size, or fails.
+
+    Args:
+        tensors: At least one; the first is no subclass of `Tensor`.
+        nbytes: Of the result.
+    """
+    try:
+        made = torch.stack(tensors)  # type: ignore[arg-type]  # any sequence will do
+        # As where tensors are stacked into given memory, whatever strides they have.
+        return made.contiguous() if made.nbytes == nbytes else None
+    except (RuntimeError, TypeError):  # default_collate will raise it again
+        return None
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return tensor.is_cpu and tensor.layout is torch.strided
+
+
+def dense_nbytes(tensor: Tensor) -> int:
+    """Return the bytes of a dense tensor's elements; 0 of a sparse or packed one."""
+    return tensor.nbytes if tensor.layout is torch.strided else 0
+
+
+def is_shared(value: object) -> bool:
+    """Whether ``value`` is a tensor in memory that processes share."""
+    return isinstance(value, Tensor) and value.is_shared()  # type: ignore[no-untyped-call]
+
+
+# torch walks through a pipe by a hook on its class, and refuses a second walk at the same time.
+_walking = Lock()
+_inherited: Any = None  # the ranks' store of the process that this one was forked from
+
+
+@in_forked_child
+def _forget() -> None:
+    """In a forked child, make the lock anew, and leave the store to the parent.
+
+    Another thread may have held the lock; and parent and child would mix their requests up on the
+    store's one connection.
+    """
+    global _walking, _inherited  # noqa: PLW0603  # of the process, and this is a new one
+    _walking = Lock()
+    _inherited = None if rank_and_world() is None else _default_store()
+
+
+def _default_store() -> Any:
+    return torch.distributed.distributed_c10d._get_default_store()  # no public name has it
+
+
+def rank_and_world() -> tuple[int, int] | None:
+    """Return this process's rank and the number of ranks; None if none were set up."""
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def open_rank_store() -> Any:
+    """Return the store that all ranks of torch.distributed have in common; None for none.
+
+    A child that a rank has forked is no rank: it has none until it sets up a group of its own.
+
+    Through it ranks can agree without a collective, which would need a device with NCCL, and all
+    ranks at the same place of a program.  A TCPStore has a connection of its own here: a thread
+    that waits in it keeps all others from using that connection, torch's own code, too.
+    """
+    if rank_and_world() is None:
+        return None
+    store = _default_store()
+    if store is _inherited:
+        return None
+    distributed: Any = torch.distributed
+    prefixed = distributed.distributed_c10d.PrefixStore
+    while isinstance(store, prefixed):  # another connection has not this prefix
+        store = store.underlying_store
+    if isinstance(store, distributed.TCPStore):
+        # It answers other connections: else its process has just ended, and no trying again helps.
+        soon = timedelta(seconds=30)
+        store = distributed.TCPStore(
+            store.host, store.port, is_master=False, wait_for_workers=False, timeout=soon
+        )
+    # torchrun's store may outlive the ranks, and have what those before a restart have set.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return prefixed(f"threadloader/{attempt}", store)
+
+
+def _is_pipe(dataset: object) -> bool:
+    """Whether ``dataset`` is an iterable data pipe."""
+    return isinstance(dataset, IterDataPipe)
+
+
+def unwrapped(dataset: Any) -> Any:
+    """Return a pipe without DataLoader's wrapper for pickling, which threads do not need."""
+    return getattr(dataset, "_datapipe", dataset) if _is_pipe(dataset) else dataset
+
+
+def draw_shared_seed(dataset: object, generator: Any) -> int | None:
+    """Draw the seed of all workers' shuffling pipes, one for all ranks; None if there is no pipe.
+
+    Drawn before the base seed.  Source: ``_BaseDataLoaderIter.__init__`` in
+    torch/utils/data/dataloader.py.
+    """
+    if not _is_pipe(dataset):
+        return None
+    if isinstance(generator, np.random.Generator):
+        generator = torch.Generator().manual_seed(int(generator.integers(1 << 63)))
+    group = None
+    if rank_and_world() is not None:
+        group = torch.distributed.new_group(backend="gloo")
+    return int(dataloader._share_dist_seed(generator, group))  # type: ignore[no-untyped-call]
+
+
+def prepare_pipe(pipe: Any, seed: int, workers: int, number: int) -> None:
+    """Seed a worker's replica of a pipe and give it its shard, among all ranks' workers.
+
+    Args:
+        pipe: The replica; changed in place.
+        seed: The shared seed.
+        workers: Workers of this rank, at least 1.
+        number: This worker.
+    """
+    with _walking:
+        graph_settings.apply_random_seed(pipe, torch.Generator().manual_seed(seed))
+        ranks, rank = dataloader._get_distributed_settings()  # type: ignore[no-untyped-call]
+        graph_settings.apply_sharding(pipe, workers * ranks, number * ranks + rank)
