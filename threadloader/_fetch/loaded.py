@@ -90,6 +90,11 @@ class Change(NamedTuple):
         return not (self.is_data or isinstance(self.value, NUMBERS))
 
     @property
+    def is_new(self) -> bool:
+        """Whether there was nothing before, or None."""
+        return self.before is None or self.before is _MISSING
+
+    @property
     def is_number_of_a_handle(self) -> bool:
         """Whether it is one, by its name: a file descriptor, a pointer."""
         return _is_number_of_a_handle(self.name, self.value)
@@ -233,13 +238,12 @@ def _given(found: list[Change], twin: Any, twins: dict[int, tuple[Any, Any]]) ->
     known.update(twins)
     copier = ObjectCopier(known)
     for change in found:  # data first, as handles may be made of it
-        is_new = change.before is None or change.before is _MISSING
-        if change.is_data or (is_new and isinstance(change.value, NUMBERS)):
+        if change.is_data or (change.is_new and isinstance(change.value, NUMBERS)):
             change.set(twin, change.value)
     try:
         for change in found:
             if change.is_handle:
-                change.set(twin, copier.copy_for(twin, change.value))
+                change.set(twin, copier.copy_for(twin, change.name, change.value))
     except Exception:  # noqa: BLE001  # whatever opening a file raises
         return False
     return not (known.shared or any(change.is_number_of_a_handle for change in found))

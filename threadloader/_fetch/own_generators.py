@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = ["OwnGenerators", "copy_generator", "defaults_of", "is_own_generator", "seeded"]
-__all__ += ["unseeded"]
+__all__ += ["seeded_again", "unseeded"]
 
 FEW = 100  # entries of a container that are looked at, whatever they are
 _KEEPS_SEEDS = not np.__version__.startswith("1.")  # whether a copied generator has its seed
@@ -105,10 +105,7 @@ class OwnGenerators:
 
     def __init__(self, root: Any, copied: Mapping[int, tuple[Any, Any]] | None) -> None:
         self._root = root
-        # What all workers share is not seeded.
-        pairs = () if copied is None else copied.values()
-        copies = {id(twin): twin for users, twin in pairs if twin is not users}
-        self._copies = None if copied is None else copies
+        self._copies = None if copied is None else _copies_in(copied)
         # A walk takes as long as the copies did: none where no generator was copied.
         self._walked = not getattr(copied, "has_generators", True)
         # Now: a worker_init_fn may exchange a generator for one that is seeded for this worker.
@@ -116,6 +113,20 @@ class OwnGenerators:
 
     def __bool__(self) -> bool:
         return bool(self._places) or self._copies is None  # it is not known yet
+
+    def follow(self, copied: Mapping[int, tuple[Any, Any]]) -> None:
+        """Look for the generators of what was set on the copies since.
+
+        Those that were there keep their seeds, as they have drawn by now.
+
+        Args:
+            copied: What the worker has copies of now.
+        """
+        self._copies = copies = _copies_in(copied)
+        self._places = [place for place in self._places if id(place.holder) in copies]
+        known = {(id(place.holder), place.name) for place in self._places}
+        if getattr(copied, "has_generators", True):
+            self._places += [it for it in self._find() if (id(it.holder), it.name) not in known]
 
     def _find(self, *, seeds: bool = True) -> list[_Place]:
         found = _places_in(self._root, seeds=seeds)
@@ -169,18 +180,23 @@ class OwnGenerators:
                 generator.seed(blake2b(sample + place.key, digest_size=32).digest())
 
 
+def _copies_in(copied: Mapping[int, tuple[Any, Any]]) -> dict[int, Any]:
+    """Return the copies by their ids.  What all workers share is not seeded."""
+    return {id(twin): twin for users, twin in copied.values() if twin is not users}
+
+
 class SeededFunction:
     """A function of the user's, with generators that are seeded for each call."""
 
-    __slots__ = ("_own", "function")
+    __slots__ = ("function", "own")
 
     def __init__(self, function: Callable[..., Any], own: OwnGenerators) -> None:
         self.function = function
-        self._own = own
+        self.own = own
 
     def __call__(self, *args: Any) -> Any:
         try:
-            return self._own.call(self.function, *args)
+            return self.own.call(self.function, *args)
         finally:
             self, args = DROPPED, ()  # an error keeps this frame
 
@@ -196,6 +212,14 @@ def seeded(function: Any, copied: Mapping[int, tuple[Any, Any]] | None) -> Any:
         return function  # torch's own have none
     own = OwnGenerators(function, copied)
     return SeededFunction(function, own) if own else function
+
+
+def seeded_again(function: Any, copied: Mapping[int, tuple[Any, Any]]) -> Any:
+    """Return a worker's function with the generators that were set on it since."""
+    if not isinstance(function, SeededFunction):
+        return seeded(function, copied)
+    function.own.follow(copied)
+    return function
 
 
 def unseeded(function: Any) -> Any:

@@ -1,0 +1,156 @@
+"""What the loop sets on its objects between epochs, kept workers see from the next one on."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.patience import Spawn
+
+
+class Scale:
+    def __init__(self, by: float = 1.0) -> None:
+        self.by = by
+
+    def __call__(self, sample: Any) -> Any:
+        return sample * self.by
+
+
+class Jitter(Scale):
+    def __init__(self, by: float = 1.0) -> None:
+        super().__init__(by)
+        self.rng = random.Random(0)
+
+    def __call__(self, sample: Any) -> Any:
+        return sample * self.by + self.rng.random()
+
+
+class Compose:
+    def __init__(self, *transforms: Any) -> None:
+        self.transforms = list(transforms)
+
+    def __call__(self, sample: Any) -> Any:
+        for transform in self.transforms:
+            sample = transform(sample)
+        return sample
+
+
+class Inner:
+    def __init__(self) -> None:
+        self.offset = 0
+        self.transform: Any = Scale()
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> Any:
+        return self.transform(np.full(2, float(index + self.offset)))
+
+
+class Outer:
+    """A dataset over another one, which opens something on first use."""
+
+    def __init__(self) -> None:
+        self.inner = Inner()
+        self.mosaic = False
+        self.options = {"gain": 1.0}
+        self.handle: Any = None
+        self.opened: list[int] = []  # shared by all copies
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:
+        if self.handle is None:
+            self.handle = iter(range(10**9))
+            self.opened.append(index)
+        next(self.handle)
+        return (self.inner[index] + 100 * self.mosaic) * self.options["gain"]
+
+
+class Collate:
+    def __init__(self) -> None:
+        self.length = 2
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return np.stack(samples)[:, : self.length]
+
+
+def set_numbers(dataset: Outer, collate: Collate, epoch: int) -> None:
+    dataset.mosaic = bool(epoch % 2)
+    dataset.inner.offset = epoch
+    dataset.inner.transform.by = 1.0 + epoch
+    collate.length = 1 + epoch % 2
+
+
+def set_transforms(dataset: Outer, collate: Collate, epoch: int) -> None:  # noqa: ARG001
+    if epoch % 2:
+        dataset.inner.transform = Compose(Scale(epoch), Jitter(epoch))
+    else:
+        dataset.inner.transform.transforms[1].by = 7.0  # of the object that was set before
+
+
+def set_container(dataset: Outer, collate: Collate, epoch: int) -> None:  # noqa: ARG001
+    dataset.options = {"gain": float(epoch)}
+
+
+def set_object(dataset: Outer, collate: Collate, epoch: int) -> None:  # noqa: ARG001
+    before, dataset.inner = dataset.inner, Inner()
+    dataset.inner.offset = before.offset + epoch
+
+
+def use_it(dataset: Outer, collate: Collate, epoch: int) -> None:  # noqa: ARG001
+    assert dataset[0] is not None  # which opens a handle for the loop's own thread
+
+
+CHANGES: list[Callable[[Outer, Collate, int], None]] = [
+    *(set_numbers, set_transforms, set_container, set_object, use_it)
+]
+
+
+def batches_of(change: Callable[[Outer, Collate, int], None], **workers: Any) -> list[Any]:
+    dataset, collate = Outer(), Collate()
+    found = []
+    with ThreadLoader(
+        dataset, 4, shuffle=True, seed=3, collate_fn=collate, output="numpy", **workers
+    ) as loader:
+        for epoch in range(5):
+            if epoch:
+                change(dataset, collate, epoch)
+            found.append([np.asarray(batch).tolist() for batch in loader])
+    if workers.get("persistent_workers"):
+        most = workers["threads"] + (change is use_it)
+        assert len(dataset.opened) <= most, "what workers have opened stays open"
+    return found
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("change", CHANGES)
+def test_kept_workers_see_what_was_set_between_epochs(
+    change: Callable[[Outer, Collate, int], None], threads: int, spawn: Spawn
+) -> None:
+    expected = batches_of(change, threads=0)
+    kept = {"threads": threads, "persistent_workers": True}
+    assert spawn(lambda: batches_of(change, **kept)).result(PATIENCE) == expected
+
+
+def test_what_was_set_before_is_kept_by_no_worker() -> None:
+    dataset, gone = Outer(), []
+    with ThreadLoader(dataset, 4, threads=1, persistent_workers=True) as loader:
+        for epoch in range(5):
+            dataset.inner.transform = Scale(epoch)
+            gone.append(weakref.ref(dataset.inner.transform))
+            assert len(list(loader)) == 6
+        gc.collect()
+        assert [transform() is None for transform in gone[1:-1]] == [True] * 3
