@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from threadloader._ranks.parts import Part
-from threadloader._ranks.share import rank_and_world
+from threadloader._ranks.share import Part, rank_and_world
 from threadloader._threads.worker_info import get_worker_info
 
 __all__ = ["check_rank", "part_here", "ranks_of"]

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader import _torch
-from threadloader._ranks.parts import Part
+from threadloader._ranks.share import Part
 from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
