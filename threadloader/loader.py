@@ -437,6 +437,50 @@ class ThreadLoader(Attributes, _torch.DataLoader[T_co], Reports):
         self._live_here()
         self._session.close()
 
+    def replay(
+        self,
+        error: BaseException | None = None,
+        /,
+        *,
+        batch: int | None = None,
+        row: int | None = None,
+        index: Any = None,
+        epoch: int | None = None,
+    ) -> Any:
+        """Make a sample again, or a whole batch, in the calling thread, for a debugger.
+
+        It has the random numbers that it had in the epoch, whoever made it: ``breakpoint()`` and
+        pdb work in it.  What is drawn for it is put back, and the run goes on as if nothing had
+        been asked.
+
+        Args:
+            error: That a loop got: what failed with it is made again.
+            batch: Its number in the epoch, from 0, as notes on errors have it.
+            row: Of the sample in the batch; None for the whole batch, collated.
+            index: Of the sample, instead of ``row``.
+            epoch: Its number, from 0; None for the latest.  An earlier one needs a ``seed=``, and
+                no sampler of yours.
+
+        Raises:
+            ValueError: The order of that epoch is not known any more, or the error says no batch;
+                or the samples draw from shared random states (``isolate_rng=False``).
+            IndexError: There is no such batch, row or index.
+            TypeError: The dataset is iterable, or no batch was asked for.
+
+        Threads:
+            consumer.
+        """
+        from threadloader._session.replay import Wanted, replay  # noqa: PLC0415  # for a debugger
+
+        if error is not None:
+            wanted = Wanted.of(error)
+        elif batch is not None:
+            wanted = Wanted(epoch, batch, row, None if index is None else repr(index))
+        else:
+            msg = "replay() needs an error, or the number of a batch"
+            raise TypeError(msg)
+        return replay(self._session, self._settings(), wanted)
+
     def statistics(self) -> Statistics:
         """Return what was counted so far, in this process."""
         self._live_here()

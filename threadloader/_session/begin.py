@@ -125,7 +125,7 @@ def _plan(
     draws = seeds.begin_epoch(seed, settings.generator, saved)
     shared_seed = draws.shared_seed(settings.dataset)
     # 4. The sampler.
-    sampler_pass = _open_sampler_pass(settings, draws, position, share, checked=rank is None)
+    sampler_pass = open_sampler_pass(settings, draws, position, share, checked=rank is None)
     # 5. Workers: those of the epoch before, or new ones.
     workers = session.kept_workers.reuse(settings)
     is_new = workers is None
@@ -215,7 +215,7 @@ def _tell_of_epoch(sampler: Any, position: Position, session: Session, *, shares
     lane.sampler_epoch = session.seen_number = epoch_of(sampler)
 
 
-def _open_sampler_pass(
+def open_sampler_pass(
     settings: Settings,
     draws: EpochDraws,
     position: Position,

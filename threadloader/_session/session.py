@@ -149,8 +149,8 @@ class Session:
         self._pid = os.getpid()
         self.run = run
         self.window = settings.window
-        self.ring = _new_ring(settings)
-        self.collation = _new_collation(settings, self.ring)
+        self.ring = new_ring(settings)
+        self.collation = new_collation(settings, self.ring)
         self._memory = settings.device, settings.pinned
         self.stats = Stats()
         _mark_stages_if_asked()
@@ -186,9 +186,9 @@ class Session:
         self.window = settings.window
         memory = settings.device, settings.pinned
         moved = self._memory != memory
-        ring = _new_ring(settings) if moved else self.ring
+        ring = new_ring(settings) if moved else self.ring
         if moved or not self.collation.is_made_of(settings.collate_fn, settings.output):
-            collation = _new_collation(settings, ring)
+            collation = new_collation(settings, ring)
             self.ring, self._memory, self.collation = ring, memory, collation
 
     def restore_dataset(self, settings: Settings, saved: State | None) -> Any:
@@ -375,13 +375,15 @@ def _no_epoch() -> None:
     """Stand for the last epoch where there is none."""
 
 
-def _new_ring(settings: Settings) -> Ring:
+def new_ring(settings: Settings) -> Ring:
+    """Return a ring for the memory that these settings need."""
     if settings.device is None:
         return Ring(settings.kept_batches)
     return Ring(settings.kept_batches, settings.device.allocate)
 
 
-def _new_collation(settings: Settings, ring: Ring) -> Collation:
+def new_collation(settings: Settings, ring: Ring) -> Collation:
+    """Return what makes batches of samples, in slots of a ring."""
     memory: Callable[[Layout, int], BatchMemory] | None = None
     pin = _torch.pinned if settings.pinned else None
     if settings.device is not None or settings.pinned:

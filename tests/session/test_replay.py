@@ -1,0 +1,183 @@
+"""`replay`: a sample or a batch as the epoch had it, and nothing of the run is changed by it."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from support.patience import PATIENCE
+
+from threadloader import ThreadLoader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.patience import Spawn
+
+SIZE, ROWS = 40, 8
+
+
+class Drawing:
+    """Samples that draw from each kind of random state."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(1)
+        self.bad: int | None = None
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = random.random() + np.random.random() + self.rng.random()  # noqa: NPY002
+        if index == self.bad:
+            raise LookupError(index, drawn)
+        return np.array([index, drawn])
+
+
+class Whole(Drawing):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+class OwnSampler:
+    """Tells one epoch from another, as torch's ``DistributedSampler`` does."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.Random(self.epoch).sample(range(SIZE), SIZE))
+
+
+def noisy(samples: list[Any]) -> Any:
+    return np.stack(samples) + random.random()
+
+
+LOADERS: dict[str, dict[str, Any]] = {
+    "shuffled": {"shuffle": True},
+    "with a seed": {"shuffle": True, "seed": 3},
+    "in order": {},
+    "keyed": {"shuffle": "keyed", "seed": 3},
+    "a collate function that draws": {"collate_fn": noisy, "shuffle": True},
+    "a sampler of the user's": {"sampler": OwnSampler(), "seed": 3},
+    "a part of several ranks": {"shard": (1, 2), "shuffle": True, "seed": 3},
+}
+
+
+def loader_of(kind: str, dataset: Any, **options: Any) -> ThreadLoader[Any]:
+    given = {"threads": 2, **LOADERS[kind], **options}
+    return ThreadLoader(dataset, ROWS, output="numpy", **given)
+
+
+def epoch_of(loader: ThreadLoader[Any]) -> list[Any]:
+    return [batch.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("dataset", [Drawing, Whole])
+@pytest.mark.parametrize("kind", LOADERS)
+def test_each_batch_and_row_is_that_of_the_epoch(kind: str, dataset: Any, spawn: Spawn) -> None:
+    def consume() -> None:
+        with loader_of(kind, dataset()) as loader:
+            for _ in range(2):
+                epoch = epoch_of(loader)
+            for number in (len(epoch) - 1, 0):
+                assert loader.replay(batch=number).tolist() == epoch[number]
+                if "collate_fn" not in LOADERS[kind]:
+                    row = loader.replay(batch=number, row=2)
+                    assert row.tolist() == epoch[number][2]
+                    index = int(row[0])
+                    assert loader.replay(batch=number, index=index).tolist() == row.tolist()
+
+    spawn(consume).result(PATIENCE)
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_the_run_goes_on_as_if_nothing_had_been_asked(kind: str) -> None:
+    def run(*, replays: bool) -> list[Any]:
+        random.seed(5)
+        np.random.seed(5)  # noqa: NPY002
+        found = []
+        options: dict[str, Any] = {}
+        if "sampler" in LOADERS[kind]:
+            options["sampler"] = OwnSampler()
+        elif "seed" not in LOADERS[kind]:
+            options["generator"] = np.random.default_rng(2)
+        with loader_of(kind, Drawing(), **options) as ours:
+            for epoch in range(3):
+                if "sampler" in options:
+                    options["sampler"].set_epoch(epoch)
+                iterator = iter(ours)
+                found.append(next(iterator).tolist())
+                if replays:
+                    ours.replay(batch=1)
+                    ours.replay(batch=0, row=3)
+                found += [batch.tolist() for batch in iterator]
+                if replays and epoch:
+                    ours.replay(batch=2, row=0)
+                found.append([random.random(), np.random.random()])  # noqa: NPY002
+        return found
+
+    assert run(replays=True) == run(replays=False)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("dataset", [Drawing, Whole])
+def test_an_error_is_raised_again_with_what_was_drawn(dataset: Any, threads: int) -> None:
+    data = dataset()
+    data.bad = 21
+    with loader_of("shuffled", data, threads=threads) as loader:
+        with pytest.raises(LookupError) as first:
+            list(loader)
+        for _ in range(2):
+            with pytest.raises(LookupError) as again:
+                loader.replay(first.value)
+            assert again.value.args == first.value.args
+        data.bad = None
+        assert int(np.ravel(loader.replay(first.value))[0]) >= 0  # mended: it is a sample now
+
+
+def test_an_earlier_epoch_is_drawn_again_by_its_seed() -> None:
+    with loader_of("with a seed", Drawing()) as loader:
+        epochs = [epoch_of(loader) for _ in range(3)]
+        for number, epoch in enumerate(epochs):
+            assert loader.replay(epoch=number, batch=4).tolist() == epoch[4]
+    with loader_of("with a seed", Drawing()) as later:  # before its first epoch, too
+        assert later.replay(epoch=1, batch=3, row=1).tolist() == epochs[1][3][1]
+
+
+def test_what_can_not_be_replayed_is_refused() -> None:
+    with loader_of("shuffled", Drawing()) as loader:
+        with pytest.raises(ValueError, match="no epoch was begun"):
+            loader.replay(batch=0)
+        list(loader)
+        list(loader)
+        with pytest.raises(ValueError, match="order of epoch 0 is not known"):
+            loader.replay(epoch=0, batch=0)
+        with pytest.raises(IndexError, match="no batch 5"):
+            loader.replay(batch=5)
+        with pytest.raises(IndexError, match="no index 99"):
+            loader.replay(batch=0, index=99)
+        with pytest.raises(IndexError):
+            loader.replay(batch=0, row=ROWS)
+        with pytest.raises(ValueError, match="no note"):
+            loader.replay(LookupError(1))
+        with pytest.raises(TypeError, match="needs an error"):
+            loader.replay()
+    with (
+        ThreadLoader(range(8), 4, isolate_rng=False) as shared,
+        pytest.raises(ValueError, match="isolate_rng=False"),
+    ):
+        shared.replay(batch=0)
+    with (
+        ThreadLoader(iter(range(4)), 2) as stream,
+        pytest.raises(TypeError, match="iterable dataset"),
+    ):
+        stream.replay(batch=0)

@@ -1,0 +1,199 @@
+"""One sample or batch again, in the calling thread, with the random numbers that it had.
+
+    where its epoch began -> the sampler -> the plan of the batch -> the sample, or the batch
+
+What is drawn for that is put back, so that the run goes on as if nothing had been asked.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from threadloader._lifetime.dropping import DROPPED
+from threadloader._order.planner import Planner
+from threadloader._order.ranks import epoch_of, rank_with_own_streams, share_of, tell_again
+from threadloader._order.samplers import is_known
+from threadloader._order.tickets import Ticket, TicketSize
+from threadloader._resume import Lane, Position
+from threadloader._rng.seeds import EpochSeeds, Seeds, encoded_state, restore_generator, state_of
+from threadloader._session.begin import open_sampler_pass
+from threadloader._session.session import new_collation, new_ring
+from threadloader._work.calling_thread import CallingThread
+from threadloader._work.open_batch import Pipeline, make_at_once, work_here
+from threadloader._work.progress import Progress
+from threadloader._work.stats import Stats
+from threadloader._work.workers import may_draw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from threadloader._order.tickets import PlannedBatch
+    from threadloader._session.session import Session
+    from threadloader._session.state import State
+    from threadloader._settings import Settings
+    from threadloader._work.copies import Worker
+
+_NOTE = re.compile(r"batch (\d+)(?:, index (.+))?$")
+
+
+class Wanted(NamedTuple):
+    """What is to be made again; see `ThreadLoader.replay`."""
+
+    epoch: int | None
+    batch: int
+    row: int | None = None
+    index_text: str | None = None  # as `repr` has it
+
+    @classmethod
+    def of(cls, error: BaseException) -> Wanted:
+        """Return what has failed with an error.
+
+        Raises:
+            ValueError: It has no note of this package's.
+        """
+        for note in reversed(getattr(error, "__notes__", [])):
+            if found := _NOTE.search(note):
+                return cls(None, int(found[1]), index_text=found[2])
+        msg = f"{error!r} has no note that says in which batch it was raised"
+        raise ValueError(msg)
+
+    def row_in(self, plan: PlannedBatch) -> int | None:
+        """Return the row; None for the whole batch.
+
+        Raises:
+            IndexError: The batch has no such row, or index.
+        """
+        rows = range(len(plan.indices))
+        if self.index_text is None:
+            return None if self.row is None else rows[self.row]
+        for row in rows:
+            if repr(plan.index_of(row)) == self.index_text:
+                return row
+        msg = f"batch {self.batch} has no index {self.index_text}: the sampler gives another order now"
+        raise IndexError(msg)
+
+
+def replay(session: Session, settings: Settings, wanted: Wanted) -> Any:
+    """Return the sample or the batch; raises its error.
+
+    Args:
+        session: Of the loader.
+        settings: Of the loader.
+        wanted: Which.
+
+    Raises:
+        ValueError: The order of that epoch is not known any more, or its random numbers are not.
+        IndexError: The epoch has no such batch, or the batch no such row.
+        TypeError: The dataset is iterable.
+    """
+    if settings.iterable:
+        msg = "an iterable dataset can't be asked for one sample: iterate over it, or load a state"
+        raise TypeError(msg)
+    if not settings.isolate_rng:
+        msg = "with isolate_rng=False samples draw from random states that have gone on"
+        raise ValueError(msg)
+    settings = settings._replace(device=None, pinned=False, on_error="raise")
+    plan, seeds = _planned(settings, _state_of(session, settings, wanted.epoch), wanted.batch)
+    row = wanted.row_in(plan)
+    isolates = may_draw(settings)
+    pipeline = Pipeline(
+        settings.whole_batches,
+        TicketSize(len(plan.indices)),
+        new_collation(settings, new_ring(settings)),
+        seeds.samples if isolates else None,
+    )
+    counters = Stats().begin_epoch()
+    calling = CallingThread(settings, None, seeds.workers, counters, isolates=isolates)
+    try:
+        if row is None:
+            return calling.call(_batch_of, plan, pipeline)
+        return calling.call(_sample_of, plan, pipeline, row)
+    finally:
+        calling.end()
+
+
+def _sample_of(worker: Worker, plan: PlannedBatch, pipeline: Pipeline, row: int) -> Any:
+    whole = pipeline.whole_batches
+    ticket = Ticket(plan, 0, len(plan.indices)) if whole else Ticket(plan, row, row + 1)
+    samples, error = worker.fetcher.fetch(ticket, Progress(), pipeline.seed, singly=not whole)
+    if error is not None:
+        raise error
+    return samples[row if whole else 0]
+
+
+def _batch_of(worker: Worker, plan: PlannedBatch, pipeline: Pipeline) -> Any:
+    made = make_at_once(worker, plan, pipeline, Progress())
+    if isinstance(made, tuple):
+        return made[0]
+    assert made is not None  # noqa: S101  # nobody has closed an epoch
+    work_here(worker, made)
+    try:
+        if made.failure is not None:
+            raise made.failure.error
+        return made.take()
+    finally:
+        made = DROPPED
+
+
+def _planned(settings: Settings, state: State, batch: int) -> tuple[PlannedBatch, EpochSeeds]:
+    """Return the plan of a batch, and the seeds of its epoch."""
+    position = Position.of(state["epoch"], state)
+    (lane,) = position.lanes
+    share, seed = share_of(settings), settings.seed
+    if seed is None and settings.generator is None:
+        seed = state["draws"].get("agreed")
+    with _put_back(settings, lane.sampler_epoch):
+        draws = Seeds().begin_epoch(seed, settings.generator, state)
+        draws.shared_seed(settings.dataset)
+        sampler_pass = open_sampler_pass(settings, draws, position, share, checked=False)
+        seeds = draws.seeds(kept=False, rank=rank_with_own_streams(settings, share) or 0)
+        assert sampler_pass is not None  # noqa: S101  # the dataset is not iterable
+        planner = Planner(
+            sampler_pass, lane, batched=settings.batched, whole_batches=settings.whole_batches
+        )
+        plan = planner.draw()
+        for _ in range(batch):
+            plan = plan and planner.draw()
+    if plan is None or batch < 0:
+        msg = f"epoch {position.epoch} has no batch {batch}"
+        raise IndexError(msg)
+    return plan, seeds
+
+
+@contextmanager
+def _put_back(settings: Settings, sampler_epoch: int | None) -> Iterator[None]:
+    """Tell the sampler of an epoch; then let it and the generator be as they were."""
+    sampler, generator = settings.index_sampler, settings.generator
+    told = None if sampler_epoch is None else epoch_of(sampler)
+    drawn = None if generator is None else encoded_state(state_of(generator))
+    try:
+        if sampler_epoch is not None and told != sampler_epoch:
+            tell_again(sampler, sampler_epoch)
+        yield
+    finally:
+        if told is not None and told != sampler_epoch:
+            tell_again(sampler, told)
+        if drawn is not None:
+            restore_generator(generator, drawn)
+
+
+def _state_of(session: Session, settings: Settings, epoch: int | None) -> State:
+    """Return the state at the beginning of an epoch, from which it can be drawn again."""
+    last = session.run.last
+    if last is not None and epoch in (None, last.position.epoch):
+        (before,) = last.position.lanes
+        first = before.find_first() if before.first is None else before.first
+        lane = Lane(first=first, sampler_epoch=before.sampler_epoch)
+        return last.state() | {"lanes": [lane.state()]}
+    if epoch is None:
+        msg = "no epoch was begun yet"
+        raise ValueError(msg)
+    if settings.seed is None or not is_known(settings.index_sampler):
+        msg = (
+            f"the order of epoch {epoch} is not known any more: the latest can be replayed; others "
+            "where the loader has a seed= and no sampler of yours"
+        )
+        raise ValueError(msg)
+    return {"epoch": epoch, "draws": {}, "begun": True, "lanes": [Lane().state()]}
