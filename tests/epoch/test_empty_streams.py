@@ -117,17 +117,3 @@ def test_an_iterator_that_was_read_to_its_end_is_warned_of_once(
     assert warning.category is UserWarning
     assert warning.filename == __file__
     assert "can be read once" in str(warning.message)
-
-
-EMPTY: dict[str, Callable[[], Any]] = {
-    "iterator": lambda: iter(()),
-    "generator": lambda: (row for row in ()),
-    "dataset": Shards,
-}
-
-
-@each_number_of_threads
-@pytest.mark.parametrize("kind", EMPTY)
-def test_what_may_be_empty_is_not_warned_of(kind: str, threads: int, spawn: Spawn) -> None:
-    _, caught = spawn(told, make(EMPTY[kind](), threads=threads), 2).result(PATIENCE)
-    assert not caught

@@ -220,11 +220,6 @@ def test_what_a_source_can_not_have_is_refused_at_once(name: str, value: Any) ->
         make(**arguments)
 
 
-def test_it_has_no_length() -> None:
-    with make(Counting(3)) as loader, pytest.raises(TypeError):
-        len(loader)
-
-
 def test_a_source_that_returns_none_is_told_how_to_end(spawn: Spawn) -> None:
     with make(lambda _: None) as loader, pytest.raises(TypeError, match="ends by an empty list"):
         spawn(list, loader).result(PATIENCE)

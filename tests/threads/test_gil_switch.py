@@ -81,16 +81,3 @@ def test_otherwise_a_loader_warns_of_nothing(
     script = LOAD.format(folder=str(extension), imports=imports, threads=threads)
     code, out, complaints = run_child(script, *options)
     assert (code, out) == (0, ""), complaints
-
-
-@free_threaded
-def test_doctor_names_the_import(extension: Path) -> None:
-    script = f"""
-import sys
-sys.path.insert(0, {str(extension)!r})
-from threadloader.cli import main
-main(["doctor", "--import", "needs_the_gil"])
-"""
-    code, out, complaints = run_child(script)
-    assert code == 0, complaints
-    assert "GIL       on, switched on by needs_the_gil" in out

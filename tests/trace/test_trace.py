@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import threading
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -244,19 +243,3 @@ def test_traces_at_once_are_whole_and_each_of_its_loader_and_may_be_compressed(
     found = [read_trace(each) for each in (first, second, third)]
     assert [len(trace.of("next")) for trace in found] == [8, 8, 8]
     assert len(found[0].slices) == len(found[1].slices)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_child_writes_no_file(path: Path) -> None:
-    with made("no threads") as loader:
-        trace = loader.trace(path)
-        trace.__enter__()
-        list(loader)
-        child = os.fork()
-        if not child:
-            trace.__exit__(None, None, None)
-            os._exit(path.stat().st_size > 0)
-        assert os.waitpid(child, 0)[1] == 0
-        trace.__exit__(None, None, None)
-    assert len(read_trace(path).of("next")) == 8

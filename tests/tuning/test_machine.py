@@ -96,15 +96,6 @@ def test_a_quota_bounds_the_cores(case: str, machine: Machine) -> None:
     assert machine.cores() == cores
 
 
-@pytest.mark.parametrize(("count", "cores"), [(6, 6), (None, 1)])
-def test_without_affinity_the_machine_counts(
-    count: int | None, cores: int, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: count)
-    assert machine.cores() == cores
-
-
 @pytest.mark.parametrize(
     ("ranks", "threads"),
     [("1", 16), ("4", 4), ("5", 3), ("16", 1), ("100", 1), ("0", 16), ("", 16), ("many", 16)],

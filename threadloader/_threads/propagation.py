@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     MakesContext = Callable[[], AbstractContextManager[None]]
     Ask = Callable[[], MakesContext | None]
 
-__all__ = ["propagate"]
+__all__ = ["Propagation"]
 
 _MISSING: Any = object()
 
@@ -38,28 +38,35 @@ class _Local(threading.local):
 _here = _Local()
 
 
-# What was put in the place of functions.  No lock, which a child could be forked with: who comes
-# second puts the same in place again, since `dict.setdefault` is atomic on both builds.
-_made: dict[str, Any] = {}
+class Propagation:
+    """Propagates a thread's context to the threads that it starts.
 
-
-def propagate(ask: Ask) -> None:
-    """Begin to propagate a thread's context to the threads that it starts, for good.
-
-    It is never undone: others may have replaced the same functions since.
+    It is installed once and never undone: others may have replaced the same functions since.
 
     Args:
         ask: Returns what makes the calling thread's context; None if it has none, as all threads
             that have nothing to do with workers.
+
+    Threads:
+        install: shared.  No lock, which a child could be forked with: whoever comes second puts
+            the same functions in place again, since `dict.setdefault` is atomic on both builds.
     """
-    if "done" in _made:
-        return
-    thread: Any = Thread
-    executor: Any = ThreadPoolExecutor
-    thread.start = _made.setdefault("start", _start(thread.start, ask))
-    executor.submit = _made.setdefault("submit", _submit(executor.submit, ask))
-    executor.__init__ = _made.setdefault("init", _init(executor.__init__, ask))
-    _made["done"] = True
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._made: dict[str, Any] = {}
+        self._installed = False  # only ever set
+
+    def install(self) -> None:
+        """Begin to propagate contexts, for good."""
+        if self._installed:
+            return
+        thread: Any = Thread
+        executor: Any = ThreadPoolExecutor
+        thread.start = self._made.setdefault("start", _start(thread.start, self._ask))
+        executor.submit = self._made.setdefault("submit", _submit(executor.submit, self._ask))
+        executor.__init__ = self._made.setdefault("init", _init(executor.__init__, self._ask))
+        self._installed = True
 
 
 def _start(original: Callable[[Thread], None], ask: Ask) -> Callable[[Thread], None]:

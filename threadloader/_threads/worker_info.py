@@ -18,7 +18,7 @@ from threadloader._lifetime.dropping import DROPPED
 from threadloader._lifetime.exit_and_fork import in_forked_child
 from threadloader._threads.debugging import TURNS
 from threadloader._threads.process_blocks import untangle
-from threadloader._threads.propagation import propagate
+from threadloader._threads.propagation import Propagation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,6 +98,7 @@ def _in_context(info: Any, seed: int | None) -> Iterator[None]:
         _here.info, _here.pass_seed = before
 
 
+_propagation = Propagation(_context_here)
 untangle()
 
 
@@ -140,7 +141,7 @@ def in_pass(seed: int | None, function: Callable[..., T], *args: Any) -> T:
 
     It also returns it in threads that the function starts, as long as they live.
     """
-    propagate(_context_here)
+    _propagation.install()
     # No context manager: Ctrl-C can come up in one before it has put back what was there.
     before, _here.pass_seed = _here.pass_seed, seed
     try:
@@ -185,7 +186,7 @@ class Introduction:
     def __init__(
         self, number: int, workers: int, base_seed: int, dataset: Any, rng: Any = None
     ) -> None:
-        propagate(_context_here)
+        _propagation.install()
         self._info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
@@ -220,7 +221,7 @@ def introduced(
         dataset: This worker's copy.
         rng: An object with its generators.
     """
-    propagate(_context_here)
+    _propagation.install()
     before = _here.info
     _here.info = _torch.make_worker_info(number, workers, base_seed + number, dataset, rng)
     try:
