@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections import Counter
 from functools import partial
 from threading import Barrier
@@ -97,23 +96,6 @@ def test_who_can_not_have_the_lock_goes_on_without(
         monkeypatch.setattr(_folder_cache, "PATIENCE_S", 0.01)
     assert first.read(1, after=lambda: second.read(1)) == content_of(1)
     assert first.made == second.made == {1: 1}
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_a_forked_child_does_not_keep_a_lock_that_its_parent_gave_back(tmp_path: Path) -> None:
-    source = Source(tmp_path)
-    read, write = os.pipe()
-    with source.cache.making("1"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads, 3.12
-        child = os.fork()
-        if not child:
-            os.close(write)
-            os.read(read, 1)  # until the parent has closed its end
-            os._exit(0)
-    assert source.read(1) == content_of(1)
-    os.close(write)
-    os.close(read)
-    os.waitpid(child, 0)
 
 
 def test_the_bound_holds_after_every_file_also_of_many_threads(

@@ -260,8 +260,6 @@ def tiled(width: int, height: int) -> bytes:
 @pytest.mark.skipif(not features.check("libtiff"), reason="Pillow without libtiff")
 def test_a_tile_may_have_as_many_pixels_as_a_picture() -> None:
     assert np.array_equal(decode(tiled(32, 48), max_pixels=32 * 48), np.full((16, 16, 3), 7))
-    with pytest.raises(ValueError, match="tile of 32 x 48 pixels are more than max_pixels=1,535"):
-        decode(tiled(32, 48), max_pixels=32 * 48 - 1)
     with pytest.raises(ValueError, match="tile of 60,000 x 60,000 pixels"):
         decode(tiled(60_000, 60_000))
 

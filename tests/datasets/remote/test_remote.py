@@ -29,7 +29,7 @@ PATIENT = Retries(attempts=40, first=0.001, longest=0.01)
 PASSING = [
     *(Fault.DROP, Fault.HANG, Fault.STALL, Fault.TRUNCATE, Fault.DRIP),
     *(Fault.OTHER_RANGE, Fault.SHORT_RANGE, Fault.GARBAGE),
-    *(Status(408), Status(429), Status(500), Status(503)),
+    *(Status(408), Status(425), Status(429), Status(500), Status(503)),
 ]
 STALLS = {Fault.HANG, Fault.STALL, Fault.DRIP}  # only a limit on time notices them
 SOON = 0.15  # seconds, such a limit; a busy machine may be late with a right answer, too
@@ -91,8 +91,10 @@ def test_a_read_beyond_the_end_is_an_error_with_url_and_offset(server: RemoteSer
 @pytest.mark.parametrize("fault", PASSING, ids=name_of)
 def test_a_fault_that_passes_is_not_noticed(server: RemoteServer, fault: Fault | Status) -> None:
     server.plan = at_first(fault)
+    before = random.getstate()
     limits = {"retries": PATIENT, "read_timeout": SOON} if fault in STALLS else {}
     assert open_data(server, **limits).read_at(1000, SAMPLE) == CONTENT[1000 : 1000 + SAMPLE]
+    assert random.getstate() == before  # waits draw no random number of the sample's
     assert len(server.requests) == 2 or (fault in STALLS and len(server.requests) > 2)
 
 
@@ -145,6 +147,15 @@ def test_a_connection_that_the_server_closes_is_no_failure(
     assert server.connections == 3
 
 
+def test_a_wait_is_random_below_a_bound_that_doubles_and_the_servers_time_counts() -> None:
+    retries = Retries(attempts=9, first=0.5, longest=3.0)
+    bounds = [retries.wait_s(failed, None, lambda: 1.0) for failed in range(1, 6)]
+    assert bounds == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert retries.wait_s(3, None, lambda: 0.25) == 0.5
+    assert retries.wait_s(1, 2.0, lambda: 0.5) == 2.25  # not before it, and not all at once
+    assert retries.wait_s(1, 3600.0, lambda: 0.0) == 3.0  # up to the limit
+
+
 def test_a_server_may_ask_to_come_back_at_once(server: RemoteServer) -> None:
     for told in ("0", "Wed, 21 Oct 2015 07:28:00 GMT"):
         server.requests.clear()
@@ -183,6 +194,31 @@ def test_a_file_that_changes_is_an_error_and_not_a_mixture(server: RemoteServer)
     file.close()
     assert file.read_at(10, 10) == CONTENT[::-1][10:20]
     assert file.stamp() != before
+
+
+def test_blocks_of_another_version_or_one_that_is_not_told_are_not_kept(
+    server: RemoteServer, tmp_path: Path
+) -> None:
+    def put(content: bytes, etag: str) -> None:
+        server.files["/data.bin"], server.etags["/data.bin"] = content, etag
+
+    def change(_: Request) -> None:
+        file.close()
+        put(CONTENT[::-1], '"B"')
+
+    put(CONTENT, '"A"')
+    file = open_data(server, cache_folder=tmp_path)
+    assert file.stamp() == f'{len(CONTENT)}-"A"'
+    server.plan = change  # between the question for the version and the block
+    with pytest.raises((ClosedError, DataError)):
+        file.read_at(0, 10)
+    server.plan = lambda _: None
+    put(CONTENT, '"A"')
+    file = open_data(server, cache_folder=tmp_path)
+    file.size()
+    del server.etags["/data.bin"]
+    assert file.read_at(5, 10) == CONTENT[5:15]
+    assert not list(tmp_path.rglob("*.kept"))
 
 
 def test_closing_the_file_ends_waiting_for_the_next_try(

@@ -27,7 +27,7 @@ from threadloader.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
-FILES = 200  # of each kind
+FILES = 120  # of each kind
 FORMATS = [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT]
 
 
