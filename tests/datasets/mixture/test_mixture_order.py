@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadloader.datasets import Mixture
@@ -61,6 +61,7 @@ def test_whole_weights_are_met_exactly_by_each_epoch_of_their_sum(
     assert [sources.count(source) for source in range(len(weights))] == [9 * w for w in weights]
 
 
+@settings(max_examples=40)
 @given(
     weights=weights_of_sources,
     start=st.integers(0, FAR),

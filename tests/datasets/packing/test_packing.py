@@ -319,7 +319,7 @@ def test_a_source_that_gives_other_samples_than_before_is_refused(source: Any) -
 @pytest.mark.filterwarnings("ignore:the state holds none")
 def test_a_loader_goes_on_in_the_middle_of_an_epoch_and_between_two(source: Any) -> None:
     check_each_state(
-        lambda: ThreadLoader(pack(source(LENGTHS[:300]), 1024, window=8), 8, collate_fn=repr)
+        lambda: ThreadLoader(pack(source(LENGTHS[:150]), 1024, window=8), 8, collate_fn=repr)
     )
 
 
