@@ -296,7 +296,7 @@ def test_a_state_is_small_and_only_shards_in_the_buffer_are_read_again(tmp_path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2, and 1 can be read"),
+        ({"version": 1}, "version 1, and 2 can be read"),
         ({"shuffle": 5}, "of shuffle=5, not 4"),
         ({"shards": 1}, "other shards, or of another rank or worker"),
     ],

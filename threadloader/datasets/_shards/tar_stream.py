@@ -50,7 +50,7 @@ __all__ = ["TarStream"]
 
 T = TypeVar("T")
 
-_VERSION = 1  # of a pass's state
+_VERSION = 2  # of a pass's state
 
 
 class TarStream(IterableDataset):
