@@ -111,7 +111,7 @@ def test_the_bound_holds_after_every_file_also_of_many_threads(
             source.read(turn * threads + thread)
             end.wait(PATIENCE)
 
-    for number in range(1000, 1100):
+    for number in range(1000, 1050):
         assert source.read(number) == content_of(number)
         assert used(tmp_path) <= 20 * SIZE
     assert used(tmp_path) >= 17 * SIZE  # it is made use of
@@ -128,9 +128,9 @@ def test_files_used_least_recently_make_room(tmp_path: Path) -> None:
         for path in tmp_path.rglob("*.kept"):  # an hour goes by
             status = path.stat()
             os.utime(path, (status.st_atime - 3600, status.st_mtime - 3600))
-    for number in (0, 10, 0, 9):  # the first is used again
+    for number in (0, 10, 0, *range(4, 10)):  # the first is used again
         source.read(number)
-    assert source.made[0] == source.made[9] == 1
+    assert set(source.made.values()) == {1}
     source.read(1)
     assert source.made[1] == 2
 

@@ -29,26 +29,13 @@ class Fault(Enum):
     """What may happen to a request."""
 
     DROP = "the connection ends without an answer"
-    HANG = "no answer ever comes"
     STALL = "the answer stops in the middle of the body, and the connection stays open"
     TRUNCATE = "the connection ends in the middle of the body"
     DRIP = "the body comes byte by byte"
     WHOLE = "the range is ignored: 200, and the whole file"
-    WHOLE_UNSIZED = "the same in chunks, so that its size is not told"
-    OTHER_RANGE = "206 with another range than the one that was asked for"
     SHORT_RANGE = "206 with less than was asked for, and right about it"
-    UNTOLD_RANGE = "206 without Content-Range"
-    GARBAGE = "what is sent is not HTTP"
-    GZIP = "the body is compressed"
     CLOSE = "a right answer, after which the connection ends"
     SILENT_CLOSE = "the same, without `Connection: close`"
-
-
-HEADERS_OF: dict[Fault | None, dict[str, str]] = {
-    Fault.WHOLE_UNSIZED: {"Transfer-Encoding": "chunked"},
-    Fault.GZIP: {"Content-Encoding": "gzip"},
-    Fault.CLOSE: {"Connection": "close"},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +134,6 @@ class RemoteServer:
             return True
         if fault is Fault.DROP:
             return False
-        if fault is Fault.GARBAGE:
-            writer.write(b"220 ready for something else\r\n\r\n")
-            return False
-        if fault is Fault.HANG:
-            await reader.read()
-            return False
         return await self._file(request, fault, reader, writer)
 
     async def _file(
@@ -166,12 +147,8 @@ class RemoteServer:
         status, headers, body = self._range(request, fault)
         if etag := self.etags.get(request.path):
             headers["ETag"] = etag
-        headers |= HEADERS_OF.get(fault, {})
-        if fault is Fault.WHOLE_UNSIZED:
-            writer.write(
-                _head(status, None, headers) + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-            )
-            return True
+        if fault is Fault.CLOSE:
+            headers["Connection"] = "close"
         writer.write(_head(status, len(body), headers))
         if fault is Fault.DRIP:
             return await _drip(body, writer)
@@ -188,18 +165,14 @@ class RemoteServer:
         """Return status, headers and body of an answer."""
         content = self.files[request.path]
         size = len(content)
-        if fault in {Fault.WHOLE, Fault.WHOLE_UNSIZED} or request.last is None:
+        if fault is Fault.WHOLE or request.last is None:
             return 200, {}, content
         if request.first >= size:
             return 416, {"Content-Range": f"bytes */{size}"}, b""
         first, last = request.first, min(request.last, size - 1)
-        if fault is Fault.OTHER_RANGE:
-            first, last = first + 1, last + 1
         if fault is Fault.SHORT_RANGE:
             last = (first + last) // 2
-        told = (
-            {} if fault is Fault.UNTOLD_RANGE else {"Content-Range": f"bytes {first}-{last}/{size}"}
-        )
+        told = {"Content-Range": f"bytes {first}-{last}/{size}"}
         return 206, told, content[first : last + 1]
 
     def _parse(self, connection: int, head: bytes) -> Request:
@@ -225,10 +198,9 @@ async def _drip(body: bytes, writer: asyncio.StreamWriter) -> bool:
     return True
 
 
-def _head(status: int, length: int | None, headers: dict[str, str]) -> bytes:
+def _head(status: int, length: int, headers: dict[str, str]) -> bytes:
     """Return an answer as far as its body."""
-    if length is not None:
-        headers = {"Content-Length": str(length), **headers}
+    headers = {"Content-Length": str(length), **headers}
     lines = [f"HTTP/1.1 {status} Status", *(f"{name}: {value}" for name, value in headers.items())]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 

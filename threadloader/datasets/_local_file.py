@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PARTIAL", "Descriptor", "LocalFile", "Shelf", "made", "write_whole"]
 
+MOST_OPEN = 256  # files of a dataset, whatever the process may have open
 PARTIAL = ".partial"  # the ending of a file that is being written
 
 
@@ -32,24 +33,20 @@ class Shelf:
     A quarter of the files that the process may have open (`ulimit -n`) is the most: there are other
     datasets, and connections.
 
-    Args:
-        most: Files that may be open, whatever the process may.
-
     Threads:
         all: shared; adding to a deque and taking from it are atomic on both builds.
     """
 
-    def __init__(self, most: int = 256) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._files: deque[ref[LocalFile]] = deque()  # weak: or they outlive their dataset
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shelf, (self._most,)
+        return Shelf, ()
 
     def opened(self, file: LocalFile) -> None:
         """Count a file that was opened, and close others if there are too many."""
         self._files.append(ref(file))
-        self.close(min(self._most, _open_limit() // 4))
+        self.close(min(MOST_OPEN, _open_limit() // 4))
 
     def close(self, most: int = 0) -> None:
         """Close files until at most so many are open."""

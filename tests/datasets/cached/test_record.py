@@ -50,7 +50,7 @@ def kinds(value: Any) -> Any:
     return type(value)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(sample=samples)
 def test_a_sample_comes_back_equal_and_of_the_same_types(
     tmp_path_factory: pytest.TempPathFactory, sample: Any

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-SAMPLES = 200
+SAMPLES = 100
 
 # Reads the first samples in an order that follows from a seed, in some threads, and checks them.
 # Each load is noted by one write to a file, which is whole also if the process is killed then.

@@ -27,7 +27,7 @@ from threadloader.errors import DataError
 if TYPE_CHECKING:
     from pathlib import Path
 
-COUNT = 250  # for each decoder
+COUNT = 150  # for each decoder
 SEED = os.environ.get("THREADLOADER_FUZZ_SEED", "0")
 SIZES = (None, (24, 20))
 LIMIT = 1 << 20  # pixels: a header that says more is a bomb

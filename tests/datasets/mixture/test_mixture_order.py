@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threadloader.datasets import Mixture
@@ -33,6 +33,7 @@ def found(mixed: Any, start: int, stop: int) -> list[tuple[int, int]]:
     return [(int(name), index) for name, index in pairs]
 
 
+@settings(max_examples=40)
 @given(weights=weights_of_sources, position=st.integers(1, FAR))
 def test_shares_never_drift(weights: list[Any], position: int) -> None:
     block = position * BLOCK
@@ -48,6 +49,7 @@ def test_shares_never_drift(weights: list[Any], position: int) -> None:
             assert weight or not count
 
 
+@settings(max_examples=30)
 @given(
     weights=st.lists(st.integers(0, 50), min_size=1, max_size=9).filter(any),
     epoch=st.integers(0, 20),
@@ -61,6 +63,7 @@ def test_whole_weights_are_met_exactly_by_each_epoch_of_their_sum(
     assert [sources.count(source) for source in range(len(weights))] == [9 * w for w in weights]
 
 
+@settings(max_examples=40)
 @given(
     weights=weights_of_sources,
     start=st.integers(0, FAR),
@@ -92,6 +95,7 @@ def test_the_first_positions_have_the_first_samples_of_each_source(
     assert list(mixed.counts(stop).values()) == before
 
 
+@settings(max_examples=40)
 @given(
     sources=st.lists(
         st.tuples(st.integers(1, 2000), st.sampled_from([0, 0.01, 0.3, 1, 2.5, 40])),

@@ -129,6 +129,7 @@ def test_little_of_the_rows_is_padding_and_no_sequence_waits_for_long() -> None:
     # 60 of 100 places, then samples that never fit beside them.
     samples = sequences([60] + [70] * 100)
     assert next(iter(pack(samples, 100, window=8)))["input_ids"][0] == 1
+    assert [len(list(pack(sequences([3, 4, 2]), 5, window=rows))) for rows in (1, 2)] == [3, 2]
 
 
 def test_a_state_has_few_bytes_and_few_samples_are_read_again() -> None:
@@ -319,7 +320,7 @@ def test_a_source_that_gives_other_samples_than_before_is_refused(source: Any) -
 @pytest.mark.filterwarnings("ignore:the state holds none")
 def test_a_loader_goes_on_in_the_middle_of_an_epoch_and_between_two(source: Any) -> None:
     check_each_state(
-        lambda: ThreadLoader(pack(source(LENGTHS[:300]), 1024, window=8), 8, collate_fn=repr)
+        lambda: ThreadLoader(pack(source(LENGTHS[:150]), 1024, window=8), 8, collate_fn=repr)
     )
 
 

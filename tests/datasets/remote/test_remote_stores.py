@@ -130,6 +130,39 @@ def test_a_version_is_not_looked_up_in_an_old_listing(monkeypatch: pytest.Monkey
     assert RemoteFile(url).stamp() == "60-43"
 
 
+class ClientsOwnError(Exception):
+    def __init__(self, **values: Any) -> None:
+        super().__init__(values)
+        vars(self).update(values)
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"),
+    [
+        *((ClientsOwnError(code=503), 3), (ClientsOwnError(), 3), (OSError(5, "I/O"), 3)),
+        *((EOFError(), 3), (ClientsOwnError(status=403), 1), (PermissionError(), 1)),
+        (ClientsOwnError(response={"ResponseMetadata": {"HTTPStatusCode": 404}}), 1),  # botocore's
+        (ModuleNotFoundError(), 1),
+    ],
+    ids=repr,
+)
+def test_an_error_of_a_store_is_tried_again_if_it_may_pass(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, tries: int
+) -> None:
+    asked: list[Any] = []
+
+    def fail(*arguments: Any, **_: Any) -> None:
+        asked.append(arguments)
+        raise error
+
+    fsspec.register_implementation("listed", Listed, clobber=True)
+    monkeypatch.setitem(Listed.files, "b/a.bin", b"A" * 100)
+    monkeypatch.setattr(Listed, "cat_file", fail)
+    with pytest.raises(RemoteError) as raised:
+        RemoteFile("listed://b/a.bin", retries=QUICK).read_at(3, 1)
+    assert (raised.value.offset, raised.value.__cause__, len(asked)) == (3, error, tries)
+
+
 def test_a_chain_of_file_systems_is_read(memory: Any, tmp_path: Path) -> None:
     memory.pipe("/shards/a.tar", CONTENT)
     options = {"filecache": {"cache_storage": str(tmp_path)}}

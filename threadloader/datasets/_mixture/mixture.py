@@ -21,6 +21,7 @@ from threadloader.datasets._mixture.mixing import (
     tell_epoch,
 )
 from threadloader.datasets._mixture.plan import Plan
+from threadloader.datasets._shards.sharding import Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,24 +33,6 @@ __all__ = ["Mixture"]
 # The number of a plan, two positions, and the sources and indices from one to the other.
 _Span = tuple[int, int, int, list[int], list[int]]
 _NOTHING: _Span = (-1, 0, 0, [], [])
-
-
-class _Shared:
-    """The state that all copies of a mixture in one process share."""
-
-    __slots__ = ("asked", "number", "plan")
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        # Of the plan; set after it.  All threads compare it for each sample: a small number has no
-        # reference count that they would share.
-        self.number = 0
-        # About the furthest position of the plan's sequence that was asked for.  Two threads may
-        # overwrite each other's: it only serves to find a mistake.
-        self.asked = -1
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
-        return self
 
 
 class Mixture:
@@ -107,7 +90,11 @@ class Mixture:
         lengths = self._lengths()
         checked = checked_weights(weights, self.names, lengths)
         mixing = Mixing(self.names, lengths, checked, seed, stop, length, shuffle)
-        self._shared = _Shared(Plan(mixing, 0))
+        # The number is the plan's, set after it.  All threads compare it for each sample: a small
+        # one has no reference count that they would share.  `asked` is about the furthest position
+        # of the plan's sequence that was asked for; two threads may overwrite each other's: it only
+        # serves to find a mistake.
+        self._shared = Shared(plan=Plan(mixing, 0), number=0, asked=-1)
         # One call for all of a source's samples in a batch is worth a batch in one worker only
         # where it is for every source.
         self._whole_batches = all(map(_torch.gives_whole_batches, self._datasets))
@@ -118,7 +105,8 @@ class Mixture:
         return vars(self) | {"_span": _NOTHING}
 
     def __len__(self) -> int:
-        return self._shared.plan.length
+        plan: Plan = self._shared.plan
+        return plan.length
 
     def __getitem__(self, position: int) -> Any:
         """Return the sample at a position.
@@ -259,7 +247,7 @@ class Mixture:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the epoch and the weights; a loader's state has them in it."""
-        plan = self._shared.plan
+        plan: Plan = self._shared.plan
         return plan.mixing.state(plan.epoch, plan.changes)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

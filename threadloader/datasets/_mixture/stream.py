@@ -41,7 +41,7 @@ from threadloader.datasets._mixture.mixing import (
     tell_epoch,
 )
 from threadloader.datasets._mixture.plan import Pattern, SourceOrder
-from threadloader.datasets._shards.sharding import check_rank, part_here, ranks_of
+from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_of
 from threadloader.errors import SampleError, StateError
 
 if TYPE_CHECKING:
@@ -60,19 +60,6 @@ __all__ = ["MixtureStream"]
 _Fresh = dict[str, tuple[Any, Any]]
 
 _TURNS = 256  # of a map-style source, whose indices are computed at once: 60 us
-
-
-class _Shared:
-    """The state that all copies of a stream in one process share."""
-
-    __slots__ = ("changes", "epoch")
-
-    def __init__(self) -> None:
-        self.epoch: int | None = None  # None until `set_epoch` is called
-        self.changes: Changes = ()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
-        return self
 
 
 class MixtureStream(IterableDataset):
@@ -121,7 +108,8 @@ class MixtureStream(IterableDataset):
         self._with_source = with_source
         self._ranks = rank, world_size
         ranks_of(rank, world_size)  # checks them
-        self._shared = _Shared()
+        # No epoch until `set_epoch` is called.
+        self._shared = Shared(epoch=None, changes=())
         self._part: Part | None = None  # that was asked for, see `shard`
         self._fresh: _Fresh = {}
 

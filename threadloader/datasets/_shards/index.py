@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShardIndex", "build_index", "cache_folder", "open_index", "save_index"]
 
-_VERSION = 3  # of the file
+_VERSION = 4  # of the file
 _ARRAYS = {
     "keys": "u1",
     "key_ends": "i8",
@@ -75,7 +75,6 @@ class ShardIndex:
     """
 
     stamp: str  # of the shard, see `File.stamp`
-    size: int  # bytes of the shard
     archives: int  # that follow each other in the shard, each ended by zeros
     extensions: tuple[str, ...]
     keys: NDArray[np.uint8]  # all keys, one after the other
@@ -119,7 +118,6 @@ def save_index(index: ShardIndex, place: Path) -> None:
     told = {
         "version": _VERSION,
         "stamp": index.stamp,
-        "size": index.size,
         "archives": index.archives,
         "extensions": index.extensions,
     }
@@ -138,7 +136,6 @@ def _loaded(place: Path) -> ShardIndex | None:
             return None
         return ShardIndex(
             str(told["stamp"]),
-            int(told["size"]),
             int(told["archives"]),
             tuple(map(str, told["extensions"])),
             *(arrays[name].astype(kind, casting="equiv") for name, kind in _ARRAYS.items()),
@@ -167,11 +164,11 @@ def open_index(
         ValueError: It is compressed.
         OSError: It can't be read.
     """
-    stamp, size = file.stamp(), file.size()
+    stamp = file.stamp()
     places = _places(path, folder)
     for place in places:
         found = _loaded(place)
-        if found is None or (found.stamp, found.size) != (stamp, size):
+        if found is None or found.stamp != stamp:
             continue
         if found.archives == 1 or after_end == "read":
             return found
@@ -213,10 +210,8 @@ def build_index(file: File, after_end: AfterEnd = "raise") -> ShardIndex:
             keys += key.encode("utf-8", "surrogateescape")
             key_ends.append(len(keys))
             member_ends.append(len(offsets))
-        size = archive.size
     return ShardIndex(
         stamp,
-        size or 0,
         reader.archives,
         tuple(extensions),
         np.frombuffer(bytes(keys), np.uint8),

@@ -1,13 +1,21 @@
-"""Which part is read: by a worker of a rank."""
+"""Which part is read, by a worker of a rank; and what its copies of a dataset share."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from threadloader._ranks.share import Part, rank_and_world
 from threadloader._threads.worker_info import get_worker_info
 
-__all__ = ["check_rank", "part_here", "ranks_of"]
+__all__ = ["Shared", "check_rank", "part_here", "ranks_of"]
+
+
+class Shared(SimpleNamespace):
+    """The state that all copies of a dataset in one process share."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Shared:
+        return self
 
 
 def ranks_of(rank: int | None, world: int | None) -> tuple[int, int]:

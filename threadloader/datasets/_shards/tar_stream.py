@@ -25,7 +25,7 @@ from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.names import find_shards, told_shards
-from threadloader.datasets._shards.sharding import check_rank, part_here, ranks_of
+from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_of
 from threadloader.datasets._tar import (
     SAMPLE_LIMIT,
     TarReader,
@@ -50,20 +50,7 @@ __all__ = ["TarStream"]
 
 T = TypeVar("T")
 
-_VERSION = 1  # of a pass's state
-
-
-class _Shared:
-    """The state that all copies of a stream in one process share."""
-
-    __slots__ = ("epoch", "files")
-
-    def __init__(self, files: list[File]) -> None:
-        self.files = files
-        self.epoch: int | None = None  # None until `set_epoch` is called
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Shared:
-        return self
+_VERSION = 2  # of a pass's state
 
 
 class TarStream(IterableDataset):
@@ -133,7 +120,8 @@ class TarStream(IterableDataset):
         self.after_end = after_end
         self._ranks = rank, world_size
         ranks_of(rank, world_size)
-        self._shared = _Shared(open_files(self.shards, **options))
+        # No epoch until `set_epoch` is called.
+        self._shared = Shared(files=open_files(self.shards, **options), epoch=None)
         self._passes = 0  # passes of this copy whose seed is that of other passes, too
         self._part: Part | None = None  # that was asked for, see `shard`
 
@@ -207,14 +195,14 @@ class TarStream(IterableDataset):
             DataError: It is damaged.
             OSError: It can't be read.
         """
-        file = self._shared.files[number]
+        file: File = self._shared.files[number]
         with open_archive(file) as archive:
             reader = TarReader(archive, file.path, self.sample_limit, self.after_end)
             yield from reader.samples(self.fields.wanted)
 
     def path_of(self, number: int) -> str:
         """Return a shard's path for errors: a URL without its secrets."""
-        return self._shared.files[number].path
+        return str(self._shared.files[number].path)
 
     def close(self) -> None:
         """Close files and connections; the next pass opens them again."""
