@@ -279,6 +279,30 @@ class Rare:
         return index + (torch.rand(1).item() if index in (0, 11) else 0.0)
 
 
+class Nested(Rare):
+    """Samples that load from a loader without threads, and draw before and behind it."""
+
+    def __getitem__(self, index: int) -> list[float]:
+        before = torch.rand(1).item()
+        inner = list(ThreadLoader(Rare(), 2, threads=0, seed=5, collate_fn=sum))
+        return [before, *inner, torch.rand(1).item()]
+
+
+@each_number_of_threads
+def test_loaders_beside_the_main_thread_leave_its_draws_alone(threads: int, spawn: Spawn) -> None:
+    def load() -> list[Any]:
+        return list(ThreadLoader(Nested(), 2, threads=threads, seed=3, collate_fn=list))
+
+    generator = torch.Generator().manual_seed(7)
+    torch.manual_seed(7)
+    loading = spawn(load)
+    while not loading.done():
+        assert torch.equal(torch.rand(3), torch.rand(3, generator=generator))
+    expected = list(ThreadLoader(Nested(), 2, threads=0, seed=3, collate_fn=list))
+    assert loading.result(PATIENCE) == expected
+    assert torch.equal(torch.rand(3), torch.rand(3, generator=generator))
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("threads", [0, 1])

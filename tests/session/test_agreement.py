@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ from support.patience import PATIENCE
 from support.rank_threads import Store
 
 from threadloader import RankError, _torch
+from threadloader._ranks import agreeing
 from threadloader._ranks.agreeing import agree
 
 if TYPE_CHECKING:
@@ -47,3 +49,12 @@ def test_a_rank_that_differs_is_named_on_all_ranks(
 def test_two_ranks_with_one_share_are_named(monkeypatch: pytest.MonkeyPatch, spawn: Spawn) -> None:
     errors = agreements(monkeypatch, spawn, [{"rank": 0}, {"rank": 1}, {"rank": 1}])
     assert [str(error) for error in errors] == ["ranks 1 and 2 both load the share 1"] * 3
+
+
+def test_no_rank_is_said_to_be_missing_that_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, verdict = Store(), json.dumps({"record": {"rank": 0}, "came": 2})
+    for key, value in (("1", "{}"), ("verdict", verdict), ("all read", "")):
+        store.set(f"0/{key}", value)
+    monkeypatch.setattr(agreeing, "comes", lambda *given: given[-1]())  # it takes long
+    # A warning would be an error.
+    assert agree(store, "0/", 0, [0, 1], {"rank": 0}, PATIENCE) == {"rank": 0}

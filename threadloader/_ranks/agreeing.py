@@ -73,11 +73,11 @@ def _wait(store: Any, prefix: str, rank: int, ranks: Sequence[int], seconds: flo
 
     def takes_long() -> None:
         came = _came(store, prefix, ranks)
-        if rank == came[0]:  # one of them says so
-            missing = named_ranks([rank for rank in ranks if rank not in came])
+        missing = [rank for rank in ranks if rank not in came]
+        if missing and rank == came[0]:  # one of them says so
             warn_user(
-                f"{missing} began no epoch of this loader yet, and others wait for up to "
-                f"{seconds:.0f} s"
+                f"{named_ranks(missing)} began no epoch of this loader yet, and others wait for up "
+                f"to {seconds:.0f} s"
             )
 
     try:

@@ -154,15 +154,19 @@ def _works(operators: OperatorsByKey, here: Any) -> bool:
     own, expected = (torch.Generator().manual_seed(1) for _ in range(2))
     before, state = here.stream, default.get_state()
     here.stream = SimpleNamespace(torch_generator=own)
+    works = False
     try:
         # The user may have set another device.
         drawn = operators.redirected(
             lambda: [torch.rand(1, generator=each, device="cpu") for each in (default, None)]
         )
+        again = [torch.rand(1, generator=expected, device="cpu") for _ in drawn]
+        works = all(map(torch.equal, drawn, again))
     finally:
         here.stream = before
-        default.set_state(state)
-    return all(torch.equal(each, torch.rand(1, generator=expected, device="cpu")) for each in drawn)
+        if not works:  # or another thread, which draws meanwhile, would draw the same again
+            default.set_state(state)
+    return works
 
 
 class OperatorsByKey:
