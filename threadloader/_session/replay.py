@@ -71,7 +71,7 @@ class Wanted(NamedTuple):
         for row in rows:
             if repr(plan.index_of(row)) == self.index_text:
                 return row
-        msg = f"batch {self.batch} has no index {self.index_text}: the sampler gives another order now"
+        msg = f"batch {self.batch} has no index {self.index_text}: the sampler gives others now"
         raise IndexError(msg)
 
 
