@@ -22,7 +22,8 @@ from support.collators import (
 from support.patience import PATIENCE
 
 from threadloader import ThreadLoader, get_worker_info
-from threadloader._fetch.dataset_copy import Copied, copy_function
+from threadloader._fetch.dataset_copy import copy_function
+from threadloader._fetch.object_copy import Copied
 from threadloader._torch import IterableDataset
 
 if TYPE_CHECKING:

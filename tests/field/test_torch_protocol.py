@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,11 +45,13 @@ class Level:
 
     def __init__(self) -> None:
         self.level = 0
+        self.threads: list[threading.Thread] = []  # of each sample, of all copies
 
     def __len__(self) -> int:
         return 8
 
     def __getitem__(self, index: int) -> int:
+        self.threads.append(threading.current_thread())
         return self.level
 
 
@@ -107,8 +110,9 @@ def test_without_an_iterator_kept_workers_are_dismissed(dismiss: str) -> None:
         iterator = iter(loader)
         assert loader._iterator is iterator
         assert batches(iterator) == [[0] * 4] * 2
-        levels.level = 1
-        assert batches(loader) == [[0] * 4] * 2  # as torch's processes, which are kept
+        assert batches(loader) == [[0] * 4] * 2
+        kept = set(levels.threads)
+        assert len(kept) <= 2
         assert loader._iterator is not None
         assert batches(loader._iterator) == []
         loader._DataLoader__initialized = False  # mmdet's PipelineSwitchHook
@@ -119,7 +123,9 @@ def test_without_an_iterator_kept_workers_are_dismissed(dismiss: str) -> None:
             loader._iterator = None
             assert loader._iterator is None
         loader._DataLoader__initialized = True
+        levels.level = 1
         assert batches(loader) == [[1] * 4] * 2
+        assert not kept & set(levels.threads[16:])
 
 
 def test_an_epoch_goes_on_when_its_kept_workers_are_dismissed() -> None:

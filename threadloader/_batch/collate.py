@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from threadloader._layout.layout import Layout
     from threadloader._layout.leaves import Output
 
-__all__ = ["Collation"]
-
 
 class Collation:
     """How one loader makes batches.

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from threadloader._layout.layout import Layout
     from threadloader._torch.device import Device
 
-__all__ = ["MAX_PAUSE", "DirectFilling", "DirectPath"]
 
 _NOTHING: Any = object()
 # A batch of so many bytes, or fewer, is made at once of all its samples.  Those of a larger one are

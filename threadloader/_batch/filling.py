@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from threadloader._torch.device import Device
 
-__all__ = ["CollateFailure", "DeviceBatch", "Filling", "ListFilling", "SampleFilling"]
-__all__ += ["call_collate"]
 
 MAX_PARTS = 64  # the most parts of a batch whose bytes are counted
 

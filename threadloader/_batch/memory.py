@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from threadloader._layout.layout import Field, Layout
     from threadloader._torch.device import Device
 
-__all__ = ["BatchMemory", "LeasedMemory", "StackedMemory"]
 
 # A leaf of so many bytes, or more, takes a slot.  glibc keeps smaller blocks when they are freed.
 # It may return larger ones to the system; then each page costs a fault when it is touched again.

@@ -14,8 +14,6 @@ import numpy as np
 
 from threadloader import _torch
 
-__all__ = ["numpy_collate", "numpy_convert"]
-
 # The message of torch's default_collate, so that a search for either finds the same answers.
 _UNSUPPORTED = (
     "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; found {}"

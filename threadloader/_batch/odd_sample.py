@@ -17,7 +17,6 @@ from threadloader._layout.layout import describe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["advise", "odd_row"]
 
 MOST_LOOKS = 32  # the most kinds of samples in a batch that are compared for a message
 _ENTRIES = re.compile(r" at entry 0 and .* at entry (\d+)")  # in torch's message, and in ours

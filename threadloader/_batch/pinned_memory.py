@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from threadloader._layout.layout import Layout, Place
     from threadloader._torch.device import Device
 
-__all__ = ["PinnedMemory", "StagingMemory"]
-
 
 class PinnedMemory(BatchMemory):
     """Page-locked memory of torch's, which the user copies from.

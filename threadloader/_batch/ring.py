@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Ring", "RingStatistics", "Slot"]
 
 ALIGNMENT = 64  # bytes: a cache line, and what SIMD loads and torch's own allocator use
 HELD_NBYTES = 4 << 30  # bytes of delivered leaves from which on their keeper is told, once

@@ -17,8 +17,9 @@ from threadloader import _torch
 from threadloader._check.contents import contents, difference
 from threadloader._check.sharing import Sharing
 from threadloader._check.whose_code import innermost
-from threadloader._fetch.dataset_copy import Copied, copy_dataset, deep_copy, large_data
+from threadloader._fetch.dataset_copy import copy_dataset, deep_copy, large_data
 from threadloader._fetch.kinds import MEETING_POINTS
+from threadloader._fetch.object_copy import Copied
 from threadloader._fetch.own_generators import OwnGenerators
 from threadloader._fetch.parts import CONTAINERS, LARGE
 from threadloader._rng.isolation import isolated, redirection

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from threadloader._ranks.votes import Votes
     from threadloader._work.open_batch import FailedBatch, OpenBatch
 
-__all__ = ["AgreedEpoch"]
-
 
 _ALL_FAILED = "other ranks go on, and all batches of this one failed, so there is none to repeat"
 

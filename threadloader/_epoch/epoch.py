@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from threadloader._work.stats import Stats
     from threadloader._work.workers import Workers
 
-__all__ = ["CLOSED", "FORKED", "Delivery", "Epoch"]
 
 FORKED = (
     "this iterator was made before a fork and has no threads here; iter(loader) starts a new one"

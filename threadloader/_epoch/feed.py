@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from threadloader._work.progress import Progress
     from threadloader._work.workers import Workers
 
-__all__ = ["Feed", "SamplerFeed", "open_feed"]
 
 Feed: TypeAlias = "SamplerFeed | IterableFeed"
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from threadloader._work.progress import Progress
     from threadloader._work.stats import Stats
 
-__all__ = ["Patience"]
 
 WARNED_SECONDS = 30.0  # without a batch, until the consumer is told; far more than batches take
 MOST_STACKS = 3

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from threadloader._work.progress import Progress
     from threadloader._work.workers import Workers
 
-__all__ = ["IterableFeed", "Shares", "empty_ranks", "open_iterable_feed", "used_up"]
-
 
 class IterableFeed:
     """Plans the batches of an iterable dataset, of each replica up to its end.

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from threadloader._work.stats import Stats
     from threadloader._work.workers import Workers
 
-__all__ = ["MadeHere"]
 
 # Of a batch that the calling thread has made as one ticket.  Below that two batches that are made
 # one after the other delay nobody; a first one may take a millisecond for what is done once.

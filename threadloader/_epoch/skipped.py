@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from threadloader._resume import Position
     from threadloader._work.open_batch import OpenBatch
 
-__all__ = ["Skipped", "SkippedSamples", "Tally"]
 
 MAX_LISTED = 1000  # samples; the latest ones
 MAX_TEXT = 1000  # characters of an error

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from threadloader._settings import Settings
     from threadloader._work.copier import Copier
 
-__all__ = ["TorchNames"]
-
 
 class TorchNames:
     """Gives an epoch the names of torch's ``_SingleProcessDataLoaderIter``.

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from threadloader._layout.layout import Field, Layout
 
-__all__ = ["DatasetArrays", "Rows", "arrays_of", "as_list", "is_data"]
 
 _INTEGERS = frozenset({int, np.int64, np.int32, np.intp})  # as samplers yield them
 

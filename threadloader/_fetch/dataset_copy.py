@@ -20,9 +20,6 @@ from threadloader._fetch.kinds import Kind, is_array, kind_of
 from threadloader._fetch.object_copy import Copied, ObjectCopier
 from threadloader._fetch.parts import CONTAINERS, LARGE, entries, parts, reached
 
-__all__ = ["Copied", "DatasetCopy", "copy_dataset", "copy_function", "deep_copy"]
-__all__ += ["large_data"]
-
 DatasetCopy = Literal["auto", "shared", "deep"] | Callable[[Any], Any]
 
 # Of an array, from which on replicas of an iterable share it; and of one that may be indices.

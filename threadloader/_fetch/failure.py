@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 
     from threadloader._order.tickets import PlannedBatch
 
-__all__ = [
-    "Failure",
-    "OnError",
-    "error_to_raise",
-    "failure_of",
-    "failure_of_copy",
-    "hint_of",
-    "set_notes",
-    "strip",
-    "without_stop",
-]
 
 _PACKAGE = __name__.partition(".")[0]
 

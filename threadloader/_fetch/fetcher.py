@@ -26,11 +26,9 @@ from threadloader._rng.streams import enter_sample_streams, leave_streams, seedi
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from threadloader._fetch.dataset_copy import Copied
+    from threadloader._fetch.object_copy import Copied
     from threadloader._order.tickets import PlannedBatch, Ticket
 
-__all__ = ["Cancellable", "Fetched", "Fetcher", "Fetches", "ReadSamples", "Samples"]
-__all__ += ["fetches_whole_batches"]
 
 T_co = TypeVar("T_co", covariant=True)
 

@@ -26,9 +26,6 @@ from threadloader._fetch.single_owner import SHARED, rule_for
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MEETING_POINTS", "Kind", "bases_hide", "has_methods", "is_array", "is_model", "is_ours"]
-__all__ += ["kind_of"]
-
 
 class Kind(Enum):
     """The table's rows in their order: the first that fits a class is its objects' kind."""

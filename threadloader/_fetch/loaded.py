@@ -36,17 +36,6 @@ from threadloader._fetch.single_owner import is_shared
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = [
-    "AttributesBefore",
-    "Change",
-    "Memory",
-    "changes",
-    "give",
-    "memory",
-    "settled",
-    "snapshot",
-]
-__all__ += ["take_back"]
 
 BYTES = 1 << 16  # of an array that are compared, spread over it
 

@@ -33,7 +33,6 @@ from threadloader._fetch.single_owner import is_written, rule_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-__all__ = ["Copied", "ObjectCopier", "SharedPart", "walked"]
 
 ENTRIES = 5000  # the most objects and entries that are copied of all transforms together
 

@@ -25,8 +25,6 @@ from threadloader._rng.streams import Seeded, here, sample_seed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["OwnGenerators", "copy_generator", "defaults_of", "is_own_generator", "seeded"]
-__all__ += ["seeded_again", "unseeded"]
 
 FEW = 100  # entries of a container that are looked at, whatever they are
 _KEEPS_SEEDS = not np.__version__.startswith("1.")  # whether a copied generator has its seed

@@ -13,8 +13,6 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["ATOMS", "CONTAINERS", "LARGE", "NUMBERS", "attributes", "closure", "entries", "parts"]
-__all__ += ["reached", "set_attribute"]
 
 OBJECTS = 10_000  # that are looked at, at most: what leads to more of them is data
 LARGE = 1000  # a container with more entries counts as data: paths, a vocabulary

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.object_copy import Copied, SharedPart
 
-__all__ = ["shared_by_name", "warn_of_process_wide"]
 
 # Names of modules, and of what they have that threads share, and processes don't.
 _SHARED = {

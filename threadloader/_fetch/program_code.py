@@ -6,8 +6,6 @@ import os
 import sysconfig
 from pathlib import Path
 
-__all__ = ["is_users", "short_path"]
-
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _STANDARD = tuple(
     sysconfig.get_path(name) + os.sep

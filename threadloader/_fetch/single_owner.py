@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     Copy = Callable[[Any], Any]
     Rule = Callable[[Any, Any, Copy], Any]
 
-__all__ = ["SHARED", "has_owner", "is_shared", "is_written", "rule_for"]
-
 
 def SHARED(value: Any, _holder: Any, _copy: Copy) -> Any:  # noqa: N802  # an entry of the table
     """Return the object itself."""

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["SourceItems", "sample_of"]
-
 Source = Callable[[int], Sequence[Any]]
 
 

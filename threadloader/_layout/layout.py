@@ -27,17 +27,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "DictNode",
-    "Field",
-    "Layout",
-    "Node",
-    "Place",
-    "SequenceNode",
-    "describe",
-    "infer",
-    "leaves_of",
-]
 
 MAX_PLACES = 64  # different numbers of rows for which a layout remembers the places
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ArrayLeaf", "Leaf", "Output", "ScalarLeaf", "TensorLeaf", "TextLeaf", "uniform"]
 
 Output = Literal["torch", "numpy"]  # what the leaves of a batch are: tensors, or arrays
 

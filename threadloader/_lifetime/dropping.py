@@ -21,7 +21,6 @@ from threadloader._lifetime.exit_and_fork import Phase, at_exit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DROPPED", "AtomicWeakSet", "when_dropped"]
 
 T = TypeVar("T")
 

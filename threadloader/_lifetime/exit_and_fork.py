@@ -29,14 +29,6 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "Phase",
-    "around_fork",
-    "at_exit",
-    "end_thread_at_exit",
-    "in_forked_child",
-    "is_exiting",
-]
 
 F = TypeVar("F", bound="Callable[[], object]")
 

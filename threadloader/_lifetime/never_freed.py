@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["DeviceMemory", "leak"]
 
 _increase = ctypes.pythonapi.Py_IncRef
 _increase.argtypes = [ctypes.py_object]

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["TokenBatches"]
 
 _EVENED = 8  # batches that are made to cost the same, where they are in no groups
 _HALVINGS = 6  # of what the limit is lowered by: to a 64th of it

@@ -14,8 +14,6 @@ from typing import Any
 
 from threadloader._lifetime.exit_and_fork import in_forked_child
 
-__all__ = ["TURNS", "is_debugged"]
-
 
 class _Turns:
     """Whose turn it is.

@@ -21,13 +21,6 @@ from threadloader.errors import GilWarning
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "AN_IMPORT",
-    "is_free_threaded",
-    "modules_that_need_the_gil",
-    "warn_of_the_gil",
-    "what_switched_the_gil_on",
-]
 
 AN_IMPORT = "the import of an extension module"
 _PACKAGE = str(Path(__file__).parents[1])

@@ -27,7 +27,6 @@ from threadloader._lifetime.exit_and_fork import Phase, at_exit, in_forked_child
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PerThread", "close_here"]
 
 T = TypeVar("T")
 

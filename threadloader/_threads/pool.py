@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from threading import Thread
 
-__all__ = ["EXIT_SECONDS", "Pool"]
 
 _EXITING = "no threads can be started any more: the interpreter exits"
 NEEDED = 16 << 20  # bytes of address space that a thread begins with; its libraries' data is there

@@ -21,8 +21,6 @@ from threadloader._lifetime.exit_and_fork import in_forked_child
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["tangled", "untangle"]
-
 
 class _Blocks:
     """The blocks of one kind that have begun and not ended.

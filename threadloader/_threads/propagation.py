@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     MakesContext = Callable[[], AbstractContextManager[None]]
     Ask = Callable[[], MakesContext | None]
 
-__all__ = ["Propagation"]
 
 _MISSING: Any = object()
 

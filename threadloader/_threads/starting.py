@@ -20,7 +20,6 @@ from weakref import ref
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Joinable", "insist", "start_all", "start_each"]
 
 LOOK_SECONDS, LOOKS = 0.1, 50  # until threads are given up of which none begins
 

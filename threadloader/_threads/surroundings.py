@@ -18,8 +18,6 @@ import numpy as np
 
 from threadloader import _torch
 
-__all__ = ["Adopting", "Surroundings"]
-
 _OLD_NUMPY = np.__version__.startswith("1.")  # before it had a context variable
 _PLAIN = (bool, bytes, complex, float, int, str, type(None))
 MOST = 200  # entries of a container: one that has more is no option

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from threading import Thread
     from typing import Any
 
-__all__ = ["STOPPED", "Job", "SingleJob", "ThreadGroup", "Work", "join"]
 
 # How long a first job runs alone, at the most.  It may load what all others find loaded, a table of
 # gigabytes say; but it may also wait for others, and then all must run.  A choice, unmeasured.

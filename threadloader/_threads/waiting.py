@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Stop", "Tokens", "is_set", "stopped_by", "stops_here", "wait", "wait_until"]
 
 Tokens: TypeAlias = "SimpleQueue[None]"
 

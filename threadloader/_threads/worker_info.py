@@ -24,15 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-__all__ = [
-    "Introduction",
-    "get_worker_info",
-    "in_part",
-    "in_pass",
-    "introduced",
-    "let_debuggers_take_turns",
-    "pass_seed_here",
-]
 
 T = TypeVar("T")
 

@@ -14,8 +14,6 @@ from threadloader._lifetime.dropping import AtomicWeakSet
 from threadloader._threads.waiting import Tokens, wait_until
 from threadloader.errors import ClosedError
 
-__all__ = ["Startup"]
-
 _FAILED = (
     "a worker could not begin, or its worker_init_fn failed, and the threads have ended; "
     "iter(loader) starts new ones"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from threadloader._trace.stages import Counts, Rows
 
-__all__ = ["Slice", "write_chrome"]
 
 Event: TypeAlias = dict[str, Any]
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Range = Callable[[str], AbstractContextManager[Any]]
 
-__all__ = ["mark_with_nvtx", "profile"]
-
 
 def _enter(
     range_of: Range,

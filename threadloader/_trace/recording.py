@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from threadloader._trace.stages import Counts, Rows
 
-__all__ = ["recorded"]
 
 _log = logging.getLogger("threadloader")
 

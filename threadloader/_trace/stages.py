@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Counts", "EpochKey", "Listener", "Rows", "Tracer", "add_listener", "remove_listener"]
 
 # An object of the epoch's loader alone, and the epoch's number in the process.
 EpochKey: TypeAlias = tuple[object, int]

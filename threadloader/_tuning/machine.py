@@ -9,15 +9,6 @@ from __future__ import annotations
 import math
 import os
 
-__all__ = [
-    "cpu_quota",
-    "default_memory_budget",
-    "default_threads",
-    "free_memory",
-    "run_delay",
-    "usable_cores",
-]
-
 UNKNOWN_NBYTES = 2 << 30  # bytes that are taken to be free where the system does not say
 
 

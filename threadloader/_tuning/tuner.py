@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["SHORT", "Limits", "Measured", "Slower", "Tuner", "advise", "gil_is_enabled"]
 
 # Chosen so that a try costs little, and is rarely wrong (bench: self_driving).
 WINDOW_SECONDS = 0.1  # that are measured

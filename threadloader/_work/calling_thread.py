@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from threadloader._work.counters import Counters
     from threadloader._work.workers import Workers
 
-__all__ = ["CallingThread"]
 
 PLACE = "the calling thread"
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from threadloader._work.open_batch import OpenBatch
     from threadloader._work.progress import Progress
 
-__all__ = ["Copier"]
 
 # How long the interpreter's exit waits for the device.  A thread that is cut off inside of torch
 # aborts the process, and a device may be seconds behind: this limit is for one that never answers.

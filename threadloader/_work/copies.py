@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
 from threadloader._fetch.dataset_copy import (
-    Copied,
     copy_dataset,
     copy_function,
     deep_copy,
@@ -22,7 +21,7 @@ from threadloader._fetch.dataset_copy import (
 )
 from threadloader._fetch.kinds import Kind, kind_of
 from threadloader._fetch.loaded import changes, snapshot, take_back
-from threadloader._fetch.object_copy import ObjectCopier
+from threadloader._fetch.object_copy import Copied, ObjectCopier
 from threadloader._fetch.own_generators import seeded, seeded_again, unseeded
 from threadloader._fetch.process_wide import shared_by_name
 from threadloader._warnings import warn_user
@@ -37,19 +36,6 @@ if TYPE_CHECKING:
     from threadloader._fetch.object_copy import SharedPart
     from threadloader._settings import Settings
     from threadloader._work.counters import Counters
-
-__all__ = [
-    "LaterChanges",
-    "Original",
-    "Worker",
-    "copies_of",
-    "exchanged",
-    "named",
-    "original_of",
-    "replicas_of",
-    "shared_parts",
-    "warn_of_shared",
-]
 
 
 class Original(NamedTuple):

@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 
     from threadloader._threads.thread_group import ThreadGroup
 
-__all__ = [
-    "DIGIT",
-    "STEPS",
-    "VALUES",
-    "Counters",
-    "Deliveries",
-    "JobTiming",
-    "Sums",
-    "process_use",
-]
 
 TIMING_SECONDS = 0.02  # from one job of a thread that is measured to the next, in the mean
 GOLDEN = 0.618034  # its multiples, without their whole parts, fill the numbers from 0 to 1 evenly

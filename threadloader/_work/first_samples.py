@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from threadloader._fetch.loaded import AttributesBefore, Change, Memory
 
-__all__ = ["SHARED_ADVICE", "FirstSamples"]
 
 _IN_PROCESS = (
     "so the calling thread loads all samples, from your own objects, as DataLoader(dataset) does"

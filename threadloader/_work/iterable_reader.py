@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from threadloader._resume import Position
     from threadloader._settings import Settings
 
-__all__ = ["IterableReader"]
 
 MOST_ERRORS = 100  # left out of one batch: an iterable may never give a sample again
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from threadloader._work.copies import Original, Worker
     from threadloader._work.progress import Progress
 
-__all__ = ["FailedBatch", "OpenBatch", "Pipeline", "make_at_once", "work_here"]
-
 
 class Pipeline(NamedTuple):
     """What workers need to make the batches of an epoch; it refers to no loader and no sampler."""

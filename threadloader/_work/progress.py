@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from threadloader._order.tickets import Ticket
     from threadloader._trace.stages import EpochKey
 
-__all__ = ["Awaited", "Progress"]
-
 
 class Awaited:
     """A batch that the consumer may wait for.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from threadloader._work.open_batch import Pipeline
     from threadloader._work.progress import Progress
 
-__all__ = ["IterableBatch", "read"]
-
 
 class IterableBatch(OpenBatch):
     """A batch of an iterable dataset, whose samples are read by a job.

@@ -17,7 +17,6 @@ from threadloader._work.counters import VALUES, Counters, Deliveries, Sums, proc
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["LONG_SECONDS", "Stats"]
 
 SNAPSHOT_SECONDS = 1.0  # from one snapshot to the next, at first
 LONG_SECONDS = 1e-4  # of a call of ``next()``: shorter ones are not sorted by their time

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from threadloader import _torch
 from threadloader._fetch.array_rows import arrays_of, is_data
-from threadloader._fetch.dataset_copy import Copied, copy_function
+from threadloader._fetch.dataset_copy import copy_function
 from threadloader._fetch.failure import hint_of, set_notes, without_stop
 from threadloader._fetch.fetcher import Fetcher, ReadSamples
 from threadloader._fetch.loaded import changes, give, settled, snapshot
+from threadloader._fetch.object_copy import Copied
 from threadloader._fetch.parts import attributes
 from threadloader._fetch.single_owner import is_shared
 from threadloader._lifetime.dropping import DROPPED
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from threadloader._work.first_samples import FirstSamples
     from threadloader._work.stats import Stats
 
-__all__ = ["Workers", "may_draw", "runs_event_loop"]
 
 _MEETINGS = (threading.Barrier, threading.Condition, threading.Event, threading.Semaphore)
 _PLAIN = frozenset({bool, bytes, float, int, str})

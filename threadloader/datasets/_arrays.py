@@ -10,8 +10,6 @@ from threadloader import _torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ArrayDataset"]
-
 
 class ArrayDataset(_torch.Dataset[Any]):
     """Rows of arrays: sample ``i`` is row ``i`` of each.

@@ -15,8 +15,6 @@ from threadloader.datasets._urls import is_url
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["File", "open_files"]
-
 
 class File(Protocol):
     """A file that is read at any offset.

@@ -34,7 +34,6 @@ from threadloader.errors import ClosedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FolderCache"]
 
 KEPT, LOCK = ".kept", ".lock"
 ROOM = 0.9  # files are removed down to this part of the bound, so that not each has to make room

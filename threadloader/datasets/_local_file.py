@@ -21,7 +21,6 @@ if sys.platform != "win32":
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["PARTIAL", "Descriptor", "LocalFile", "Shelf", "made", "write_whole"]
 
 MOST_OPEN = 256  # files of a dataset, whatever the process may have open
 PARTIAL = ".partial"  # the ending of a file that is being written

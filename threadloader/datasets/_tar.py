@@ -36,19 +36,6 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._files import File
 
-__all__ = [
-    "BLOCK",
-    "SAMPLE_LIMIT",
-    "AfterEnd",
-    "Archive",
-    "RawSample",
-    "SampleMember",
-    "TarReader",
-    "check_after_end",
-    "compression_of",
-    "open_archive",
-    "open_zstd",
-]
 
 AfterEnd = Literal["raise", "read"]  # what becomes of data behind the zeros that end an archive
 

@@ -15,7 +15,6 @@ from urllib.parse import quote, unquote
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["is_url", "shown_url", "without_secrets"]
 
 SHORTEST = 4  # characters; a shorter value in a query is no secret: ``part=3``
 SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,30}://"

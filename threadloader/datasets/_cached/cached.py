@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 else:
     Dataset = _torch.Dataset
 
-__all__ = ["Cached"]
 
 _FORMAT = 1  # of the folder
 

@@ -22,8 +22,6 @@ import numpy as np
 
 from threadloader import _torch
 
-__all__ = ["packed", "unpacked"]
-
 _HEAD = struct.Struct("<4sI")  # magic, checksum of all after it
 _BODY = struct.Struct("<QQ")  # index, bytes of JSON
 _MAGIC = b"tls2"

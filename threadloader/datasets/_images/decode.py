@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from threadloader.datasets._images.jpeg_decoders import Decoder
     from threadloader.datasets._images.pillow import Pixels
 
-__all__ = ["MAX_PIXELS", "Layout", "decode"]
 
 Layout = Literal["HWC", "CHW"]
 

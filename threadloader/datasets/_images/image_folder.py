@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 else:
     Dataset = _torch.Dataset
 
-__all__ = ["EXTENSIONS", "ImageFolder"]
 
 # Source: IMG_EXTENSIONS in torchvision/datasets/folder.py.
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

@@ -20,7 +20,6 @@ from threadloader.datasets._images import pillow
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Decoder", "find_decoder", "installed_decoders"]
 
 # Distribution and module, the fastest first.
 FAST = (("leanjpeg-simple", "leanjpeg_simple"), ("simplejpeg", "simplejpeg"))

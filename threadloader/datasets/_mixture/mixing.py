@@ -15,18 +15,6 @@ from threadloader.errors import StateError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "ENDLESS",
-    "Changes",
-    "Mixing",
-    "Stop",
-    "checked_count",
-    "checked_weights",
-    "is_map_style",
-    "tagged",
-    "taken_apart",
-    "tell_epoch",
-]
 
 Stop = Literal["first", "all", "once", "repeat"]
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._mixture.mixing import Stop
 
-__all__ = ["Mixture"]
 
 # The number of a plan, two positions, and the sources and indices from one to the other.
 _Span = tuple[int, int, int, list[int], list[int]]

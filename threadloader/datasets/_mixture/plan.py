@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._mixture.mixing import Changes, Mixing, Stop
 
-__all__ = ["Pattern", "Plan", "SourceOrder"]
 
 BLOCK = 256  # positions
 _BLOCKS = 8  # that are made at once: in 90 us, and one in 30, of which most is for calls of NumPy

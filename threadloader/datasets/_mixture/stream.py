@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 else:
     IterableDataset = _torch.IterableDataset
 
-__all__ = ["MixtureStream"]
 
 # By the names of sources: what has a state, and that state.
 _Fresh = dict[str, tuple[Any, Any]]

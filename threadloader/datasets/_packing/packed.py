@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 else:
     IterableDataset = _torch.IterableDataset
 
-__all__ = ["Packed", "pack"]
 
 _VERSION = 1
 _PLACE = ("source", "at", "free", "drawn", "items", "rows")  # in a state in the midst of a pass

@@ -19,8 +19,6 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Features", "OpenRows", "TooLong"]
-
 TooLong = Literal["error", "truncate", "split", "drop"]
 Piece = dict[str, NDArray[Any]]  # one sequence, or a part of one: its features
 

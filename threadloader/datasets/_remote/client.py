@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MIB", "FetchedRange", "TransferError", "Version"]
-
 MIB = 1 << 20  # bytes
 
 

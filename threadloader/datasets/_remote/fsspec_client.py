@@ -18,7 +18,6 @@ from threadloader.datasets._urls import shown_url
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FsspecClient"]
 
 # Names under which stores tell a file's version, the most reliable first.
 TAGS = (

@@ -29,7 +29,6 @@ from threadloader.errors import shortened
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["HttpClient", "understands"]
 
 MOST_REDIRECTS = 10
 MOST_CONNECTIONS = 256  # that are kept open to one host; more are opened where they are needed

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-__all__ = ["ReadAhead"]
 
 Ready: TypeAlias = "SimpleQueue[bytes | BaseException]"
 

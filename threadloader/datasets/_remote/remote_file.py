@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._remote.client import FetchedRange
 
-__all__ = ["RemoteFile", "RemoteStore", "list_remote"]
 
 # A longer read becomes several requests, so that a dropped connection costs only one.  A block of
 # the cache has this size, too.  Unmeasured, a choice: at 100 MB/s and 10 ms a request, a fifth of

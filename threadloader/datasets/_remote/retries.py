@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from threadloader._threads.waiting import Stop
 
-__all__ = ["Retries", "is_transient", "persist"]
 
 T = TypeVar("T")
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from threadloader.datasets._tar import RawSample, SampleMember
 
-__all__ = ["Fields", "decoders", "make_sample", "read_npz"]
 
 KEY = "__key__"
 _MOST_NAMED = 10  # members of a sample in a message

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from threadloader.datasets._files import File
     from threadloader.datasets._tar import AfterEnd
 
-__all__ = ["ShardIndex", "build_index", "cache_folder", "open_index", "save_index"]
 
 _VERSION = 4  # of the file
 _ARRAYS = {

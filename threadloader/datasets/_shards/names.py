@@ -15,7 +15,6 @@ from threadloader.datasets._urls import is_url, shown_url
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["find_shards", "told_shards"]
 
 MOST = 1_000_000  # names that one pattern may stand for
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")

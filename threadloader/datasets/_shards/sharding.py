@@ -8,8 +8,6 @@ from typing import Any
 from threadloader._ranks.share import Part, rank_and_world
 from threadloader._threads.worker_info import get_worker_info
 
-__all__ = ["Shared", "check_rank", "part_here", "ranks_of"]
-
 
 class Shared(SimpleNamespace):
     """The state that all copies of a dataset in one process share."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 else:
     Dataset = _torch.Dataset
 
-__all__ = ["TarShards"]
 
 _GAP = 64 << 10  # bytes between two members that are read, too, to save a second read
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 else:
     IterableDataset = _torch.IterableDataset
 
-__all__ = ["TarStream"]
 
 T = TypeVar("T")
 
