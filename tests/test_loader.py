@@ -373,10 +373,12 @@ def test_the_window_that_is_counted_follows_the_size_of_batches(
         assert loader.statistics().slots.made <= window + 2
 
 
-@pytest.mark.parametrize("threads", [0, 2])
-def test_an_epoch_set_between_epochs_is_seen(threads: int, spawn: Spawn) -> None:
+@pytest.mark.parametrize(
+    "workers", [{"threads": 0}, {"threads": 2}, {"threads": 2, "persistent_workers": True}], ids=str
+)
+def test_an_epoch_set_between_epochs_is_seen(workers: dict[str, Any], spawn: Spawn) -> None:
     dataset = Epochs(4)
-    loader: ThreadLoader[Any] = ThreadLoader(dataset, 2, threads=threads)
+    loader: ThreadLoader[Any] = ThreadLoader(dataset, 2, **workers)
     assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3]]
     dataset.set_epoch(3)
     assert spawn(lists, loader).result(PATIENCE) == [[300, 301], [302, 303]]
@@ -388,16 +390,6 @@ def test_an_epoch_set_while_iterating_waits_for_the_next(spawn: Spawn) -> None:
     spawn(next, iterator).result(PATIENCE)
     dataset.set_epoch(3)
     assert spawn(lists, iterator).result(PATIENCE) == [[2, 3], [4, 5]]
-
-
-def test_persistent_workers_keep_the_dataset_as_it_was(spawn: Spawn) -> None:
-    dataset = Epochs(4)
-    with ThreadLoader(dataset, 2, threads=2, persistent_workers=True) as loader:
-        spawn(list, loader).result(PATIENCE)
-        dataset.set_epoch(3)
-        assert spawn(lists, loader).result(PATIENCE) == [[0, 1], [2, 3]]
-        loader.close()
-        assert spawn(lists, loader).result(PATIENCE) == [[300, 301], [302, 303]]
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -92,11 +92,10 @@ def follows_training():
 def follows_attributes():
     loader = DataLoader(Numbers(), 4, **kept)
     yield list(loader)
-    loader.dataset.level = 1  # not seen by workers that are kept
-    yield list(loader)
     loader.collate_fn = len
     yield list(loader)
     yield loader._iterator._num_yielded
+    loader.dataset.level = 1  # not seen by torch's workers that are kept
     loader._iterator = None  # they are dismissed: mmdet's mode switch
     yield list(loader)
 
