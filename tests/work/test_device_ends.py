@@ -126,6 +126,28 @@ def test_the_last_batch_is_freed_unless_the_device_is_lost(lost: bool, spawn: Sp
     assert (kept() is not None) == lost
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_epoch_that_is_over_keeps_no_batch_until_a_collection(ends: bool, spawn: Spawn) -> None:
+    device = FakeDevice()
+    batches: list[Any] = []
+
+    def consume() -> None:
+        with make(Numbers(), device, threads=1) as loader:
+            for _ in range(3):
+                for batch in loader:
+                    batches.append(weakref.ref(batch))
+                    if not ends:
+                        break
+
+    gc.disable()
+    try:
+        spawn(consume).result(PATIENCE)
+        device.received.clear()
+        assert [batch() for batch in batches] == [None] * len(batches)
+    finally:
+        gc.enable()
+
+
 def test_a_thread_ends_with_its_epoch_though_the_iterator_lives(spawn: Spawn) -> None:
     with make(Numbers(), FakeDevice()) as loader:
         iterator = iter(loader)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import random
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,8 @@ class Compose:
 
 
 class Inner:
+    offset = 7
+
     def __init__(self) -> None:
         self.offset = 0
         self.transform: Any = Scale()
@@ -110,12 +114,37 @@ def set_object(dataset: Outer, collate: Collate, epoch: int) -> None:  # noqa: A
     dataset.inner.offset = before.offset + epoch
 
 
+def edit_list(dataset: Outer, collate: Collate, epoch: int) -> None:  # noqa: ARG001
+    if epoch == 1:
+        dataset.inner.transform = Compose(Scale(2.0))
+    else:
+        dataset.inner.transform.transforms.append(Jitter(epoch))
+
+
+def set_generator(dataset: Outer, collate: Collate, epoch: int) -> None:  # noqa: ARG001
+    if epoch == 1:
+        dataset.inner.transform = Jitter()
+    else:
+        dataset.inner.transform.rng = random.Random(epoch)
+
+
+def delete(dataset: Outer, collate: Collate, epoch: int) -> None:  # noqa: ARG001
+    dataset.inner.offset = epoch
+    if epoch == 2:
+        del dataset.inner.offset  # its class has another one
+
+
+def nothing(dataset: Outer, collate: Collate, epoch: int) -> None:
+    pass
+
+
 def use_it(dataset: Outer, collate: Collate, epoch: int) -> None:  # noqa: ARG001
     assert dataset[0] is not None  # which opens a handle for the loop's own thread
 
 
 CHANGES: list[Callable[[Outer, Collate, int], None]] = [
-    *(set_numbers, set_transforms, set_container, set_object, use_it)
+    *(set_numbers, set_transforms, set_container, set_object, edit_list, set_generator, delete),
+    *(nothing, use_it),
 ]
 
 
@@ -129,9 +158,8 @@ def batches_of(change: Callable[[Outer, Collate, int], None], **workers: Any) ->
             if epoch:
                 change(dataset, collate, epoch)
             found.append([np.asarray(batch).tolist() for batch in loader])
-    if workers.get("persistent_workers"):
-        most = workers["threads"] + (change is use_it)
-        assert len(dataset.opened) <= most, "what workers have opened stays open"
+    if workers.get("persistent_workers") and change is nothing:
+        assert len(dataset.opened) <= workers["threads"], "what workers have opened stays open"
     return found
 
 
@@ -145,12 +173,69 @@ def test_kept_workers_see_what_was_set_between_epochs(
     assert spawn(lambda: batches_of(change, **kept)).result(PATIENCE) == expected
 
 
+@pytest.mark.parametrize("copies", ["deep", copy.deepcopy], ids=["deep", "function"])
+def test_of_other_copies_the_attributes_of_the_dataset_are_seen(copies: Any) -> None:
+    dataset = Outer()
+    options = {"dataset_copy": copies, "persistent_workers": True}
+    with ThreadLoader(dataset, 24, threads=2, output="numpy", **options) as loader:
+        before = next(iter(loader))
+        dataset.mosaic = True
+        assert (next(iter(loader)) == before + 100).all()
+
+
+def test_an_epoch_that_is_under_way_goes_on_with_what_there_was() -> None:
+    dataset = Outer()
+    with ThreadLoader(
+        dataset, 4, threads=1, prefetch=1, output="numpy", persistent_workers=True
+    ) as loader:
+        first = iter(loader)
+        next(first)
+        dataset.mosaic = True
+        second = list(loader)
+        rest = list(first)
+        assert all((batch < 100).all() for batch in rest)
+        assert all((batch >= 100).all() for batch in second)
+        assert (len(rest), len(second)) == (5, 6)
+
+
+def test_a_look_into_the_dataset_changes_no_batch() -> None:
+    class Shards:
+        """Keeps the shard that is open, and its number."""
+
+        def __init__(self) -> None:
+            self.current: int | None = None
+            self.shard: Any = None
+
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, index: int) -> int:
+            if self.current != index // 4:
+                self.current = index // 4
+                self.shard = iter(range(100 * self.current, 100 * self.current + 10**6))
+            next(self.shard)
+            return 100 * self.current
+
+    shards = Shards()
+    with ThreadLoader(shards, 4, threads=1, persistent_workers=True) as loader:
+        expected = [batch.tolist() for batch in loader]
+        for index in (11, 0, 5):
+            assert shards[index] == 100 * (index // 4)
+            assert [batch.tolist() for batch in loader] == expected
+
+
 def test_what_was_set_before_is_kept_by_no_worker() -> None:
     dataset, gone = Outer(), []
-    with ThreadLoader(dataset, 4, threads=1, persistent_workers=True) as loader:
+    with ThreadLoader(dataset, 4, threads=2, persistent_workers=True) as loader:
         for epoch in range(5):
             dataset.inner.transform = Scale(epoch)
             gone.append(weakref.ref(dataset.inner.transform))
             assert len(list(loader)) == 6
-        gc.collect()
-        assert [transform() is None for transform in gone[1:-1]] == [True] * 3
+            dataset.inner.transform.by = 3.0
+            assert len(list(loader)) == 6
+        for _ in range(100):  # workers that were told to end do so soon
+            gc.collect()
+            if not any(transform() for transform in gone[:-1]):
+                break
+            time.sleep(0.05)
+        assert [transform() is None for transform in gone[:-1]] == [True] * 4

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from threadloader._epoch.feed import Feed
     from threadloader._epoch.skipped import Tally
     from threadloader._fetch.failure import Failure
+    from threadloader._lifetime.never_freed import DeviceMemory
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device
@@ -129,7 +130,12 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         self._begun = workers is None
         self._patience: Patience | None = None
         self._copier: Copier | None = None
+        # Of the batch on a device that was taken last.  A loop that meets an error of the device
+        # drops its batch before the traceback is printed: only this keeps torch from ending the
+        # process there.
+        self._last: DeviceMemory | None = None
         if device is not None:
+            self._last = device.keep()
             from threadloader._work.copier import Copier  # noqa: PLC0415  # only needed here
 
             self._copier = Copier(
@@ -274,6 +280,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             return
         self._progress.close()
         self._forget()
+        self._last = None
         self._batches = deque()  # not cleared: the consumer may be iterating over it
         self._calling.end()
         self._feed.end()
@@ -581,11 +588,13 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         """Return a batch on the device."""
         try:
             sent = copier.take(batch)
+            if (last := self._last) is not None:  # another thread may close the epoch
+                last.memory = sent.tensors
             if not self._batches and self._planned_all:
                 copier.end()  # a loop over len(loader) never reaches StopIteration
             return sent.batch
         finally:
-            self = copier = batch = DROPPED
+            self = copier = batch = last = DROPPED
 
     def _closed(self) -> BaseException:
         """Return the error that the consumer of a cancelled epoch gets.

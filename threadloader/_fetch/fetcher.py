@@ -84,11 +84,6 @@ class Fetches:
         """Whether samples are rows of arrays, which are written without the user's code."""
         return False
 
-    def follow(self, copied: Copied) -> None:
-        """Seed the generators of what was set on the worker's copies, too."""
-        if self._generators is not None:
-            self._generators.follow(copied)
-
     def fetch(
         self, ticket: Ticket, epoch: Cancellable, seed: int | None, *, singly: bool
     ) -> Fetched:

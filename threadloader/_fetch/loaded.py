@@ -22,6 +22,7 @@ from threadloader import _torch
 from threadloader._fetch.kinds import Kind, bases_hide, has_methods, is_model, kind_of
 from threadloader._fetch.object_copy import Copied, ObjectCopier
 from threadloader._fetch.parts import (
+    ATOMS,
     CONTAINERS,
     LARGE,
     NUMBERS,
@@ -79,11 +80,6 @@ class Change(NamedTuple):
         return not (self.is_data or isinstance(self.value, NUMBERS))
 
     @property
-    def is_new(self) -> bool:
-        """Whether there was nothing before, or None."""
-        return self.before is None or self.before is _MISSING
-
-    @property
     def is_number_of_a_handle(self) -> bool:
         """Whether it is one, by its name: a file descriptor, a pointer."""
         return _is_number_of_a_handle(self.name, self.value)
@@ -133,6 +129,39 @@ def snapshot(copied: Copied, *, originals: bool = False) -> AttributesBefore:
 def changes(before: AttributesBefore) -> list[Change]:
     """Return which attributes have changed since then, and whether they are data now."""
     return [change for each in before.objects for change in _changes_of(each, before.keys)]
+
+
+def is_changed(before: AttributesBefore) -> bool:
+    """Whether an attribute was set or deleted, or a list or dict that is copied has other entries.
+
+    One that all workers share may have grown by what their samples collect in it.
+    """
+    return any(_differs(each, before.keys) for each in before.objects)
+
+
+def _differs(each: _Object, copied: dict[int, int]) -> bool:
+    now, before = _values_of(each.value), each.attributes
+    if now.keys() != before.keys():
+        return True
+    for name, part in now.items():
+        was, kept = before[name]
+        if not _is_same(part, was):
+            return True
+        if kept is not None and id(part) in copied and not _has_same(part, kept):
+            return True
+    return False
+
+
+def _has_same(now: Any, before: Any) -> bool:
+    """Whether a list or dict has the same entries, in the same order."""
+    pairs = zip(entries(now), entries(before), strict=False)
+    return len(now) == len(before) and all(
+        key == other and _is_same(entry, kept) for (key, entry), (other, kept) in pairs
+    )
+
+
+def _is_same(now: Any, before: Any) -> bool:
+    return now is before or (type(now) is type(before) and type(now) in ATOMS and now == before)
 
 
 def settled(found: list[Change]) -> list[Change]:
@@ -227,12 +256,13 @@ def _given(found: list[Change], twin: Any, twins: dict[int, tuple[Any, Any]]) ->
     known.update(twins)
     copier = ObjectCopier(known)
     for change in found:  # data first, as handles may be made of it
-        if change.is_data or (change.is_new and isinstance(change.value, NUMBERS)):
+        is_new = change.before is None or change.before is _MISSING
+        if change.is_data or (is_new and isinstance(change.value, NUMBERS)):
             change.set(twin, change.value)
     try:
         for change in found:
             if change.is_handle:
-                change.set(twin, copier.copy_for(twin, change.name, change.value))
+                change.set(twin, copier.copy_for(twin, change.value))
     except Exception:  # noqa: BLE001  # whatever opening a file raises
         return False
     return not (known.shared or any(change.is_number_of_a_handle for change in found))

@@ -110,17 +110,10 @@ class ObjectCopier:
             return self._object(value, deep=deep)
         return self.copy(value, deep=True)
 
-    def copy_for(self, holder: Any, name: str, value: Any, *, deep: bool = True) -> Any:
-        """Return the copy of an attribute for one copy of the object that has it.
-
-        Args:
-            holder: The copy.
-            name: Of the attribute.
-            value: To be copied.
-            deep: As for `copy`.
-        """
-        self._holder, self._path = holder, [name]
-        return self.copy(value, deep=deep)
+    def copy_for(self, holder: Any, value: Any) -> Any:
+        """Return the copy of an attribute for one copy of the object that has it."""
+        self._holder = holder
+        return self.copy(value, deep=True)
 
     def copy(self, value: Any, *, deep: bool) -> Any:
         """Return the copy of ``value``, or ``value`` itself if it is shared.

@@ -112,20 +112,6 @@ class OwnGenerators:
     def __bool__(self) -> bool:
         return bool(self._places) or self._copies is None  # it is not known yet
 
-    def follow(self, copied: Mapping[int, tuple[Any, Any]]) -> None:
-        """Look for the generators of what was set on the copies since.
-
-        Those that were there keep their seeds, as they have drawn by now.
-
-        Args:
-            copied: What the worker has copies of now.
-        """
-        self._copies = copies = _copies_in(copied)
-        self._places = [place for place in self._places if id(place.holder) in copies]
-        known = {(id(place.holder), place.name) for place in self._places}
-        if getattr(copied, "has_generators", True):
-            self._places += [it for it in self._find() if (id(it.holder), it.name) not in known]
-
     def _find(self, *, seeds: bool = True) -> list[_Place]:
         found = _places_in(self._root, seeds=seeds)
         if self._copies is None:
@@ -210,14 +196,6 @@ def seeded(function: Any, copied: Mapping[int, tuple[Any, Any]] | None) -> Any:
         return function  # torch's own have none
     own = OwnGenerators(function, copied)
     return SeededFunction(function, own) if own else function
-
-
-def seeded_again(function: Any, copied: Mapping[int, tuple[Any, Any]]) -> Any:
-    """Return a worker's function with the generators that were set on it since."""
-    if not isinstance(function, SeededFunction):
-        return seeded(function, copied)
-    function.own.follow(copied)
-    return function
 
 
 def unseeded(function: Any) -> Any:

@@ -14,6 +14,7 @@ the device on the host: for these events, and for the consumer's stream where th
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from threadloader._batch.filling import DeviceBatch, Filling
-    from threadloader._lifetime.never_freed import DeviceMemory
     from threadloader._threads.thread_group import ThreadGroup
     from threadloader._torch.device import Device, Event
     from threadloader._work.open_batch import OpenBatch
@@ -100,11 +100,10 @@ class Copier:
         self.inbox: SimpleQueue[Any] = SimpleQueue()
         self.wake = progress.on_change = partial(self.inbox.put, None)
         self._tokens: Tokens = SimpleQueue()  # wake the consumer
-        # The batch that was taken last.  A loop that meets an error of the device drops its batch
-        # before the traceback is printed: only this keeps torch from ending the process there.
-        self._last: DeviceMemory | None = device.keep()
+        # Not the method itself, which would lead back here.
+        failed = partial(_failed, weakref.ref(self))
         self._pool: Pool[None] = Pool(
-            1, name, _enter, role="copier", failed=self.failed, exit_seconds=EXIT_SECONDS
+            1, name, _enter, role="copier", failed=failed, exit_seconds=EXIT_SECONDS
         )
         self._lock = Lock()
         # All below, and whether a batch has arrived: guarded by _lock.
@@ -173,8 +172,6 @@ class Copier:
             reached = self.device.receive(event, device_batch.tensors)
         finally:
             self.inbox.put(_BatchTaken(reached))
-        if self._last is not None:
-            self._last.memory = device_batch.tensors
         return device_batch
 
     def drop(self, batch: OpenBatch) -> None:
@@ -191,7 +188,7 @@ class Copier:
         """Wake whoever waits for a batch, to see that the epoch is closed."""
         self._tokens.put(None)
 
-    def failed(self, number: int, error: BaseException) -> None:  # noqa: ARG002  # one thread
+    def failed(self, error: BaseException) -> None:
         """Note the error that ends the thread."""
         with suppress(BaseException):  # an error that refuses notes
             error.add_note("the copier could not run")
@@ -207,7 +204,12 @@ class Copier:
         """Wait until the thread has ended; the epoch is closed."""
         self._pool.stop()
         self._pool.join()
-        self._last = None
+
+
+def _failed(copier: weakref.ref[Copier], number: int, error: BaseException) -> None:  # noqa: ARG001
+    """Note the error that ends the one thread of a copier, if anybody waits for it."""
+    if (alive := copier()) is not None:
+        alive.failed(error)
 
 
 @contextmanager

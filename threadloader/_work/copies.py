@@ -19,10 +19,9 @@ from threadloader._fetch.dataset_copy import (
     deep_copy,
     large_data,
 )
-from threadloader._fetch.kinds import Kind, kind_of
-from threadloader._fetch.loaded import changes, snapshot, take_back
-from threadloader._fetch.object_copy import Copied, ObjectCopier
-from threadloader._fetch.own_generators import seeded, seeded_again, unseeded
+from threadloader._fetch.loaded import take_back
+from threadloader._fetch.object_copy import Copied
+from threadloader._fetch.own_generators import seeded, unseeded
 from threadloader._fetch.process_wide import shared_by_name
 from threadloader._warnings import warn_user
 from threadloader._work.first_samples import SHARED_ADVICE
@@ -80,87 +79,23 @@ def copies_of(original: Original) -> Original:
         collate_fn = seeded(copy_function(unseeded(collate_fn), how, copied), copied)
     init_fn = copy_function(original.init_fn, how, copied)
     again.has_generators = copied.has_generators
-    for key, (users, first) in original.copied.copy().items():  # see `LaterChanges`
+    for key, (users, first) in original.copied.items():
         again[key] = users, copied.get(id(first), (first, first))[1]
     return Original(twin, collate_fn, init_fn, how, again)
 
 
-class LaterChanges:
-    """What the user has set on objects since kept workers copied them; see `follow`.
+def users_objects(original: Original, settings: Settings) -> Copied:
+    """Return the user's objects that were copied, as the keys of `Original.copied` lead to them.
 
-    Args:
-        copied: From the user's objects to what the workers copy.
-
-    Threads:
-        look: planner.
-        follow: worker, each with its own copies.
+    Of deep copies, and of those that a function of the user's makes, it is the first object alone.
     """
-
-    def __init__(self, copied: Copied) -> None:
-        self._copied = copied
-        self._before = snapshot(copied, originals=True)
-        # By object and name: the version, and the change.  Replaced whole, and `version` after it.
-        self._found: dict[tuple[int, str], tuple[int, Change]] = {}
-        self._added: dict[tuple[int, str], list[int]] = {}  # to `copied`, by a value that was set
-        self.version = 0
-
-    def look(self) -> None:
-        """Look for attributes that were set since the last time."""
-        # A handle in the place of None was opened on first use; workers open their own.
-        found = [
-            change
-            for change in changes(self._before)
-            if change.entries is None and not (change.is_handle and change.is_new)
-        ]
-        if not found:
-            return
-        copied, version = self._copied, self.version + 1
-        copier = ObjectCopier(copied)
-        for change in found:
-            where, (owner, first) = (change.key, change.name), copied[change.key]
-            for key in self._added.pop(where, ()):  # the value before is kept no longer
-                copied.pop(key, None)
-            if first is not owner:
-                known = len(copied)
-                _set_copy(change, change.value, first, copier)
-                self._added[where] = list(copied)[known:]
-        new = {
-            (change.key, change.name): (version, change._replace(before=None)) for change in found
-        }
-        self._found = self._found | new
-        self._before = snapshot(copied, originals=True)
-        self.version = version
-
-    def follow(self, own: Copied, since: int) -> int:
-        """Set on a worker's copies what was set since it did so last; return the version.
-
-        Args:
-            own: From the user's objects to the worker's copies.
-            since: The version that these have.
-        """
-        version, found, copied = self.version, self._found, self._copied.copy()
-        known = Copied(own_generators=own.own_generators)
-        for key, (_, first) in copied.items():
-            if key in own:
-                known[id(first)] = first, own[key][1]
-        copier = ObjectCopier(known)
-        for at, change in found.values():
-            if at > since and change.key in own and change.key in copied:
-                first, twin = copied[change.key][1], own[change.key][1]
-                if twin is not first:
-                    _set_copy(change, getattr(first, change.name), twin, copier)
-        own.has_generators |= known.has_generators
-        for key, (users, first) in copied.items():
-            own.setdefault(key, (users, known.get(id(first), (first, first))[1]))
-        for key in own.keys() - copied.keys():
-            del own[key]
-        return version
-
-
-def _set_copy(change: Change, value: Any, twin: Any, copier: ObjectCopier) -> None:
-    """Set an attribute of a copy to a copy of its value."""
-    deep = kind_of(twin) is Kind.CALLED
-    change.set(twin, copier.copy_for(twin, change.name, value, deep=deep))
+    if settings.dataset_copy == "auto":
+        return original.copied
+    own = Copied()
+    if settings.dataset_copy != "shared":
+        for each in (_torch.unwrapped(settings.dataset), settings.collate_fn):
+            own[id(each)] = each, None
+    return own
 
 
 def exchanged(settings: Settings) -> Original:
@@ -323,11 +258,6 @@ class Worker:
         self._collate_fn = collate_fn
         self._exchanged: Original | None = None
         self._exchanged_fn: Any = None
-
-    def follow(self, copied: Copied) -> None:
-        """Seed the generators of what was set on its copies, too."""
-        self.fetcher.follow(copied)
-        self._collate_fn = seeded_again(self._collate_fn, copied)
 
     def collate_fn(self, exchanged: Original | None) -> Any:
         """Return its copy of an epoch's collate function; None for the user's own.

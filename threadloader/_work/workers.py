@@ -18,7 +18,7 @@ from threadloader._fetch.array_rows import arrays_of, is_data
 from threadloader._fetch.dataset_copy import copy_function
 from threadloader._fetch.failure import hint_of, set_notes, without_stop
 from threadloader._fetch.fetcher import Fetcher, ReadSamples
-from threadloader._fetch.loaded import changes, give, settled, snapshot
+from threadloader._fetch.loaded import changes, give, is_changed, settled, snapshot
 from threadloader._fetch.object_copy import Copied
 from threadloader._fetch.parts import attributes
 from threadloader._fetch.single_owner import is_shared
@@ -36,7 +36,6 @@ from threadloader._threads.worker_info import introduced
 from threadloader._threads.worker_startup import Startup
 from threadloader._tuning.tuner import Limits, gil_is_enabled
 from threadloader._work.copies import (
-    LaterChanges,
     Worker,
     copies_of,
     exchanged,
@@ -44,6 +43,7 @@ from threadloader._work.copies import (
     original_of,
     replicas_of,
     shared_parts,
+    users_objects,
     warn_of_shared,
 )
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from threading import Thread
 
     from threadloader._fetch.fetcher import Cancellable, Fetches
-    from threadloader._fetch.loaded import Change
+    from threadloader._fetch.loaded import AttributesBefore, Change
     from threadloader._order.tickets import TicketSize
     from threadloader._settings import Settings
     from threadloader._threads.thread_group import Job, ThreadGroup
@@ -118,7 +118,7 @@ class Workers:
         # As they are now, and with neither sampler: an epoch that was left leads to no sampler.
         self._settings = settings._replace(sampler=None, batch_sampler=None)
         self._original: list[Original] = []  # what workers copy; empty until it was made
-        self._later: list[LaterChanges] = []  # its one item is of persistent workers
+        self._users: AttributesBefore | None = None  # of the objects that kept workers copied
         threads_later = begins_here and self.is_default
         self.surroundings = [] if threads_later else [Surroundings()]
         self.replicas: list[Original] = []
@@ -126,6 +126,7 @@ class Workers:
             self.replicas = replicas_of(settings, limits.threads)
         elif callable(settings.dataset_copy):
             self.replicas = [original_of(settings, []) for _ in range(limits.threads)]
+            self._watch(self.replicas[0])
         elif not threads_later:
             self.begins_here |= not self.take_over()
         # Samples that wait for one another need as many threads as the user chose.
@@ -162,7 +163,6 @@ class Workers:
             earlier_readers=earlier_readers,
             surroundings=self.surroundings,
             original=self._original,
-            later=self._later,
             prepared=[
                 (each, _reader(each, settings))
                 if settings.iterable
@@ -209,8 +209,6 @@ class Workers:
             latest: When the epoch before has given its last batch, on the clock.
         """
         self._surround()
-        for later in self._later:
-            later.look()
         self.tuner.go_on(latest)
 
     def _surround(self) -> None:
@@ -244,10 +242,19 @@ class Workers:
             self.first_samples.stay_shared(named(shared))
             return False
         self._original.append(original)
-        if self._settings.persistent_workers:
-            self._later.append(LaterChanges(original.copied))
+        self._watch(original)
         self.tuner.bound([change.name for change in opened if change.is_handle])
         return True
+
+    def _watch(self, original: Original) -> None:
+        """Note the attributes of the user's objects, of which workers that are kept have copies."""
+        if self._settings.persistent_workers:
+            self._users = snapshot(users_objects(original, self._settings), originals=True)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the user has set something since on the objects that were copied."""
+        return self._users is not None and is_changed(self._users)
 
     def resize(self, threads: int) -> None:
         """Let so many threads make samples, at least 1; of a map-style dataset."""
@@ -345,7 +352,6 @@ class _Setup(NamedTuple):
     earlier_readers: tuple[Thread, ...]  # must have ended before a worker begins
     surroundings: list[Surroundings]  # see `Workers`
     original: list[Original]  # its one item is what workers copy
-    later: list[LaterChanges]  # its one item is what has changed since, for kept workers
     prepared: list[tuple[Original, Fetches]]  # or each worker's, made at ``iter()``
     startup: Startup
 
@@ -487,14 +493,13 @@ def _first_job(setup: _Setup, job: Job[Worker], worker: Worker) -> bool:
 @contextmanager
 def _enter(setup: _Setup, number: int) -> Iterator[Worker]:
     """The context of a worker thread's setup."""
-    own = fetcher = worker = None
+    own = fetcher = None
     counters = setup.stats.open(number)
     try:
         for thread in setup.earlier_readers:
             if thread.is_alive():  # one that comes to life only now was stopped, and reads nothing
                 thread.join()
         _torch.use_threads(1)
-        since = setup.later[0].version if setup.later else 0
         if setup.prepared:
             own, fetcher = setup.prepared[number]
         else:
@@ -513,43 +518,15 @@ def _enter(setup: _Setup, number: int) -> Iterator[Worker]:
                 counters.task = None
                 setup.startup.begun(number, error)
                 error = DROPPED
-            worker = Worker(
+            yield Worker(
                 number, f"worker {number}", counters, fetcher, own.copied, own.collate_fn, adopt
             )
-            if setup.later:
-                worker.adopt = _Following(setup, worker, own, adopt, since)
-            yield worker
     finally:
         # A thread's end would do it, too, but by then it has neither a name nor storage.
         close_here()
         setup.stats.retire(counters)
         # An error of init_fn keeps this frame, too.
-        own = fetcher = worker = setup = DROPPED
-
-
-class _Following:
-    """Gives a kept worker's copies what the user has set on the originals, and its thread the rest.
-
-    Args:
-        setup: Of all workers.
-        worker: Whose thread calls it, before each job.
-        own: Its copies.
-        adopt: Gives the thread the surroundings of the latest epoch.
-        since: The version of `LaterChanges` that the copies are of.
-    """
-
-    def __init__(
-        self, setup: _Setup, worker: Worker, own: Original, adopt: Adopting, since: int
-    ) -> None:
-        self._setup, self._worker, self._own = setup, worker, own
-        self._adopt, self._version = adopt, since
-
-    def __call__(self) -> None:
-        self._adopt()
-        (later,) = self._setup.later
-        if later.version != self._version:
-            self._version = later.follow(self._own.copied, self._version)
-            self._worker.follow(self._own.copied)
+        own = fetcher = setup = DROPPED
 
 
 def _error_of(init_fn: Any, number: int) -> BaseException | None:
