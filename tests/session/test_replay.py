@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -126,6 +127,87 @@ def test_the_run_goes_on_as_if_nothing_had_been_asked(kind: str) -> None:
         return found
 
     assert run(replays=True) == run(replays=False)
+
+
+class Counting:
+    """Draws from a generator of its own, which nobody tells of an epoch."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(0)
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rng.sample(range(SIZE), SIZE))
+
+
+class Global(Counting):
+    def __iter__(self) -> Iterator[int]:
+        return iter(random.sample(range(SIZE), SIZE))
+
+
+class Saved(Counting):
+    """Keeps its place, and its generator's state, in a state of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.place, self.start = 0, self.rng.getstate()
+
+    def __iter__(self) -> Iterator[int]:
+        self.rng.setstate(self.start)
+        order = self.rng.sample(range(SIZE), SIZE)
+        while self.place < SIZE:
+            self.place += 1
+            yield order[self.place - 1]
+        self.place, self.start = 0, self.rng.getstate()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": self.place, "start": self.start}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place, self.start = state["place"], state["start"]
+
+
+def torchs_own() -> Any:
+    data = pytest.importorskip("torch.utils.data")
+    torch = pytest.importorskip("torch")
+    return data.RandomSampler(range(SIZE), generator=torch.Generator().manual_seed(4))
+
+
+@pytest.mark.parametrize("sampler", [Counting, Global, Saved, torchs_own])
+def test_a_sampler_of_the_users_is_left_alone_and_its_order_is_right_or_refused(
+    sampler: Any,
+) -> None:
+    def run(*, replays: bool) -> list[Any]:
+        random.seed(5)
+        found: list[Any] = []
+        with ThreadLoader(
+            Drawing(), ROWS, sampler=sampler(), seed=3, threads=2, output="numpy"
+        ) as ours:
+            for epoch in range(3):
+                taken = []
+                for number, batch in enumerate(ours):
+                    taken.append(batch.tolist())
+                    if replays and number in {0, 3}:
+                        with suppress(ValueError):
+                            assert ours.replay(batch=epoch).tolist()[0][0] >= 0
+                            assert ours.replay(batch=0).tolist() == taken[0]
+                if replays:
+                    with suppress(ValueError):
+                        assert ours.replay(batch=2).tolist() == taken[2]
+                found += [taken, random.random()]
+        return found
+
+    assert run(replays=True) == run(replays=False)
+
+
+def test_an_index_that_comes_twice_in_a_batch_needs_a_row() -> None:
+    with ThreadLoader(Drawing(), 4, sampler=[3, 5, 3, 7], seed=1, output="numpy") as loader:
+        (batch,) = (batch.tolist() for batch in loader)
+        with pytest.raises(IndexError, match=r"rows \[0, 2\] .* give row="):
+            loader.replay(batch=0, index=3)
+        assert [loader.replay(batch=0, row=row).tolist() for row in (0, 2)] == [batch[0], batch[2]]
 
 
 @pytest.mark.parametrize("threads", [0, 2])

@@ -133,9 +133,9 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         # Of the batch on a device that was taken last.  A loop that meets an error of the device
         # drops its batch before the traceback is printed: only this keeps torch from ending the
         # process there.
-        self._last: DeviceMemory | None = None
+        self._last_sent: DeviceMemory | None = None
         if device is not None:
-            self._last = device.keep()
+            self._last_sent = device.keep()
             from threadloader._work.copier import Copier  # noqa: PLC0415  # only needed here
 
             self._copier = Copier(
@@ -280,7 +280,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
             return
         self._progress.close()
         self._forget()
-        self._last = None
+        self._last_sent = None
         self._batches = deque()  # not cleared: the consumer may be iterating over it
         self._calling.end()
         self._feed.end()
@@ -588,7 +588,7 @@ class Epoch(TorchNames, MadeHere, Iterator[Any]):
         """Return a batch on the device."""
         try:
             sent = copier.take(batch)
-            if (last := self._last) is not None:  # another thread may close the epoch
+            if (last := self._last_sent) is not None:  # another thread may close the epoch
                 last.memory = sent.tensors
             if not self._batches and self._planned_all:
                 copier.end()  # a loop over len(loader) never reaches StopIteration

@@ -225,7 +225,7 @@ class ObjectCopier:
         if names is not None and self._done.own_generators:
             for name, generator in self._defaults(type(twin)):
                 names.setdefault(name, generator)
-        if hasattr(type(twin), "create_rng"):  # it is to have one, see `prepare`
+        if hasattr(type(twin), "create_rng"):  # it is to have one, see `_prepare` of own_generators
             self._done.has_generators = True
 
     def _container(self, value: Any, deep: bool) -> Any:

@@ -1,6 +1,6 @@
 """A pass over a sampler, begun at any batch; of the user's own, with its checkpoints or checks.
 
-The passes over known samplers are those of `known_samplers`.
+The passes over known samplers are those of `samplers`.
 
 A sampler or an iterator that has a ``state_dict`` is asked for its state after each batch.  Any
 other is drawn from its beginning again, and a check shows whether it gives the same indices.

@@ -7,14 +7,20 @@ What is drawn for that is put back, so that the run goes on as if nothing had be
 
 from __future__ import annotations
 
+import copy
+import random
 import re
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from threadloader import _torch
 from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.planner import Planner
 from threadloader._order.ranks import epoch_of, rank_with_own_streams, share_of, tell_again
-from threadloader._order.samplers import is_known
+from threadloader._order.samplers import is_known, known
 from threadloader._order.tickets import Ticket, TicketSize
 from threadloader._resume import Lane, Position
 from threadloader._rng.seeds import EpochSeeds, Seeds, encoded_state, restore_generator, state_of
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
     from threadloader._session.state import State
     from threadloader._settings import Settings
     from threadloader._work.copies import Worker
+
+OTHER_ORDER = "your sampler gives another order now, and nothing says which it was"
 
 _NOTE = re.compile(r"batch (\d+)(?:, index (.+))?$")
 
@@ -68,9 +76,12 @@ class Wanted(NamedTuple):
         rows = range(len(plan.indices))
         if self.index_text is None:
             return None if self.row is None else rows[self.row]
-        for row in rows:
-            if repr(plan.index_of(row)) == self.index_text:
-                return row
+        found = [row for row in rows if repr(plan.index_of(row)) == self.index_text]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            msg = f"rows {found} of batch {self.batch} have index {self.index_text}: give row="
+            raise IndexError(msg)
         msg = f"batch {self.batch} has no index {self.index_text}: the sampler gives others now"
         raise IndexError(msg)
 
@@ -141,42 +152,62 @@ def _planned(settings: Settings, state: State, batch: int) -> tuple[PlannedBatch
     """Return the plan of a batch, and the seeds of its epoch."""
     position = Position.of(state["epoch"], state)
     (lane,) = position.lanes
+    check, settings = lane.check, _with_own_sampler(settings, lane)
     share, seed = share_of(settings), settings.seed
     if seed is None and settings.generator is None:
         seed = state["draws"].get("agreed")
-    with _put_back(settings, lane.sampler_epoch):
+    rank = rank_with_own_streams(settings, share)
+    with _put_back(settings):
         draws = Seeds().begin_epoch(seed, settings.generator, state)
         draws.shared_seed(settings.dataset)
-        sampler_pass = open_sampler_pass(settings, draws, position, share, checked=False)
-        seeds = draws.seeds(kept=False, rank=rank_with_own_streams(settings, share) or 0)
+        sampler_pass = open_sampler_pass(settings, draws, position, share, checked=rank is None)
+        seeds = draws.seeds(kept=False, rank=rank or 0)
         assert sampler_pass is not None  # noqa: S101  # the dataset is not iterable
         planner = Planner(
             sampler_pass, lane, batched=settings.batched, whole_batches=settings.whole_batches
         )
-        plan = planner.draw()
-        for _ in range(batch):
-            plan = plan and planner.draw()
-    if plan is None or batch < 0:
+        drawn = list(islice(iter(planner.draw, None), max(batch + 1, check[0] if check else 0)))
+    if check is not None and (len(drawn) < check[0] or drawn[check[0] - 1].checkpoint != check[1]):
+        raise ValueError(OTHER_ORDER)
+    if not 0 <= batch < len(drawn):
         msg = f"epoch {position.epoch} has no batch {batch}"
         raise IndexError(msg)
+    plan = drawn[batch]
+    assert plan is not None  # noqa: S101  # for the type checker
     return plan, seeds
 
 
-@contextmanager
-def _put_back(settings: Settings, sampler_epoch: int | None) -> Iterator[None]:
-    """Tell the sampler of an epoch; then let it and the generator be as they were."""
-    sampler, generator = settings.index_sampler, settings.generator
-    told = None if sampler_epoch is None else epoch_of(sampler)
-    drawn = None if generator is None else encoded_state(state_of(generator))
+def _with_own_sampler(settings: Settings, lane: Lane) -> Settings:
+    """Return the settings with a copy of the user's sampler, told of the epoch of a lane."""
+    if is_known(settings.index_sampler):
+        return settings
+    if lane.check is None and lane.first is None:  # nothing tells whether it is the same order
+        raise ValueError(OTHER_ORDER)
     try:
-        if sampler_epoch is not None and told != sampler_epoch:
-            tell_again(sampler, sampler_epoch)
+        sampler = copy.deepcopy(settings.index_sampler, {id(settings.dataset): settings.dataset})
+    except Exception as error:
+        msg = "your sampler can't be copied, so that its order could be drawn once more"
+        raise ValueError(msg) from error
+    if lane.sampler_epoch is not None and epoch_of(sampler) != lane.sampler_epoch:
+        tell_again(sampler, lane.sampler_epoch)
+    which = "sampler" if settings.batch_sampler is None else "batch_sampler"
+    return settings._replace(**{which: sampler})
+
+
+@contextmanager
+def _put_back(settings: Settings) -> Iterator[None]:
+    """Let all that an order is drawn from be as it was."""
+    sampler = known(settings.index_sampler)
+    generators = [settings.generator, sampler and sampler.generator, _torch.default_generator()]
+    states = [(it, encoded_state(state_of(it))) for it in generators if it is not None]
+    before, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  # the user's draw so
+    try:
         yield
     finally:
-        if told is not None and told != sampler_epoch:
-            tell_again(sampler, told)
-        if drawn is not None:
-            restore_generator(generator, drawn)
+        random.setstate(before)
+        np.random.set_state(legacy)  # noqa: NPY002
+        for generator, state in states:
+            restore_generator(generator, state)
 
 
 def _state_of(session: Session, settings: Settings, epoch: int | None) -> State:
@@ -186,6 +217,8 @@ def _state_of(session: Session, settings: Settings, epoch: int | None) -> State:
         (before,) = last.position.lanes
         first = before.find_first() if before.first is None else before.first
         lane = Lane(first=first, sampler_epoch=before.sampler_epoch)
+        if not is_known(settings.index_sampler):
+            lane.check = before.check
         return last.state() | {"lanes": [lane.state()]}
     if epoch is None:
         msg = "no epoch was begun yet"

@@ -141,12 +141,14 @@ class HttpClient:
         begun = monotonic()
         proxy = self._proxy_for(place)
         whole = proxy is not None and place.scheme == "http"  # else the proxy makes a tunnel
-        wanted = place._replace(netloc=_host(place), path=place.path or "/", fragment="")
-        target = wanted if whole else wanted._replace(scheme="", netloc="")
+        # Not by `geturl`, which gives a path that begins with "//" two more.
+        target = (place.path or "/") + (f"?{place.query}" if place.query else "")
+        if whole:
+            target = f"http://{_host(place)}{target}"
         try:
             response = self._pool(place, proxy).urlopen(
                 "GET",
-                target.geturl(),
+                target,
                 headers=headers,
                 assert_same_host=False,
                 timeout=self._timeout,

@@ -26,7 +26,7 @@ def find_shards(
     """Return the paths and URLs that patterns stand for, in order.
 
     Args:
-        pattern: One or several.  ``{000..123}`` and ``{a,b}`` are expanded as by a shell, also
+        pattern: One or several.  ``{000..123}`` (digits, rising) and ``{a,b}`` are expanded, also
             nested, then ``*``, ``?`` and ``[...]`` are looked up, sorted by name.  A path that
             exists stands for itself, and so do other braces.
         options: For URLs; see `threadloader.datasets._files.open_files`.
