@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from threadloader import _torch
-from threadloader._lifetime.dropping import DROPPED
 from threadloader._order.planner import Planner
 from threadloader._order.ranks import epoch_of, rank_with_own_streams, share_of, tell_again
 from threadloader._order.samplers import is_known, known
@@ -140,12 +139,9 @@ def _batch_of(worker: Worker, plan: PlannedBatch, pipeline: Pipeline) -> Any:
         return made[0]
     assert made is not None  # noqa: S101  # nobody has closed an epoch
     work_here(worker, made)
-    try:
-        if made.failure is not None:
-            raise made.failure.error
-        return made.take()
-    finally:
-        made = DROPPED
+    if made.failure is not None:
+        raise made.failure.error
+    return made.take()
 
 
 def _planned(settings: Settings, state: State, batch: int) -> tuple[PlannedBatch, EpochSeeds]:
