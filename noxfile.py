@@ -45,7 +45,8 @@ ALWAYS = ("3.11", "3.13", "3.13t")  # what the default sessions cover where it i
 # threads, forks, interrupts and the end of a process.
 QUICK = ("field", "lifetime", "session", "test_loader.py", "threads")
 # What depends on torch and on the GIL at once: operators in threads, and batches of tensors.
-TORCH_WITHOUT_GIL = ("batch", "conformance", "rng", "work")
+TORCH_WITHOUT_GIL = ("conformance", "rng", "work")
+INTERLEAVED = ("batch", "epoch", "threads")  # where locks are
 
 nox.options.sessions = [
     "lint",
@@ -58,9 +59,6 @@ nox.options.sessions = [
     "tests_torch-3.13t",
     "quick-3.13",
     *([f"tests-{HERE}"] if HERE in PYTHONS and HERE not in ALWAYS else []),
-    "interleavings",
-    "parallel",
-    "scale_out-3.11",
 ]
 
 
@@ -73,20 +71,34 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def quick(session: nox.Session) -> None:
-    """Run the tests of what depends on the interpreter, without torch; posargs go to pytest."""
+    """Run the tests of what depends on the interpreter, without torch; posargs go to pytest.
+
+    And force thread switches one by one through the code that owns locks, from Python 3.12 on.
+    """
     install(session, ".[demo,zstd]", "test")
     run_pytest(session, *(f"tests/{name}" for name in QUICK))
+    if session.python != "3.11" and not session.posargs:
+        # Only the folders that have some are read, by each of pytest's processes.
+        run_pytest(session, "-m", "interleaving", *(f"tests/{name}" for name in INTERLEAVED))
 
 
 @nox.session(python=list(TORCH))
 def tests_torch(session: nox.Session) -> None:
-    """Run the tests with torch, its behaviour compared with torch's own DataLoader."""
+    """Run the tests with torch, its behaviour compared with torch's own DataLoader.
+
+    With a GIL, also let several processes load and train together, as ranks of torch.distributed.
+    """
     add_torch(session)
     install(session, ".[demo,zstd]", "test")
     # Whose loader's states ours are compared with.  What it depends on is torch, which is there.
     session.install("--only-binary=:all:", "--no-deps", "torchdata==0.11.0")
-    part = TORCH_WITHOUT_GIL if session.python == "3.13t" and not session.posargs else ()
-    run_pytest(session, *(f"tests/{name}" for name in part))
+    if session.posargs:
+        run_pytest(session)
+    elif session.python == "3.13t":
+        run_pytest(session, *(f"tests/{name}" for name in TORCH_WITHOUT_GIL))
+    else:
+        run_pytest(session)
+        run_pytest(session, "-m", "scale_out", "tests/scale_out", processes="2")
 
 
 @nox.session(python="3.13")
@@ -140,35 +152,12 @@ def pillow_simd(session: nox.Session) -> None:
     run_pytest(session, *(f"tests/datasets/images/{name}" for name in tests))
 
 
-@nox.session(python="3.13")
-def interleavings(session: nox.Session) -> None:
-    """Force thread switches one by one through the code that owns locks."""
-    install(session, ".", "test")
-    # Only the folders that have some are read, by each of pytest's processes.
-    run_pytest(session, "-m", "interleaving", "tests/batch", "tests/epoch", "tests/threads")
-
-
-@nox.session(python=list(TORCH))
-def scale_out(session: nox.Session) -> None:
-    """Let several processes load and train together, as ranks of torch.distributed."""
-    add_torch(session)
-    install(session, ".[demo,zstd]", "test")
-    run_pytest(session, "-m", "scale_out", "tests/scale_out", processes="2")
-
-
 @nox.session(python="3.11")
 def scale_out_long(session: nox.Session) -> None:
     """Let more processes train together, kill them more often, and start a cluster of Ray's."""
     add_torch(session)
     install(session, ".[demo,zstd]", "test", "ray")
     run_pytest(session, "-m", "scale_out_long", "tests/scale_out", processes="0")
-
-
-@nox.session(python="3.13t")
-def parallel(session: nox.Session) -> None:
-    """Run each test that is marked for it in four threads at once, without a GIL."""
-    install(session, ".", "parallel")
-    run_pytest(session, "-m", "parallel", "--parallel-threads=4", "--iterations=5", processes="0")
 
 
 @nox.session

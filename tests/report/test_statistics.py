@@ -215,7 +215,6 @@ def test_a_long_history_becomes_coarser_and_stays_short(
     assert steps == {16.0}
 
 
-@pytest.mark.parallel
 def test_threads_that_take_epochs_at_once_lose_no_count(spawn: Spawn) -> None:
     with made(size=4000, output="numpy") as loader, made(threads=2, output="numpy") as threaded:
         epochs = [spawn(lambda: sum(1 for _ in loader)) for _ in range(4)]
