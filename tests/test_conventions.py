@@ -42,6 +42,7 @@ def every_module(check: Callable[[Path], None]) -> Callable[[], None]:
     """Return a test that checks all modules."""
 
     def test() -> None:
+        assert PACKAGE / "__init__.py" in MODULES
         for path in MODULES:
             try:
                 check(path)
@@ -83,10 +84,6 @@ def _imported(tree: ast.AST) -> set[str]:
             }:
                 names.add(module)
     return {name.partition(".")[0] for name in names}
-
-
-def test_the_package_is_found() -> None:
-    assert PACKAGE / "__init__.py" in MODULES
 
 
 @every_module
@@ -151,15 +148,6 @@ def test_torch_and_pillow_are_each_imported_in_one_place_but_for_the_command_lin
     assert part == "_torch" or "torch" not in imported
     assert part == "cli" or "rich" not in imported
     assert part == "cli" or path == PILLOW or "PIL" not in imported
-
-
-@every_module
-def test_a_dataclass_has_slots(path: Path) -> None:
-    for node in ast.walk(_parse(path)):
-        for decorator in getattr(node, "decorator_list", []):
-            source = ast.unparse(decorator)
-            if source.startswith(("dataclass", "dataclasses.dataclass")):
-                assert "slots=True" in source, f"line {decorator.lineno}"
 
 
 @every_module

@@ -370,17 +370,6 @@ def test_the_folders_are_those_of_the_layers_contract_in_its_order() -> None:
     assert names.replace("\n| ", " | ").splitlines() == layers
 
 
-def test_a_folders_line_is_the_first_line_of_its_docstring() -> None:
-    section = text_of(DOCS / "design.md").partition("\n## The folders\n")[2]
-    listed = FENCE.search(section)[3].splitlines()  # type: ignore[index]
-    lines = dict(re.split(r" {2,}", line.removeprefix("| ")) for line in listed)
-    for path in (ROOT / "threadloader").glob("*/__init__.py"):
-        docstring = ast.get_docstring(ast.parse(text_of(path)))
-        assert docstring is not None
-        first = docstring.partition("\n")[0].replace("`", "").rstrip(".")
-        assert lines[path.parent.name].lower() == first.lower()
-
-
 @every_page
 def test_commands_name_modules_and_sessions_that_exist(page: Path) -> None:
     sessions = set(re.findall(r"^def (\w+)\(session", text_of(ROOT / "noxfile.py"), re.MULTILINE))

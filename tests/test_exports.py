@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -65,15 +66,22 @@ def test_the_promised_names_are_these() -> None:
     assert sorted(threadloader.__all__) == PROMISED
 
 
-@pytest.mark.parametrize("name", PROMISED)
-def test_a_promised_name_is_found_and_listed(name: str) -> None:
-    assert getattr(threadloader, name).__name__ == name
-    assert name in dir(threadloader)
+each_package = pytest.mark.parametrize(
+    "package", [threadloader, threadloader.datasets], ids=lambda package: package.__name__
+)
 
 
-def test_an_unknown_name_is_an_attribute_error_that_says_where() -> None:
-    with pytest.raises(AttributeError, match=r"threadloader.*no_such_name"):
-        threadloader.no_such_name  # noqa: B018  # the look-up is what is tested
+@each_package
+def test_every_promised_name_is_found_and_listed(package: Any) -> None:
+    for name in package.__all__:
+        assert getattr(package, name).__name__ == name
+        assert name in dir(package)
+
+
+@each_package
+def test_an_unknown_name_is_an_attribute_error_that_says_where(package: Any) -> None:
+    with pytest.raises(AttributeError, match=rf"{package.__name__}\b.*no_such_name"):
+        package.no_such_name  # noqa: B018  # the look-up is what is tested
 
 
 def _ours(modules: set[str]) -> set[str]:
@@ -102,17 +110,6 @@ def test_naming_the_loader_does_not_import_numpys_random_generators() -> None:
 
 def test_importing_the_datasets_imports_nothing_heavy() -> None:
     assert not HEAVY & _modules_after("import threadloader.datasets")
-
-
-@pytest.mark.parametrize("name", threadloader.datasets.__all__)
-def test_a_dataset_is_found_and_listed(name: str) -> None:
-    assert getattr(threadloader.datasets, name).__name__ == name
-    assert name in dir(threadloader.datasets)
-
-
-def test_an_unknown_dataset_is_an_attribute_error_that_says_where() -> None:
-    with pytest.raises(AttributeError, match=r"threadloader\.datasets.*no_such_name"):
-        threadloader.datasets.no_such_name  # noqa: B018  # the look-up is what is tested
 
 
 def test_naming_the_loader_imports_torch_where_it_is_installed() -> None:

@@ -180,23 +180,16 @@ def test_a_word_for_shuffle_is_refused_unless_it_is_keyed(shuffle: Any) -> None:
     assert sorted(batch.item() for batch in ThreadLoader(range(4), shuffle="keyed")) == [0, 1, 2, 3]
 
 
-class Unmeasured:
-    """A map-style dataset that has no length."""
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "num_workers of str": ({"num_workers": "4"}, "num_workers must be an int, but got '4'"),
     "num_workers of float": ({"num_workers": 4.0}, "num_workers must be an int, but got 4.0"),
     "timeout of str": ({"timeout": "3"}, "timeout must be a number of seconds, but got '3'"),
     "timeout of None": ({"timeout": None}, "timeout must be a number of seconds, but got None"),
-    "class of a dataset": ({"dataset": Unmeasured}, r"dataset is the class Unmeasured: .*\(...\)"),
+    "class of a dataset": ({"dataset": Endless}, r"dataset is the class Endless: .*\(...\)"),
     "class of a sampler": ({"sampler": Counted}, "sampler is the class Counted: give an object"),
-    "shuffle without length": ({"dataset": Unmeasured(), "shuffle": True}, "give it a __len__"),
-    "keyed without length": ({"dataset": Unmeasured(), "shuffle": "keyed"}, "give it a __len__"),
-    "no length": ({"dataset": Unmeasured()}, "give it a __len__, or the loader a sampler"),
+    "shuffle without length": ({"dataset": Endless(), "shuffle": True}, "give it a __len__"),
+    "keyed without length": ({"dataset": Endless(), "shuffle": "keyed"}, "give it a __len__"),
+    "no length": ({"dataset": Endless()}, "give it a __len__, or the loader a sampler"),
     "flat batch_sampler": ({"batch_sampler": [1, 2]}, "must yield lists of indices, but gave 1"),
 }
 
@@ -213,11 +206,6 @@ def test_a_mistake_of_every_day_is_a_type_error_that_says_what_to_do(
     ).exception(PATIENCE)
     assert type(error) is TypeError
     assert re.search(advice, "\n".join([str(error), *getattr(error, "__notes__", [])]))
-
-
-def test_an_argument_that_is_not_there_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="batchsize"):
-        ThreadLoader(range(4), batchsize=2)  # type: ignore[call-arg]
 
 
 @pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
@@ -300,20 +288,6 @@ def test_no_batch_size_gives_single_samples(threads: int, spawn: Spawn) -> None:
     delivered = spawn(list, loader).result(PATIENCE)
     assert delivered[0].tolist() == [0, 1, 2]
     assert delivered[1:] == samples[1:]
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_no_batch_size_calls_collate_fn_with_each_sample(threads: int, spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader(
-        range(3), batch_size=None, threads=threads, collate_fn=str
-    )
-    assert spawn(list, loader).result(PATIENCE) == ["0", "1", "2"]
-
-
-@pytest.mark.parametrize("threads", [0, 2])
-def test_collate_fn_gets_the_list_of_samples(threads: int, spawn: Spawn) -> None:
-    loader: ThreadLoader[Any] = ThreadLoader("abcde", 2, threads=threads, collate_fn="+".join)
-    assert spawn(list, loader).result(PATIENCE) == ["a+b", "c+d", "e"]
 
 
 def test_collate_fn_runs_in_a_worker(spawn: Spawn) -> None:

@@ -198,15 +198,6 @@ def test_a_loader_can_be_built_again_of_its_public_attributes(
     assert both[0] == both[1]
 
 
-def test_num_workers_and_threads_are_one_setting_and_automatic_if_neither_is_given() -> None:
-    automatic = ThreadLoader(range(SIZE)).num_workers
-    assert type(automatic) is int
-    assert automatic >= 1
-    assert ThreadLoader(range(SIZE), threads=2, num_workers=2).num_workers == 2
-    with pytest.raises(ValueError, match="one setting, but got 1 and 2"):
-        ThreadLoader(range(SIZE), threads=1, num_workers=2)
-
-
 def line() -> int:
     """Return the line of the caller."""
     frame = inspect.currentframe()

@@ -44,13 +44,6 @@ def test_a_stop_iteration_is_an_error_where_torch_ends_the_epoch(
     assert type(caught.value.__cause__) is StopIteration
 
 
-def test_a_word_for_shuffle_is_refused_where_torch_takes_any_for_true() -> None:
-    # One letter less than "keyed" would be another order without a word.
-    assert len(DataLoader(range(3), shuffle="key")) == 3  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'keyed', but got 'key'"):
-        ThreadLoader(range(3), shuffle="key")  # type: ignore[arg-type]
-
-
 def _fails_third() -> Iterator[int]:
     yield from (0, 1)
     raise OSError("sampler")
