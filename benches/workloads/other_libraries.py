@@ -6,6 +6,7 @@ raises `ImportError`.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,8 @@ __all__ = ["PACKAGES", "WORKLOADS", "Workload"]
 PACKAGES = (
     *("pillow", "torchvision", "opencv-python-headless", "albumentations", "monai", "h5py", "lmdb"),
     *("pyarrow", "pandas", "duckdb", "soundfile", "tifffile", "rasterio", "av", "tokenizers"),
-    *("transformers", "datasets", "torch-geometric", "tensordict"),
+    *("transformers", "datasets", "torch-geometric", "tensordict", "timm", "kornia", "librosa"),
+    *("torchaudio", "nibabel", "zarr", "polars"),
 )
 SIZE = 400
 PIXELS = np.random.default_rng(0).integers(256, size=(8, 32, 32, 3), dtype=np.uint8)
@@ -111,6 +113,50 @@ def albumentations(_: Path) -> Workload:
     return _loaded(lambda i: change(image=photos[i % 8])["image"])
 
 
+def timm_rand_augment(_: Path) -> Workload:
+    from PIL import Image
+    from timm.data import create_transform
+
+    photos = [Image.fromarray(pixels).resize((96, 96)) for pixels in PIXELS]
+    change = create_transform(64, is_training=True, auto_augment="rand-m9-mstd0.5")
+    return _loaded(lambda i: change(photos[i % 8]))
+
+
+def kornia(_: Path) -> Workload:
+    import torch
+    from kornia import augmentation
+
+    photos = torch.from_numpy(PIXELS).permute(0, 3, 1, 2).float() / 255
+    change = augmentation.AugmentationSequential(
+        augmentation.RandomHorizontalFlip(), augmentation.ColorJitter(0.2, 0.2, 0.2, 0.2)
+    )
+    return _loaded(lambda i: change(photos[i % 8]))
+
+
+def torchaudio_mel(_: Path) -> Workload:
+    import torch
+    import torchaudio
+
+    sound = torch.sin(torch.arange(32_000) / 20)
+    change = torchaudio.transforms.MelSpectrogram(16_000, n_mels=64)
+    return _loaded(lambda i: change(sound * (i % 8 + 1)))
+
+
+def librosa(_: Path) -> Workload:
+    import librosa
+
+    sound = np.sin(np.arange(16_000, dtype=np.float32) / 20)
+    return _loaded(lambda i: librosa.feature.mfcc(y=sound * (i % 8 + 1), sr=16_000))
+
+
+def nibabel(folder: Path) -> Workload:
+    import nibabel
+
+    volume = np.repeat(PIXELS[..., 0].transpose(1, 2, 0), 4, 2).astype(np.int16)
+    nibabel.save(nibabel.Nifti1Image(volume, np.eye(4)), folder / "it.nii.gz")
+    return _loaded(lambda i: np.asarray(nibabel.load(folder / "it.nii.gz").dataobj[..., i % 32]))
+
+
 def monai(_: Path) -> Workload:
     from monai.transforms import Compose, RandFlip, RandGaussianNoise, ScaleIntensity
 
@@ -128,6 +174,35 @@ def h5py(folder: Path) -> Workload:
         )
     rows = h5py.File(folder / "it.h5")["x"]
     return _loaded(lambda i: rows[i])
+
+
+def zarr(folder: Path) -> Workload:
+    import zarr
+
+    rows = zarr.create_array(
+        str(folder / "it.zarr"), shape=(SIZE, 32, 32, 3), chunks=(1, 32, 32, 3), dtype="u1"
+    )
+    rows[:] = np.tile(PIXELS, (SIZE // 8, 1, 1, 1))
+    opened = zarr.open_array(str(folder / "it.zarr"), mode="r")
+    return _loaded(lambda i: opened[i])
+
+
+def sqlite(folder: Path) -> Workload:
+    import sqlite3
+
+    path = folder / "it.db"
+    with sqlite3.connect(path) as writer:
+        writer.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, pixels BLOB)")
+        rows = ((number, PIXELS[number % 8].tobytes()) for number in range(SIZE))
+        writer.executemany("INSERT INTO rows VALUES (?, ?)", rows)
+    writer.close()
+
+    def read(index: int) -> Any:  # as the module asks: a thread opens what it reads from
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            found = connection.execute("SELECT pixels FROM rows WHERE id = ?", [index])
+            return np.frombuffer(found.fetchone()[0], np.uint8).copy()
+
+    return _loaded(read)
 
 
 def lmdb(folder: Path) -> Workload:
@@ -161,6 +236,13 @@ def pandas(_: Path) -> Workload:
 
     frame = pd.DataFrame(np.random.default_rng(0).random((SIZE, 16), np.float32))
     return _loaded(lambda i: frame.iloc[i].to_numpy())
+
+
+def polars(_: Path) -> Workload:
+    import polars as pl
+
+    frame = pl.DataFrame(np.random.default_rng(0).random((SIZE, 16), np.float32))
+    return _loaded(lambda i: np.array(frame.row(i), np.float32))
 
 
 def duckdb(_: Path) -> Workload:
@@ -271,6 +353,22 @@ def hugging_face_rows(_: Path) -> Workload:
     return Workload(_hub_rows().with_format("torch"), {"batch_size": 16, "shuffle": True})
 
 
+def hugging_face_images(_: Path) -> Workload:
+    import datasets
+    import torch
+
+    rows = datasets.Dataset.from_dict(
+        {"image": [{"bytes": each, "path": None} for each in _jpegs(64) * 50]},
+        datasets.Features({"image": datasets.Image()}),
+    )
+
+    def changed(batch: Any) -> Any:
+        made = [torch.from_numpy(np.array(each)).permute(2, 0, 1) for each in batch["image"]]
+        return {"pixels": made}
+
+    return Workload(rows.with_transform(changed), {"batch_size": 16, "shuffle": True})
+
+
 def hugging_face_stream(_: Path) -> Workload:
     return Workload(
         _hub_rows().to_iterable_dataset(num_shards=4).with_format("torch"), {"batch_size": 16}
@@ -293,6 +391,18 @@ def graphs(_: Path) -> Workload:
     return Workload(made, {"batch_size": 16, "shuffle": True, "collate_fn": Collater(made)})
 
 
+def tensordict_rows(_: Path) -> Workload:
+    import torch
+    from tensordict import TensorDict
+
+    rows = TensorDict({"x": torch.rand(SIZE, 16), "y": torch.arange(SIZE)}, [SIZE])
+    return Workload(rows, {"batch_size": 16, "shuffle": True, "collate_fn": _itself})
+
+
+def _itself(batch: Any) -> Any:
+    return batch
+
+
 def tensor_rows(_: Path) -> Workload:
     import torch
     from torch.utils.data import TensorDataset
@@ -308,13 +418,21 @@ WORKLOADS: dict[str, Callable[[Path], Workload]] = {
         torchvision_v2,
         opencv,
         albumentations,
+        timm_rand_augment,
+        kornia,
         monai,
+        nibabel,
         h5py,
+        zarr,
+        sqlite,
         lmdb,
         parquet,
         pandas,
+        polars,
         duckdb,
         soundfile,
+        torchaudio_mel,
+        librosa,
         tifffile,
         rasterio,
         video,
@@ -322,8 +440,10 @@ WORKLOADS: dict[str, Callable[[Path], Workload]] = {
         padding_collator,
         masking_collator,
         hugging_face_rows,
+        hugging_face_images,
         hugging_face_stream,
         graphs,
+        tensordict_rows,
         tensor_rows,
     )
 }
