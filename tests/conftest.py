@@ -1,5 +1,8 @@
 """Fixtures that every test may use: threads that can neither outlive nor hang a test.
 
+Nothing here imports the loader, and torch with it, before a test runs: xdist's own process has
+none to run.
+
 What blocks waits for `PATIENCE` at the most, in a thread of `spawn`.  A test that hangs all the
 same fails after `TEST_LIMIT`, and pytest's ``faulthandler_timeout`` ends the process some minutes
 later, should even that not help.
@@ -23,10 +26,6 @@ from support.clock import clock
 from support.patience import PATIENCE, PAUSE
 
 __all__ = ["PATIENCE", "PAUSE", "TEST_LIMIT", "clock"]
-
-from threadloader._batch import memory
-from threadloader._order import tickets
-from threadloader._threads import thread_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,28 +130,27 @@ def no_thread_is_left_behind() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def a_first_sample_may_wait_for_others(request: pytest.FixtureRequest) -> Iterator[None]:
+def a_first_sample_may_wait_for_others(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Let other samples begin soon, where a test has them wait for one another.
 
     Those of the public promises, in tests/field, are about what the first one does alone.
     """
-    before = thread_group.FIRST_SECONDS
     if request.path.parent.name != "field":
-        thread_group.FIRST_SECONDS = 0.05
-    yield
-    thread_group.FIRST_SECONDS = before
+        monkeypatch.setattr("threadloader._threads.thread_group.FIRST_SECONDS", 0.05)
 
 
 @pytest.fixture
 def slots_for_all_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let small leaves take slots, too, so that small samples show what becomes of slots."""
-    monkeypatch.setattr(memory, "SLOT_NBYTES", 1)
+    monkeypatch.setattr("threadloader._batch.memory.SLOT_NBYTES", 1)
 
 
 @pytest.fixture
 def one_row_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each row be a ticket, so that rows before a late one are written."""
-    monkeypatch.setattr(tickets, "TICKET_SECONDS", 0.0)
+    monkeypatch.setattr("threadloader._order.tickets.TICKET_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from threadloader import ThreadLoader
+import threadloader
 
 
 class DrivenClock:
@@ -35,7 +35,7 @@ class DrivenClock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> DrivenClock:
     """Return a clock that the package reads from now on."""
     for data in (range(2), iter(range(2))):  # which imports what a loader needs
-        loader: ThreadLoader[object] = ThreadLoader(data, threads=0)
+        loader = threadloader.ThreadLoader(data, threads=0)
         loader.headspace()
         list(loader)
     importlib.import_module("threadloader._work.copier")
