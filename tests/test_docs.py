@@ -44,6 +44,7 @@ CHECKS = "python3 -m venv .venv && .venv/bin/pip install nox && .venv/bin/nox"
 
 # Pages whose code is compiled and not run, and why.
 NOT_RUN = {
+    "coming-from.md": "other loaders; tests/clients/test_coming_from.py compares them with ours",
     "frameworks.md": "tests/clients/test_accelerate.py runs the two functions",
     "gpu.md": "needs a GPU; tests/gpu has its tests",
     "hugging-face.md": "needs a network; tests/clients/test_hf_datasets_recipe.py runs the recipe",
