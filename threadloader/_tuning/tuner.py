@@ -273,7 +273,7 @@ class Tuner:
         base = self._base
         if base is None or self.number:
             return 0.0
-        return max(MISTAKE_SECONDS, rows / (MISTAKE * base.rate))
+        return max(WINDOW_SECONDS, rows / (MISTAKE * base.rate))
 
     def leave(self, seconds: float) -> int:
         """Let threads make the batches that the calling thread has made; return how many.
