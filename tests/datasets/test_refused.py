@@ -60,7 +60,6 @@ VALUES: dict[str, Callable[[], Any]] = {  # by what the error says
     "seed must be at least 0": lambda: others.TokenBatches([1], 9, seed=-1),
     "epoch must be at least 0": lambda: others.TokenBatches([1], 9).set_epoch(-1),
     "a place in fields is empty": lambda: some.TarShards("*.tar", fields=("cls", "")),
-    "after_end": lambda: some.TarShards("*.tar", after_end="stop"),
     "give both or neither": lambda: some.TarStream("*.tar", rank=0),
     "rank=2 is none of": lambda: some.TarStream("*.tar", rank=2, world_size=2),
     "shuffle=-1 is no number": lambda: some.TarStream("*.tar", shuffle=-1),

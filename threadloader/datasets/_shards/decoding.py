@@ -32,7 +32,6 @@ _UNPACKED_IN_PIECES = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}  # bz2 and lzma
 _LARGEST_NPZ = 1 << 30  # bytes of its arrays together, unpacked
 # Bytes.  Objects take up to 30 times their text ("{}," does, tried), so as much as an npz.
 _LARGEST_JSON = _LARGEST_NPZ // 32
-_LONGEST_NUMBER = 4300  # bytes; Python reads no more digits unless it is told to
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +217,6 @@ def _image(data: bytes) -> NDArray[np.uint8]:
     return decode(data)
 
 
-def _number(data: bytes) -> int:
-    """Return an integer; a long text is refused, since `int` would quote all of it in its error."""
-    if len(data) > _LONGEST_NUMBER:
-        raise ValueError(f"{len(data):,} bytes are no number")
-    return int(data)
-
-
 def _json(data: bytes) -> Any:
     if len(data) > _LARGEST_JSON:
         msg = (
@@ -289,7 +281,7 @@ def _unpacked(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
 DECODERS: Mapping[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp"), _image),
-    **dict.fromkeys(("cls", "cls2", "id", "index", "inx"), _number),
+    **dict.fromkeys(("cls", "cls2", "id", "index", "inx"), int),
     **dict.fromkeys(("json", "jsn"), _json),
     **dict.fromkeys(("txt", "text", "transcript"), _text),
     "npy": _array,

@@ -42,10 +42,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from threadloader.datasets._files import File
-    from threadloader.datasets._tar import AfterEnd
 
 
-_VERSION = 4  # of the file
+_VERSION = 5  # of the file
 _ARRAYS = {
     "keys": "u1",
     "key_ends": "i8",
@@ -74,7 +73,6 @@ class ShardIndex:
     """
 
     stamp: str  # of the shard, see `File.stamp`
-    archives: int  # that follow each other in the shard, each ended by zeros
     extensions: tuple[str, ...]
     keys: NDArray[np.uint8]  # all keys, one after the other
     key_ends: NDArray[np.int64]  # (samples,)
@@ -114,12 +112,7 @@ def save_index(index: ShardIndex, place: Path) -> None:
     Raises:
         OSError: The file can't be written.
     """
-    told = {
-        "version": _VERSION,
-        "stamp": index.stamp,
-        "archives": index.archives,
-        "extensions": index.extensions,
-    }
+    told = {"version": _VERSION, "stamp": index.stamp, "extensions": index.extensions}
     arrays = {name: getattr(index, name) for name in _ARRAYS}
     file = io.BytesIO()
     np.savez(file, told=np.frombuffer(json.dumps(told).encode(), np.uint8), **arrays)
@@ -135,7 +128,6 @@ def _loaded(place: Path) -> ShardIndex | None:
             return None
         return ShardIndex(
             str(told["stamp"]),
-            int(told["archives"]),
             tuple(map(str, told["extensions"])),
             *(arrays[name].astype(kind, casting="equiv") for name, kind in _ARRAYS.items()),
         )
@@ -143,12 +135,7 @@ def _loaded(place: Path) -> ShardIndex | None:
         return None
 
 
-def open_index(
-    file: File,
-    path: str,
-    folder: str | os.PathLike[str] | None = None,
-    after_end: AfterEnd = "raise",
-) -> ShardIndex:
+def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = None) -> ShardIndex:
     """Return a shard's index: from its file or, if there is none, from the shard.
 
     Args:
@@ -156,7 +143,6 @@ def open_index(
         path: Its path or URL.
         folder: Of the index's file; None for the shard's own folder, or `cache_folder` for a URL
             and where that folder can't be written.  A URL has one index, however it is signed.
-        after_end: See `TarReader`.
 
     Raises:
         DataError: The shard is damaged.
@@ -167,11 +153,9 @@ def open_index(
     places = _places(path, folder)
     for place in places:
         found = _loaded(place)
-        if found is None or found.stamp != stamp:
-            continue
-        if found.archives == 1 or after_end == "read":
+        if found is not None and found.stamp == stamp:
             return found
-    index = build_index(file, after_end)
+    index = build_index(file)
     for place in places:
         with suppress(OSError):  # then the next place, or it is built again the next time
             save_index(index, place)
@@ -179,7 +163,7 @@ def open_index(
     return index
 
 
-def build_index(file: File, after_end: AfterEnd = "raise") -> ShardIndex:
+def build_index(file: File) -> ShardIndex:
     """Return the index of a shard, by one pass over its headers.
 
     Raises:
@@ -200,7 +184,7 @@ def build_index(file: File, after_end: AfterEnd = "raise") -> ShardIndex:
     kinds: list[int] = []
     extensions: dict[str, int] = {}
     with _open_headers(file) as archive:
-        reader = TarReader(archive, file.path, sys.maxsize, after_end)
+        reader = TarReader(archive, file.path, sys.maxsize)
         for key, members in reader.samples(()):
             for extension, member in members.items():
                 kinds.append(extensions.setdefault(extension, len(extensions)))
@@ -211,7 +195,6 @@ def build_index(file: File, after_end: AfterEnd = "raise") -> ShardIndex:
             member_ends.append(len(offsets))
     return ShardIndex(
         stamp,
-        reader.archives,
         tuple(extensions),
         np.frombuffer(bytes(keys), np.uint8),
         np.array(key_ends, np.int64),

@@ -19,7 +19,7 @@ from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.index import open_index
 from threadloader.datasets._shards.names import find_shards, told_shards
-from threadloader.datasets._tar import BLOCK, SAMPLE_LIMIT, RawSample, check_after_end
+from threadloader.datasets._tar import BLOCK, SAMPLE_LIMIT, RawSample
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from threadloader.datasets._files import File
-    from threadloader.datasets._tar import AfterEnd, SampleMember
+    from threadloader.datasets._tar import SampleMember
 
     Dataset = _torch.Dataset[Any]
 else:
@@ -54,8 +54,6 @@ class TarShards(Dataset):
             be done, in the user's cache folder.
         sample_limit: Most bytes, as in the archive, of those members of a sample that ``fields``
             name.
-        after_end: What lies behind the zeros that end an archive is an error (``"raise"``), or
-            another archive, as after ``cat a.tar b.tar`` (``"read"``).
         options: For URLs; see `threadloader.datasets._files.open_files`.
 
     Raises:
@@ -78,10 +76,8 @@ class TarShards(Dataset):
         transform: Callable[[Any], Any] | None = None,
         index_folder: str | os.PathLike[str] | None = None,
         sample_limit: int = SAMPLE_LIMIT,
-        after_end: AfterEnd = "raise",
         **options: Any,
     ) -> None:
-        check_after_end(after_end)
         self.shards = find_shards(pattern, **options)
         self.transform = transform
         # An attribute, since copies of a dataset for each worker look for users' functions here.
@@ -89,7 +85,7 @@ class TarShards(Dataset):
         self._fields = Fields.of(fields)
         self._limit = sample_limit
         self._files: tuple[File, ...] = tuple(open_files(self.shards, **options))
-        opens = partial(open_index, folder=index_folder, after_end=after_end)
+        opens = partial(open_index, folder=index_folder)
         with ThreadPoolExecutor(usable_cores() or 1, thread_name_prefix="tl-index") as pool:
             self._indexes = tuple(pool.map(opens, self._files, self.shards))
         for file, index in zip(self._files, self._indexes, strict=True):

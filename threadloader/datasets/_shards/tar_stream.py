@@ -26,13 +26,7 @@ from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.names import find_shards, told_shards
 from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_of
-from threadloader.datasets._tar import (
-    SAMPLE_LIMIT,
-    TarReader,
-    check_after_end,
-    compression_of,
-    open_archive,
-)
+from threadloader.datasets._tar import SAMPLE_LIMIT, TarReader, compression_of, open_archive
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -40,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from threadloader.datasets._files import File
-    from threadloader.datasets._tar import AfterEnd, RawSample
+    from threadloader.datasets._tar import RawSample
 
     IterableDataset = _torch.IterableDataset[Any]
 else:
@@ -73,7 +67,6 @@ class TarStream(IterableDataset):
         rank: Of this process; None asks torch.distributed, then the environment's ``RANK``.
         world_size: Number of ranks; None asks in the same way, with ``WORLD_SIZE``.
         sample_limit: Most bytes of a sample: the members that ``fields`` name, and all headers.
-        after_end: See `TarShards`.
         options: For URLs; see `threadloader.datasets._files.open_files`.
 
     Raises:
@@ -99,13 +92,11 @@ class TarStream(IterableDataset):
         rank: int | None = None,
         world_size: int | None = None,
         sample_limit: int = SAMPLE_LIMIT,
-        after_end: AfterEnd = "raise",
         **options: Any,
     ) -> None:
         if isinstance(shuffle, bool) or operator.index(shuffle) < 0:
             msg = f"shuffle={shuffle} is no number of samples: 1000, say, or 0 for none"
             raise ValueError(msg)
-        check_after_end(after_end)
         self.shards = find_shards(pattern, **options)
         for path in self.shards:
             compression_of(path)  # raises at once what the first epoch would
@@ -116,7 +107,6 @@ class TarStream(IterableDataset):
         self.shuffle = int(shuffle)
         self.seed = seed
         self.sample_limit = sample_limit
-        self.after_end = after_end
         self._ranks = rank, world_size
         ranks_of(rank, world_size)
         # No epoch until `set_epoch` is called.
@@ -196,7 +186,7 @@ class TarStream(IterableDataset):
         """
         file: File = self._shared.files[number]
         with open_archive(file) as archive:
-            reader = TarReader(archive, file.path, self.sample_limit, self.after_end)
+            reader = TarReader(archive, file.path, self.sample_limit)
             yield from reader.samples(self.fields.wanted)
 
     def path_of(self, number: int) -> str:
