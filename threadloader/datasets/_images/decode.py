@@ -17,7 +17,6 @@ from threadloader.datasets._images.pillow import (
     NAME,
     Picture,
     UnidentifiedImageError,
-    only_whole_files,
     resize,
 )
 
@@ -78,16 +77,15 @@ def decode(
     """
     chosen = find_decoder(decoder)
     try:
-        with only_whole_files():
-            picture = Picture(data, max_pixels)
-            orientation = picture.orientation
-            if size is None:
-                image = _load(picture, data, chosen, 1)
-            else:
-                turned = size if orientation < 5 else size[::-1]  # of the picture in the file
-                scale, box = _covering(picture, turned)
-                image = resize(_load(picture, data, chosen, scale), turned, box)
-            pixels = image if isinstance(image, np.ndarray) else np.array(image)
+        picture = Picture(data, max_pixels)
+        orientation = picture.orientation
+        if size is None:
+            image = _load(picture, data, chosen, 1)
+        else:
+            turned = size if orientation < 5 else size[::-1]  # of the picture in the file
+            scale, box = _covering(picture, turned)
+            image = resize(_load(picture, data, chosen, scale), turned, box)
+        pixels = image if isinstance(image, np.ndarray) else np.array(image)
     except Exception as error:  # Pillow's: SyntaxError, struct.error, EOFError, many more
         raise ValueError(_reason(error)) from error
     pixels = _upright(pixels, orientation)

@@ -2,15 +2,13 @@
 
 Pillow and this module decide what a picture means.  A faster decoder gives the same pixels, so it
 changes nothing but the time.  Pillow's switch to accept broken files
-(``ImageFile.LOAD_TRUNCATED_IMAGES``) belongs to the whole process: if it is on, it stays on for
-everybody else, but has no effect within `only_whole_files`.
+(``ImageFile.LOAD_TRUNCATED_IMAGES``) is the user's: if it is on, they are accepted here, too.
 """
 
 from __future__ import annotations
 
 import io
-import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,13 +33,11 @@ except ModuleNotFoundError as error:
     raise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     Pixels = Image.Image | NDArray[np.uint8]  # RGB; an array has shape (height, width, 3)
 
-__all__ = ["NAME", "Picture", "UnidentifiedImageError", "image_of", "only_whole_files", "resize"]
+__all__ = ["NAME", "Picture", "UnidentifiedImageError", "image_of", "resize"]
 
 # Pillow-SIMD is imported as PIL, too; its releases are Pillow's with a post-release number.
 NAME = "pillow-simd" if ".post" in PIL.__version__ else "pillow"
@@ -58,41 +54,6 @@ START_OF_SCAN = b"\xff\xda"
 
 ORIENTATION = 0x0112  # the tag's number in EXIF and TIFF
 TILE = 322, 323  # the tags TileWidth and TileLength of a TIFF
-
-
-class _OnElsewhere:
-    """An object that is true in all threads but those within `only_whole_files`.
-
-    Threads:
-        all: shared; each has an attribute of its own.
-    """
-
-    def __init__(self) -> None:
-        self.thread = threading.local()
-
-    def __bool__(self) -> bool:
-        return not getattr(self.thread, "strict", False)
-
-
-_ON_ELSEWHERE = _OnElsewhere()
-
-
-@contextmanager
-def only_whole_files() -> Iterator[None]:
-    """Let Pillow raise for broken files in this thread, whatever LOAD_TRUNCATED_IMAGES says.
-
-    If that is True, it becomes an object that is true in all other threads.  Pillow has no
-    argument instead, and reads the switch in many places: a file that ends early, a broken stream.
-    """
-    if not ImageFile.LOAD_TRUNCATED_IMAGES:
-        yield
-        return
-    ImageFile.LOAD_TRUNCATED_IMAGES = _ON_ELSEWHERE  # type: ignore[assignment]  # used as a bool
-    _ON_ELSEWHERE.thread.strict = True
-    try:
-        yield
-    finally:
-        _ON_ELSEWHERE.thread.strict = False
 
 
 class Picture:
@@ -122,7 +83,10 @@ class Picture:
             _check_pixels("a tile of ", width, height, max_pixels)
         if self.is_jpeg:
             self._check_jpeg(data, file.tell())
-        if self._image.format == "PNG":  # Pillow itself skips the check sums of the pixels
+        strict = not ImageFile.LOAD_TRUNCATED_IMAGES
+        if (
+            strict and self._image.format == "PNG"
+        ):  # Pillow itself skips the check sums of the pixels
             self._image.verify()
             self._image = Image.open(io.BytesIO(data), formats=("PNG",))
 
@@ -132,7 +96,7 @@ class Picture:
         Raises:
             ValueError: It has no end, or an absurd number of scans.
         """
-        if data.rfind(END_OF_IMAGE, header) < 0:
+        if data.rfind(END_OF_IMAGE, header) < 0 and not ImageFile.LOAD_TRUNCATED_IMAGES:
             raise ValueError("the JPEG ends before its end marker: truncated, or filled up")
         if self._image.info.get("progressive") and (scans := data.count(START_OF_SCAN)) > MAX_SCANS:
             raise ValueError(f"{scans:,} scans in one JPEG, made to keep a decoder busy")
