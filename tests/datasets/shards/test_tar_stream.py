@@ -296,7 +296,7 @@ def test_a_state_is_small_and_only_shards_in_the_buffer_are_read_again(tmp_path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 1}, "version 1, and 2 can be read"),
+        ({"version": 1}, "version 1, and 3 can be read"),
         ({"shuffle": 5}, "of shuffle=5, not 4"),
         ({"shards": 1}, "other shards, or of another rank or worker"),
     ],
@@ -311,7 +311,7 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path, change: Any, messa
     with pytest.raises(StateError, match=message):
         resumed(tmp_path, state | change, shuffle=4)
     write_shard(path, {"0": {"cls": b"0"}})
-    with pytest.raises(StateError, match=r"shard-000\.tar has fewer samples"):
+    with pytest.raises(StateError, match="other samples than when"):
         next(resumed(tmp_path, state, shuffle=4))
 
 

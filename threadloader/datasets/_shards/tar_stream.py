@@ -4,7 +4,7 @@
 
 A `TarStream` only says what to read; each `StreamPass` over it has a place, and a state.  The state
 has no samples.  It has the seed, the numbers of samples that were read and delivered, and the first
-sample of each shard that still has samples in the shuffle buffer.  Which sample is drawn from the
+shard that still has samples in the shuffle buffer.  Which sample is drawn from the
 buffer depends on the random numbers and on how many there are, never on the samples: so drawing
 again, from a buffer of numbers, finds which samples to read again.
 """
@@ -16,7 +16,6 @@ import operator
 import random
 import re
 import zlib
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader import _torch
@@ -43,7 +42,7 @@ else:
 
 T = TypeVar("T")
 
-_VERSION = 2  # of a pass's state
+_VERSION = 3  # of a pass's state
 
 
 class TarStream(IterableDataset):
@@ -241,8 +240,7 @@ class StreamPass:
         self._samples: Iterator[RawSample] | None = None  # of that shard
         self._read = 0  # samples that were put in the buffer
         self._delivered = 0  # samples that were taken out of it
-        # The number of the first sample in this pass, of each shard that may have some in the
-        # buffer, by its place.
+        # The number of each shard's first sample in this pass, by the shard's place.
         self._firsts: dict[int, int] = {0: 0}
 
     def __iter__(self) -> StreamPass:
@@ -271,6 +269,7 @@ class StreamPass:
         """Return the place of the pass, in a few hundred bytes."""
         if self._restored is not None:
             return self._restored
+        begin = min((at for at, _ in self._buffer), default=self._at)
         return {
             "version": _VERSION,
             "seed": self._seed,
@@ -279,7 +278,8 @@ class StreamPass:
             "shards": self._digest,
             "read": self._read,
             "delivered": self._delivered,
-            "firsts": [list(pair) for pair in self._needed().items()],
+            "begin": [begin, self._firsts[begin]],
+            "place": [self._at, self._firsts[self._at]],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -323,53 +323,35 @@ class StreamPass:
     def _next_shard(self) -> None:
         self._at, self._samples = self._at + 1, None
         self._firsts[self._at] = self._read
-        self._firsts = self._needed()
-
-    def _needed(self) -> dict[int, int]:
-        """Return the first sample of each shard that has some in the buffer, or is being read."""
-        places = {self._at, *(at for at, _ in self._buffer)}
-        return {at: first for at, first in self._firsts.items() if at in places}
 
     def _rebuild(self, state: dict[str, Any]) -> None:
-        """Read the samples of the buffer again, and the last shard up to its place."""
+        """Read again from the first shard on that has samples in the buffer, up to the place."""
         self._plan(state["seed"], state["epoch"])
-        read, delivered = state["read"], state["delivered"]
-        held = _held(self._size, self._rng, read, delivered)
-        firsts = [(at, first) for at, first in state["firsts"]]
-        found: dict[int, tuple[int, RawSample]] = {}
-        for (at, first), (_, end) in pairwise([*firsts, (-1, read)]):
-            numbers = {number for number in held if first <= number < end}
-            last = at == firsts[-1][0]
-            stop = end if last else max(numbers, default=first - 1) + 1
-            self._samples = self._reread(at, range(first, stop), numbers, found)
+        read, (at, first) = state["read"], state["place"]
+        held = _held(self._size, self._rng, read, state["delivered"])
+        wanted, found = set(held), {}
+        self._at, self._read = state["begin"]
+        self._firsts = {self._at: self._read}
+        failed: Exception | None = None
+        while self._read < read:
+            number = self._read
+            try:
+                if not self._fill():
+                    break
+            except Exception as error:  # noqa: BLE001  # it was raised before, too
+                failed = error
+                continue
+            entry = self._buffer.pop()
+            if number in wanted:
+                found[number] = entry
+        if self._at < at:  # no samples come between
+            self._at, self._samples, self._firsts[at] = at, None, self._read
+        if (self._at, self._read, self._firsts[self._at]) != (at, read, first):
+            msg = "the shards have other samples than when the state was saved"
+            raise StateError(msg) from failed
         self._buffer = [found[number] for number in held]
-        self._firsts = dict(firsts)
-        self._at, self._read, self._delivered = firsts[-1][0], read, delivered
+        self._delivered = state["delivered"]
         self._restored = None
-
-    def _reread(
-        self, at: int, reading: range, numbers: set[int], found: dict[int, tuple[int, RawSample]]
-    ) -> Iterator[RawSample] | None:
-        """Read a shard from its beginning; return an iterator over the rest of it.
-
-        Args:
-            at: Place of the shard in `_shards`.
-            reading: Numbers of the samples to read.
-            numbers: Numbers of the samples to keep.
-            found: Gets these samples.
-        """
-        if at == len(self._shards):
-            return None
-        samples = self._stream.read_shard(self._shards[at])
-        for number in reading:
-            sample = next(samples, None)
-            if sample is None:
-                path = self._stream.path_of(self._shards[at])
-                msg = f"{path} has fewer samples than when the state was saved"
-                raise StateError(msg)
-            if number in numbers:
-                found[number] = at, sample
-        return samples
 
 
 def _drawn(items: list[T], rng: random.Random) -> T:
