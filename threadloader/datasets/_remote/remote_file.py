@@ -41,8 +41,7 @@ LEAST_CACHE = 16 * RANGE_BYTES  # a smaller cache would hardly keep what its thr
 class RemoteStore:
     """What remote files share: credentials, connections, limits, a cache.
 
-    http and https are read by urllib3.  Of fsspec's options, ``headers`` and ``client_kwargs`` with
-    ``headers``, ``auth``, ``proxy`` and ``trust_env`` have an effect then; any other option makes
+    http and https are read by urllib3, with fsspec's option ``headers``; any other option makes
     fsspec read them, which needs aiohttp.
 
     Args:
