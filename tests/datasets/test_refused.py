@@ -30,7 +30,6 @@ def weighted(weights: dict[str, Any], **options: Any) -> None:
 VALUES: dict[str, Callable[[], Any]] = {  # by what the error says
     "max_tokens must be positive, and at most 2": lambda: others.TokenBatches([1], 0),
     "one line": lambda: some.RemoteFile(URL, storage_options={"headers": {"X": "\r\n"}}),
-    "2 shards for 7 ranks": lambda: iter(some.TarStream("*.tar", rank=0, world_size=7)),
     "max_samples must be at least 1": lambda: others.TokenBatches([1], 9, max_samples=0),
     "both must be at least 0": lambda: some.RemoteFile(URL).read_at(-1, 5),
     "'error', 'drop' or 'alone'": lambda: others.TokenBatches([1], 9, too_long="split"),
@@ -60,8 +59,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by what the error says
     "seed must be at least 0": lambda: others.TokenBatches([1], 9, seed=-1),
     "epoch must be at least 0": lambda: others.TokenBatches([1], 9).set_epoch(-1),
     "a place in fields is empty": lambda: some.TarShards("*.tar", fields=("cls", "")),
-    "give both or neither": lambda: some.TarStream("*.tar", rank=0),
-    "rank=2 is none of": lambda: some.TarStream("*.tar", rank=2, world_size=2),
+    "rank=2 is none of": lambda: some.TarStream("*.tar").shard(2, 2, 0),
     "shuffle=-1 is no number": lambda: some.TarStream("*.tar", shuffle=-1),
     "fields is empty": lambda: some.TarStream("*.tar", fields=[]),
     "attempts must be": lambda: some.Retries(attempts=0),

@@ -24,7 +24,7 @@ from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.names import find_shards, told_shards
-from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_of
+from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_here
 from threadloader.datasets._tar import SAMPLE_LIMIT, TarReader, compression_of, open_archive
 from threadloader.errors import StateError
 
@@ -49,6 +49,7 @@ class TarStream(IterableDataset):
     """Samples of tar archives, one after the other; `TarShards` says what a sample is.
 
     Each rank, and each worker of a rank, reads shards of its own, so each should have several.
+    Ranks are those of torch.distributed, or of the environment's ``RANK`` and ``WORLD_SIZE``.
     After an error the stream goes on: after a sample that can't be decoded with the next sample,
     after damage in an archive with the next shard.
 
@@ -63,8 +64,6 @@ class TarStream(IterableDataset):
         fields: See `TarShards`, also for `decode` and `transform`.
         decode: Whether members are decoded by their extension, or a dict of functions.
         transform: Applied to each sample.
-        rank: Of this process; None asks torch.distributed, then the environment's ``RANK``.
-        world_size: Number of ranks; None asks in the same way, with ``WORLD_SIZE``.
         sample_limit: Most bytes of a sample: the members that ``fields`` name, and all headers.
         options: For URLs; see `threadloader.datasets._files.open_files`.
 
@@ -88,8 +87,6 @@ class TarStream(IterableDataset):
         fields: Iterable[str] | None = None,
         decode: bool | Mapping[str, Callable[[bytes], Any]] = True,
         transform: Callable[[Any], Any] | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
         sample_limit: int = SAMPLE_LIMIT,
         **options: Any,
     ) -> None:
@@ -106,8 +103,7 @@ class TarStream(IterableDataset):
         self.shuffle = int(shuffle)
         self.seed = seed
         self.sample_limit = sample_limit
-        self._ranks = rank, world_size
-        ranks_of(rank, world_size)
+        ranks_here()  # raises at once what the first epoch would
         # No epoch until `set_epoch` is called.
         self._shared = Shared(files=open_files(self.shards, **options), epoch=None)
         self._passes = 0  # passes of this copy whose seed is that of other passes, too
@@ -121,7 +117,7 @@ class TarStream(IterableDataset):
         """Set the epoch, which decides the order together with the seed."""
         self._shared.epoch = epoch
 
-    def shard(self, rank: int, world_size: int, epoch: int) -> TarStream | None:
+    def shard(self, rank: int, world_size: int, epoch: int) -> TarStream:
         """Return the part of the stream with each ``world_size``-th shard, from number ``rank`` on.
 
         A `ThreadLoader` with ``shard=`` calls it.  Without `set_epoch`, ``epoch`` decides the order
@@ -132,14 +128,9 @@ class TarStream(IterableDataset):
             world_size: Number of parts; with more of them than shards some have no sample.
             epoch: Its number, from 0.
 
-        Returns:
-            None if the stream was given a rank.
-
         Raises:
             ValueError: There is no such part.
         """
-        if self._ranks != (None, None):
-            return None
         check_rank(rank, world_size)
         twin = copy.copy(self)
         twin._part = Part(rank, world_size, epoch)  # noqa: SLF001  # a copy of this
@@ -153,11 +144,11 @@ class TarStream(IterableDataset):
         """
         part = self._part
         if part is None:
-            rank, world = ranks_of(*self._ranks)
+            world = ranks_here()[1]
             if len(self.shards) < world:
                 msg = f"{len(self.shards)} shards for {world} ranks: each needs one of its own"
                 raise ValueError(msg)
-            part = part_here(rank, world, 0)
+            part = part_here()
         if self.seed is not None:
             told = self._shared.epoch
             return StreamPass(self, part, self.seed, part.epoch if told is None else told)
