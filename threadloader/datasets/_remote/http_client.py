@@ -3,9 +3,9 @@
 fsspec's own client makes all requests of a process in one thread; ``benches/remote_reads.py``
 measures what that costs.
 
-Nothing in an answer is taken on trust.  A server may ignore the range and send the whole file, send
-another range or only a part, break off in the middle, or send a byte now and then.  A body must
-have a length: one in chunks is refused.
+Nothing in an answer is taken on trust.  A server may ignore the range, send another one or only a
+part, break off in the middle, or send a byte now and then.  A body must have a length: one in
+chunks is refused.
 """
 
 from __future__ import annotations
@@ -211,10 +211,11 @@ class _Answer:
             return str(location)
         told = str(self._headers.get("content-range", ""))
         found = _RANGE.fullmatch(told)
-        if status in {200, 206}:
+        if status == 200:
+            msg = "the server ignores ranges, and sends whole files: copy the file, and read that"
+            raise TransferError(msg, status)
+        if status == 206:
             length = self._length()
-            if status == 200:
-                return self._whole(length, offset, nbytes)
             if found is None or found[1] is None:
                 msg = f"a range without telling where in the file it is: Content-Range {told!r}"
                 raise TransferError(msg, 206)
@@ -223,7 +224,7 @@ class _Answer:
             if count <= 0 or (first, last, length) != (offset, offset + count - 1, count):
                 msg = f"{length} bytes of {told!r} for {nbytes} bytes from {offset}"
                 raise TransferError(msg)
-            return FetchedRange(self._read(count, count), self._version(size))
+            return FetchedRange(self._read(count), self._version(size))
         if status == 416 and found is not None and int(found[3]) <= offset:
             return FetchedRange(b"", Version(int(found[3]), ""))  # an ETag would not be the file's
         msg = f"HTTP status {status} {self._response.reason or ''}".rstrip()
@@ -244,28 +245,15 @@ class _Answer:
             raise TransferError(msg, self._response.status)
         return int(length)
 
-    def _whole(self, size: int, offset: int, nbytes: int) -> FetchedRange:
-        """Return the range out of a whole file, which some servers send instead."""
-        skipped = min(offset, size)
-        count = min(nbytes, size - skipped)
-        for start in range(0, skipped, AT_ONCE):
-            self._read(min(skipped - start, AT_ONCE), skipped + count)
-        data = self._read(count, skipped + count)
-        return FetchedRange(data, self._version(size), ranged=count == size)
-
-    def _read(self, nbytes: int, allowed: int) -> bytes:
+    def _read(self, nbytes: int) -> bytes:
         """Return the next ``nbytes`` bytes.
-
-        Args:
-            nbytes: How many.
-            allowed: Bytes of the body that there is time for.
 
         Raises:
             TransferError: There are fewer.
             TimeoutError: The answer takes too long.
         """
         parts, left = [], nbytes
-        limit = self._seconds * (1 + allowed / MIB)
+        limit = self._seconds * (1 + nbytes / MIB)
         while left:
             if monotonic() - self._begun > limit:
                 msg = f"the answer takes too long: it had {limit:.1f} s"

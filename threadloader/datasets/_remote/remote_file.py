@@ -262,10 +262,11 @@ class RemoteFile:
             return False
         version = self._version(use)
         if not version.tag:
-            self._warn(
-                "the server tells neither ETag nor date, by which blocks in the cache could be "
-                "told from those of another version: nothing of this file is kept"
+            msg = (
+                f"{self.path}: the server tells neither ETag nor date, by which blocks in the "
+                "cache could be told from those of another version: nothing of this file is kept"
             )
+            warnings.warn(msg, RuntimeWarning, stacklevel=2)
         return bool(version.tag) and stop <= version.size
 
     def _of_block(self, use: _Use, block: int, begin: int, end: int) -> bytes:
@@ -306,15 +307,7 @@ class RemoteFile:
             raise DataError(msg, self.path, offset=offset)
         if version.tag and not first.tag:
             use.known[self._url] = version
-        if not found.ranged:
-            self._warn(
-                "the server ignores ranges, so that each read transfers the file from its "
-                "beginning; copy the file, or read it as a stream with a cache_folder"
-            )
         return found
-
-    def _warn(self, message: str) -> None:
-        warnings.warn(f"{self.path}: {message}", RuntimeWarning, stacklevel=3)
 
 
 def list_remote(pattern: str, **options: Any) -> list[str]:
