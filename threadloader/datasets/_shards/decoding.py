@@ -232,27 +232,11 @@ def _text(data: bytes) -> str:
 
 
 def _array(data: bytes) -> NDArray[Any]:
-    """Return the array of a ``.npy`` file.
-
-    NumPy takes memory for the declared size before it reads on, so that size is checked first.
-    """
-    file = io.BytesIO(data)
-    version = np.lib.format.read_magic(file)
-    read_header = np.lib.format.read_array_header_2_0
-    if version == (1, 0):
-        read_header = np.lib.format.read_array_header_1_0
+    """Return the array of a ``.npy`` file."""
     try:
-        shape, _, dtype = read_header(file)
-    except (MemoryError, RecursionError):  # Python's parser: the expression is too deep
-        raise ValueError("its header is no dict of shape, order and type") from None
-    told, there = dtype.itemsize, len(data) - file.tell()
-    for length in shape:
-        told *= length
-    if told > there and not dtype.hasobject:  # an object array is refused by NumPy below
-        msg = f"an array of {told:,} bytes is declared, and {there:,} are there"
-        raise ValueError(msg)
-    file.seek(0)
-    array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+    except (MemoryError, RecursionError):  # its size or its depth is none that there could be
+        raise ValueError("its header declares no array that is there") from None
     return array
 
 
