@@ -64,8 +64,7 @@ def decode(
             decoded, but not below twice the size.  None: as it is.
         layout: ``"HWC"`` for (height, width, 3), ``"CHW"`` for (3, height, width).
         decoder: ``"auto"`` for the fastest that is installed, or a name; see `Decoder`.
-        max_pixels: Most pixels (width times height) that are decoded, in the picture and in a tile
-            of a TIFF.
+        max_pixels: Most pixels (width times height) that are decoded.
 
     Returns:
         A new array, C-contiguous and writable.

@@ -24,7 +24,7 @@ try:
         MpoImagePlugin,  # noqa: F401
         PngImagePlugin,  # noqa: F401
         PpmImagePlugin,  # noqa: F401
-        TiffImagePlugin,
+        TiffImagePlugin,  # noqa: F401
         UnidentifiedImageError,
         WebPImagePlugin,  # noqa: F401
     )
@@ -48,12 +48,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
 # Some releases of libjpeg accept a file without it, and make the rest of the picture grey.
 END_OF_IMAGE = b"\xff\xd9"
 
-# A scan takes the time of a whole picture, and may have only 31 bytes; encoders write about 10.
-MAX_SCANS = 100
-START_OF_SCAN = b"\xff\xda"
-
 ORIENTATION = 0x0112  # the tag's number in EXIF and TIFF
-TILE = 322, 323  # the tags TileWidth and TileLength of a TIFF
 
 
 class Picture:
@@ -64,8 +59,7 @@ class Picture:
         max_pixels: Most pixels (width times height) that are decoded.
 
     Raises:
-        ValueError: It has more pixels, or tiles that have; or is a JPEG without an end, or with too
-            many scans.
+        ValueError: It has more pixels, or is a JPEG without an end.
         Exception: Pillow can't read the header; it raises many kinds.
 
     Threads:
@@ -76,30 +70,19 @@ class Picture:
         file = io.BytesIO(data)
         self._image = Image.open(file, formats=FORMATS)
         self.width, self.height = self._image.size
-        _check_pixels("", self.width, self.height, max_pixels)
-        if isinstance(self._image, TiffImagePlugin.TiffImageFile):
-            # libtiff takes memory for a whole tile, however small the picture is.
-            width, height = (self._image.tag_v2.get(tag, 0) for tag in TILE)
-            _check_pixels("a tile of ", width, height, max_pixels)
-        if self.is_jpeg:
-            self._check_jpeg(data, file.tell())
-        strict = not ImageFile.LOAD_TRUNCATED_IMAGES
-        if (
-            strict and self._image.format == "PNG"
-        ):  # Pillow itself skips the check sums of the pixels
+        if self.width * self.height > max_pixels:
+            msg = (
+                f"{self.width:,} x {self.height:,} pixels are more than {max_pixels=:,}: "
+                "a decompression bomb, or raise the limit"
+            )
+            raise ValueError(msg)
+        if ImageFile.LOAD_TRUNCATED_IMAGES:
+            return
+        if self.is_jpeg and data.rfind(END_OF_IMAGE, file.tell()) < 0:
+            raise ValueError("the JPEG ends before its end marker: truncated, or filled up")
+        if self._image.format == "PNG":  # Pillow itself skips the check sums of the pixels
             self._image.verify()
             self._image = Image.open(io.BytesIO(data), formats=("PNG",))
-
-    def _check_jpeg(self, data: bytes, header: int) -> None:
-        """Refuse JPEGs that decoders accept as they are.
-
-        Raises:
-            ValueError: It has no end, or an absurd number of scans.
-        """
-        if data.rfind(END_OF_IMAGE, header) < 0 and not ImageFile.LOAD_TRUNCATED_IMAGES:
-            raise ValueError("the JPEG ends before its end marker: truncated, or filled up")
-        if self._image.info.get("progressive") and (scans := data.count(START_OF_SCAN)) > MAX_SCANS:
-            raise ValueError(f"{scans:,} scans in one JPEG, made to keep a decoder busy")
 
     @property
     def is_jpeg(self) -> bool:
@@ -136,15 +119,6 @@ class Picture:
             image.draft(None, (max(1, self.width // scale), max(1, self.height // scale)))
         image.load()
         return _to_rgb(image)
-
-
-def _check_pixels(what: str, width: int, height: int, max_pixels: int) -> None:
-    if width * height > max_pixels:
-        msg = (
-            f"{what}{width:,} x {height:,} pixels are more than max_pixels={max_pixels:,}: "
-            "a decompression bomb, or raise the limit"
-        )
-        raise ValueError(msg)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
