@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Load samples of a dataset one by one, then with one thread held at each place while another loads
-samples, then in many threads; say what is not safe, where, and what to do.
+samples; say what is not safe, where, and what to do.
 The exit code is 0 if nothing was found, 1 if something was, 2 if there was nothing to check.
 """
 
