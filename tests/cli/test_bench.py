@@ -56,8 +56,6 @@ def test_the_table_and_the_file_have_each_loader(
         (" 1.00x ", True),
         ("The winner is ", True),
         ("The default had ", True),
-        ("our best fixed number.", True),
-        ("torch's best.", _torch.AVAILABLE),
         ("torch is not installed", not _torch.AVAILABLE),
     ):
         assert (words in told) == said, words

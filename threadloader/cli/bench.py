@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from threadloader.cli.race import Contender
 
 
-NOISY = 0.15  # a larger range of a loader's rates, as a share of their median, gets a remark
 DESCRIPTION = """\
 Load a dataset of yours by a bare loop, by torch's DataLoader (where torch is installed) and by
 ThreadLoader, with several numbers of workers and threads each. NAME is a dataset with __getitem__
@@ -209,19 +208,10 @@ def _remarks(found: Sequence[Contender]) -> list[str]:
     won = "" if first is default else f", with {first.ratio(default):.2f} of the default's rate"
     remarks = [f"The winner is {first.name}{won}."]
     remarks += [f"The default had {' or '.join(words)} at the end of its rounds."]
-    for kind, text in (("ours", "our best fixed number"), ("torch", "torch's best")):
-        rivals = [each for each in found[:-1] if each.kind == kind]
-        if rivals:
-            best = max(rivals, key=lambda each: each.rate)
-            remarks.append(f"The default reaches {default.ratio(best):.2f} of {best.name}, {text}.")
     if not _torch.AVAILABLE:
         remarks.append("torch is not installed: its DataLoader is not compared.")
     if gil_is_enabled():
         remarks.append("The GIL is on: samples in pure Python do not run in parallel in threads.")
-    spreads = {each.name: (max(_rates(each)) - min(_rates(each))) / each.rate for each in found}
-    noisy = [f"{name} ({spread:.0%})" for name, spread in spreads.items() if spread > NOISY]
-    if noisy:
-        remarks.append(f"Rates differed between rounds: {', '.join(noisy)}.")
     return remarks
 
 
