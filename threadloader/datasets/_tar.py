@@ -112,29 +112,18 @@ def open_archive(file: File) -> Iterator[Archive]:
                 damage = (gzip.BadGzipFile, EOFError, zlib.error)
                 yield Archive(cast("BinaryIO", unpacked), None, damage)
         else:
-            reader, error = open_zstd(raw)
-            with reader:
-                yield Archive(reader, None, (error, EOFError))
+            module = zstd_module()
+            # It refuses a frame whose window is over 128 MiB, so no frame takes more than that.
+            with module.ZstdFile(raw) as reader:
+                yield Archive(reader, None, (module.ZstdError, EOFError))
 
 
-def open_zstd(stream: BinaryIO) -> tuple[BinaryIO, type[Exception]]:
-    """Return a reader of a stream's unpacked bytes, and the error that it raises for damage.
-
-    A frame whose window is over 128 MiB is refused, so a frame takes no more memory than that,
-    whatever it declares.
-
-    Args:
-        stream: Of zstd frames; the caller closes it.
+def zstd_module() -> Any:
+    """Return `compression.zstd`, or the same for Pythons before 3.14.
 
     Raises:
-        ModuleNotFoundError: No library is installed.
+        ModuleNotFoundError: There is none.
     """
-    module = _zstd()
-    return cast("BinaryIO", module.ZstdFile(stream)), module.ZstdError
-
-
-def _zstd() -> Any:
-    """Return `compression.zstd`, or the same for Pythons before 3.14."""
     for name in ("compression.zstd", "backports.zstd"):
         with suppress(ModuleNotFoundError):
             return importlib.import_module(name)

@@ -36,7 +36,6 @@ OPTIONS: dict[str, Any] = {"retries": Retries(attempts=40, first=0.001, longest=
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteServer]:
     """Four shards of each kind; every third request fails, at random."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
     rng = random.Random(3)
     faults = [Fault.DROP, Fault.TRUNCATE, Status(503), Status(429)]
     files = {

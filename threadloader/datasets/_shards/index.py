@@ -205,18 +205,12 @@ def build_index(file: File) -> ShardIndex:
 
 
 def cache_folder() -> Path:
-    """Return the folder for indexes in the user's cache folder, the usual one of the platform.
+    """Return the folder for indexes in the user's cache folder.
 
-    Source: XDG Base Directory Specification; Apple's File System Programming Guide; on Windows
-    ``%LOCALAPPDATA%``.
+    Source: XDG Base Directory Specification.
     """
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "threadloader" / "shards"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "threadloader", "shards")
 
 
 def _places(path: str, folder: str | os.PathLike[str] | None) -> list[Path]:
