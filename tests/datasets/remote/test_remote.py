@@ -143,11 +143,9 @@ def test_a_wait_is_random_below_a_bound_that_doubles_and_the_servers_time_counts
 
 
 def test_a_server_may_ask_to_come_back_at_once(server: RemoteServer) -> None:
-    for told in ("0", "Wed, 21 Oct 2015 07:28:00 GMT"):
-        server.requests.clear()
-        server.plan = at_first(Status(503, (("Retry-After", told),)))
-        file = open_data(server, retries=Retries(attempts=2, first=0.0, longest=PATIENCE))
-        assert file.read_at(0, 10) == CONTENT[:10]
+    server.plan = at_first(Status(503, (("Retry-After", "0"),)))
+    file = open_data(server, retries=Retries(attempts=2, first=0.0, longest=PATIENCE))
+    assert file.read_at(0, 10) == CONTENT[:10]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how long a backlog is differs")

@@ -119,7 +119,7 @@ BOMB = npy(np.zeros(1)) + bytes(32 << 20)
 
 
 WRONG: list[tuple[str, bytes]] = [
-    *(("json", b"[" * 500_000), ("json", bytes((32 << 20) + 1)), ("txt", b"\xff")),
+    *(("json", b"[" * 500_000), ("txt", b"\xff")),
     *(("cls", b"one"), ("cls", b"\xff" * (8 << 20)), ("npy", PICKLED)),
     *(("npy", header(b"(" * 9000 + b"\n")), ("npz", zipped("a.npy", PICKLED))),
     ("npy", header(b"{'descr': '|u1', 'fortran_order': False, 'shape': (-1,)}\n")),
@@ -203,8 +203,9 @@ def test_a_missing_field_is_an_error_that_says_what_there_is(tmp_path: Path) -> 
         if dataset is TarStream:
             exhaust(samples)
     assert TarShards(tmp_path / "a.tar", fields=("a;e1", "b;c;e0"))[1] == (b"", b"")
-    with pytest.raises(DataError, match=r"which has 'e0', 'e1'.*'e9', 1,224 more$"):
+    with pytest.raises(DataError, match=r"which has 'e0', 'e1'.*\.\.\.$") as caught:
         TarShards(tmp_path / "a.tar", fields=("jpg",))[2]
+    assert len(told(caught.value)) < MOST
 
 
 def test_a_data_error_is_short_and_stays_itself_when_it_is_pickled() -> None:

@@ -15,8 +15,7 @@ import re
 import ssl
 from base64 import b64encode
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
-from time import monotonic, time
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
@@ -228,7 +227,8 @@ class _Answer:
         if status == 416 and found is not None and int(found[3]) <= offset:
             return FetchedRange(b"", Version(int(found[3]), ""))  # an ETag would not be the file's
         msg = f"HTTP status {status} {self._response.reason or ''}".rstrip()
-        raise TransferError(msg, status, _retry_after(self._headers.get("retry-after")))
+        asked = self._headers.get("retry-after", "")
+        raise TransferError(msg, status, float(asked) if asked.isdecimal() else None)
 
     def _length(self) -> int:
         """Return the bytes of the body, which are the file's bytes as they are."""
@@ -278,18 +278,6 @@ def _what_failed(error: Exception) -> Exception:
     links = (error.__cause__, error.__context__, *error.args)
     found: Exception = next((link for link in links if isinstance(link, OSError)), error)
     return found.with_traceback(None)  # urllib3's frames have the error
-
-
-def _retry_after(value: str | None) -> float | None:
-    """Return the seconds of a ``Retry-After``, which has a number or a date."""
-    if value is None:
-        return None
-    if value.isdecimal():
-        return float(value)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
-    except (TypeError, ValueError):
-        return None
 
 
 def _redirected(target: str, location: str) -> str:
