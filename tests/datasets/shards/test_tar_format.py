@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.made_shards import HAS_ZSTD, compressed, tar_bytes
 
-from threadloader.datasets import TarShards, TarStream
+from threadloader.datasets import TarStream
 from threadloader.errors import DataError
 
 if TYPE_CHECKING:
@@ -187,9 +187,6 @@ def test_members_that_are_wanted_and_headers_count_towards_the_limit(tmp_path: P
     assert read(path, archive, fields=("a", "b"), sample_limit=most) == [(bytes(600), bytes(600))]
     with pytest.raises(DataError, match=rf"up to here, and sample_limit={most - 1:,}"):
         read(path, archive, fields=("a", "b"), sample_limit=most - 1)
-    assert TarShards(path, fields=("a",), sample_limit=600)[0] == (bytes(600),)
-    with pytest.raises(DataError, match="it has 600 bytes, and sample_limit=599"):
-        TarShards(path, fields=("a",), sample_limit=599)[0]
     archive = tar_bytes((f"0.{number}{chr(0x1F600) * 50}", b"") for number in range(1500))
     with little_memory(2 << 20), pytest.raises(DataError, match=r"sample_limit=1,048,576"):
         read(path, archive, sample_limit=1 << 20)
