@@ -232,16 +232,13 @@ class _Answer:
 
     def _length(self) -> int:
         """Return the bytes of the body, which are the file's bytes as they are."""
-        coding = self._headers.get("content-encoding", "identity")
-        if coding != "identity" or "transfer-encoding" in self._headers:
-            msg = (
-                "the server compresses the file, or sends it in chunks, so that no ranges of it "
-                "can be read"
-            )
-            raise TransferError(msg, self._response.status)
         length = self._headers.get("content-length", "")
-        if not length.isdecimal():
-            msg = f"the server does not tell how long its answer is: Content-Length {length!r}"
+        plain = self._headers.get("content-encoding", "identity") == "identity"
+        if not plain or "transfer-encoding" in self._headers or not length.isdecimal():
+            msg = (
+                "the server compresses the file, sends it in chunks, or does not tell how long its "
+                "answer is, so that no ranges of it can be read"
+            )
             raise TransferError(msg, self._response.status)
         return int(length)
 

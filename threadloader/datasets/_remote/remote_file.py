@@ -95,10 +95,6 @@ class RemoteStore:
         # A copy in another process opens its own connections, and asks for versions itself.
         return vars(self) | {"fsspec": FsspecClient(self._options, *self._timeouts), "_http": None}
 
-    def file(self, url: str) -> RemoteFile:
-        """Return a file that shares this store's connections, limits and cache."""
-        return RemoteFile(url, self)
-
     def client(self, url: str) -> HttpClient | FsspecClient:
         """Return the client that reads a URL.
 
