@@ -20,8 +20,8 @@ def assert_thread_safe(
 ) -> None:
     """Fail a test if a dataset is not safe in the threads of a `ThreadLoader`.
 
-    It loads samples one by one, then holds a thread at each place of a sample while another loads
-    samples, and then loads them in many threads.
+    It loads samples one by one, and then holds a thread at each place of a sample while another
+    loads samples.
 
     Args:
         dataset: The dataset.

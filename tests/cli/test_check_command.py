@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -31,6 +30,7 @@ def line_of(text: str, project: Path) -> int:
         ("unsafe --dataset-copy deep", 0, ["nothing found"]),
         ("Failing", 0, ["note: 2 of 5 samples raise an error; the first one, of index 1: KeyErr"]),
         ("stream", 0, ["note: one thread reads an iterator"]),
+        ("unsafe --index 2 --index 3", 1, ["(6 samples loaded one by one, "]),
         ("unsafe --seconds 1e-9", 0, ["at which threads can meet were left out for lack of time"]),
         (
             "unsafe",
@@ -53,20 +53,6 @@ def test_it_says_what_was_found_and_exits_with_0_1_or_2(
     output, nothing = (captured.err, captured.out)[:: 1 if code == 2 else -1]
     assert [text for text in told if text not in output] == []
     assert nothing == ""  # how far it is, is for a terminal
-
-
-def test_json_has_all_of_a_finding(capsys: pytest.CaptureFixture[str], project: Path) -> None:
-    options = ["--index", "2", "--index", "3", "--json"]
-    assert main(["check", "user_datasets:unsafe", *options]) == 1
-    report = json.loads(capsys.readouterr().out)
-    (finding,) = report["findings"]
-    assert set(finding) == {"kind", "message", "advice", "file", "line", "index"}
-    assert finding["file"] == str(project / "user_datasets.py")
-    assert finding["line"] == line_of("self.position = index", project)
-    assert finding["index"] in {2, 3}
-    assert report["dataset"] == "user_datasets:unsafe"
-    assert report["loads"] == 6
-    assert report["interleavings"] > 0
 
 
 def test_it_says_on_a_terminal_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

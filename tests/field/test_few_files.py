@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from typing import TYPE_CHECKING
 
@@ -87,18 +86,3 @@ def test_a_folder_that_may_not_be_read_is_told_as_that(folder: Path) -> None:
             TarStream(f"{folder}/*.tar")
     finally:
         folder.chmod(0o700)
-
-
-@pytest.mark.parametrize("pattern", ["**/*.tar", "a/**/x?.tar", "./a/[!x]*.tar", ".*/*.tar"])
-def test_wildcards_find_what_glob_finds_by_relative_paths_or_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
-) -> None:
-    for name in ("x.tar", "a/x.tar", "a/x1.tar", "a/y.tar", "a/b/x2.tar", "a/.h.tar", ".h/z.tar"):
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True, parents=True)
-        path.touch()
-    (tmp_path / "a" / "loop").symlink_to(tmp_path / "a" / "loop")
-    monkeypatch.chdir(tmp_path)
-    for each in (pattern, f"{tmp_path}/{pattern}"):
-        expected = sorted(glob.glob(each, recursive=True))  # noqa: PTH207
-        assert TarStream(each).shards == expected != []

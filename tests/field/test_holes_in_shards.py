@@ -38,11 +38,11 @@ def written(folder: Path, data: bytes, ending: str = ".tar") -> Path:
     return path
 
 
-def readers(path: Path) -> list[Callable[..., list[int]]]:
+def readers(path: Path) -> list[Callable[[], list[int]]]:
     """Return functions that read a shard's samples in one worker, in each way that there is."""
 
-    def read(dataset: Any, **options: Any) -> list[int]:
-        samples = ThreadLoader(dataset(path, **options), batch_size=None, threads=1)
+    def read(dataset: Any) -> list[int]:
+        samples = ThreadLoader(dataset(path), batch_size=None, threads=1)
         return [sample["cls"] for sample in samples]
 
     plain = path.suffix == ".tar"
@@ -90,22 +90,12 @@ def test_a_hole_in_a_long_name_is_an_error(tmp_path: Path, format_: int, block: 
 
 
 @each_ending
-def test_archives_after_each_other_are_read_where_asked_for(tmp_path: Path, ending: str) -> None:
-    path = written(tmp_path, archive(0, 30) + archive(30, 50) + archive(50, 51), ending)
+@pytest.mark.parametrize("rest", [b"x", archive(3, 50)], ids=["a byte", "an archive"])
+def test_what_follows_an_archive_is_an_error(tmp_path: Path, ending: str, rest: bytes) -> None:
+    path = written(tmp_path, archive(0, 3) + rest, ending)
     for read in readers(path):
-        with pytest.raises(DataError, match="after_end='read' reads on"):
+        with pytest.raises(DataError, match=r"offset 10,240: data follows .*several archives"):
             read()
-        assert read(after_end="read") == list(range(51))
-        with pytest.raises(DataError, match="zeros that end an archive"):
-            read()  # whatever index was kept
-
-
-def test_what_follows_an_archive_must_be_one(tmp_path: Path) -> None:
-    for rest in (b"x", b"x" * 512):
-        path = written(tmp_path, archive(0, 3) + rest)
-        for read in readers(path):
-            with pytest.raises(DataError, match=r"offset 10,240"):
-                read(after_end="read")
 
 
 @each_ending
@@ -122,13 +112,3 @@ def test_an_end_as_writers_make_it_is_none_to_speak_of(
         path = written(tmp_path, data[:size].ljust(size, b"\0"), ending)
         for read in readers(path):
             assert read() == list(range(count))
-    path = written(tmp_path, data + bytes(1 << 20), ending)
-    for read in readers(path):
-        assert read(after_end="read") == list(range(count))
-
-
-@pytest.mark.parametrize("dataset", [TarShards, TarStream])
-def test_another_value_is_refused(tmp_path: Path, dataset: Any) -> None:
-    path = written(tmp_path, archive(0, 3))
-    with pytest.raises(ValueError, match="after_end='skip' is neither 'raise' nor 'read'"):
-        dataset(path, after_end="skip")

@@ -12,18 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threadloader import ThreadLoader
-from threadloader._rng.permutation import (
-    KeyedPermutation,
-    ManyPermutations,
-    mixed,
-    short_permutations,
-)
+from threadloader._rng.permutation import KeyedPermutation, mixed, short_permutations
 
 LARGE = 70_001  # beyond the table, and far from a power of two: many numbers are mapped again
 HUGE = 10**9
 FIRST_OF_A_BILLION = [927323193, 973136304, 876983163, 795890577]
 FIRST_OF_TEN = [8, 4, 7, 0]
-FIRST_OF_MANY = [49169139, 66188895022869852]
 FIRST_SHORT = [[4, 3, 0, 1, 5, 2], [4, 0, 5, 3, 2, 1]]
 KEYS = 300_000
 # Of a chi-square statistic: more than 5 standard deviations above its mean for hundreds of
@@ -117,39 +111,6 @@ def test_it_excludes_what_shuffle_excludes(arguments: dict[str, list[int]]) -> N
         ThreadLoader(iter(range(4)), shuffle="keyed", threads=1)
 
 
-# Several lengths and keys in one call, as mixtures of datasets need them
-
-
-@pytest.mark.parametrize("length", [1, 2, 5, 1000, 1024, 1025, 70_001, 1 << 17])
-def test_of_many_permutations_each_number_comes_once(length: int) -> None:
-    numbers = np.arange(length)
-    which = np.ones(length, np.int64)
-    keys = np.full(length, 12345, np.uint64)
-    entries = ManyPermutations([7, length]).entries(which, numbers, keys)
-    assert sorted(entries.tolist()) == numbers.tolist()
-
-
-@given(
-    lengths=st.lists(st.integers(1, 1 << 62), min_size=1, max_size=5),
-    key=st.integers(0, 2**64 - 1),
-    data=st.data(),
-)
-def test_an_entry_does_not_depend_on_the_others(
-    lengths: list[int], key: int, data: st.DataObject
-) -> None:
-    asked = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=9))
-    numbers = [data.draw(st.integers(0, lengths[which] - 1)) for which in asked]
-    keys = np.arange(len(asked), dtype=np.uint64) + np.uint64(key)
-    many = ManyPermutations(lengths)
-    together = many.entries(np.array(asked), np.array(numbers), keys).tolist()
-    for place, which in enumerate(asked):
-        alone = ManyPermutations([lengths[which]]).entries(
-            np.array([0]), np.array([numbers[place]]), keys[place : place + 1]
-        )
-        assert alone.tolist() == [together[place]]
-        assert 0 <= together[place] < lengths[which]
-
-
 @pytest.mark.parametrize("length", [2, 3, 4, 5, 6])
 def test_all_short_permutations_are_equally_likely(length: int) -> None:
     found = short_permutations(length, keys_of(KEYS))
@@ -161,8 +122,5 @@ def test_all_short_permutations_are_equally_likely(length: int) -> None:
     assert abs(chi_square(counts)) < SIGMAS
 
 
-def test_many_permutations_are_the_same_on_every_build() -> None:
-    keys = np.array([1, 2**63], np.uint64)
-    many = ManyPermutations([10**9, 2**62])
-    assert many.entries(np.array([0, 1]), np.array([5, 5]), keys).tolist() == FIRST_OF_MANY
-    assert short_permutations(6, keys).tolist() == FIRST_SHORT
+def test_short_permutations_are_the_same_on_every_build() -> None:
+    assert short_permutations(6, np.array([1, 2**63], np.uint64)).tolist() == FIRST_SHORT

@@ -101,8 +101,8 @@ HASHES = {
     "weighted": "25ee43f3bfa3bf8f",
     "user's": "a5fa857cacf65c57",
     "user's batches": "964308f7530f3e8f",
-    "by cost": "5bc83b419572d958",
-    "mixed": "e346d812d06639c4",
+    "by cost": "fe7beb7195d3abec",
+    "mixed": "85a1c404045c7b4b",
 }
 each_kind = pytest.mark.parametrize("kind", list(KINDS))
 

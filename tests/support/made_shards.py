@@ -9,14 +9,14 @@ import pickle
 import tarfile
 from typing import TYPE_CHECKING, Any
 
-from threadloader.datasets._tar import open_zstd
+from threadloader.datasets._tar import zstd_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 try:
-    open_zstd(io.BytesIO())
+    zstd_module()
     HAS_ZSTD = True
 except ModuleNotFoundError:
     HAS_ZSTD = False
@@ -56,13 +56,11 @@ def compressed(archive: bytes, ending: str) -> bytes:
 
 def zstd_bytes(data: bytes) -> bytes:
     """Return a frame with a checksum, as the command line's have."""
-    module: Any
-    try:
-        from compression import zstd as module  # noqa: PLC0415
-    except ModuleNotFoundError:
-        from backports import zstd as module  # noqa: PLC0415
-    options = {module.CompressionParameter.checksum_flag: 1}
-    return module.compress(data, options=options)
+    module = zstd_module()
+    compressed: bytes = module.compress(
+        data, options={module.CompressionParameter.checksum_flag: 1}
+    )
+    return compressed
 
 
 def members_of(samples: Mapping[str, Mapping[str, bytes]]) -> list[tuple[str, bytes]]:

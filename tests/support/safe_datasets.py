@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import random
-import tarfile
 import threading
 from collections import Counter
 from functools import partial
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from support.made_shards import write_numbered
 from support.unsafe_datasets import ROWS, WIDTH, Dataset, records
 from threadloader import _torch, get_worker_info, sample_rng, sample_seed
 from threadloader.datasets import PerThread, TarShards, TarStream
@@ -29,25 +29,12 @@ def rows(_: Path) -> Any:
     return [(np.full(3, i, np.float32), i % 10) for i in range(ROWS)]
 
 
-def shards(folder: Path) -> list[str]:
-    paths = []
-    for shard in range(2):
-        paths.append(str(folder / f"train-{shard}.tar"))
-        with tarfile.open(paths[-1], "w") as archive:
-            for row in range(6):
-                member = tarfile.TarInfo(f"{row}.cls")
-                data = str(6 * shard + row).encode()
-                member.size = len(data)
-                archive.addfile(member, io.BytesIO(data))
-    return paths
-
-
 def tar_shards(folder: Path) -> Any:
-    return TarShards(shards(folder))
+    return TarShards(write_numbered(folder, [6, 6]))
 
 
 def tar_stream(folder: Path) -> Any:
-    return TarStream(shards(folder))
+    return TarStream(write_numbered(folder, [6, 6]))
 
 
 class OpenedOnFirstUse(Dataset):

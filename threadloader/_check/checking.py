@@ -1,17 +1,11 @@
-"""Checks a dataset: one sample after the other, interleaved by force, and hammered by threads.
-
-A race that no place of the user's code shows, in a C library say, can only be met by chance: so
-many threads load the same samples at once, in several orders, and all must be as expected.
-"""
+"""Checks a dataset: one sample after the other, and interleaved by force."""
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import replace
-from threading import Barrier
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +17,9 @@ from threadloader._threads.process_blocks import tangled
 from threadloader.errors import ThreadLoaderError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from threadloader._check.loading import LoadedSample, Twin
+    from threadloader._check.loading import LoadedSample
     from threadloader._fetch.dataset_copy import DatasetCopy
 
 
@@ -115,12 +109,9 @@ class _Checking:
             self.notes.append("the dataset has too many objects to look at all of them")
 
     def in_workers(self) -> None:
-        """Load samples in a worker's thread, in two of which one is held, and then in many."""
+        """Load samples in a worker's thread, and in two of which one is held."""
         try:
             self._in_two()
-            # Samples that don't repeat would all look wrong.
-            if not self.findings:
-                self.findings += hammer(self._loading, self._expected, self._is_over)
         except HangError:
             self.findings.append(Finding("hang", "two threads that load at once do not end"))
 
@@ -142,7 +133,7 @@ class _Checking:
             self.notes.append(text)
 
     def _is_over(self) -> bool:
-        """Whether there is no time left; in any thread."""
+        """Whether there is no time left."""
         return perf_counter() >= self._end
 
 
@@ -177,48 +168,3 @@ def _begins_at(dataset: Any) -> Line | None:
     codes = (getattr(getattr(type(dataset), name, None), "__code__", None) for name in names)
     code = next(filter(None, codes), None)
     return None if code is None else Line(code.co_filename, code.co_firstlineno)
-
-
-THREADS = 8
-SWITCH_SECONDS = 1e-5  # between two turns of the GIL
-
-
-def hammer(
-    loading: Loading, expected: Mapping[Any, LoadedSample], is_over: Callable[[], bool]
-) -> list[Finding]:
-    """Load all samples in many threads at once; return what is wrong.
-
-    Args:
-        loading: Loads the samples.
-        expected: The samples as one thread loads them.
-        is_over: Returns whether there is no time left.
-
-    Raises:
-        HangError: They did not end.
-    """
-    begin = Barrier(THREADS)
-
-    def load_all(twin: Twin, thread: int) -> list[Finding]:
-        keys = loading.keys
-        begin.wait()
-        for key in [*keys, *random.Random(thread).sample(keys, len(keys))]:  # noqa: S311  # no secret
-            outcome = loading.load(twin, key)
-            wrong = outcome.difference(expected[key])
-            if wrong is not None:
-                when = "when other threads loaded samples at once"
-                text = f"index {key!r} came out wrong ({wrong}) {when}"
-                return [Finding("mixed-samples", text, outcome.line, key)]
-            if is_over():
-                break
-        return []
-
-    twins = [loading.copy() for _ in range(THREADS)]  # before any thread runs, as `iter` does
-    with ExitStack() as stack:
-        stack.callback(sys.setswitchinterval, sys.getswitchinterval())
-        sys.setswitchinterval(SWITCH_SECONDS)
-        workers = [stack.enter_context(WorkerThread(number)) for number in range(THREADS)]
-        futures = [
-            worker.start(load_all, twin, thread)
-            for thread, (worker, twin) in enumerate(zip(workers, twins, strict=True))
-        ]
-        return [finding for future in futures for finding in loading.result(future)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -83,12 +83,6 @@ class Finding:
         place = "" if self.line is None else f"{self.line}: "
         return f"{place}{self.kind}: {self.message}\n    {ADVICE[self.kind]}"
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the finding, JSON-able."""
-        file, line = (None, None) if self.line is None else self.line
-        place = {"advice": ADVICE[self.kind], "file": file, "line": line}
-        return {"kind": self.kind, "message": self.message, **place, "index": self.index}
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -107,7 +101,3 @@ class Report:
     notes: tuple[str, ...] = ()
     loads: int = 0
     interleavings: int = 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report, JSON-able."""
-        return asdict(self) | {"findings": [finding.as_dict() for finding in self.findings]}

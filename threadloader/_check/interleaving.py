@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 BLOCKED_SECONDS = 0.25  # after which a thread counts as waiting for a lock
-LEAST_SECONDS = 0.02  # the same, where it often waits for one that nobody knows
+LEAST_SECONDS = 0.02  # the same, where it often does
 SLOWER = 20  # times the slowest sample: what a thread may take that waits for nobody
 _COUNTED = frozenset({"shared-attribute", "class-attribute", "global-variable", "shared-container"})
 _LIKELY = frozenset({"shared-handle", "random-state"})  # to be the cause, of several
@@ -58,6 +58,7 @@ class TwoThreads:
         # while nobody traces, and get it back only in the middle of a call.
         held.start(sys.settrace, trace_nothing).result()
         self._patience = BLOCKED_SECONDS + SLOWER * loading.slowest  # of those that nobody held
+        self._least = LEAST_SECONDS + 2 * loading.slowest
 
     def recorded(
         self, keys: Sequence[Any], *, unused: bool
@@ -98,19 +99,16 @@ class TwoThreads:
             found += self._loading.result(thread.start(self._load, self._loading.copy(), some))
         return found
 
-    def at_once(
-        self, keys: Sequence[Any], step: int, room: dict[frozenset[int], int], *, unused: bool
-    ) -> list[Outcome]:
+    def at_once(self, keys: Sequence[Any], step: int, *, unused: bool) -> list[Outcome]:
         """Load the first sample in one thread, and the others in the other while it is held.
 
         Args:
             keys: The indices.
             step: The number of the place where the first is held.
-            room: How many of the others can be loaded while these locks are held; is learned.
             unused: Whether of a dataset of which no sample was loaded yet.
 
         Returns:
-            The first alone if it has not come to its place, or locks keep the others out.
+            The first alone if it has not come to its place.
 
         Raises:
             HangError: The threads wait for each other.
@@ -119,33 +117,16 @@ class TwoThreads:
         futures: list[Future[Any]] = []
 
         def reached(number: int, _: FrameType) -> None:
-            if number != step:
-                return
-            locks = self._other.start(self._locked).result()
-            loaded, others = self._loading.ended, keys[1:][: room.get(locks)]
-            futures.append(self._other.start(self._load, twins[1], others))
-            if wait(futures, self._patience).done:
-                return
-            if locks:  # it waits for one of them
-                room[locks] = self._loading.ended - loaded
-            else:  # or for one that is not known
-                self._patience = max(self._patience / 2, LEAST_SECONDS)
+            if number == step:
+                futures.append(self._other.start(self._load, twins[1], keys[1:]))
+                if not wait(futures, self._patience).done:
+                    self._patience = max(self._patience / 2, self._least)
 
         first = self._held.start(self._load, twins[0], keys[:1], reached)
         found: list[Outcome] = self._loading.result(first)
         for future in futures:  # made by then
             found += self._loading.result(future)
         return found
-
-    def _locked(self) -> frozenset[int]:
-        """Return the known locks, by their ids, that other threads than this one hold."""
-        locked = set()
-        for lock in self._loading.locks:
-            if lock.acquire(False):  # the first argument of all kinds of locks
-                lock.release()
-            else:
-                locked.add(id(lock))
-        return frozenset(locked)
 
     def _load(
         self,
@@ -194,7 +175,6 @@ class Interleaved:
         self._others = [write for key in keys[1:] for write in recordings[key].writes]
         paths = {write.part.path for write in self._others}
         self._both = [write for write in self._held.writes if write.part.path in paths]
-        self._room: dict[frozenset[int], int] = {}  # see `TwoThreads.at_once`
         # What all add together to the numbers in what both write, in whatever order.
         self._adds: _Numbers = {}
 
@@ -234,7 +214,7 @@ class Interleaved:
     def _wrong_at(self, step: int) -> Finding | None:
         """Load the others while the one is held at a step; return what is wrong."""
         before = _numbers(part for part, _ in self._adds)
-        loaded = self._threads.at_once(self._keys, step, self._room, unused=self._unused)
+        loaded = self._threads.at_once(self._keys, step, unused=self._unused)
         for key, wrong in loaded:
             if wrong:
                 text = f"index {key!r} came out wrong ({wrong})"

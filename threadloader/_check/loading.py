@@ -116,7 +116,6 @@ class Loading:
         self.keys: list[Any] = self._keys(indices)
         objects = Sharing(self.dataset, self.dataset).objects
         meeting = [value for value in objects if isinstance(value, MEETING_POINTS)]
-        self.locks: list[Any] = [value for value in meeting if hasattr(value, "acquire")]
         # Not an iterable dataset's: its replicas shuffle lists of their own.
         large = [each for each in objects if isinstance(each, CONTAINERS) and len(each) > LARGE]
         self._data = [*large_data(self.dataset), *meeting, *([] if self.iterable else large)]

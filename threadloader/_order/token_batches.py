@@ -6,8 +6,7 @@ A pool is a span of the keyed order.  What is made of it follows from its number
 where its first batch stands in a group: no pool before it is needed.  So a pass begins anywhere.
 
 Greedy cutting from the longest sample on takes the fewest batches; each is as large as the limit
-allows, but for the last one and for what whole samples leave over.  Lowering the limit for some
-batches, as far as they stay as many, makes them cost the same.
+allows, but for the last one and for what whole samples leave over.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import math
 import operator
 import zlib
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,14 +27,13 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
 
-_EVENED = 8  # batches that are made to cost the same, where they are in no groups
-_HALVINGS = 6  # of what the limit is lowered by: to a 64th of it
 _SAMPLED = 4096  # lengths whose mean tells how many samples a pool needs
 _POOL_BATCHES = 256  # in a pool, about; see benches/token_batches
 _SMALLEST_POOL, _LARGEST_POOL = 1024, 1 << 20  # samples; the larger takes 0.25 s to make
 _COUNTED = 1 << 24  # samples up to which all batches are counted for ``len()``: 1 s
 _CHECKED = 1 << 24  # lengths that are checked at once, in 40 ms
 _LARGEST = 1 << 53  # beyond it, floats skip whole numbers
+_VERSION = 2  # of what follows from the arguments
 _STATE = frozenset({"epoch", "pool", "batch", "before", "order"})
 
 TooLong = Literal["error", "drop", "alone"]
@@ -105,7 +102,7 @@ class TokenBatches:
         group_size = _whole_number("group_size", group_size)
         seed, shuffle = _whole_number("seed", seed, at_least=0), bool(shuffle)
         decisive = (
-            *(max_tokens, max_samples, multiple, group_size, pool_size, too_long),
+            *(_VERSION, max_tokens, max_samples, multiple, group_size, pool_size, too_long),
             *(shuffle, seed, len(array), sampled.tolist()),
         )
         self._settings = _Settings(
@@ -217,8 +214,7 @@ class _EpochOrder:
 
     def count(self, pool: int) -> int:
         """Return the number of batches in a pool."""
-        longest = np.sort(self._samples(pool)[1])[::-1].tolist()
-        return len(_batch_starts(longest, self._settings.max_tokens, self._settings.max_samples))
+        return len(self._starts(np.sort(self._samples(pool)[1])[::-1]))
 
     def batches(self, pool: int, before: int) -> Sequence[NDArray[np.int64]]:
         """Return the batches of a pool, in their order: the indices of their samples.
@@ -230,20 +226,27 @@ class _EpochOrder:
         settings = self._settings
         indices, lengths = self._samples(pool)
         falling = np.argsort(-lengths, kind="stable")
-        longest = lengths[falling].tolist()
-        limits = settings.max_tokens, settings.max_samples
-        starts = _batch_starts(longest, *limits)
+        starts = self._starts(lengths[falling])
         if not starts:
             return []
-        size = settings.group_size
-        first = min(-before % size, len(starts)) if settings.shuffle else 0
-        bounds = _group_bounds(len(starts), first, size if size > 1 else _EVENED)
-        for begin, stop in ((0, len(starts)), *pairwise(bounds)):
-            _make_even(starts, begin, stop, longest, *limits)
         batches = np.split(indices[falling], starts[1:])
         if not settings.shuffle:
             return batches
+        first = min(-before % settings.group_size, len(starts))
         return [batches[number] for number in self._order(pool, len(batches), first)]
+
+    def _starts(self, lengths: NDArray[Any]) -> list[int]:
+        """Return where batches start that are filled up to their limits, one after the other.
+
+        Args:
+            lengths: From the longest to the shortest; one beyond the limit has a batch of its own.
+        """
+        longest, starts, start = lengths.tolist(), [], 0
+        most = self._settings.max_samples or len(longest)
+        while start < len(longest):
+            starts.append(start)
+            start += min(int(self._settings.max_tokens // longest[start]) or 1, most)
+        return starts
 
     def _samples(self, pool: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         """Return the indices of a pool's samples, and their lengths."""
@@ -292,57 +295,6 @@ def _group_bounds(batches: int, first: int, size: int) -> list[int]:
     middle, last = _middle_group(batches, first, size), (batches - first) % size
     whole = [*range(0, middle, size), middle, middle + first]
     return [*whole, *range(middle + first + last, batches, size), batches]
-
-
-def _make_even(
-    starts: list[int],
-    begin: int,
-    stop: int,
-    longest: list[float],
-    max_tokens: float,
-    most: int | None,
-) -> None:
-    """Change where some batches start, so that they have about one cost, and stay as many.
-
-    Args:
-        starts: Where each batch starts, as `_batch_starts` found it; is changed.
-        begin: First of the batches.
-        stop: The batch after them.
-        longest: See `_batch_starts`, also for ``most``.
-        max_tokens: Most that a batch costs.
-        most: Most samples in a batch.
-    """
-    if stop - begin < 2:
-        return
-    start = starts[begin]
-    part = longest[start : starts[stop] if stop < len(starts) else len(longest)]
-    # Together they have less than one batch too little for ``max_tokens``.
-    lower, upper = max_tokens * (1 - 1 / (stop - begin)), max_tokens
-    for _ in range(_HALVINGS):
-        limit = (lower + upper) / 2
-        found = _batch_starts(part, limit, most)
-        if len(found) > stop - begin:
-            lower = limit
-        else:
-            upper = limit
-            if len(found) == stop - begin:
-                starts[begin:stop] = [start + place for place in found]
-
-
-def _batch_starts(longest: list[float], limit: float, most: int | None) -> list[int]:
-    """Return where batches start that are filled up to a limit, one after the other.
-
-    Args:
-        longest: The lengths, from the longest to the shortest.
-        limit: Most that a batch costs; a longer sample has a batch of its own.
-        most: Most samples in a batch; None for no limit.
-    """
-    starts, start = [], 0
-    while start < len(longest):
-        starts.append(start)
-        rows = int(limit // longest[start]) or 1
-        start += rows if most is None or rows < most else most
-    return starts
 
 
 class _TokenPass:

@@ -92,7 +92,6 @@ class Place(NamedTuple):
 
     stack: tuple[tuple[str, int], ...]  # files and lines, the innermost first
     name: str  # the program's line, and the package that made the loader if it did not do so itself
-    caller: str  # the program's line that led to that; empty for none
 
 
 def made_here(frame: FrameType) -> Place:
@@ -101,19 +100,18 @@ def made_here(frame: FrameType) -> Place:
     Args:
         frame: The innermost frame that may be the program's.
     """
-    stack, lines, package = [], [], ""
+    stack, line, package = [], "", ""
     for each, number in walk_stack(frame):
         file, module = each.f_code.co_filename, str(each.f_globals.get("__name__", ""))
         stack.append((file, number))
         if is_users(file) and not file.startswith("<frozen"):
-            lines.append(f"{short_path(file)}:{number}")
-        elif not (lines or package or module.startswith(("torch.utils.data", "threadloader."))):
+            line = line or f"{short_path(file)}:{number}"
+        elif not (line or package or module.startswith(("torch.utils.data", "threadloader."))):
             package = module.partition(".")[0]
         if module == "__main__" and each.f_code.co_name == "<module>":
             break
-    by = f" ({package})" if package and lines else package
-    name, caller, *_ = [*lines, "", ""]
-    return Place(tuple(stack), f"{name}{by}", caller)
+    by = f" ({package})" if package and line else package
+    return Place(tuple(stack), f"{line}{by}")
 
 
 @dataclass(slots=True, eq=False)
@@ -206,10 +204,6 @@ class RunReport:
         """Return the report for a file; the run ends here."""
         peak, kind = self.memory.peak()
         rows = [row.as_json() for row in self._rows.values()]
-        names = [row["made_at"] for row in rows]
-        for row, rates in zip(rows, self._rows.values(), strict=True):
-            if names.count(row["made_at"]) > 1 and rates.place.caller:
-                row["made_at"] += f" < {rates.place.caller}"
         names = [row["made_at"] for row in rows]
         for number, (row, name) in enumerate(zip(rows, names, strict=True), 1):
             if names.count(name) > 1:

@@ -14,19 +14,15 @@ by the finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 
 _ROUNDS = 12
-_DIGIT_ROUNDS = 6  # 5 pass the tests of `ManyPermutations`, and 4 do not
 _SMALL = 1 << 16  # up to this length a table is made instead (512 KiB): exactly uniform
 _FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # SplitMix64's step from one word to the next
@@ -102,82 +98,6 @@ class KeyedPermutation:
             else:
                 left ^= mixed(right ^ key) & high
         return (left << self._right) | right
-
-
-class ManyPermutations:
-    """Permutations of several lengths; each entry may be of another one, and have another key.
-
-    Entries of many short spans take one call, some 50 us for 256 of them.  The key of a permutation
-    is a word, as `mixed` returns it, so that to begin another permutation costs nothing.
-
-    The two halves of an index are digits, and a round adds to one of them, modulo its base.  The
-    bases' product is as small as can be: it rarely takes a second application.
-
-    Args:
-        lengths: Numbers of each, at most 2**62, and at least 1,000 for a fair permutation.
-
-    Threads:
-        all: any; nothing changes after `__init__`.
-    """
-
-    __slots__ = ("_high", "_lengths", "_low")
-
-    def __init__(self, lengths: Sequence[int]) -> None:
-        high = [math.isqrt(max(1, length)) for length in lengths]
-        low = [-(-length // base) for length, base in zip(lengths, high, strict=True)]
-        self._lengths = np.array(lengths, np.uint64)
-        self._high, self._low = np.array(high, np.uint64), np.array(low, np.uint64)
-
-    def entries(
-        self, which: NDArray[np.int64], numbers: NDArray[np.int64], keys: NDArray[np.uint64]
-    ) -> NDArray[np.int64]:
-        """Return entries of some of the permutations.
-
-        Args:
-            which: Shape ``(n,)``: the places of the permutations' lengths in ``lengths``.
-            numbers: Shape ``(n,)``: from 0 to that length, excluded.
-            keys: Shape ``(n,)``.
-
-        Returns:
-            Shape ``(n,)``.
-        """
-        lengths, high, low = self._lengths[which], self._high[which], self._low[which]
-        values = _digit_rounds(numbers.astype(np.uint64), high, low, keys)
-        while (outside := np.flatnonzero(values >= lengths)).size:
-            values[outside] = _digit_rounds(
-                values[outside], high[outside], low[outside], keys[outside]
-            )
-        return values.astype(np.int64)
-
-
-def _digit_rounds(
-    values: NDArray[np.uint64],
-    high_base: NDArray[np.uint64],
-    low_base: NDArray[np.uint64],
-    keys: NDArray[np.uint64],
-) -> NDArray[np.uint64]:
-    """Apply the network of digits once; a number's own bases and key decide what it is."""
-    half = np.uint64(32)
-    high, low = np.divmod(values, low_base)
-    keys, words, shifted = keys.copy(), np.empty_like(values), np.empty_like(values)
-    for number in range(_DIGIT_ROUNDS):
-        keys += _GOLDEN
-        other, digit, base = (low, high, high_base) if number % 2 else (high, low, low_base)
-        np.add(other, keys, out=words)
-        words *= _FACTORS[0]
-        np.right_shift(words, half, out=shifted)
-        words ^= shifted
-        words *= _FACTORS[1]
-        words >>= half
-        # 32 bits, as a fraction of the base: even to 1 in 2**32, and no division.
-        words *= base
-        words >>= half
-        digit += words
-        np.subtract(digit, base, out=words)
-        np.minimum(digit, words, out=digit)  # a number below 0 is a large one, without its sign
-    high *= low_base
-    high += low
-    return high
 
 
 def short_permutations(length: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:

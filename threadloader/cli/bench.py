@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from threadloader.cli.race import Contender
 
 
-NOISY = 0.15  # a larger range of a loader's rates, as a share of their median, gets a remark
-COLOURS = {"loop": "#8c959f", "torch": "#bc4c00", "ours": "#0969da"}
 DESCRIPTION = """\
 Load a dataset of yours by a bare loop, by torch's DataLoader (where torch is installed) and by
 ThreadLoader, with several numbers of workers and threads each. NAME is a dataset with __getitem__
@@ -59,7 +57,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     workers = "processes of torch's DataLoader (default: 0, 1, 2 and the cores)"
     add("--workers", type=whole(0), nargs="+", metavar="N", help=workers)
     add("--collate", metavar="MODULE:NAME", help="a collate_fn (default: each loader's own)")
-    add("--svg", type=Path, metavar="FILE", help="draw the rates into a file (needs matplotlib)")
     add("--json", type=Path, metavar="FILE", help="write all rounds to a file")
     parser.set_defaults(run=run)
 
@@ -88,14 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(text, code=2)
     if len(dataset) == 0:
         raise CommandError(f"{name} is empty", code=2)
-    draw = _drawing() if arguments.svg is not None else None
     cores = usable_cores()
     arguments.threads = arguments.threads or [0, 1, 2, cores, 2 * cores, 8 * cores]
     arguments.workers = arguments.workers or [0, 1, 2, cores]
     collate_fn = named_object(arguments.collate) if arguments.collate else None
-    found, content = compare(dataset, name, arguments, collate_fn)
-    if draw is not None:
-        draw(arguments.svg, name, found)
+    content = compare(dataset, name, arguments, collate_fn)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return 0
@@ -106,7 +100,7 @@ def compare(
     name: str,
     arguments: argparse.Namespace,
     collate_fn: Callable[[Any], Any] | None = None,
-) -> tuple[list[Contender], dict[str, Any]]:
+) -> dict[str, Any]:
     """Race the loaders on a dataset, and print the result.
 
     Args:
@@ -116,7 +110,7 @@ def compare(
         collate_fn: The user's; None for none.
 
     Returns:
-        The loaders, and all that was measured, JSON-able.
+        All that was measured, JSON-able.
 
     Raises:
         CommandError: A sample can't be loaded.
@@ -151,7 +145,7 @@ def compare(
         }
         for each in found
     ]
-    return found, {"facts": facts, "loaders": loaders, "remarks": remarks}
+    return {"facts": facts, "loaders": loaders, "remarks": remarks}
 
 
 def _read(
@@ -214,19 +208,10 @@ def _remarks(found: Sequence[Contender]) -> list[str]:
     won = "" if first is default else f", with {first.ratio(default):.2f} of the default's rate"
     remarks = [f"The winner is {first.name}{won}."]
     remarks += [f"The default had {' or '.join(words)} at the end of its rounds."]
-    for kind, text in (("ours", "our best fixed number"), ("torch", "torch's best")):
-        rivals = [each for each in found[:-1] if each.kind == kind]
-        if rivals:
-            best = max(rivals, key=lambda each: each.rate)
-            remarks.append(f"The default reaches {default.ratio(best):.2f} of {best.name}, {text}.")
     if not _torch.AVAILABLE:
         remarks.append("torch is not installed: its DataLoader is not compared.")
     if gil_is_enabled():
         remarks.append("The GIL is on: samples in pure Python do not run in parallel in threads.")
-    spreads = {each.name: (max(_rates(each)) - min(_rates(each))) / each.rate for each in found}
-    noisy = [f"{name} ({spread:.0%})" for name, spread in spreads.items() if spread > NOISY]
-    if noisy:
-        remarks.append(f"Rates differed between rounds: {', '.join(noisy)}.")
     return remarks
 
 
@@ -251,33 +236,3 @@ def _table(found: Sequence[Contender]) -> list[str]:
 def _number(rate: float) -> str:
     decimals = 0 if rate >= 10 else 2
     return f"{rate:,.{decimals}f}" if rate < 1e5 else f"{rate / 1e3:,.0f}k"
-
-
-def _drawing() -> Callable[[Path, str, Sequence[Contender]], None]:
-    """Return a function that draws the rates into a file.
-
-    Raises:
-        CommandError: matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        text = "--svg needs matplotlib: pip install matplotlib (extra: plot)"
-        raise CommandError(text) from error
-
-    def draw(path: Path, name: str, found: Sequence[Contender]) -> None:
-        figure = Figure(figsize=(8.0, 1.0 + 0.3 * len(found)), layout="constrained")
-        axes = figure.subplots()
-        rates = [each.rate for each in found]
-        low = [each.rate - min(_rates(each)) for each in found]
-        high = [max(_rates(each)) - each.rate for each in found]
-        colours = [COLOURS[each.kind] for each in found]
-        names = [each.name for each in found]
-        axes.barh(names, rates, xerr=[low, high], color=colours, ecolor=COLOURS["loop"])
-        axes.invert_yaxis()
-        axes.set_title(f"{name}: samples a second, median and range of the rounds")
-        for text in figure.findobj(lambda each: hasattr(each, "set_fontsize")):
-            text.set_color("#768390")  # is read on light and on dark pages
-        figure.savefig(path, format="svg", transparent=True)
-
-    return draw

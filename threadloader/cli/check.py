@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import json
 from typing import TYPE_CHECKING
 
 from threadloader.cli.arguments import CommandError, made_dataset, positive
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Load samples of a dataset one by one, then with one thread held at each place while another loads
-samples, then in many threads; say what is not safe, where, and what to do.
+samples; say what is not safe, where, and what to do.
 The exit code is 0 if nothing was found, 1 if something was, 2 if there was nothing to check.
 """
 
@@ -53,7 +52,6 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="S",
         help="for tries with several threads (default: %(default)g)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
@@ -81,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{arguments.dataset}: {error}", code=2) from error
     finally:
         show_progress()
-    print(json.dumps(report.as_dict(), indent=2) if arguments.json else _in_words(report))
+    print(_in_words(report))
     return 1 if report.findings else 0
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import argparse
 
 
-INDENT = 10  # columns
+INDENT = 11  # columns
 DESCRIPTION = """\
 Print the Python build, whether the GIL is on and which import switched it on, the cores that this
 process may use, versions, image decoders, and advice.
@@ -73,8 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**found, "advice": texts}, indent=2))
         return 0
-    for name, value in _facts(found):
-        print(paragraph(value, f"{name:<{INDENT}}", " " * INDENT))
+    for name, value in found.items():
+        if text := _told(value):
+            print(paragraph(text, f"{name.title():<{INDENT}}", " " * INDENT))
     if texts:
         print("\n".join(["", *map(paragraph, texts)]))
     return 0
@@ -104,11 +105,11 @@ def examine() -> dict[str, Any]:
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return {
         "python": {
-            "implementation": platform.python_implementation(),
             "version": platform.python_version(),
-            "executable": sys.executable,
-            "platform": platform.platform(),
+            "implementation": platform.python_implementation(),
             "free_threaded": is_free_threaded(),
+            "platform": platform.platform(),
+            "executable": sys.executable,
         },
         "gil": {
             "enabled": gil_is_enabled(),
@@ -172,23 +173,13 @@ def advice(found: dict[str, Any]) -> list[str]:
     return [text for text, holds in texts.items() if holds]
 
 
-def _facts(found: dict[str, Any]) -> list[tuple[str, str]]:
-    python, cores, gil = found["python"], found["cores"], found["gil"]
-    build = "free-threaded" if python["free_threaded"] else "with the GIL"
-    by = gil["requested_by"] and f", by {gil['requested_by']}"
-    by = by or "".join(f", switched on by {module}" for module in gil["switched_on_by"])
-    affinity = "" if cores["affinity"] is None else f", {cores['affinity']} by affinity"
-    quota = "" if cores["quota"] is None else f", {cores['quota']:g} by the cgroup's quota"
-    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
-    facts = [
-        ("Python", f"{python['implementation']} {python['version']}, {build}"),
-        ("", python["executable"]),
-        ("System", python["platform"]),
-        ("GIL", f"on{by}" if gil["enabled"] else "off"),
-        ("Cores", f"{cores['usable']} usable ({cores['machine']} in all{affinity}{quota})"),
-        ("Threads", f"{cores['threads_by_default']} to begin with, unless you choose a number"),
-        ("Versions", versions + ("" if found["torch"] else "; torch is not installed")),
-        ("Decoders", ", ".join(found["decoders"]) or "none: Pillow is not installed"),
-    ]
-    pairs = ", ".join(f"{name}={value}" for name, value in found["variables"].items())
-    return [*facts, ("Set", pairs)] if pairs else facts
+def _told(value: Any) -> str:
+    """Return a part of what `examine` has found, in words."""
+    if isinstance(value, dict):
+        pairs = ((name.replace("_", " "), _told(part)) for name, part in value.items())
+        return ", ".join(f"{name} {text}" for name, text in pairs if text)
+    if isinstance(value, list):
+        return ", ".join(value)
+    if value is None:
+        return ""
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)

@@ -11,32 +11,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from threadloader._threads.per_thread import PerThread
-    from threadloader.datasets._arrays import ArrayDataset
-    from threadloader.datasets._cached.cached import Cached
-    from threadloader.datasets._files import open_files
-    from threadloader.datasets._images.image_folder import ImageFolder
-    from threadloader.datasets._mixture.mixture import Mixture
-    from threadloader.datasets._mixture.stream import MixtureStream
-    from threadloader.datasets._remote.remote_file import RemoteFile, list_remote
-    from threadloader.datasets._remote.retries import Retries
-    from threadloader.datasets._shards.tar_shards import TarShards
-    from threadloader.datasets._shards.tar_stream import TarStream
-
-__all__ = [
-    "ArrayDataset",
-    "Cached",
-    "ImageFolder",
-    "Mixture",
-    "MixtureStream",
-    "PerThread",
-    "RemoteFile",
-    "Retries",
-    "TarShards",
-    "TarStream",
-    "list_remote",
-    "open_files",
-]
+    from threadloader._threads.per_thread import PerThread as PerThread
+    from threadloader.datasets._arrays import ArrayDataset as ArrayDataset
+    from threadloader.datasets._cached.cached import Cached as Cached
+    from threadloader.datasets._files import open_files as open_files
+    from threadloader.datasets._images.image_folder import ImageFolder as ImageFolder
+    from threadloader.datasets._mixture.mixture import Mixture as Mixture
+    from threadloader.datasets._mixture.stream import MixtureStream as MixtureStream
+    from threadloader.datasets._remote.remote_file import RemoteFile as RemoteFile
+    from threadloader.datasets._remote.remote_file import list_remote as list_remote
+    from threadloader.datasets._remote.retries import Retries as Retries
+    from threadloader.datasets._shards.tar_shards import TarShards as TarShards
+    from threadloader.datasets._shards.tar_stream import TarStream as TarStream
 
 _MODULES = {
     "ArrayDataset": "._arrays",
@@ -52,6 +38,7 @@ _MODULES = {
     "list_remote": "._remote.remote_file",
     "open_files": "._files",
 }
+__all__ = [*_MODULES]  # noqa: PLE0604  # its keys are strings
 
 
 def __getattr__(name: str) -> Any:

@@ -76,7 +76,10 @@ def open_files(paths: Iterable[str | os.PathLike[str]], **options: Any) -> list[
             raise TypeError(msg)
         shelf = Shelf()
         return [LocalFile(path, shelf) for path in paths]
-    from threadloader.datasets._remote.remote_file import RemoteStore  # noqa: PLC0415  # few need it
+    from threadloader.datasets._remote import remote_file  # noqa: PLC0415  # few need it
 
-    store = RemoteStore(**options)
-    return [store.file(os.fspath(path)) if is_url(path) else LocalFile(path) for path in paths]
+    store = remote_file.RemoteStore(**options)
+    return [
+        remote_file.RemoteFile(os.fspath(path), store) if is_url(path) else LocalFile(path)
+        for path in paths
+    ]

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from tarfile import HeaderError, TarInfo
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, cast, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from threadloader.datasets._urls import is_url, shown_url
 from threadloader.errors import DataError, shortened
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from threadloader.datasets._files import File
 
 
-AfterEnd = Literal["raise", "read"]  # what becomes of data behind the zeros that end an archive
-
 BLOCK = 512  # bytes; a header fills one, and data is padded to whole blocks
 PIECE = 1 << 20  # bytes that are read at once, as a declared size may be wrong
 # Bytes of a name in a header of its own: twice Linux's PATH_MAX, which bounds the names that a
@@ -47,7 +45,6 @@ _LONGEST_NAME = 8192
 # Bytes of all such headers of one member: their records may be extended attributes, and Linux
 # allows 64 KiB for each (XATTR_SIZE_MAX).
 _LONGEST_EXTENSION = 1 << 20
-_MOST_IN_A_ROW = 100_000  # members that are no files
 # Writers end an archive by two blocks of zeros, and fill its last record, of 10 KiB or a power of
 # two.  More zeros than that are a hole: a download that was cut off, or never came.
 _RECORD, _LONGEST_RECORD = 20 * BLOCK, 1 << 20
@@ -115,29 +112,18 @@ def open_archive(file: File) -> Iterator[Archive]:
                 damage = (gzip.BadGzipFile, EOFError, zlib.error)
                 yield Archive(cast("BinaryIO", unpacked), None, damage)
         else:
-            reader, error = open_zstd(raw)
-            with reader:
-                yield Archive(reader, None, (error, EOFError))
+            module = zstd_module()
+            # It refuses a frame whose window is over 128 MiB, so no frame takes more than that.
+            with module.ZstdFile(raw) as reader:
+                yield Archive(reader, None, (module.ZstdError, EOFError))
 
 
-def open_zstd(stream: BinaryIO) -> tuple[BinaryIO, type[Exception]]:
-    """Return a reader of a stream's unpacked bytes, and the error that it raises for damage.
-
-    A frame whose window is over 128 MiB is refused, so a frame takes no more memory than that,
-    whatever it declares.
-
-    Args:
-        stream: Of zstd frames; the caller closes it.
+def zstd_module() -> Any:
+    """Return `compression.zstd`, or the same for Pythons before 3.14.
 
     Raises:
-        ModuleNotFoundError: No library is installed.
+        ModuleNotFoundError: There is none.
     """
-    module = _zstd()
-    return cast("BinaryIO", module.ZstdFile(stream)), module.ZstdError
-
-
-def _zstd() -> Any:
-    """Return `compression.zstd`, or the same for Pythons before 3.14."""
     for name in ("compression.zstd", "backports.zstd"):
         with suppress(ModuleNotFoundError):
             return importlib.import_module(name)
@@ -168,16 +154,12 @@ class TarReader:
         archive: Is read; the caller closes it.
         path: Of the archive, for errors.
         limit: Most bytes of a sample: the members whose data is read, and the headers of all.
-        after_end: What lies behind the zeros that end an archive is an error (``"raise"``), or
-            another archive (``"read"``).
 
     Threads:
         all: one thread.
     """
 
-    def __init__(
-        self, archive: Archive, path: str, limit: int, after_end: AfterEnd = "raise"
-    ) -> None:
+    def __init__(self, archive: Archive, path: str, limit: int) -> None:
         self._stream = archive.stream
         self._size = archive.size
         self._damage = archive.damage
@@ -186,8 +168,6 @@ class TarReader:
         self._at = 0  # offset of the stream in the unpacked archive
         self._next = 0  # offset of the next header
         self._globals: dict[bytes, bytes] = {}
-        self._reads_on = after_end == "read"
-        self.archives = 1  # that were found so far, one after the other
 
     def samples(self, wanted: Container[str] | None) -> Iterator[RawSample]:
         """Yield the samples.
@@ -229,7 +209,6 @@ class TarReader:
         Raises:
             DataError: The archive is damaged, or declares more than there is or is allowed.
         """
-        others = 0
         while (header := self._header()) is not None:
             offset = self._next
             if self._size is not None and offset + header.size > self._size:
@@ -237,11 +216,7 @@ class TarReader:
                 raise self._error(f"{msg}: truncated?", offset, header.name)
             self._next = offset + header.size + -header.size % BLOCK
             if header.type in _FILES:
-                others = 0
                 yield SampleMember(header.name, offset, header.size, None)
-            elif (others := others + 1) > _MOST_IN_A_ROW:
-                msg = f"{others:,} members in a row are no files"
-                raise self._error(msg, offset, header.name)
 
     def _remember(self, key: str, keys: set[bytes], member: SampleMember) -> None:
         digest = blake2b(key.encode("utf-8", "surrogateescape"), digest_size=16).digest()
@@ -264,7 +239,9 @@ class TarReader:
 
     def _header(self) -> TarInfo | None:
         """Return the next member's header, extended by those before it; None at the end."""
-        if not (block := self._first_block()):
+        block = self._take(self._next, BLOCK, None)
+        if not any(block):
+            self._check_end(self._next)
             return None
         name, records, length = None, self._globals, 0
         while True:
@@ -296,11 +273,6 @@ class TarReader:
         if header.size < 0:
             raise self._error(f"a header's size is {header.size}", start, header.name)
         return header
-
-    def _first_block(self) -> bytes:
-        """Return the block in which the next member's headers begin; no bytes at the end."""
-        block = self._take(self._next, BLOCK, None)
-        return block if any(block) else self._behind_zeros(self._next)
 
     def _extended(
         self, header: TarInfo, name: bytes | None, records: dict[bytes, bytes], start: int
@@ -357,29 +329,25 @@ class TarReader:
                 return
             nbytes -= dropped
 
-    def _behind_zeros(self, start: int) -> bytes:
+    def _check_end(self, start: int) -> None:
         """Read the zeros from ``start`` on, and the checksum of a compressed archive.
 
-        Returns:
-            The first header of another archive behind them; no bytes at the end.
+        Raises:
+            DataError: They are no end of an archive.
         """
         at = start + BLOCK
         while (block := self._read(at, BLOCK)) and not any(block):
             at += len(block)
-            if not self._reads_on and at - start > _LONGEST_RECORD + 2 * BLOCK:
+            if at - start > _LONGEST_RECORD + 2 * BLOCK:
                 break
-        if self._reads_on and len(block) in (0, BLOCK):
-            self._next, self._globals = at, {}
-            self.archives += bool(block)
-            return block
         zeros = at - start
         if any(block):
             what = f"data follows the {zeros:,} bytes of zeros that end an archive"
         elif zeros <= _RECORD + 2 * BLOCK or _fill_a_record(zeros, at):
-            return b""
+            return
         else:
             what = f"{zeros:,} bytes of zeros follow the last member"
-        msg = f"{what}: a hole? (after_end='read' reads on, as tar's option --ignore-zeros does)"
+        msg = f"{what}: a hole, or several archives in one file?"
         raise self._error(msg, at if any(block) else start)
 
     def _records(self, data: bytes, start: int) -> dict[bytes, bytes]:
@@ -413,17 +381,6 @@ def _fill_a_record(zeros: int, end: int) -> bool:
     """Whether zeros up to ``end`` may fill a record whose size is a power of two."""
     record: int = 1 << (zeros - 2 * BLOCK).bit_length()
     return record <= _LONGEST_RECORD and end % record == 0
-
-
-def check_after_end(after_end: str) -> None:
-    """Refuse a value that `TarReader` does not know.
-
-    Raises:
-        ValueError: It is no `AfterEnd`.
-    """
-    if after_end not in get_args(AfterEnd):
-        msg = f"after_end={after_end!r} is neither 'raise' nor 'read'"
-        raise ValueError(msg)
 
 
 def _split_name(name: str) -> tuple[str, str] | None:

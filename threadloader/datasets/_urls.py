@@ -8,13 +8,8 @@ from __future__ import annotations
 import os
 import re
 from base64 import b64encode
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from traceback import format_exception
 from urllib.parse import quote, unquote
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 SHORTEST = 4  # characters; a shorter value in a query is no secret: ``part=3``
 SCHEME = r"[A-Za-z][A-Za-z0-9+.-]{0,30}://"
@@ -43,14 +38,14 @@ def shown_url(url: str) -> str:
 
 
 def without_secrets(error: BaseException, url: str) -> BaseException:
-    """Return the error, or an `OSError` in its place if its texts tell a secret.
+    """Return the error, or an `OSError` in its place if its traceback tells a secret.
 
     Everything in a URL but host and path is a secret: in ``url``, and in each URL that a text has
-    (the target of a redirect, say, has a signature of its own).  The errors that led to this one
-    are searched, too, since a traceback prints the whole chain.
+    (the target of a redirect, say, has a signature of its own).
     """
     secrets = sorted(_secrets(url), key=len, reverse=True)
-    if all(_cut(text, secrets) == text for text in _texts(error)):
+    told = "".join(format_exception(error))
+    if _cut(told, secrets) == told:
         return error
     return OSError(f"{type(error).__name__}: {_cut(str(error), secrets)}")
 
@@ -92,22 +87,6 @@ def _cut_url(found: re.Match[str]) -> str:
 def _cut_query(found: re.Match[str]) -> str:
     path = found[0].rstrip(AFTER)
     return f"{path.partition('?')[0]}?...{found[0][len(path) :]}"
-
-
-def _texts(error: BaseException) -> Iterator[str]:
-    """Yield the texts that a traceback or a log prints of an error and of the errors before it."""
-    links, seen = [error], set()
-    while links:
-        link = links.pop()
-        if id(link) in seen:
-            continue
-        seen.add(id(link))
-        # `vars` has the notes, and what a class makes its text of (aiohttp's have the request).
-        for what in (link, link.args, vars(link)):
-            with suppress(Exception):  # what can't be printed tells no secret
-                yield str(what)
-        links += [other for other in (link.__cause__, link.__context__) if other is not None]
-        links += getattr(link, "exceptions", ())
 
 
 def _secrets(url: str) -> set[str]:

@@ -222,9 +222,13 @@ def test_workers_share_each_source_and_the_length(kind: Any, workers: int) -> No
         assert len(samples_of(loader)) == 1001
 
 
-def test_ranks_share_map_style_and_plain_sources() -> None:
-    options = {"stop": "once", "world_size": 3}
-    parts = [list(mixture(Plain, 50, 300, 20, rank=rank, **options)) for rank in range(3)]
+def test_ranks_share_map_style_and_plain_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = []
+    with monkeypatch.context() as environment:
+        environment.setenv("WORLD_SIZE", "3")
+        for rank in range(3):
+            environment.setenv("RANK", str(rank))
+            parts.append(list(mixture(Plain, 50, 300, 20, stop="once")))
     assert sorted(chain(*parts)) == sorted(mixture(Plain, 50, 300, 20, stop="once"))
 
 

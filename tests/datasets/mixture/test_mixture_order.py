@@ -124,6 +124,7 @@ def test_the_length_is_where_a_walk_would_end(sources: list[tuple[int, Any]]) ->
     assert len(once) == sum(expected)
 
 
+@settings(max_examples=20)
 @given(
     length=st.sampled_from([1, 2, 7, 1024, 1025]),
     first=st.integers(0, 10**9),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +77,6 @@ def test_a_damaged_index_is_built_again(shard: Path, builds: list[str], damage: 
         assert len(builds) == 2
 
 
-@pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="elsewhere by their rules")
 def test_where_the_folder_can_t_be_written_the_user_s_cache_folder_has_it(
     shard: Path, monkeypatch: pytest.MonkeyPatch, builds: list[str]
 ) -> None:

@@ -17,7 +17,6 @@ from threadloader.datasets._images.pillow import (
     NAME,
     Picture,
     UnidentifiedImageError,
-    only_whole_files,
     resize,
 )
 
@@ -65,8 +64,7 @@ def decode(
             decoded, but not below twice the size.  None: as it is.
         layout: ``"HWC"`` for (height, width, 3), ``"CHW"`` for (3, height, width).
         decoder: ``"auto"`` for the fastest that is installed, or a name; see `Decoder`.
-        max_pixels: Most pixels (width times height) that are decoded, in the picture and in a tile
-            of a TIFF.
+        max_pixels: Most pixels (width times height) that are decoded.
 
     Returns:
         A new array, C-contiguous and writable.
@@ -78,16 +76,15 @@ def decode(
     """
     chosen = find_decoder(decoder)
     try:
-        with only_whole_files():
-            picture = Picture(data, max_pixels)
-            orientation = picture.orientation
-            if size is None:
-                image = _load(picture, data, chosen, 1)
-            else:
-                turned = size if orientation < 5 else size[::-1]  # of the picture in the file
-                scale, box = _covering(picture, turned)
-                image = resize(_load(picture, data, chosen, scale), turned, box)
-            pixels = image if isinstance(image, np.ndarray) else np.array(image)
+        picture = Picture(data, max_pixels)
+        orientation = picture.orientation
+        if size is None:
+            image = _load(picture, data, chosen, 1)
+        else:
+            turned = size if orientation < 5 else size[::-1]  # of the picture in the file
+            scale, box = _covering(picture, turned)
+            image = resize(_load(picture, data, chosen, scale), turned, box)
+        pixels = image if isinstance(image, np.ndarray) else np.array(image)
     except Exception as error:  # Pillow's: SyntaxError, struct.error, EOFError, many more
         raise ValueError(_reason(error)) from error
     pixels = _upright(pixels, orientation)

@@ -2,15 +2,13 @@
 
 Pillow and this module decide what a picture means.  A faster decoder gives the same pixels, so it
 changes nothing but the time.  Pillow's switch to accept broken files
-(``ImageFile.LOAD_TRUNCATED_IMAGES``) belongs to the whole process: if it is on, it stays on for
-everybody else, but has no effect within `only_whole_files`.
+(``ImageFile.LOAD_TRUNCATED_IMAGES``) is the user's: if it is on, they are accepted here, too.
 """
 
 from __future__ import annotations
 
 import io
-import threading
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +24,7 @@ try:
         MpoImagePlugin,  # noqa: F401
         PngImagePlugin,  # noqa: F401
         PpmImagePlugin,  # noqa: F401
-        TiffImagePlugin,
+        TiffImagePlugin,  # noqa: F401
         UnidentifiedImageError,
         WebPImagePlugin,  # noqa: F401
     )
@@ -35,13 +33,11 @@ except ModuleNotFoundError as error:
     raise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     Pixels = Image.Image | NDArray[np.uint8]  # RGB; an array has shape (height, width, 3)
 
-__all__ = ["NAME", "Picture", "UnidentifiedImageError", "image_of", "only_whole_files", "resize"]
+__all__ = ["NAME", "Picture", "UnidentifiedImageError", "image_of", "resize"]
 
 # Pillow-SIMD is imported as PIL, too; its releases are Pillow's with a post-release number.
 NAME = "pillow-simd" if ".post" in PIL.__version__ else "pillow"
@@ -52,47 +48,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM", "TIFF")
 # Some releases of libjpeg accept a file without it, and make the rest of the picture grey.
 END_OF_IMAGE = b"\xff\xd9"
 
-# A scan takes the time of a whole picture, and may have only 31 bytes; encoders write about 10.
-MAX_SCANS = 100
-START_OF_SCAN = b"\xff\xda"
-
 ORIENTATION = 0x0112  # the tag's number in EXIF and TIFF
-TILE = 322, 323  # the tags TileWidth and TileLength of a TIFF
-
-
-class _OnElsewhere:
-    """An object that is true in all threads but those within `only_whole_files`.
-
-    Threads:
-        all: shared; each has an attribute of its own.
-    """
-
-    def __init__(self) -> None:
-        self.thread = threading.local()
-
-    def __bool__(self) -> bool:
-        return not getattr(self.thread, "strict", False)
-
-
-_ON_ELSEWHERE = _OnElsewhere()
-
-
-@contextmanager
-def only_whole_files() -> Iterator[None]:
-    """Let Pillow raise for broken files in this thread, whatever LOAD_TRUNCATED_IMAGES says.
-
-    If that is True, it becomes an object that is true in all other threads.  Pillow has no
-    argument instead, and reads the switch in many places: a file that ends early, a broken stream.
-    """
-    if not ImageFile.LOAD_TRUNCATED_IMAGES:
-        yield
-        return
-    ImageFile.LOAD_TRUNCATED_IMAGES = _ON_ELSEWHERE  # type: ignore[assignment]  # used as a bool
-    _ON_ELSEWHERE.thread.strict = True
-    try:
-        yield
-    finally:
-        _ON_ELSEWHERE.thread.strict = False
 
 
 class Picture:
@@ -103,8 +59,7 @@ class Picture:
         max_pixels: Most pixels (width times height) that are decoded.
 
     Raises:
-        ValueError: It has more pixels, or tiles that have; or is a JPEG without an end, or with too
-            many scans.
+        ValueError: It has more pixels, or is a JPEG without an end.
         Exception: Pillow can't read the header; it raises many kinds.
 
     Threads:
@@ -115,27 +70,19 @@ class Picture:
         file = io.BytesIO(data)
         self._image = Image.open(file, formats=FORMATS)
         self.width, self.height = self._image.size
-        _check_pixels("", self.width, self.height, max_pixels)
-        if isinstance(self._image, TiffImagePlugin.TiffImageFile):
-            # libtiff takes memory for a whole tile, however small the picture is.
-            width, height = (self._image.tag_v2.get(tag, 0) for tag in TILE)
-            _check_pixels("a tile of ", width, height, max_pixels)
-        if self.is_jpeg:
-            self._check_jpeg(data, file.tell())
+        if self.width * self.height > max_pixels:
+            msg = (
+                f"{self.width:,} x {self.height:,} pixels are more than {max_pixels=:,}: "
+                "a decompression bomb, or raise the limit"
+            )
+            raise ValueError(msg)
+        if ImageFile.LOAD_TRUNCATED_IMAGES:
+            return
+        if self.is_jpeg and data.rfind(END_OF_IMAGE, file.tell()) < 0:
+            raise ValueError("the JPEG ends before its end marker: truncated, or filled up")
         if self._image.format == "PNG":  # Pillow itself skips the check sums of the pixels
             self._image.verify()
             self._image = Image.open(io.BytesIO(data), formats=("PNG",))
-
-    def _check_jpeg(self, data: bytes, header: int) -> None:
-        """Refuse JPEGs that decoders accept as they are.
-
-        Raises:
-            ValueError: It has no end, or an absurd number of scans.
-        """
-        if data.rfind(END_OF_IMAGE, header) < 0:
-            raise ValueError("the JPEG ends before its end marker: truncated, or filled up")
-        if self._image.info.get("progressive") and (scans := data.count(START_OF_SCAN)) > MAX_SCANS:
-            raise ValueError(f"{scans:,} scans in one JPEG, made to keep a decoder busy")
 
     @property
     def is_jpeg(self) -> bool:
@@ -172,15 +119,6 @@ class Picture:
             image.draft(None, (max(1, self.width // scale), max(1, self.height // scale)))
         image.load()
         return _to_rgb(image)
-
-
-def _check_pixels(what: str, width: int, height: int, max_pixels: int) -> None:
-    if width * height > max_pixels:
-        msg = (
-            f"{what}{width:,} x {height:,} pixels are more than max_pixels={max_pixels:,}: "
-            "a decompression bomb, or raise the limit"
-        )
-        raise ValueError(msg)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

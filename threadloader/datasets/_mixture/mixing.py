@@ -23,7 +23,7 @@ Changes = tuple[tuple[int, tuple[float, ...]], ...]
 
 ENDLESS = 1 << 62  # the length of a mixture without an end: loaders count that far
 
-_VERSION = 2  # of a state
+_VERSION = 3  # of a state
 _SETTINGS = ("seed", "stop", "length", "shuffle")
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from threadloader._rng.permutation import ManyPermutations, mixed, short_permutations
+from threadloader._rng.permutation import KeyedPermutation, short_permutations
 from threadloader._rng.seeds import key_of
 from threadloader.datasets._mixture.mixing import ENDLESS
 
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 
 
 BLOCK = 256  # positions
-_BLOCKS = 8  # that are made at once: in 90 us, and one in 30, of which most is for calls of NumPy
-_SHORT = 1024  # samples: up to this length a pass is a table, made in some 40 us
+_BLOCKS = 32  # that are made at once: most of their time is for calls of NumPy
 
 # Positions, each greater than the one before, and the weights (whole numbers) from there on.
 Planned = Sequence[tuple[int, tuple[int, ...]]]
@@ -259,20 +258,18 @@ class SourceOrder:
         epoch: The number of the epoch.
 
     Threads:
-        all: any.  Two threads may both make a table, and the tables are equal; an item of a dict
+        all: any.  Two threads may both make a permutation, and they are equal; an item of a dict
         is read and replaced atomically.  Source: Doc/library/threadsafety.rst of CPython.
     """
 
     def __init__(self, mixing: Mixing, epoch: int) -> None:
         # At least 1, as an empty source has no turn, and an iterable one none here.
-        lengths = [length or 1 for length in mixing.lengths]
-        self._lengths = np.array(lengths)
+        self._lengths = np.array([length or 1 for length in mixing.lengths])
         self._shuffle = mixing.shuffle
         key = key_of(mixing.seed, epoch, b"mixture.source")
-        self._keys = np.array([_key_of_name(key, name) for name in mixing.names], np.uint64)
-        self._long = ManyPermutations(lengths)
-        # For each short source some consecutive passes: the first turn, and the samples from it on.
-        self._tables: dict[int, tuple[int, NDArray[np.int64]]] = {}
+        self._keys = [_key_of_name(key, name) for name in mixing.names]
+        # Of each source the pass that was looked at last.
+        self._passes: dict[int, tuple[int, KeyedPermutation]] = {}
 
     def indices(self, sources: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the indices of samples in their sources.
@@ -284,36 +281,26 @@ class SourceOrder:
         Returns:
             Shape ``(n,)``.
         """
-        lengths = self._lengths[sources]
-        passes, numbers = np.divmod(turns, lengths)
+        passes, numbers = np.divmod(turns, self._lengths[sources])
         if not self._shuffle:
             return numbers
         indices = np.empty_like(numbers)
-        is_short = lengths <= _SHORT
-        long = np.flatnonzero(~is_short)
-        which = sources[long]
-        keys = self._pass_keys(which, passes[long])
-        indices[long] = self._long.entries(which, numbers[long], keys)
-        for source in np.unique(sources[is_short]).tolist():
+        for source in np.unique(sources).tolist():
             places = np.flatnonzero(sources == source)
-            indices[places] = self._from_table(source, turns[places])
+            begins = np.flatnonzero(np.diff(passes[places], prepend=-1))
+            for part in np.split(places, begins[1:]):
+                permutation = self._permutation(source, int(passes[part[0]]))
+                indices[part] = permutation.at(numbers[part])
         return indices
 
-    def _from_table(self, source: int, turns: NDArray[np.int64]) -> NDArray[np.int64]:
-        first, last = int(turns[0]), int(turns[-1])
-        start, table = self._tables.get(source, (0, turns[:0]))
-        if not start <= first <= last < start + len(table):
-            length = int(self._lengths[source])
-            passes = np.arange(first // length, last // length + 1)
-            table = short_permutations(length, self._pass_keys(source, passes)).ravel()
-            start = first // length * length
-            self._tables[source] = start, table
-        return table[turns - start]
-
-    def _pass_keys(
-        self, sources: NDArray[np.int64] | int, passes: NDArray[np.int64]
-    ) -> NDArray[np.uint64]:
-        return mixed(self._keys[sources] ^ mixed(passes.astype(np.uint64)))
+    def _permutation(self, source: int, number: int) -> KeyedPermutation:
+        """Return the order of a source's pass."""
+        before, permutation = self._passes.get(source, (-1, None))
+        if permutation is None or before != number:
+            seed = int.from_bytes(key_of(self._keys[source], number, b"mixture.pass"), "little")
+            permutation = KeyedPermutation(int(self._lengths[source]), seed)
+            self._passes[source] = number, permutation
+        return permutation
 
 
 def _key_of_name(key: bytes, name: str) -> int:

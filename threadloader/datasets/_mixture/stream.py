@@ -41,7 +41,7 @@ from threadloader.datasets._mixture.mixing import (
     tell_epoch,
 )
 from threadloader.datasets._mixture.plan import Pattern, SourceOrder
-from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_of
+from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_here
 from threadloader.errors import SampleError, StateError
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ _TURNS = 256  # of a map-style source, whose indices are computed at once: 60 us
 class MixtureStream(IterableDataset):
     """A stream of samples of several datasets, each as often as its weight says.
 
-    Each worker of each rank mixes its own part of every source, by the same weights.
+    Each worker of each rank mixes its own part of every source, by the same weights.  Ranks are
+    those of torch.distributed, or of the environment's ``RANK`` and ``WORLD_SIZE``.
 
     Args:
         sources: ``{name: (dataset, weight)}``; iterable and map-style.
@@ -74,8 +75,6 @@ class MixtureStream(IterableDataset):
         length: Samples in an epoch of ``stop="repeat"``, of all workers and ranks together.
         shuffle: Whether map-style sources are shuffled.
         with_source: See `Mixture`.
-        rank: Of this process; None asks torch.distributed, then the environment's ``RANK``.
-        world_size: Number of ranks; None asks in the same way, with ``WORLD_SIZE``.
 
     Raises:
         TypeError: A source is no dataset, or an iterator, which can be read only once.
@@ -97,16 +96,13 @@ class MixtureStream(IterableDataset):
         length: int | None = None,
         shuffle: bool = True,
         with_source: bool | str = False,
-        rank: int | None = None,
-        world_size: int | None = None,
     ) -> None:
         self.names, self._datasets, weights = taken_apart(sources)
         lengths = tuple(map(_length_of, self.names, self._datasets))
         checked = checked_weights(weights, self.names, lengths)
         self._mixing = Mixing(self.names, lengths, checked, seed, stop, length, shuffle)
         self._with_source = with_source
-        self._ranks = rank, world_size
-        ranks_of(rank, world_size)  # checks them
+        ranks_here()  # raises at once what the first epoch would
         # No epoch until `set_epoch` is called.
         self._shared = Shared(epoch=None, changes=())
         self._part: Part | None = None  # that was asked for, see `shard`
@@ -124,16 +120,14 @@ class MixtureStream(IterableDataset):
             epoch: Its number, from 0.
 
         Returns:
-            None if the mixture was given a rank, or if a source is an iterable dataset of torch's
-            without this method, which shares itself out.
+            None if a source is an iterable dataset of torch's without this method, which shares
+            itself out.
 
         Raises:
             TypeError: Such a source can't know of these parts: there are more of them than the
                 environment has ranks.
             ValueError: There is no such part.
         """
-        if self._ranks != (None, None):
-            return None
         streams = [each for each in self._datasets if isinstance(each, _torch.IterableDataset)]
         if not all(map(is_askable, streams)):
             self._check_shares(world_size)
@@ -148,7 +142,7 @@ class MixtureStream(IterableDataset):
 
     def _check_shares(self, parts: int) -> None:
         """Refuse sources that share themselves out by other ranks than those of ``shard=``."""
-        if parts == part_here(*ranks_of(None, None), 0).parts:
+        if parts == part_here().parts:
             return
         for name, dataset in zip(self.names, self._datasets, strict=True):
             streams = isinstance(dataset, _torch.IterableDataset)
@@ -163,7 +157,7 @@ class MixtureStream(IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         part, told = self._part, self._shared.epoch
         if part is None:
-            part = part_here(*ranks_of(*self._ranks), 0)
+            part = part_here()
             # No reference to the last pass: its files are open as long as it lives.
             fresh, self._fresh = self._fresh, {}
             _put_back(fresh)

@@ -23,7 +23,7 @@ from threadloader._resume import (
     snapshot_between,
     states_of,
 )
-from threadloader.datasets._packing.rows import Features, OpenRows, TooLong
+from threadloader.datasets._packing.rows import Features, OpenRows, TooLong, length_of
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ else:
     IterableDataset = _torch.IterableDataset
 
 
-_VERSION = 1
+_VERSION = 2
 _PLACE = ("source", "at", "free", "drawn", "items", "rows")  # in a state in the midst of a pass
 _EVERY = 32  # samples from one state of the source to the next
 _MOST_ERRORS = 100  # of the source, while samples that were packed are read again
@@ -45,7 +45,7 @@ _LABELS = MappingProxyType({"labels": -100})  # what losses of torch and transfo
 
 def pack(
     samples: Iterable[Any],
-    length: int | Mapping[str, int],
+    length: int,
     *,
     window: int = 32,
     features: Sequence[str] | None = None,
@@ -61,8 +61,7 @@ def pack(
     Args:
         samples: An iterable, whose samples are sequences (arrays, tensors, lists), or mappings of
             some.  A sequence alone becomes the feature ``input_ids``.
-        length: Of a row.  All features of a sample must be as long as one another; if they are not,
-            a length for each feature, and rows have ``NAME_position_ids`` and ``NAME_segment_ids``.
+        length: Of a row.  All features of a sample must be as long as one another.
         window: Rows that are filled at a time.  More rows have less padding and more mixed samples.
         features: Those that are packed, if samples have others; None for all.
         too_long: What becomes of a sample that is longer than a row: an ``"error"``; its end is cut
@@ -72,7 +71,7 @@ def pack(
 
     Raises:
         TypeError: The samples can't be iterated over.
-        ValueError: An argument is out of its range, or excludes another.
+        ValueError: An argument is out of its range.
     """
     if not hasattr(samples, "__iter__"):
         advice = ""
@@ -174,7 +173,7 @@ class Packed:
             raise StateError(msg) from None
 
     def _settings(self) -> dict[str, Any]:
-        return {"length": list(self._features.lengths), "window": self._window}
+        return {"length": self._features.length, "window": self._window}
 
 
 class PackedReplica(Packed, IterableDataset):
@@ -186,7 +185,7 @@ class _Checkpoint(NamedTuple):
 
     drawn: int  # samples
     closed: int  # rows
-    items: int  # in these samples, over all features
+    items: int  # in these samples
     free: list[int]  # room in the rows that were open
     states: dict[str, Any]  # of the source and its iterator, by role
 
@@ -211,7 +210,7 @@ class _Pass:
         self._samples = samples
         self._features = features
         self._window = window
-        self._rows = OpenRows(features.lengths, window)
+        self._rows = OpenRows(features.length, window)
         self._drawn = 0
         self._items = 0
         self._delivered = 0
@@ -284,9 +283,8 @@ class _Pass:
         number = self._drawn
         self._drawn += 1  # also if it can't be packed
         for piece in self._features.pieces_of(sample, number):
-            lengths = self._features.lengths_of(piece)
-            self._items += sum(lengths)
-            self._rows.add(piece, lengths, number)
+            self._items += length_of(piece)
+            self._rows.add(piece, number)
 
     def _checkpoint(self) -> _Checkpoint:
         closed = self._delivered + len(self._rows.closed)
@@ -308,7 +306,7 @@ class _Pass:
         if not state["source"]:
             self._read(state["at"], packed=False)
         self._drawn = state["at"]
-        self._rows = OpenRows(self._features.lengths, self._window, state["free"])
+        self._rows = OpenRows(self._features.length, self._window, state["free"])
         self._checkpoints.clear()
         start = _Checkpoint(self._drawn, 0, 0, list(state["free"]), dict(state["source"]))
         self._checkpoints.append(start)

@@ -25,7 +25,6 @@ class FetchedRange:
 
     data: bytes  # the range that was asked for; shorter only where the file ends
     version: Version
-    ranged: bool = True  # False if the server sent the whole file
 
 
 class TransferError(OSError):

@@ -78,14 +78,11 @@ class FsspecClient:
         if count <= 0:
             return FetchedRange(b"", version)
         data = self._call(url, count, "cat_file", start=offset, end=offset + count)
-        ranged = not len(data) == version.size > count
-        if not ranged:
-            data = data[offset : offset + count]
         if len(data) != count:
             self.forget(url)  # it may be another version by now: the next try asks
             msg = f"{len(data):,} bytes came where {count:,} were to be read"
             raise TransferError(msg)
-        return FetchedRange(data, version, ranged=ranged)
+        return FetchedRange(data, version)
 
     def find(self, pattern: str) -> list[str]:
         """Return the URLs that a pattern matches."""

@@ -3,9 +3,9 @@
 fsspec's own client makes all requests of a process in one thread; ``benches/remote_reads.py``
 measures what that costs.
 
-Nothing in an answer is taken on trust.  A server may ignore the range and send the whole file, send
-another range or only a part, break off in the middle, or send a byte now and then.  A body must
-have a length: one in chunks is refused.
+Nothing in an answer is taken on trust.  A server may ignore the range, send another one or only a
+part, break off in the middle, or send a byte now and then.  A body must have a length: one in
+chunks is refused.
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ import re
 import ssl
 from base64 import b64encode
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
-from functools import partial
-from time import monotonic, time
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from threadloader.datasets._remote.client import MIB, FetchedRange, TransferError, Version
 from threadloader.datasets._urls import shown_url
@@ -42,9 +39,7 @@ _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
 def understands(options: Mapping[str, Any]) -> bool:
     """Whether this module knows all of these options of fsspec's for http."""
-    client = options.get("client_kwargs") or {}
-    rest = options.keys() - {"client_kwargs", "headers"} - WITHOUT_EFFECT
-    return not rest and client.keys() <= {"auth", "headers", "proxy", "trust_env"}
+    return not options.keys() - {"headers"} - WITHOUT_EFFECT
 
 
 class HttpClient:
@@ -72,15 +67,16 @@ class HttpClient:
             msg = "http and https are read by urllib3: pip install 'threadloader[remote]'"
             raise ModuleNotFoundError(msg, name="urllib3") from None
         self._urllib3 = urllib3
-        self._headers, self._auth = _credentials(options)
-        client = options.get("client_kwargs") or {}
-        self._proxy, self._trusts_env = client.get("proxy"), bool(client.get("trust_env"))
+        self._headers: dict[str, str] = dict(options.get("headers") or {})
+        if any(mark in text for pair in self._headers.items() for text in pair for mark in "\r\n"):
+            msg = f"a header must be one line; look at those named {sorted(self._headers)}"
+            raise ValueError(msg)
         self._read_timeout = read_timeout
         self._timeout = urllib3.Timeout(connect=connect_timeout, read=read_timeout)
         # One for each host.  urllib3's own pool of these has a lock, which costs 32 threads a fifth
         # of their time (3.13t).  The process is in the key, as a forked child must not use its
         # parent's connections.  No lock: setdefault, pop and setting are atomic on both builds.
-        self._pools: dict[tuple[int, str, str, str | None], Any] = {}
+        self._pools: dict[tuple[int, str, str], Any] = {}
         # Targets of redirects, by URL: requests go there directly until that fails.
         self._moved: dict[str, str] = {}
 
@@ -123,8 +119,8 @@ class HttpClient:
             headers["Accept-Encoding"] = "identity"
             if (place.scheme, _host(place)) == (trusted.scheme, _host(trusted)):
                 headers |= self._headers
-                if auth := _basic(trusted.username, trusted.password) or self._auth:
-                    headers["Authorization"] = auth
+                if trusted.username is not None:
+                    headers["Authorization"] = _basic(trusted.username, trusted.password or "")
             found = self._ask(place, headers, offset, nbytes)
             if isinstance(found, FetchedRange):
                 if target != url:
@@ -139,14 +135,10 @@ class HttpClient:
     ) -> FetchedRange | str:
         """Make one request; return the range, or the ``Location`` of a redirect."""
         begun = monotonic()
-        proxy = self._proxy_for(place)
-        whole = proxy is not None and place.scheme == "http"  # else the proxy makes a tunnel
         # Not by `geturl`, which gives a path that begins with "//" two more.
         target = (place.path or "/") + (f"?{place.query}" if place.query else "")
-        if whole:
-            target = f"http://{_host(place)}{target}"
         try:
-            response = self._pool(place, proxy).urlopen(
+            response = self._pool(place).urlopen(
                 "GET",
                 target,
                 headers=headers,
@@ -165,30 +157,15 @@ class HttpClient:
         finally:
             del found  # the error keeps this frame
 
-    def _proxy_for(self, place: SplitResult) -> str | None:
-        """Return the proxy that a host is reached by, if any."""
-        if self._proxy is None and self._trusts_env and not proxy_bypass(place.hostname or ""):
-            proxies = getproxies()
-            return proxies.get(place.scheme) or proxies.get("all")
-        return self._proxy
-
-    def _pool(self, place: SplitResult, proxy: str | None) -> Any:
+    def _pool(self, place: SplitResult) -> Any:
         """Return this process's connections to a host."""
-        key = os.getpid(), place.scheme, _host(place), proxy
-        pool = self._pools.get(key)
-        return pool or self._pools.setdefault(key, self._new_pool(place, proxy))
+        key = os.getpid(), place.scheme, _host(place)
+        return self._pools.get(key) or self._pools.setdefault(key, self._new_pool(place))
 
-    def _new_pool(self, place: SplitResult, proxy: str | None) -> Any:
-        options: dict[str, Any] = {"maxsize": MOST_CONNECTIONS}
-        options["ssl_context"] = ssl.create_default_context()
-        manager: Any = self._urllib3.PoolManager
-        if proxy is not None:
-            parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-            manager = partial(self._urllib3.ProxyManager, f"{parts.scheme}://{_host(parts)}")
-            if parts.username:
-                auth = _basic(parts.username, parts.password)
-                options["proxy_headers"] = {"Proxy-Authorization": auth}
-        return manager(**options).connection_from_host(place.hostname, place.port, place.scheme)
+    def _new_pool(self, place: SplitResult) -> Any:
+        context = ssl.create_default_context()
+        manager = self._urllib3.PoolManager(maxsize=MOST_CONNECTIONS, ssl_context=context)
+        return manager.connection_from_host(place.hostname, place.port, place.scheme)
 
 
 class _Answer:
@@ -233,10 +210,11 @@ class _Answer:
             return str(location)
         told = str(self._headers.get("content-range", ""))
         found = _RANGE.fullmatch(told)
-        if status in {200, 206}:
+        if status == 200:
+            msg = "the server ignores ranges, and sends whole files: copy the file, and read that"
+            raise TransferError(msg, status)
+        if status == 206:
             length = self._length()
-            if status == 200:
-                return self._whole(length, offset, nbytes)
             if found is None or found[1] is None:
                 msg = f"a range without telling where in the file it is: Content-Range {told!r}"
                 raise TransferError(msg, 206)
@@ -245,49 +223,34 @@ class _Answer:
             if count <= 0 or (first, last, length) != (offset, offset + count - 1, count):
                 msg = f"{length} bytes of {told!r} for {nbytes} bytes from {offset}"
                 raise TransferError(msg)
-            return FetchedRange(self._read(count, count), self._version(size))
+            return FetchedRange(self._read(count), self._version(size))
         if status == 416 and found is not None and int(found[3]) <= offset:
             return FetchedRange(b"", Version(int(found[3]), ""))  # an ETag would not be the file's
         msg = f"HTTP status {status} {self._response.reason or ''}".rstrip()
-        raise TransferError(msg, status, _retry_after(self._headers.get("retry-after")))
+        asked = self._headers.get("retry-after", "")
+        raise TransferError(msg, status, float(asked) if asked.isdecimal() else None)
 
     def _length(self) -> int:
         """Return the bytes of the body, which are the file's bytes as they are."""
-        coding = self._headers.get("content-encoding", "identity")
-        if coding != "identity" or "transfer-encoding" in self._headers:
-            msg = (
-                "the server compresses the file, or sends it in chunks, so that no ranges of it "
-                "can be read"
-            )
-            raise TransferError(msg, self._response.status)
         length = self._headers.get("content-length", "")
-        if not length.isdecimal():
-            msg = f"the server does not tell how long its answer is: Content-Length {length!r}"
+        plain = self._headers.get("content-encoding", "identity") == "identity"
+        if not plain or "transfer-encoding" in self._headers or not length.isdecimal():
+            msg = (
+                "the server compresses the file, sends it in chunks, or does not tell how long its "
+                "answer is, so that no ranges of it can be read"
+            )
             raise TransferError(msg, self._response.status)
         return int(length)
 
-    def _whole(self, size: int, offset: int, nbytes: int) -> FetchedRange:
-        """Return the range out of a whole file, which some servers send instead."""
-        skipped = min(offset, size)
-        count = min(nbytes, size - skipped)
-        for start in range(0, skipped, AT_ONCE):
-            self._read(min(skipped - start, AT_ONCE), skipped + count)
-        data = self._read(count, skipped + count)
-        return FetchedRange(data, self._version(size), ranged=count == size)
-
-    def _read(self, nbytes: int, allowed: int) -> bytes:
+    def _read(self, nbytes: int) -> bytes:
         """Return the next ``nbytes`` bytes.
-
-        Args:
-            nbytes: How many.
-            allowed: Bytes of the body that there is time for.
 
         Raises:
             TransferError: There are fewer.
             TimeoutError: The answer takes too long.
         """
         parts, left = [], nbytes
-        limit = self._seconds * (1 + allowed / MIB)
+        limit = self._seconds * (1 + nbytes / MIB)
         while left:
             if monotonic() - self._begun > limit:
                 msg = f"the answer takes too long: it had {limit:.1f} s"
@@ -314,18 +277,6 @@ def _what_failed(error: Exception) -> Exception:
     return found.with_traceback(None)  # urllib3's frames have the error
 
 
-def _retry_after(value: str | None) -> float | None:
-    """Return the seconds of a ``Retry-After``, which has a number or a date."""
-    if value is None:
-        return None
-    if value.isdecimal():
-        return float(value)
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
-    except (TypeError, ValueError):
-        return None
-
-
 def _redirected(target: str, location: str) -> str:
     """Return where a redirect leads to.
 
@@ -346,20 +297,7 @@ def _host(place: SplitResult) -> str:
     return place.netloc.rpartition("@")[2]
 
 
-def _credentials(options: Mapping[str, Any]) -> tuple[dict[str, str], str]:
-    """Return the headers that fsspec's options ask for, and the value of ``Authorization``."""
-    client = options.get("client_kwargs") or {}
-    headers = {**(client.get("headers") or {}), **(options.get("headers") or {})}
-    if any(mark in text for text in (*headers, *headers.values()) for mark in "\r\n"):
-        msg = f"a header must be one line; look at those named {sorted(headers)}"
-        raise ValueError(msg)
-    user, password, *_ = client.get("auth") or (None, None)
-    return headers, _basic(user, password)
-
-
-def _basic(user: str | None, password: str | None) -> str:
-    """Return the value of ``Authorization``, "" without a user; both may be quoted."""
-    if user is None:
-        return ""
-    pair = f"{unquote(user)}:{unquote(password or '')}"
+def _basic(user: str, password: str) -> str:
+    """Return the value of ``Authorization``; both may be quoted."""
+    pair = f"{unquote(user)}:{unquote(password)}"
     return f"Basic {b64encode(pair.encode()).decode('ascii')}"

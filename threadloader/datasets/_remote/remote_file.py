@@ -41,8 +41,7 @@ LEAST_CACHE = 16 * RANGE_BYTES  # a smaller cache would hardly keep what its thr
 class RemoteStore:
     """What remote files share: credentials, connections, limits, a cache.
 
-    http and https are read by urllib3.  Of fsspec's options, ``headers`` and ``client_kwargs`` with
-    ``headers``, ``auth``, ``proxy`` and ``trust_env`` have an effect then; any other option makes
+    http and https are read by urllib3, with fsspec's option ``headers``; any other option makes
     fsspec read them, which needs aiohttp.
 
     Args:
@@ -95,10 +94,6 @@ class RemoteStore:
     def __getstate__(self) -> dict[str, Any]:
         # A copy in another process opens its own connections, and asks for versions itself.
         return vars(self) | {"fsspec": FsspecClient(self._options, *self._timeouts), "_http": None}
-
-    def file(self, url: str) -> RemoteFile:
-        """Return a file that shares this store's connections, limits and cache."""
-        return RemoteFile(url, self)
 
     def client(self, url: str) -> HttpClient | FsspecClient:
         """Return the client that reads a URL.
@@ -263,10 +258,11 @@ class RemoteFile:
             return False
         version = self._version(use)
         if not version.tag:
-            self._warn(
-                "the server tells neither ETag nor date, by which blocks in the cache could be "
-                "told from those of another version: nothing of this file is kept"
+            msg = (
+                f"{self.path}: the server tells neither ETag nor date, by which blocks in the "
+                "cache could be told from those of another version: nothing of this file is kept"
             )
+            warnings.warn(msg, RuntimeWarning, stacklevel=2)
         return bool(version.tag) and stop <= version.size
 
     def _of_block(self, use: _Use, block: int, begin: int, end: int) -> bytes:
@@ -307,15 +303,7 @@ class RemoteFile:
             raise DataError(msg, self.path, offset=offset)
         if version.tag and not first.tag:
             use.known[self._url] = version
-        if not found.ranged:
-            self._warn(
-                "the server ignores ranges, so that each read transfers the file from its "
-                "beginning; copy the file, or read it as a stream with a cache_folder"
-            )
         return found
-
-    def _warn(self, message: str) -> None:
-        warnings.warn(f"{self.path}: {message}", RuntimeWarning, stacklevel=3)
 
 
 def list_remote(pattern: str, **options: Any) -> list[str]:

@@ -6,7 +6,7 @@ The file is an npz, whose checksums find damage.  Processes may build it at the 
 only replaced as a whole.  An index is built anew if it has another format, is damaged, or is of
 another version of the shard.
 
-The pass over a shard behind a URL does not transfer members of more than a MiB: see `_Headers`.
+The pass over a shard behind a URL does not transfer members of more than a MiB.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -42,10 +41,9 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from threadloader.datasets._files import File
-    from threadloader.datasets._tar import AfterEnd
 
 
-_VERSION = 4  # of the file
+_VERSION = 5  # of the file
 _ARRAYS = {
     "keys": "u1",
     "key_ends": "i8",
@@ -55,14 +53,14 @@ _ARRAYS = {
     "kinds": "i4",
 }
 
-# In a URL's query: signatures, and what only comes with them.  Source: "Authenticating Requests:
-# Using Query Parameters" of Amazon S3, versions 4 and 2; "Signed URLs" of Google Cloud Storage and
-# of CloudFront; "Create a service SAS" of Azure Storage.
-_SIGNING = frozenset({"signature", "sig", "x-amz-signature", "x-goog-signature"})
-_SIGNED = re.compile(
-    "x-amz-.*|x-goog-.*|awsaccesskeyid|googleaccessid|expires|policy|signature|key-pair-id|"
-    "s[aeiprstv]|s[pds]r|sig|sip|spr|srt|sdd|sk[etsv]|skoid|sktid|saoid|suoid|scid"
-)
+# Bytes that are read at a time of a shard behind a URL; longer members are passed over.
+# Unmeasured, a choice: at 100 MB/s and 10 ms a request, they take as long as one.
+_HEADERS = 1 << 20
+
+# In a URL's query.  Source: "Authenticating Requests: Using Query Parameters" of Amazon S3,
+# versions 4 and 2; "Signed URLs" of Google Cloud Storage and of CloudFront; "Create a service SAS"
+# of Azure Storage.
+_SIGNATURES = frozenset({"signature", "sig", "x-amz-signature", "x-goog-signature"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,7 +72,6 @@ class ShardIndex:
     """
 
     stamp: str  # of the shard, see `File.stamp`
-    archives: int  # that follow each other in the shard, each ended by zeros
     extensions: tuple[str, ...]
     keys: NDArray[np.uint8]  # all keys, one after the other
     key_ends: NDArray[np.int64]  # (samples,)
@@ -114,12 +111,7 @@ def save_index(index: ShardIndex, place: Path) -> None:
     Raises:
         OSError: The file can't be written.
     """
-    told = {
-        "version": _VERSION,
-        "stamp": index.stamp,
-        "archives": index.archives,
-        "extensions": index.extensions,
-    }
+    told = {"version": _VERSION, "stamp": index.stamp, "extensions": index.extensions}
     arrays = {name: getattr(index, name) for name in _ARRAYS}
     file = io.BytesIO()
     np.savez(file, told=np.frombuffer(json.dumps(told).encode(), np.uint8), **arrays)
@@ -135,7 +127,6 @@ def _loaded(place: Path) -> ShardIndex | None:
             return None
         return ShardIndex(
             str(told["stamp"]),
-            int(told["archives"]),
             tuple(map(str, told["extensions"])),
             *(arrays[name].astype(kind, casting="equiv") for name, kind in _ARRAYS.items()),
         )
@@ -143,12 +134,7 @@ def _loaded(place: Path) -> ShardIndex | None:
         return None
 
 
-def open_index(
-    file: File,
-    path: str,
-    folder: str | os.PathLike[str] | None = None,
-    after_end: AfterEnd = "raise",
-) -> ShardIndex:
+def open_index(file: File, path: str, folder: str | os.PathLike[str] | None = None) -> ShardIndex:
     """Return a shard's index: from its file or, if there is none, from the shard.
 
     Args:
@@ -156,7 +142,6 @@ def open_index(
         path: Its path or URL.
         folder: Of the index's file; None for the shard's own folder, or `cache_folder` for a URL
             and where that folder can't be written.  A URL has one index, however it is signed.
-        after_end: See `TarReader`.
 
     Raises:
         DataError: The shard is damaged.
@@ -167,11 +152,9 @@ def open_index(
     places = _places(path, folder)
     for place in places:
         found = _loaded(place)
-        if found is None or found.stamp != stamp:
-            continue
-        if found.archives == 1 or after_end == "read":
+        if found is not None and found.stamp == stamp:
             return found
-    index = build_index(file, after_end)
+    index = build_index(file)
     for place in places:
         with suppress(OSError):  # then the next place, or it is built again the next time
             save_index(index, place)
@@ -179,7 +162,7 @@ def open_index(
     return index
 
 
-def build_index(file: File, after_end: AfterEnd = "raise") -> ShardIndex:
+def build_index(file: File) -> ShardIndex:
     """Return the index of a shard, by one pass over its headers.
 
     Raises:
@@ -200,7 +183,7 @@ def build_index(file: File, after_end: AfterEnd = "raise") -> ShardIndex:
     kinds: list[int] = []
     extensions: dict[str, int] = {}
     with _open_headers(file) as archive:
-        reader = TarReader(archive, file.path, sys.maxsize, after_end)
+        reader = TarReader(archive, file.path, sys.maxsize)
         for key, members in reader.samples(()):
             for extension, member in members.items():
                 kinds.append(extensions.setdefault(extension, len(extensions)))
@@ -211,7 +194,6 @@ def build_index(file: File, after_end: AfterEnd = "raise") -> ShardIndex:
             member_ends.append(len(offsets))
     return ShardIndex(
         stamp,
-        reader.archives,
         tuple(extensions),
         np.frombuffer(bytes(keys), np.uint8),
         np.array(key_ends, np.int64),
@@ -223,18 +205,12 @@ def build_index(file: File, after_end: AfterEnd = "raise") -> ShardIndex:
 
 
 def cache_folder() -> Path:
-    """Return the folder for indexes in the user's cache folder, the usual one of the platform.
+    """Return the folder for indexes in the user's cache folder.
 
-    Source: XDG Base Directory Specification; Apple's File System Programming Guide; on Windows
-    ``%LOCALAPPDATA%``.
+    Source: XDG Base Directory Specification.
     """
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "threadloader" / "shards"
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "threadloader", "shards")
 
 
 def _places(path: str, folder: str | os.PathLike[str] | None) -> list[Path]:
@@ -254,17 +230,13 @@ def _places(path: str, folder: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def _unsigned(url: str) -> str:
-    """Return a URL without its signature, which differs each time that it is signed.
+    """Return a URL without its query if that is signed: it differs each time then.
 
-    The rest of the query stays, as it may name the file.
+    Else the query stays, as it may name the file.
     """
     place, _, query = url.partition("#")[0].partition("?")
-    pairs = query.split("&")
-    names = [pair.partition("=")[0].lower() for pair in pairs]
-    if not url.startswith(("http://", "https://")) or _SIGNING.isdisjoint(names):
-        return url
-    kept = [pair for pair, name in zip(pairs, names, strict=True) if not _SIGNED.fullmatch(name)]
-    return f"{place}?{'&'.join(kept)}"
+    names = {pair.partition("=")[0].lower() for pair in query.split("&")}
+    return url if _SIGNATURES.isdisjoint(names) else place
 
 
 @contextmanager
@@ -275,16 +247,12 @@ def _open_headers(file: File) -> Iterator[Archive]:
             yield archive
         return
     size = file.size()
-    with io.BufferedReader(_Headers(file, size), _Headers.LONGEST) as stream:
+    with io.BufferedReader(_Headers(file, size), _HEADERS) as stream:
         yield Archive(cast("BinaryIO", stream), size, ())
 
 
 class _Headers(io.RawIOBase):
     """An archive behind a URL, of which only the headers are read, for `io.BufferedReader`.
-
-    Skipped bytes are not transferred if that saves more than another request costs.  While members
-    are close to each other, ranges become longer, up to 4 MiB; after a long skip they are short
-    again.
 
     Args:
         file: The archive.
@@ -294,14 +262,9 @@ class _Headers(io.RawIOBase):
         all: one thread.
     """
 
-    # Bytes.  Unmeasured, a choice: at 100 MB/s and 10 ms a request, 1 MiB takes as long as one.
-    SHORTEST, LONGEST, FAR = 64 << 10, 4 << 20, 1 << 20
-
     def __init__(self, file: File, size: int) -> None:
         super().__init__()
-        self._file, self._size = file, size
-        self._at = self._end = 0  # offsets: of the next byte, and behind the range read last
-        self._length = self.SHORTEST  # of the next range
+        self._file, self._size, self._at = file, size, 0
 
     def readable(self) -> bool:
         return True
@@ -315,10 +278,7 @@ class _Headers(io.RawIOBase):
 
     def readinto(self, buffer: Buffer, /) -> int:
         target = memoryview(buffer).cast("B")
-        if self._at - self._end >= self.FAR:
-            self._length = self.SHORTEST
-        count = max(0, min(self._length, self._size - self._at, len(target)))
+        count = max(0, min(self._size - self._at, len(target)))
         target[:count] = self._file.read_at(self._at, count)
-        self._at = self._end = self._at + count
-        self._length = min(4 * self._length, self.LONGEST)
+        self._at += count
         return count

@@ -6,17 +6,20 @@ import glob
 import os
 import re
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from threadloader.datasets._urls import is_url, shown_url
+from threadloader.errors import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
 MOST = 1_000_000  # names that one pattern may stand for
+_BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 
 
@@ -54,7 +57,7 @@ def _found(pattern: str, options: dict[str, Any]) -> Iterator[str]:
     if not is_url(pattern) and _exists(pattern):
         yield pattern
         return
-    for name in _expanded(pattern):
+    for name in _names(pattern):
         if is_url(name):
             yield from _remote(name, options)
         elif glob.has_magic(name) and not _exists(name):
@@ -91,57 +94,38 @@ def _remote(pattern: str, options: dict[str, Any]) -> list[str]:
     return list_remote(pattern, **options)
 
 
-def _expanded(pattern: str) -> list[str]:
-    """Return the names that a pattern with braces stands for.
+def _names(pattern: str) -> Iterable[str]:
+    """Return the names that a pattern with braces stands for, each once.
 
     Raises:
         ValueError: They are more than `MOST`.
     """
-    names, at = [""], 0
-    while at < len(pattern):
-        parts = _parts(pattern, at) if pattern[at] == "{" else []
-        choices = _choices(parts)
-        if choices:
-            at += len(",".join(parts)) + 2
-        else:  # up to the next brace
-            stop = pattern.find("{", at + 1)
-            choices = [pattern[at:] if stop < 0 else pattern[at:stop]]
-            at += len(choices[0])
-        _check(pattern, len(names) * len(choices))
-        names = [name + choice for name in names for choice in choices]
-    return names
-
-
-def _parts(pattern: str, start: int) -> list[str]:
-    """Return what the commas between a brace and its partner divide; nothing without a partner."""
-    parts, depth, begin = [], 0, start + 1
-    for at in range(start, len(pattern)):
-        letter = pattern[at]
-        depth += {"{": 1, "}": -1}.get(letter, 0)
-        if not depth or (letter == "," and depth == 1):
-            parts.append(pattern[begin:at])
-            begin = at + 1
-        if not depth:
-            return parts
-    return []
-
-
-def _choices(parts: list[str]) -> list[str]:
-    """Return the texts that a pair of braces stands for; none if it stands for itself."""
-    if len(parts) > 1:
-        return [name for part in parts for name in _expanded(part)]
-    found = _RANGE.fullmatch(parts[0]) if parts else None
-    if found is None:
-        return []
-    ends = found.groups()
-    first, last = map(int, ends)
-    _check(found[0], last - first + 1)
-    width = max(map(len, ends)) if any(end[0] == "0" != end for end in ends) else 0
-    return [f"{number:0{width}d}" for number in range(first, last + 1)]
-
-
-def _check(pattern: str, count: int) -> None:
-    if count > MOST:
+    names = list(islice(_expanded(pattern), MOST + 1))
+    if len(names) > MOST:
         shown = shown_url(pattern) if is_url(pattern) else pattern
-        msg = f"{shown} stands for {count:,} names: more than {MOST:,}"
+        msg = f"{shortened(shown)} stands for more than {MOST:,} names"
         raise ValueError(msg)
+    return dict.fromkeys(names)
+
+
+def _expanded(pattern: str) -> Iterator[str]:
+    """Yield the names; from the innermost braces on, so that some come again."""
+    for found in _BRACES.finditer(pattern):
+        choices = _choices(found[1])
+        if choices:
+            for choice in choices:
+                yield from _expanded(pattern[: found.start()] + choice + pattern[found.end() :])
+            return
+    yield pattern
+
+
+def _choices(text: str) -> Iterable[str]:
+    """Return the texts that a pair of braces stands for; none if it stands for itself."""
+    if "," in text:
+        return text.split(",")
+    found = _RANGE.fullmatch(text)
+    if found is None or int(found[1]) > int(found[2]):
+        return ()
+    ends = found.groups()
+    width = max(map(len, ends)) if any(end[0] == "0" != end for end in ends) else 0
+    return (f"{number:0{width}d}" for number in range(int(ends[0]), int(ends[1]) + 1))

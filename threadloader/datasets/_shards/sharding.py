@@ -16,22 +16,13 @@ class Shared(SimpleNamespace):
         return self
 
 
-def ranks_of(rank: int | None, world: int | None) -> tuple[int, int]:
+def ranks_here() -> tuple[int, int]:
     """Return the rank of this process and the number of ranks.
 
-    Args:
-        rank: Given by the user; None asks torch.distributed, then the environment's ``RANK`` and
-            ``WORLD_SIZE``.
-        world: Number of ranks; given or found in the same way.
-
     Raises:
-        ValueError: One is given without the other, or ``rank`` is not below ``world``.
+        ValueError: The environment tells one of them only, or a rank that is not below the number.
     """
-    if (rank is None) != (world is None):
-        msg = f"rank={rank} and world_size={world}: give both or neither"
-        raise ValueError(msg)
-    if rank is None or world is None:
-        rank, world = rank_and_world()
+    rank, world = rank_and_world()
     check_rank(rank, world)
     return rank, world
 
@@ -47,8 +38,8 @@ def check_rank(rank: int, world: int) -> None:
         raise ValueError(msg)
 
 
-def part_here(rank: int, world: int, epoch: int) -> Part:
+def part_here() -> Part:
     """Return the part that the calling thread reads: that of a worker of a rank."""
     info: Any = get_worker_info()
     worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-    return Part.of(rank, world, worker, workers, epoch)
+    return Part.of(*ranks_here(), worker, workers, 0)

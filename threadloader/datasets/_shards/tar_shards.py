@@ -19,15 +19,14 @@ from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.index import open_index
 from threadloader.datasets._shards.names import find_shards, told_shards
-from threadloader.datasets._tar import BLOCK, SAMPLE_LIMIT, RawSample, check_after_end
-from threadloader.errors import DataError
+from threadloader.datasets._tar import BLOCK, RawSample
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
 
     from threadloader.datasets._files import File
-    from threadloader.datasets._tar import AfterEnd, SampleMember
+    from threadloader.datasets._tar import SampleMember
 
     Dataset = _torch.Dataset[Any]
 else:
@@ -52,10 +51,6 @@ class TarShards(Dataset):
         transform: Applied to each sample.
         index_folder: Folder of the indexes; None to keep them beside the shards or, if that can't
             be done, in the user's cache folder.
-        sample_limit: Most bytes, as in the archive, of those members of a sample that ``fields``
-            name.
-        after_end: What lies behind the zeros that end an archive is an error (``"raise"``), or
-            another archive, as after ``cat a.tar b.tar`` (``"read"``).
         options: For URLs; see `threadloader.datasets._files.open_files`.
 
     Raises:
@@ -77,19 +72,15 @@ class TarShards(Dataset):
         decode: bool | Mapping[str, Callable[[bytes], Any]] = True,
         transform: Callable[[Any], Any] | None = None,
         index_folder: str | os.PathLike[str] | None = None,
-        sample_limit: int = SAMPLE_LIMIT,
-        after_end: AfterEnd = "raise",
         **options: Any,
     ) -> None:
-        check_after_end(after_end)
         self.shards = find_shards(pattern, **options)
         self.transform = transform
         # An attribute, since copies of a dataset for each worker look for users' functions here.
         self.decoders = decoders(decode)
         self._fields = Fields.of(fields)
-        self._limit = sample_limit
         self._files: tuple[File, ...] = tuple(open_files(self.shards, **options))
-        opens = partial(open_index, folder=index_folder, after_end=after_end)
+        opens = partial(open_index, folder=index_folder)
         with ThreadPoolExecutor(usable_cores() or 1, thread_name_prefix="tl-index") as pool:
             self._indexes = tuple(pool.map(opens, self._files, self.shards))
         for file, index in zip(self._files, self._indexes, strict=True):
@@ -107,8 +98,8 @@ class TarShards(Dataset):
         """Return a sample.
 
         Raises:
-            DataError: The sample lacks a field, is too large, or can't be decoded; or its shard
-                changed after the index was made, and the dataset must be made anew.
+            DataError: The sample lacks a field, or can't be decoded; or its shard changed after the
+                index was made, and the dataset must be made anew.
             IndexError: There is no such sample.
         """
         shard, row = self._place(index)
@@ -116,7 +107,6 @@ class TarShards(Dataset):
         key, members = table.key(row), table.members(row)
         chosen = self._fields.chosen(key, members, file.path)
         wanted = {extension: members[extension] for extension in chosen if extension in members}
-        self._check_size(key, wanted, file)
         members.update(_read(file, wanted))
         sample = RawSample(key, members)
         return make_sample(sample, file.path, self._fields, self.decoders, self.transform)
@@ -141,13 +131,6 @@ class TarShards(Dataset):
             raise IndexError(msg)
         shard = int(self._ends.searchsorted(number, "right"))
         return shard, number - (int(self._ends[shard - 1]) if shard else 0)
-
-    def _check_size(self, key: str, members: Mapping[str, SampleMember], file: File) -> None:
-        size = sum(member.size for member in members.values())
-        if size > self._limit:
-            msg = f"it has {size:,} bytes, and sample_limit={self._limit:,}"
-            offset = next(iter(members.values())).offset
-            raise DataError(msg, file.path, member=key, offset=offset)
 
 
 def _read(file: File, members: Mapping[str, SampleMember]) -> dict[str, SampleMember]:

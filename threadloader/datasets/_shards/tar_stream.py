@@ -4,7 +4,7 @@
 
 A `TarStream` only says what to read; each `StreamPass` over it has a place, and a state.  The state
 has no samples.  It has the seed, the numbers of samples that were read and delivered, and the first
-sample of each shard that still has samples in the shuffle buffer.  Which sample is drawn from the
+shard that still has samples in the shuffle buffer.  Which sample is drawn from the
 buffer depends on the random numbers and on how many there are, never on the samples: so drawing
 again, from a buffer of numbers, finds which samples to read again.
 """
@@ -16,7 +16,6 @@ import operator
 import random
 import re
 import zlib
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from threadloader import _torch
@@ -25,14 +24,8 @@ from threadloader._threads.worker_info import get_worker_info, pass_seed_here
 from threadloader.datasets._files import open_files
 from threadloader.datasets._shards.decoding import Fields, decoders, make_sample
 from threadloader.datasets._shards.names import find_shards, told_shards
-from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_of
-from threadloader.datasets._tar import (
-    SAMPLE_LIMIT,
-    TarReader,
-    check_after_end,
-    compression_of,
-    open_archive,
-)
+from threadloader.datasets._shards.sharding import Shared, check_rank, part_here, ranks_here
+from threadloader.datasets._tar import SAMPLE_LIMIT, TarReader, compression_of, open_archive
 from threadloader.errors import StateError
 
 if TYPE_CHECKING:
@@ -40,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from threadloader.datasets._files import File
-    from threadloader.datasets._tar import AfterEnd, RawSample
+    from threadloader.datasets._tar import RawSample
 
     IterableDataset = _torch.IterableDataset[Any]
 else:
@@ -49,13 +42,14 @@ else:
 
 T = TypeVar("T")
 
-_VERSION = 2  # of a pass's state
+_VERSION = 3  # of a pass's state
 
 
 class TarStream(IterableDataset):
     """Samples of tar archives, one after the other; `TarShards` says what a sample is.
 
     Each rank, and each worker of a rank, reads shards of its own, so each should have several.
+    Ranks are those of torch.distributed, or of the environment's ``RANK`` and ``WORLD_SIZE``.
     After an error the stream goes on: after a sample that can't be decoded with the next sample,
     after damage in an archive with the next shard.
 
@@ -70,10 +64,7 @@ class TarStream(IterableDataset):
         fields: See `TarShards`, also for `decode` and `transform`.
         decode: Whether members are decoded by their extension, or a dict of functions.
         transform: Applied to each sample.
-        rank: Of this process; None asks torch.distributed, then the environment's ``RANK``.
-        world_size: Number of ranks; None asks in the same way, with ``WORLD_SIZE``.
         sample_limit: Most bytes of a sample: the members that ``fields`` name, and all headers.
-        after_end: See `TarShards`.
         options: For URLs; see `threadloader.datasets._files.open_files`.
 
     Raises:
@@ -96,16 +87,12 @@ class TarStream(IterableDataset):
         fields: Iterable[str] | None = None,
         decode: bool | Mapping[str, Callable[[bytes], Any]] = True,
         transform: Callable[[Any], Any] | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
         sample_limit: int = SAMPLE_LIMIT,
-        after_end: AfterEnd = "raise",
         **options: Any,
     ) -> None:
         if isinstance(shuffle, bool) or operator.index(shuffle) < 0:
             msg = f"shuffle={shuffle} is no number of samples: 1000, say, or 0 for none"
             raise ValueError(msg)
-        check_after_end(after_end)
         self.shards = find_shards(pattern, **options)
         for path in self.shards:
             compression_of(path)  # raises at once what the first epoch would
@@ -116,9 +103,7 @@ class TarStream(IterableDataset):
         self.shuffle = int(shuffle)
         self.seed = seed
         self.sample_limit = sample_limit
-        self.after_end = after_end
-        self._ranks = rank, world_size
-        ranks_of(rank, world_size)
+        ranks_here()  # raises at once what the first epoch would
         # No epoch until `set_epoch` is called.
         self._shared = Shared(files=open_files(self.shards, **options), epoch=None)
         self._passes = 0  # passes of this copy whose seed is that of other passes, too
@@ -132,7 +117,7 @@ class TarStream(IterableDataset):
         """Set the epoch, which decides the order together with the seed."""
         self._shared.epoch = epoch
 
-    def shard(self, rank: int, world_size: int, epoch: int) -> TarStream | None:
+    def shard(self, rank: int, world_size: int, epoch: int) -> TarStream:
         """Return the part of the stream with each ``world_size``-th shard, from number ``rank`` on.
 
         A `ThreadLoader` with ``shard=`` calls it.  Without `set_epoch`, ``epoch`` decides the order
@@ -143,14 +128,9 @@ class TarStream(IterableDataset):
             world_size: Number of parts; with more of them than shards some have no sample.
             epoch: Its number, from 0.
 
-        Returns:
-            None if the stream was given a rank.
-
         Raises:
             ValueError: There is no such part.
         """
-        if self._ranks != (None, None):
-            return None
         check_rank(rank, world_size)
         twin = copy.copy(self)
         twin._part = Part(rank, world_size, epoch)  # noqa: SLF001  # a copy of this
@@ -164,11 +144,11 @@ class TarStream(IterableDataset):
         """
         part = self._part
         if part is None:
-            rank, world = ranks_of(*self._ranks)
+            world = ranks_here()[1]
             if len(self.shards) < world:
                 msg = f"{len(self.shards)} shards for {world} ranks: each needs one of its own"
                 raise ValueError(msg)
-            part = part_here(rank, world, 0)
+            part = part_here()
         if self.seed is not None:
             told = self._shared.epoch
             return StreamPass(self, part, self.seed, part.epoch if told is None else told)
@@ -196,7 +176,7 @@ class TarStream(IterableDataset):
         """
         file: File = self._shared.files[number]
         with open_archive(file) as archive:
-            reader = TarReader(archive, file.path, self.sample_limit, self.after_end)
+            reader = TarReader(archive, file.path, self.sample_limit)
             yield from reader.samples(self.fields.wanted)
 
     def path_of(self, number: int) -> str:
@@ -251,8 +231,7 @@ class StreamPass:
         self._samples: Iterator[RawSample] | None = None  # of that shard
         self._read = 0  # samples that were put in the buffer
         self._delivered = 0  # samples that were taken out of it
-        # The number of the first sample in this pass, of each shard that may have some in the
-        # buffer, by its place.
+        # The number of each shard's first sample in this pass, by the shard's place.
         self._firsts: dict[int, int] = {0: 0}
 
     def __iter__(self) -> StreamPass:
@@ -281,6 +260,7 @@ class StreamPass:
         """Return the place of the pass, in a few hundred bytes."""
         if self._restored is not None:
             return self._restored
+        begin = min((at for at, _ in self._buffer), default=self._at)
         return {
             "version": _VERSION,
             "seed": self._seed,
@@ -289,7 +269,8 @@ class StreamPass:
             "shards": self._digest,
             "read": self._read,
             "delivered": self._delivered,
-            "firsts": [list(pair) for pair in self._needed().items()],
+            "begin": [begin, self._firsts[begin]],
+            "place": [self._at, self._firsts[self._at]],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -333,53 +314,35 @@ class StreamPass:
     def _next_shard(self) -> None:
         self._at, self._samples = self._at + 1, None
         self._firsts[self._at] = self._read
-        self._firsts = self._needed()
-
-    def _needed(self) -> dict[int, int]:
-        """Return the first sample of each shard that has some in the buffer, or is being read."""
-        places = {self._at, *(at for at, _ in self._buffer)}
-        return {at: first for at, first in self._firsts.items() if at in places}
 
     def _rebuild(self, state: dict[str, Any]) -> None:
-        """Read the samples of the buffer again, and the last shard up to its place."""
+        """Read again from the first shard on that has samples in the buffer, up to the place."""
         self._plan(state["seed"], state["epoch"])
-        read, delivered = state["read"], state["delivered"]
-        held = _held(self._size, self._rng, read, delivered)
-        firsts = [(at, first) for at, first in state["firsts"]]
-        found: dict[int, tuple[int, RawSample]] = {}
-        for (at, first), (_, end) in pairwise([*firsts, (-1, read)]):
-            numbers = {number for number in held if first <= number < end}
-            last = at == firsts[-1][0]
-            stop = end if last else max(numbers, default=first - 1) + 1
-            self._samples = self._reread(at, range(first, stop), numbers, found)
+        read, (at, first) = state["read"], state["place"]
+        held = _held(self._size, self._rng, read, state["delivered"])
+        wanted, found = set(held), {}
+        self._at, self._read = state["begin"]
+        self._firsts = {self._at: self._read}
+        failed: Exception | None = None
+        while self._read < read:
+            number = self._read
+            try:
+                if not self._fill():
+                    break
+            except Exception as error:  # noqa: BLE001  # it was raised before, too
+                failed = error
+                continue
+            entry = self._buffer.pop()
+            if number in wanted:
+                found[number] = entry
+        if self._at < at:  # no samples come between
+            self._at, self._samples, self._firsts[at] = at, None, self._read
+        if (self._at, self._read, self._firsts[self._at]) != (at, read, first):
+            msg = "the shards have other samples than when the state was saved"
+            raise StateError(msg) from failed
         self._buffer = [found[number] for number in held]
-        self._firsts = dict(firsts)
-        self._at, self._read, self._delivered = firsts[-1][0], read, delivered
+        self._delivered = state["delivered"]
         self._restored = None
-
-    def _reread(
-        self, at: int, reading: range, numbers: set[int], found: dict[int, tuple[int, RawSample]]
-    ) -> Iterator[RawSample] | None:
-        """Read a shard from its beginning; return an iterator over the rest of it.
-
-        Args:
-            at: Place of the shard in `_shards`.
-            reading: Numbers of the samples to read.
-            numbers: Numbers of the samples to keep.
-            found: Gets these samples.
-        """
-        if at == len(self._shards):
-            return None
-        samples = self._stream.read_shard(self._shards[at])
-        for number in reading:
-            sample = next(samples, None)
-            if sample is None:
-                path = self._stream.path_of(self._shards[at])
-                msg = f"{path} has fewer samples than when the state was saved"
-                raise StateError(msg)
-            if number in numbers:
-                found[number] = at, sample
-        return samples
 
 
 def _drawn(items: list[T], rng: random.Random) -> T:
